@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "autograd/node.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class AccumulateGrad;
+
+/// What autograd knows of a tensor. Leaves have no grad_fn; those that require gradients get an accumulator on demand.
+struct AutogradMeta final : AutogradMetaBase {
+  using Hook = std::function<void(const Tensor&)>;
+
+  bool requires_grad = false;
+  std::uint32_t output_index = 0;      ///< which output of grad_fn this is
+  IntrusivePtr<Node> grad_fn;
+  Tensor grad;
+  AccumulateGrad* accumulator = nullptr;  ///< weak: the graph owns it, and clears this when it goes
+  std::vector<std::pair<std::uint64_t, Hook>> hooks;
+  std::uint64_t next_hook_key = 1;
+};
+
+/// The tensor's autograd state, or null.
+inline AutogradMeta* autograd_meta(const Tensor& tensor) {
+  return static_cast<AutogradMeta*>(tensor.impl()->autograd.get());
+}
+/// The tensor's autograd state, made if need be.
+AutogradMeta& ensure_autograd_meta(const Tensor& tensor);
+
+/// Where gradients of `tensor` go: its grad_fn, its accumulator, or an empty edge if it needs none.
+Edge gradient_edge(const Tensor& tensor);
+
+/// True if the tensor or anything it was computed from requires gradients.
+inline bool needs_grad(const Tensor& tensor) {
+  if (!tensor.defined()) return false;
+  const AutogradMeta* meta = autograd_meta(tensor);
+  return meta && (meta->requires_grad || meta->grad_fn);
+}
+
+}  // namespace lockstep

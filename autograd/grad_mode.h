@@ -1,0 +1,37 @@
+#pragma once
+
+namespace lockstep {
+
+/// Whether operations on this thread are recorded for backward(). On by default.
+class GradMode {
+ public:
+  static bool enabled() { return enabled_; }
+  static void set_enabled(bool value) { enabled_ = value; }
+
+ private:
+  static thread_local constinit bool enabled_;
+};
+
+/// Switches recording off (or on) on this thread for its lifetime.
+class GradModeGuard {
+ public:
+  explicit GradModeGuard(bool enabled) : saved_(GradMode::enabled()) { GradMode::set_enabled(enabled); }
+  ~GradModeGuard() { GradMode::set_enabled(saved_); }
+  GradModeGuard(const GradModeGuard&) = delete;
+  GradModeGuard& operator=(const GradModeGuard&) = delete;
+
+ private:
+  bool saved_;
+};
+
+class NoGradGuard : public GradModeGuard {
+ public:
+  NoGradGuard() : GradModeGuard(false) {}
+};
+
+class EnableGradGuard : public GradModeGuard {
+ public:
+  EnableGradGuard() : GradModeGuard(true) {}
+};
+
+}  // namespace lockstep

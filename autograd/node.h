@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/ref_counted.h"
+#include "core/small_vector.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class Node;
+
+/// Deletes graphs of any depth without recursion.
+void intrusive_delete(Node* node);
+
+/// Points at input number `input` of a backward function. Empty: no gradient is wanted there.
+struct Edge {
+  IntrusivePtr<Node> node;
+  std::uint32_t input = 0;
+};
+
+using TensorList = SmallVector<Tensor, 3>;
+
+/// One recorded operation: turns gradients of its outputs into gradients of its inputs.
+/// Runs with recording off (there is no double backward).
+class Node : public RefCounted {
+ public:
+  virtual ~Node() = default;
+
+  /// "SoftmaxBackward".
+  virtual const char* name() const = 0;
+  /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in the
+  /// order given to record(); those that needs_grad() denies may be left undefined.
+  virtual TensorList apply(TensorList grads) = 0;
+  /// Drops saved tensors; called after apply() unless the graph is retained.
+  virtual void release_saved() {}
+
+  bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
+  const SmallVector<Edge, 3>& edges() const { return edges_; }
+  /// Rises with each node made on any thread, so later operations run first in backward().
+  std::uint64_t sequence() const { return sequence_; }
+  std::uint32_t num_outputs() const { return num_outputs_; }
+  bool released() const { return released_; }
+
+ protected:
+  Node();
+
+ private:
+  friend class Engine;
+  friend struct NodeBuilder;
+
+  SmallVector<Edge, 3> edges_;
+  std::uint64_t sequence_;
+  std::uint32_t num_outputs_ = 0;
+  bool released_ = false;
+
+  // The engine's work space: valid while a backward() runs on this node. See engine.cpp.
+  TensorList pending_grads_;
+  std::uint32_t dependencies_ = 0;
+  bool visited_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+#pragma once
+
+// How an operation records itself. Included by the .cpp of every op.
+
+#include <initializer_list>
+#include <span>
+
+#include "autograd/autograd_meta.h"
+#include "autograd/grad_mode.h"
+#include "autograd/node.h"
+#include "autograd/saved_tensor.h"
+
+namespace lockstep {
+
+/// Wires a node between inputs and outputs.
+struct NodeBuilder {
+  /// Adds an edge for each input, in order. Undefined inputs get an empty edge.
+  static void set_inputs(Node& node, std::span<const Tensor* const> inputs);
+  /// Makes `node` the grad_fn of outputs[i], as output i. Outputs must be fresh, floating-point tensors.
+  static void set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs);
+};
+
+/// True if recording is on and one of the inputs needs gradients.
+inline bool should_record(std::initializer_list<const Tensor*> inputs) {
+  if (!GradMode::enabled()) return false;
+  for (const Tensor* input : inputs)
+    if (needs_grad(*input)) return true;
+  return false;
+}
+
+/// Makes a node of type N for `output = op(inputs...)` if it has to be recorded, and returns it for the op to fill in
+/// what backward needs; else returns null. The output owns the node.
+///
+///   Tensor out = ...;
+///   if (auto* node = record<ExpBackward>(out, {&x})) node->y = SavedTensor::output(out);
+///   return out;
+template <typename N>
+N* record(const Tensor& output, std::initializer_list<const Tensor*> inputs) {
+  if (!should_record(inputs)) return nullptr;
+  N* raw = new N;
+  IntrusivePtr<Node> node(raw);
+  NodeBuilder::set_inputs(*raw, {inputs.begin(), inputs.size()});
+  const Tensor* outputs[] = {&output};
+  NodeBuilder::set_outputs(node, outputs);
+  return raw;
+}
+
+/// The same for any number of inputs and outputs, known only at run time (cat, stack, batch_norm ...).
+template <typename N>
+N* record_many(std::span<const Tensor* const> outputs, std::span<const Tensor* const> inputs) {
+  if (!GradMode::enabled()) return nullptr;
+  bool any = false;
+  for (const Tensor* input : inputs) any = any || needs_grad(*input);
+  if (!any) return nullptr;
+  N* raw = new N;
+  IntrusivePtr<Node> node(raw);
+  NodeBuilder::set_inputs(*raw, inputs);
+  NodeBuilder::set_outputs(node, outputs);
+  return raw;
+}
+
+/// For operations that write into `target`: throws Error naming `op` if target is a leaf that requires gradients, or a
+/// view, while recording; bumps the version. Call before writing; then record_in_place<N>().
+void check_in_place(const Tensor& target, bool recording, const char* op);
+
+/// Like record(), for `target = op(target, others...)` written in place: list target itself among the inputs.
+template <typename N>
+N* record_in_place(const Tensor& target, std::initializer_list<const Tensor*> inputs) {
+  const bool recording = should_record(inputs);
+  return recording ? record<N>(target, inputs) : nullptr;
+}
+
+}  // namespace lockstep

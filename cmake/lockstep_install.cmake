@@ -1,0 +1,1 @@
+# cmake --install: headers, libraries, programs and the package files.

@@ -1,0 +1,32 @@
+# Note [Layers]
+# Every folder is one target, and a target sees only the headers of its own folder and of the targets that it names
+# under DEPENDS. Headers are included from the root ("core/tensor.h"); a plain include directory at the root would let
+# core include nn. So each target's include directory is a folder of the build tree that holds one symbolic link, to
+# that target's folder. An include that the layer table forbids does not compile.
+
+# lockstep_add_layer(NAME <name> PATH <folder> [DEPENDS <layer>...] SOURCES <file>...)
+# Makes target lockstep_<name> with alias lockstep::<name>.
+function(lockstep_add_layer)
+  cmake_parse_arguments(ARG "" "NAME;PATH" "DEPENDS;SOURCES" ${ARGN})
+  set(target lockstep_${ARG_NAME})
+  set(include_dir ${PROJECT_BINARY_DIR}/layers/${ARG_NAME})
+  cmake_path(GET ARG_PATH PARENT_PATH parent)
+  file(MAKE_DIRECTORY ${include_dir}/${parent})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${ARG_PATH} ${include_dir}/${ARG_PATH} SYMBOLIC)
+
+  add_library(${target} ${ARG_SOURCES})
+  add_library(lockstep::${ARG_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${include_dir}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
+  foreach(layer IN LISTS ARG_DEPENDS)
+    target_link_libraries(${target} PUBLIC lockstep_${layer})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS ${target})
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYER_PATHS ${ARG_PATH})
+endfunction()

@@ -1,0 +1,92 @@
+#pragma once
+
+// Loops over strided tensors on the CPU. For .cpp files only.
+
+#include <array>
+#include <cstdint>
+
+#include "core/shape.h"
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+
+namespace lockstep::cpu {
+
+/// Elements of cheap work to a block; see Note [Thread-independent results].
+inline constexpr std::int64_t kElementBlock = 16384;
+
+/// N tensors broadcast to one shape, with neighbouring dimensions merged where all strides allow it. Stride 0 repeats.
+template <int N>
+struct StridedLoop {
+  Shape sizes;                              ///< merged; at least one dimension
+  std::array<Shape, N> strides;             ///< in elements
+  std::int64_t numel = 0;
+
+  /// True if every operand is dense over one merged dimension.
+  bool dense() const {
+    if (sizes.dim() != 1) return false;
+    for (const Shape& s : strides)
+      if (s[0] != 1) return false;
+    return true;
+  }
+};
+
+/// Plans a loop of shape `sizes`; each tensor's sizes must broadcast to it.
+template <int N>
+StridedLoop<N> plan_loop(const Shape& sizes, const std::array<const Tensor*, N>& tensors) {
+  StridedLoop<N> loop;
+  loop.numel = sizes.numel();
+  std::array<Shape, N> full;
+  for (int n = 0; n < N; ++n) {
+    full[n] = Shape::filled(sizes.dim(), 0);
+    const Tensor& t = *tensors[n];
+    for (int i = 1; i <= t.dim(); ++i)
+      full[n][sizes.dim() - i] = t.sizes()[t.dim() - i] == 1 ? 0 : t.strides()[t.dim() - i];
+    loop.strides[n] = {};
+  }
+  for (int d = 0; d < sizes.dim(); ++d) {
+    if (sizes[d] == 1) continue;
+    const int last = loop.sizes.dim() - 1;
+    bool merge = last >= 0;
+    for (int n = 0; merge && n < N; ++n) merge = loop.strides[n][last] == full[n][d] * sizes[d];
+    if (merge) {
+      loop.sizes[last] *= sizes[d];
+      for (int n = 0; n < N; ++n) loop.strides[n][last] = full[n][d];
+    } else {
+      loop.sizes.push_back(sizes[d]);
+      for (int n = 0; n < N; ++n) loop.strides[n].push_back(full[n][d]);
+    }
+  }
+  if (loop.sizes.empty()) {
+    loop.sizes.push_back(loop.numel);  // 0 or 1 elements
+    for (int n = 0; n < N; ++n) loop.strides[n].push_back(1);
+  }
+  return loop;
+}
+
+/// Calls row(offsets, strides, length) for runs along the innermost dimension; offsets and strides are arrays of N, in
+/// elements. Runs never cross a block of kElementBlock elements, and blocks run in parallel.
+template <int N, typename Row>
+void for_each_row(const StridedLoop<N>& loop, Row&& row) {
+  std::array<std::int64_t, N> inner;
+  const int last = loop.sizes.dim() - 1;
+  for (int n = 0; n < N; ++n) inner[n] = loop.strides[n][last];
+  const std::int64_t width = loop.sizes[last];
+  parallel_for(loop.numel, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      std::int64_t rest = begin / width;
+      const std::int64_t column = begin % width;
+      std::array<std::int64_t, N> offset;
+      for (int n = 0; n < N; ++n) offset[n] = column * inner[n];
+      for (int d = last - 1; d >= 0; --d) {
+        const std::int64_t i = rest % loop.sizes[d];
+        rest /= loop.sizes[d];
+        for (int n = 0; n < N; ++n) offset[n] += i * loop.strides[n][d];
+      }
+      const std::int64_t length = width - column < end - begin ? width - column : end - begin;
+      row(offset, inner, length);
+      begin += length;
+    }
+  });
+}
+
+}  // namespace lockstep::cpu

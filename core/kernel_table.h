@@ -1,0 +1,52 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// True while LOCKSTEP_REFERENCE=1 (or set_reference_kernels) selects the plain reference kernels on the CPU.
+bool reference_kernels();
+void set_reference_kernels(bool value);
+
+namespace detail {
+[[noreturn]] void throw_no_kernel(const char* op, DeviceType device, DType dtype);
+}
+
+/// Note [Kernel tables]
+/// One operation's kernels by device. Kernels are named directly in the initialiser, so a kernel that was declared but
+/// never written is a link error, and no static initialiser has to run. `fast` may be null (then `reference` serves),
+/// `cuda` is null in a CPU build. `Function` is a function pointer type.
+///
+///   constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_reference, softmax_cpu,
+///                                                       LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
+///   softmax_kernel(x)(x, out, dim);
+template <typename Function>
+struct KernelTable {
+  const char* op;
+  Function reference;
+  Function fast = nullptr;
+  Function cuda = nullptr;
+
+  /// The kernel for the device of `like`. Throws Error naming op, device and dtype if there is none.
+  Function operator()(const Tensor& like) const {
+    const DeviceType type = like.device().type;
+    Function kernel = type == kCUDA ? cuda : (fast && !reference_kernels()) ? fast : reference;
+    if (!kernel) detail::throw_no_kernel(op, type, like.dtype());
+    return kernel;
+  }
+};
+
+}  // namespace lockstep
+
+// lockstep_add_op() sets these for an op's sources when the folder has <op>_cuda.cu and the build has CUDA, or
+// <op>_onednn.cpp and the build has oneDNN.
+#if defined(LOCKSTEP_OP_HAS_CUDA)
+#define LOCKSTEP_CUDA_KERNEL(function) function
+#else
+#define LOCKSTEP_CUDA_KERNEL(function) nullptr
+#endif
+#if defined(LOCKSTEP_OP_HAS_ONEDNN)
+#define LOCKSTEP_ONEDNN_KERNEL(function) function
+#else
+#define LOCKSTEP_ONEDNN_KERNEL(function) nullptr
+#endif

@@ -1,0 +1,50 @@
+#include "core/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace lockstep::log {
+namespace {
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::trace: return spdlog::level::trace;
+    case Level::debug: return spdlog::level::debug;
+    case Level::info: return spdlog::level::info;
+    case Level::warn: return spdlog::level::warn;
+    case Level::error: return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+struct Logger {
+  Logger() : logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+    logger.set_pattern("%l: %v");
+    const char* level = std::getenv("LOCKSTEP_LOG_LEVEL");
+    logger.set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
+  }
+  spdlog::logger logger;
+  std::string prefix;
+};
+
+Logger& instance() {
+  // Never destroyed: threads may still log while the process exits.
+  static Logger* logger = new Logger;
+  return *logger;
+}
+
+}  // namespace
+
+bool enabled(Level level) { return instance().logger.should_log(to_spdlog(level)); }
+
+void write(Level level, std::string_view message) {
+  instance().logger.log(to_spdlog(level), "{}{}", instance().prefix, message);
+}
+
+void set_prefix(std::string_view prefix) { instance().prefix = prefix; }
+
+}  // namespace lockstep::log

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/factories.h"
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// Note [Random keys]
+/// Every random number is a pure function of a key: (seed, stream, step, shard, call) and the element's index. It never
+/// depends on rank, thread, device or launch shape. `seed` is the program's; `stream` tells apart uses (initialisation,
+/// dropout, data order); `step` and `shard` are set by the training step (0 outside of one); `call` counts the draws
+/// made so far under the same (stream, step, shard) by this thread.
+enum class RandomStream : std::uint32_t { general = 0, init = 1, dropout = 2, data = 3, augment = 4 };
+
+/// Sets the seed and sets this thread's step, shard and call counters to 0. The seed is shared by all threads.
+void manual_seed(std::uint64_t seed);
+std::uint64_t initial_seed();
+
+/// Sets step and shard of this thread's random key for its lifetime, with call counters at 0; restores the previous ones.
+class RandomKeyGuard {
+ public:
+  RandomKeyGuard(std::uint64_t step, std::uint32_t shard);
+  ~RandomKeyGuard();
+  RandomKeyGuard(const RandomKeyGuard&) = delete;
+  RandomKeyGuard& operator=(const RandomKeyGuard&) = delete;
+
+ private:
+  struct State;
+  State* saved_;
+};
+
+/// The key of the next draw from a stream on this thread; counts the call.
+philox::Key next_random_key(RandomStream stream = RandomStream::general);
+/// A key that depends on the given values and the seed alone.
+philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,
+                       std::uint32_t call);
+
+/// Uniform on [0, 1).
+Tensor rand(const Shape& sizes, TensorOptions options = {});
+/// Standard normal (Box-Muller on pairs of Philox words).
+Tensor randn(const Shape& sizes, TensorOptions options = {});
+/// Integers in [low, high).
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64});
+/// A random permutation of 0 .. n-1 (int64), a pure function of the key.
+Tensor randperm(std::int64_t n);
+/// Fills in place with uniform [low, high) or normal values, drawn from `stream`.
+void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream = RandomStream::general);
+void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream = RandomStream::general);
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep {
+
+/// Base of objects that count their references themselves; hold them in IntrusivePtr. Not copyable.
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  /// True if this was the last reference.
+  bool release() const {
+    // A sole owner needs no read-modify-write: nobody else can retain.
+    if (count_.load(std::memory_order_acquire) == 1) return true;
+    return count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  std::uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
+
+ protected:
+  ~RefCounted() = default;
+
+ private:
+  mutable std::atomic<std::uint32_t> count_{0};
+};
+
+/// Calls intrusive_delete(T*) at zero, found by argument-dependent lookup; the default deletes.
+template <typename T>
+void intrusive_delete(T* object) {
+  delete object;
+}
+
+template <typename T>
+class IntrusivePtr {
+ public:
+  IntrusivePtr() = default;
+  IntrusivePtr(std::nullptr_t) {}
+  explicit IntrusivePtr(T* object) : object_(object) {
+    if (object_) object_->retain();
+  }
+  IntrusivePtr(const IntrusivePtr& other) : IntrusivePtr(other.object_) {}
+  IntrusivePtr(IntrusivePtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  template <typename U>
+    requires std::is_convertible_v<U*, T*>
+  IntrusivePtr(const IntrusivePtr<U>& other) : IntrusivePtr(static_cast<T*>(other.get())) {}
+  ~IntrusivePtr() { reset(); }
+
+  IntrusivePtr& operator=(IntrusivePtr other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+
+  void reset() {
+    if (T* object = std::exchange(object_, nullptr); object && object->release()) intrusive_delete(object);
+  }
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  friend bool operator==(const IntrusivePtr& a, const IntrusivePtr& b) { return a.object_ == b.object_; }
+
+ private:
+  T* object_ = nullptr;
+};
+
+template <typename T, typename... Args>
+IntrusivePtr<T> make_intrusive(Args&&... args) {
+  return IntrusivePtr<T>(new T(std::forward<Args>(args)...));
+}
+
+}  // namespace lockstep

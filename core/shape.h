@@ -1,0 +1,79 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Up to kMaxDims integers stored inline: sizes, strides, or a list of dimensions. Never allocates.
+class Shape {
+ public:
+  static constexpr int kMaxDims = 8;
+
+  constexpr Shape() = default;
+  constexpr Shape(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.size()); }
+  Shape(std::span<const std::int64_t> values) { assign(values.data(), values.size()); }
+  Shape(const std::vector<std::int64_t>& values) { assign(values.data(), values.size()); }
+  /// `count` times `value`.
+  static Shape filled(int count, std::int64_t value);
+
+  constexpr int dim() const { return count_; }
+  constexpr std::size_t size() const { return static_cast<std::size_t>(count_); }
+  constexpr bool empty() const { return count_ == 0; }
+  constexpr std::int64_t operator[](int i) const { return values_[static_cast<std::size_t>(i)]; }
+  constexpr std::int64_t& operator[](int i) { return values_[static_cast<std::size_t>(i)]; }
+  constexpr const std::int64_t* begin() const { return values_.data(); }
+  constexpr const std::int64_t* end() const { return values_.data() + count_; }
+  constexpr std::int64_t* begin() { return values_.data(); }
+  constexpr std::int64_t* end() { return values_.data() + count_; }
+  std::int64_t back() const { return values_[static_cast<std::size_t>(count_ - 1)]; }
+
+  void push_back(std::int64_t value);
+  /// Inserts before position i, 0 <= i <= dim().
+  void insert(int i, std::int64_t value);
+  void erase(int i);
+
+  /// Product of the values; 1 for a scalar. As sizes: the number of elements.
+  constexpr std::int64_t numel() const {
+    std::int64_t n = 1;
+    for (std::int64_t v : *this) n *= v;
+    return n;
+  }
+
+  friend constexpr bool operator==(const Shape& a, const Shape& b) {
+    if (a.count_ != b.count_) return false;
+    for (int i = 0; i < a.count_; ++i)
+      if (a[i] != b[i]) return false;
+    return true;
+  }
+
+ private:
+  constexpr void assign(const std::int64_t* values, std::size_t count) {
+    if (count > kMaxDims) throw_too_many(count);
+    count_ = static_cast<int>(count);
+    for (std::size_t i = 0; i < count; ++i) values_[i] = values[i];
+  }
+  [[noreturn]] static void throw_too_many(std::size_t count);
+
+  std::array<std::int64_t, kMaxDims> values_{};
+  int count_ = 0;
+};
+
+/// "[2, 3]".
+std::string to_string(const Shape& shape);
+
+/// Row-major strides, in elements.
+Shape contiguous_strides(const Shape& sizes);
+
+/// Wraps a negative dimension; throws Error naming `op` if it is outside [-dims, dims). A scalar counts as one dim.
+int wrap_dim(std::int64_t dim, int dims, const char* op);
+
+/// NumPy's broadcasting: the common shape, or an Error naming `op` and both shapes.
+Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op);
+
+}  // namespace lockstep

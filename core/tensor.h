@@ -1,0 +1,191 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/ref_counted.h"
+#include "core/shape.h"
+#include "core/storage.h"
+
+namespace lockstep {
+
+class Tensor;
+
+/// What autograd hangs on a tensor; null for tensors that take no part in it. Defined in autograd/autograd_meta.h.
+struct AutogradMetaBase {
+  virtual ~AutogradMetaBase() = default;
+};
+
+/// The shared part of a Tensor. Written by core and autograd only.
+struct TensorImpl final : public RefCounted {
+  StoragePtr storage;
+  Shape sizes;
+  Shape strides;             ///< in elements
+  std::int64_t offset = 0;   ///< in elements
+  std::int64_t numel = 0;
+  DType dtype = kFloat32;
+  bool contiguous = true;    ///< row-major without gaps
+  bool is_view = false;      ///< made by a view operation from another tensor
+  std::unique_ptr<AutogradMetaBase> autograd;
+
+  void* operator new(std::size_t bytes);
+  void operator delete(void* pointer) noexcept;
+};
+
+/// Note [Tensor]
+/// A cheap handle on shared storage plus shape, strides, offset and dtype. Copying a Tensor copies the handle. Names and
+/// semantics follow libtorch. A default-constructed Tensor is undefined.
+///
+/// Methods under "differentiable" record themselves for backward(); they are defined beside their operation in
+/// autograd/ops/, so a program that links lockstep::core alone cannot call them.
+/// A Tensor may be used from several threads as long as none of them writes.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(IntrusivePtr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  // --- what it is -----------------------------------------------------------------------------------------------
+  bool defined() const { return static_cast<bool>(impl_); }
+  const Shape& shape() const { return impl_->sizes; }
+  const Shape& sizes() const { return impl_->sizes; }
+  const Shape& strides() const { return impl_->strides; }
+  int dim() const { return impl_->sizes.dim(); }
+  /// Size of dimension d; negative d counts from the end. Throws Error if out of range.
+  std::int64_t size(std::int64_t d) const;
+  std::int64_t numel() const { return impl_->numel; }
+  std::int64_t offset() const { return impl_->offset; }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device(); }
+  bool is_contiguous() const { return impl_->contiguous; }
+  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }
+  std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * element_size(dtype()); }
+  /// True if both handles name the same tensor object (not merely equal values).
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+
+  // --- its memory -----------------------------------------------------------------------------------------------
+  /// First element's address (offset applied).
+  void* raw_data() const {
+    return static_cast<char*>(impl_->storage->data()) + static_cast<std::size_t>(impl_->offset) * element_size(dtype());
+  }
+  /// Typed address of the first element. Throws Error if T is not the tensor's dtype. Elements lie at strides().
+  template <typename T>
+  T* data() const {
+    if (dtype_of<T> != dtype()) throw_dtype_mismatch(dtype_of<T>);
+    return static_cast<T*>(raw_data());
+  }
+  /// The value of a one-element tensor, converted to T (double, float, std::int64_t or bool). Copies from the device.
+  template <typename T = double>
+  T item() const;
+  /// All elements in row-major order, converted to T (double, float or std::int64_t). Copies from the device.
+  template <typename T>
+  std::vector<T> to_vector() const;
+  const StoragePtr& storage() const { return impl_->storage; }
+  TensorImpl* impl() const { return impl_.get(); }
+  const IntrusivePtr<TensorImpl>& impl_ptr() const { return impl_; }
+
+  // --- views and copies without gradients (core) ----------------------------------------------------------------
+  /// A view of the same storage. Not differentiable. Throws Error if it would reach outside the storage.
+  Tensor as_strided(const Shape& sizes, const Shape& strides, std::int64_t offset) const;
+  /// A view that shares storage and takes no part in autograd.
+  Tensor detach() const;
+
+  // --- autograd (autograd/) -------------------------------------------------------------------------------------
+  bool requires_grad() const;
+  /// Only floating-point leaves may require gradients. Returns *this.
+  const Tensor& set_requires_grad(bool value) const;
+  bool is_leaf() const;
+  /// The accumulated gradient; undefined until backward() reached this leaf.
+  Tensor grad() const;
+  /// Replaces the gradient; an undefined tensor clears it. Shape, dtype and device must match.
+  void set_grad(Tensor grad) const;
+  /// Computes gradients of this tensor with respect to every leaf it depends on, and adds them to their grad().
+  /// `gradient` may be left out for a one-element tensor. Without `retain_graph` the graph is freed on the way.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
+  /// Calls `hook(*this)` each time this leaf's gradient has been accumulated. Returns a key for remove_hook().
+  std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
+  void remove_hook(std::uint64_t key) const;
+
+  // --- differentiable: shape (autograd/ops/view, ...) -----------------------------------------------------------
+  Tensor view(const Shape& sizes) const;
+  Tensor reshape(const Shape& sizes) const;
+  Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
+  Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
+  /// Transpose of a matrix.
+  Tensor t() const;
+  Tensor permute(const Shape& dims) const;
+  /// Sizes of -1 keep the present size.
+  Tensor expand(const Shape& sizes) const;
+  Tensor squeeze() const;
+  Tensor squeeze(std::int64_t dim) const;
+  Tensor unsqueeze(std::int64_t dim) const;
+  /// Elements start, start + step, ... below end along dim; negative start and end count from the end, as in Python.
+  Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
+  /// The length elements from start along dim.
+  Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
+  Tensor select(std::int64_t dim, std::int64_t index) const;
+  /// select(0, index).
+  Tensor operator[](std::int64_t index) const { return select(0, index); }
+  Tensor index_select(std::int64_t dim, const Tensor& index) const;
+  Tensor gather(std::int64_t dim, const Tensor& index) const;
+
+  // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
+  Tensor contiguous() const;
+  Tensor clone() const;
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+  /// In place: broadcasts, casts and copies across devices. Returns *this.
+  const Tensor& copy_(const Tensor& source) const;
+
+  // --- differentiable: arithmetic (autograd/ops/binary, unary) --------------------------------------------------
+  Tensor operator-() const;
+  /// In place; recorded like every operation, refused on a leaf that requires gradients while recording.
+  const Tensor& add_(const Tensor& other, double alpha = 1.0) const;
+  const Tensor& add_(double value) const;
+  const Tensor& mul_(const Tensor& other) const;
+  const Tensor& mul_(double value) const;
+  const Tensor& zero_() const;
+  const Tensor& fill_(double value) const;
+  Tensor exp() const;
+  Tensor log() const;
+  Tensor sqrt() const;
+  Tensor rsqrt() const;
+  Tensor pow(double exponent) const;
+  Tensor abs() const;
+  Tensor tanh() const;
+  Tensor sigmoid() const;
+  Tensor relu() const;
+  Tensor clamp(std::optional<double> min, std::optional<double> max) const;
+
+  // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
+  /// Over all elements (empty dims) or the given dims.
+  Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor mean(const Shape& dims = {}, bool keepdim = false) const;
+  /// Divides by n - correction (1: the unbiased estimate, as in PyTorch).
+  Tensor var(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;
+  Tensor max(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor min(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor logsumexp(const Shape& dims, bool keepdim = false) const;
+  /// int64 index of the first maximum along dim.
+  Tensor argmax(std::int64_t dim, bool keepdim = false) const;
+
+  // --- differentiable: products and softmax ---------------------------------------------------------------------
+  Tensor matmul(const Tensor& other) const;
+  Tensor softmax(std::int64_t dim) const;
+  Tensor log_softmax(std::int64_t dim) const;
+
+ private:
+  [[noreturn]] void throw_dtype_mismatch(DType wanted) const;
+
+  IntrusivePtr<TensorImpl> impl_;
+};
+
+/// Shape, dtype, device and up to 8 x 8 elements of the last two dimensions.
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace lockstep {
+
+/// Number of threads that parallel_for may use, the caller included. Initially LOCKSTEP_NUM_THREADS, else
+/// OMP_NUM_THREADS, else the number of cores this process may run on.
+int num_threads();
+/// Throws Error unless 1 <= n <= 1024. Not to be called while a parallel_for runs.
+void set_num_threads(int n);
+
+namespace detail {
+using BlockFunction = void (*)(void* context, std::int64_t begin, std::int64_t end);
+void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFunction run);
+}  // namespace detail
+
+/// Note [Thread-independent results]
+/// Cuts [0, count) into blocks of `block` elements (the last may be short) and calls body(begin, end) once for each, on
+/// any thread and in any order. The cut depends on the arguments alone, never on the number of threads; a body that
+/// writes only to its own block, or a partial result per block that is then combined in block order, gives the same
+/// bits on any number of threads. A block should be worth at least some 10 microseconds of work.
+/// Nested calls, and calls made while another thread's loop runs, execute serially on the calling thread.
+/// The first exception of a body is rethrown after all blocks have ended.
+template <typename Body>
+void parallel_for(std::int64_t count, std::int64_t block, Body&& body) {
+  using B = std::remove_reference_t<Body>;
+  if (count <= 0) return;
+  if (count <= block) {
+    body(std::int64_t{0}, count);
+    return;
+  }
+  detail::parallel_for(count, block, const_cast<std::remove_const_t<B>*>(&body),
+                       [](void* context, std::int64_t begin, std::int64_t end) {
+                         (*static_cast<B*>(context))(begin, end);
+                       });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,18 @@
+# A CBLAS library for matrix products. Target lockstep_blas (interface).
+# OpenBLAS is preferred by name: the generic libblas alternative may be the unoptimised reference library.
+if(NOT LOCKSTEP_BLAS STREQUAL "OFF")
+  find_library(LOCKSTEP_BLAS_LIBRARY NAMES openblas blis)
+  find_path(LOCKSTEP_BLAS_INCLUDE cblas.h PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE} openblas blis)
+  mark_as_advanced(LOCKSTEP_BLAS_LIBRARY LOCKSTEP_BLAS_INCLUDE)
+endif()
+if(LOCKSTEP_BLAS_LIBRARY AND LOCKSTEP_BLAS_INCLUDE)
+  set(lockstep_blas_found ON)
+else()
+  set(lockstep_blas_found OFF)
+endif()
+lockstep_optional(BLAS lockstep_blas_found "${LOCKSTEP_BLAS_LIBRARY}" libopenblas-dev)
+if(LOCKSTEP_HAS_BLAS)
+  add_library(lockstep_blas INTERFACE)
+  target_link_libraries(lockstep_blas INTERFACE ${LOCKSTEP_BLAS_LIBRARY})
+  target_include_directories(lockstep_blas SYSTEM INTERFACE ${LOCKSTEP_BLAS_INCLUDE})
+endif()
