@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/device.h"
+#include "distributed/process_group/process_group.h"
+#include "distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+struct InitOptions {
+  /// "env://", "tcp://host:port" or "file:///path", the latter two with ?rank=R&world_size=W unless the environment or
+  /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
+  /// Slurm); a job of one process if there is nothing.
+  std::string init_method;
+  /// "auto" or "gloo".
+  std::string backend = "auto";
+  /// "auto", "cpu", "cuda", or one with an index.
+  std::string device = "auto";
+  /// Deadline of the meeting and of every operation afterwards.
+  Milliseconds timeout{300'000};
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  /// Shared secret of the job's processes; default: LOCKSTEP_TOKEN.
+  std::optional<std::string> token;
+};
+
+/// This process's place in a job, and its ties to the others. Movable; the destructor leaves the group in good order
+/// and never throws.
+class Job {
+ public:
+  Job(Job&&) noexcept;
+  Job& operator=(Job&&) noexcept;
+  ~Job();
+
+  int rank() const;
+  int world_size() const;
+  /// Rank among the processes of this machine.
+  int local_rank() const;
+  int local_world_size() const;
+  bool is_rank0() const { return rank() == 0; }
+  /// Where this process computes.
+  Device device() const;
+  /// "gloo", ...; "self" in a job of one process.
+  std::string backend() const;
+  const ProcessGroupPtr& process_group() const;
+  /// For the program's own keys (kept apart from the library's).
+  const StorePtr& store() const;
+
+ private:
+  struct State;
+  friend Job init(const InitOptions& options);
+  explicit Job(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Joins the job that the launcher started, or makes a job of this process alone. Blocks until all ranks have come.
+/// Throws Error, naming the missing variable, address or rank and the remedy, when that fails or `timeout` passes.
+Job init(const InitOptions& options = {});
+
+}  // namespace lockstep::distributed

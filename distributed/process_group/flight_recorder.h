@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "distributed/process_group/operation.h"
+
+namespace lockstep::distributed {
+
+/// Moments are readings of std::chrono::steady_clock in nanoseconds; 0 means "not yet".
+std::int64_t steady_now_ns();
+
+/// One operation as the recorder saw it.
+struct OperationRecord {
+  enum class State : std::uint8_t { queued, started, finished, failed };
+
+  std::uint64_t id = 0;  ///< position among all operations of the group on this rank, from 0
+  OperationKind kind = OperationKind::barrier;
+  ReduceOp reduce = ReduceOp::sum;
+  int peer = -1;
+  std::uint64_t number = 0;  ///< Operation::number
+  DType dtype = kFloat32;
+  Shape input_sizes;
+  Shape output_sizes;
+  std::uint64_t fingerprint = 0;
+  State state = State::queued;
+  std::int64_t queued_ns = 0;
+  std::int64_t started_ns = 0;
+  std::int64_t finished_ns = 0;
+};
+
+std::string_view name(OperationRecord::State state);
+/// "all_reduce #41 (float32 [1024], sum)".
+std::string describe(const OperationRecord& record);
+
+/// The last operations of a process group, in a ring buffer of fixed size. Thread-safe.
+class FlightRecorder {
+ public:
+  explicit FlightRecorder(std::size_t capacity = 1024);
+
+  /// Records a queued operation; returns its id.
+  std::uint64_t queued(const Operation& operation);
+  void started(std::uint64_t id);
+  void finished(std::uint64_t id, bool success);
+
+  /// Oldest first.
+  std::vector<OperationRecord> records() const;
+
+ private:
+  OperationRecord* find(std::uint64_t id);
+
+  mutable std::mutex mutex_;
+  std::vector<OperationRecord> ring_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "core/tensor.h"
+
+namespace lockstep::distributed {
+
+/// How values of several ranks become one. `avg` is the sum, then divided by the world size by us, on every backend.
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };
+
+enum class OperationKind : std::uint8_t {
+  broadcast,
+  all_reduce,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+  send,
+  recv,
+  exchange,
+};
+
+std::string_view name(ReduceOp op);
+std::string_view name(OperationKind kind);
+
+/// send, recv and exchange involve two ranks; everything else is a collective of all.
+constexpr bool is_point_to_point(OperationKind kind) {
+  return kind >= OperationKind::send;
+}
+
+/// One validated call on a process group.
+struct Operation {
+  OperationKind kind = OperationKind::barrier;
+  Tensor input;   ///< read; undefined where the rank gives nothing
+  Tensor output;  ///< written; the same tensor as `input` for operations in place, undefined where it takes nothing
+  int peer = -1;  ///< root of a rooted collective, the other rank of a point-to-point operation, else -1
+  ReduceOp reduce = ReduceOp::sum;
+  /// Position among this rank's collectives, or among its operations of this kind with this peer; from 0.
+  std::uint64_t number = 0;
+};
+
+/// What all ranks must agree on: kind, root, reduction, dtype, sizes.
+std::uint64_t fingerprint(const Operation& operation);
+/// "all_reduce #41 (float32 [1024], sum)".
+std::string describe(const Operation& operation);
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+#include "distributed/process_group/flight_recorder.h"
+#include "distributed/process_group/operation.h"
+#include "distributed/process_group/work.h"
+#include "distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+/// The group cannot work any more: a rank is gone, a deadline passed, or the ranks called different collectives. The
+/// message names the operation, its number, the missing ranks and where each was last seen.
+class ProcessGroupError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct ProcessGroupOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// Deadline of every operation, from the moment it starts to run.
+  Milliseconds timeout{300'000};
+  /// Operations the flight recorder keeps.
+  std::size_t recorded_operations = 1024;
+};
+
+/// Note [ProcessGroup]
+/// The ranks of a job that compute together. Every rank must issue the same collectives in the same order; they run in
+/// the background in that order, and each call returns a Work at once. The tensors must stay untouched until the Work
+/// has ended. All tensors are contiguous and on a device that the backend serves.
+///
+/// The public methods validate once, number, record, and hand a checked Operation to the backend's launch(). Argument
+/// errors throw lockstep::Error on the calling rank before anything is sent.
+///
+/// After a failure (see ProcessGroupError) the group is dead on every rank: the failed Work and every later call
+/// rethrow the reason. Make a new group to go on.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return options_.rank; }
+  int world_size() const { return options_.world_size; }
+  Milliseconds timeout() const { return options_.timeout; }
+  /// "gloo", "nccl", ...; "self" for a world of one.
+  virtual std::string_view backend() const = 0;
+
+  /// Copies the root's values into every rank's `tensor`.
+  WorkPtr broadcast(const Tensor& tensor, int root = 0);
+  /// Replaces `tensor` by the reduction over all ranks; every rank gets the same bits.
+  WorkPtr all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum);
+  /// The same, on the root alone; elsewhere `tensor` is left as it was.
+  WorkPtr reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum);
+  /// `output` gets every rank's `input`, in rank order: output.numel() == world_size * input.numel().
+  WorkPtr all_gather(const Tensor& output, const Tensor& input);
+  /// The same, on the root alone; `output` is ignored, and may be undefined, elsewhere.
+  WorkPtr gather(const Tensor& output, const Tensor& input, int root = 0);
+  /// The reverse: rank r gets block r of the root's `input`, which is ignored, and may be undefined, elsewhere.
+  WorkPtr scatter(const Tensor& output, const Tensor& input, int root = 0);
+  /// Reduces `input` over all ranks; rank r gets block r: input.numel() == world_size * output.numel().
+  WorkPtr reduce_scatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::sum);
+  /// Block i of `input` goes to rank i; block j of `output` comes from rank j.
+  WorkPtr all_to_all(const Tensor& output, const Tensor& input);
+  /// Ends on every rank only after every rank has called it.
+  WorkPtr barrier();
+
+  /// Point to point. The n-th send from a to b meets the n-th recv on b from a; sizes and dtypes must agree. These do
+  /// not queue behind collectives or each other: any order of issue works, as long as both sides do issue them.
+  WorkPtr send(const Tensor& tensor, int destination);
+  WorkPtr recv(const Tensor& tensor, int source);
+  /// Sends one tensor to `peer` and receives another from it, which must call exchange() as well. Both or one may be
+  /// of any size; the two directions run at once.
+  WorkPtr exchange(const Tensor& send_tensor, const Tensor& recv_tensor, int peer);
+
+  /// The last operations, oldest first, with the times they were queued, started and finished.
+  std::vector<OperationRecord> records() const { return recorder_.records(); }
+
+  /// Gives up: ends every running and queued operation with an error and refuses more. Other ranks learn of it.
+  virtual void abort(std::string_view reason) = 0;
+
+ protected:
+  explicit ProcessGroup(ProcessGroupOptions options);
+
+  /// Runs a validated operation in the background. `record` is its id in recorder().
+  virtual WorkPtr launch(Operation operation, std::uint64_t record) = 0;
+  /// Throws Error unless the backend can work on this device.
+  virtual void check_device(const Tensor& tensor, OperationKind kind) const = 0;
+
+  FlightRecorder& recorder() { return recorder_; }
+  const ProcessGroupOptions& options() const { return options_; }
+
+ private:
+  WorkPtr issue(Operation operation);
+  void check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const;
+  void check_rank(int rank, const char* what, OperationKind kind) const;
+  void check_blocks(const Tensor& blocks, const Tensor& one, OperationKind kind) const;
+
+  ProcessGroupOptions options_;
+  FlightRecorder recorder_;
+  std::mutex issue_mutex_;  // keeps numbers in the order of launch
+  std::uint64_t collectives_ = 0;
+  std::vector<std::uint64_t> sends_;  // by peer
+  std::vector<std::uint64_t> recvs_;
+  std::vector<std::uint64_t> exchanges_;
+};
+
+using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;
+
+/// A world of one: every operation ends at once.
+ProcessGroupPtr make_single_process_group(ProcessGroupOptions options = {});
+
+}  // namespace lockstep::distributed
