@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-namespace lockstep::log {
+namespace lockstep::logging {
 namespace {
 
 spdlog::level::level_enum to_spdlog(Level level) {
@@ -47,4 +47,4 @@ void write(Level level, std::string_view message) {
 
 void set_prefix(std::string_view prefix) { instance().prefix = prefix; }
 
-}  // namespace lockstep::log
+}  // namespace lockstep::logging

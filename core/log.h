@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-namespace lockstep::log {
+namespace lockstep::logging {
 
 enum class Level { trace, debug, info, warn, error };
 
@@ -40,4 +40,4 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   message(Level::error, format, std::forward<Args>(args)...);
 }
 
-}  // namespace lockstep::log
+}  // namespace lockstep::logging
