@@ -1,0 +1,21 @@
+#pragma once
+
+#include "core/shape.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+struct LayerNormOptions {
+  Tensor weight = {};  ///< of shape normalized_shape, or undefined: 1
+  Tensor bias = {};    ///< of shape normalized_shape, or undefined: 0
+  double eps = 1e-5;
+};
+
+/// (x - mean) / sqrt(var + eps) * weight + bias, with mean and biased variance over the trailing dimensions
+/// `normalized_shape`. Ba, Kiros and Hinton, "Layer Normalization" (2016); semantics of
+/// torch.nn.functional.layer_norm. Floating point; float16 and bfloat16 are computed in float, and then weight and bias
+/// may also be float32. Throws Error if normalized_shape is empty or not the end of input's shape, or if weight or bias
+/// do not fit.
+Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options = {});
+
+}  // namespace lockstep

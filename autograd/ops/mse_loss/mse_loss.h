@@ -1,0 +1,17 @@
+#pragma once
+
+#include "autograd/reduction.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+struct MseLossOptions {
+  Reduction reduction = Reduction::mean;
+};
+
+/// (input - target)^2, kept by element, averaged over all elements or summed. Differentiable in both arguments.
+/// Unlike PyTorch, which warns and broadcasts, shapes must be equal: a target of [N] against [N, 1] is nearly always a
+/// mistake. Throws Error for differing shapes, dtypes or devices, and for dtypes that are not floating point.
+Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options = {});
+
+}  // namespace lockstep
