@@ -17,7 +17,7 @@ struct AutogradMeta final : AutogradMetaBase {
   using Hook = std::function<void(const Tensor&)>;
 
   bool requires_grad = false;
-  std::uint32_t output_index = 0;      ///< which output of grad_fn this is
+  std::uint32_t output_index = 0;  ///< which output of grad_fn this is
   IntrusivePtr<Node> grad_fn;
   Tensor grad;
   AccumulateGrad* accumulator = nullptr;  ///< weak: the graph owns it, and clears this when it goes

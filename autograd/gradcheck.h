@@ -8,7 +8,7 @@
 namespace lockstep {
 
 struct GradcheckOptions {
-  double eps = 1e-6;    ///< step of the central difference
+  double eps = 1e-6;  ///< step of the central difference
   double atol = 1e-5;
   double rtol = 1e-3;
 };

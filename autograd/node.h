@@ -29,8 +29,8 @@ class Node : public RefCounted {
 
   /// "SoftmaxBackward".
   virtual const char* name() const = 0;
-  /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in the
-  /// order given to record(); those that needs_grad() denies may be left undefined.
+  /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
+  /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
   /// Drops saved tensors; called after apply() unless the graph is retained.
   virtual void release_saved() {}

@@ -2,7 +2,9 @@
 
 namespace lockstep::detail {
 
-void throw_error(std::string message) { throw Error(message); }
+void throw_error(std::string message) {
+  throw Error(message);
+}
 
 void throw_internal(const char* file, int line, const char* condition, std::string message) {
   throw InternalError(fmt::format("internal error at {}:{}: '{}' does not hold: {} (please report this)", file, line,

@@ -16,15 +16,15 @@ namespace lockstep::detail {
 }  // namespace lockstep::detail
 
 /// User error: throws lockstep::Error with the formatted message when `condition` is false.
-#define LOCKSTEP_CHECK(condition, ...)                                        \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]]                                            \
-      ::lockstep::detail::throw_error(::fmt::format(__VA_ARGS__));            \
+#define LOCKSTEP_CHECK(condition, ...)                             \
+  do {                                                             \
+    if (!(condition)) [[unlikely]]                                 \
+      ::lockstep::detail::throw_error(::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 /// The library's own invariant: throws lockstep::InternalError with file and line when `condition` is false.
-#define LOCKSTEP_ASSERT(condition, ...)                                                                  \
-  do {                                                                                                   \
-    if (!(condition)) [[unlikely]]                                                                       \
-      ::lockstep::detail::throw_internal(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));    \
+#define LOCKSTEP_ASSERT(condition, ...)                                                               \
+  do {                                                                                                \
+    if (!(condition)) [[unlikely]]                                                                    \
+      ::lockstep::detail::throw_internal(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

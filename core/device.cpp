@@ -19,8 +19,12 @@ Device::Device(std::string_view text) {
   LOCKSTEP_CHECK(ok, "device '{}' is not understood; expected cpu, cuda, cpu:N or cuda:N", text);
 }
 
-std::string_view name(DeviceType type) { return type == kCPU ? "cpu" : "cuda"; }
+std::string_view name(DeviceType type) {
+  return type == kCPU ? "cpu" : "cuda";
+}
 
-std::string to_string(Device device) { return fmt::format("{}:{}", name(device.type), device.index); }
+std::string to_string(Device device) {
+  return fmt::format("{}:{}", name(device.type), device.index);
+}
 
 }  // namespace lockstep

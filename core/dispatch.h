@@ -37,11 +37,16 @@ using compute_t = typename ComputeType<T>::type;
 template <typename F>
 decltype(auto) dispatch_floating(DType dtype, const char* op, F&& f) {
   switch (dtype) {
-    case DType::float32: return std::forward<F>(f).template operator()<float>();
-    case DType::float64: return std::forward<F>(f).template operator()<double>();
-    case DType::float16: return std::forward<F>(f).template operator()<Half>();
-    case DType::bfloat16: return std::forward<F>(f).template operator()<BFloat16>();
-    default: detail::throw_unsupported_dtype(op, dtype);
+    case DType::float32:
+      return std::forward<F>(f).template operator()<float>();
+    case DType::float64:
+      return std::forward<F>(f).template operator()<double>();
+    case DType::float16:
+      return std::forward<F>(f).template operator()<Half>();
+    case DType::bfloat16:
+      return std::forward<F>(f).template operator()<BFloat16>();
+    default:
+      detail::throw_unsupported_dtype(op, dtype);
   }
 }
 
@@ -49,10 +54,14 @@ decltype(auto) dispatch_floating(DType dtype, const char* op, F&& f) {
 template <typename F>
 decltype(auto) dispatch_integer(DType dtype, const char* op, F&& f) {
   switch (dtype) {
-    case DType::int64: return std::forward<F>(f).template operator()<std::int64_t>();
-    case DType::int32: return std::forward<F>(f).template operator()<std::int32_t>();
-    case DType::uint8: return std::forward<F>(f).template operator()<std::uint8_t>();
-    default: detail::throw_unsupported_dtype(op, dtype);
+    case DType::int64:
+      return std::forward<F>(f).template operator()<std::int64_t>();
+    case DType::int32:
+      return std::forward<F>(f).template operator()<std::int32_t>();
+    case DType::uint8:
+      return std::forward<F>(f).template operator()<std::uint8_t>();
+    default:
+      detail::throw_unsupported_dtype(op, dtype);
   }
 }
 

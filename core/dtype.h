@@ -23,13 +23,17 @@ inline constexpr DType kBool = DType::bool8;
 constexpr std::size_t element_size(DType dtype) {
   switch (dtype) {
     case DType::float64:
-    case DType::int64: return 8;
+    case DType::int64:
+      return 8;
     case DType::float32:
-    case DType::int32: return 4;
+    case DType::int32:
+      return 4;
     case DType::float16:
-    case DType::bfloat16: return 2;
+    case DType::bfloat16:
+      return 2;
     case DType::uint8:
-    case DType::bool8: return 1;
+    case DType::bool8:
+      return 1;
   }
   return 0;
 }
@@ -49,13 +53,21 @@ DType promote_types(DType a, DType b);
 /// dtype_of<float> == kFloat32, and so on.
 template <typename T>
 inline constexpr DType dtype_of = DType(255);
-template <> inline constexpr DType dtype_of<float> = kFloat32;
-template <> inline constexpr DType dtype_of<double> = kFloat64;
-template <> inline constexpr DType dtype_of<Half> = kFloat16;
-template <> inline constexpr DType dtype_of<BFloat16> = kBFloat16;
-template <> inline constexpr DType dtype_of<std::int64_t> = kInt64;
-template <> inline constexpr DType dtype_of<std::int32_t> = kInt32;
-template <> inline constexpr DType dtype_of<std::uint8_t> = kUInt8;
-template <> inline constexpr DType dtype_of<bool> = kBool;
+template <>
+inline constexpr DType dtype_of<float> = kFloat32;
+template <>
+inline constexpr DType dtype_of<double> = kFloat64;
+template <>
+inline constexpr DType dtype_of<Half> = kFloat16;
+template <>
+inline constexpr DType dtype_of<BFloat16> = kBFloat16;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = kInt64;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = kInt32;
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = kUInt8;
+template <>
+inline constexpr DType dtype_of<bool> = kBool;
 
 }  // namespace lockstep

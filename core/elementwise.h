@@ -17,8 +17,8 @@ inline constexpr std::int64_t kElementBlock = 16384;
 /// N tensors broadcast to one shape, with neighbouring dimensions merged where all strides allow it. Stride 0 repeats.
 template <int N>
 struct StridedLoop {
-  Shape sizes;                              ///< merged; at least one dimension
-  std::array<Shape, N> strides;             ///< in elements
+  Shape sizes;                   ///< merged; at least one dimension
+  std::array<Shape, N> strides;  ///< in elements
   std::int64_t numel = 0;
 
   /// True if every operand is dense over one merged dimension.

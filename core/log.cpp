@@ -12,11 +12,16 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::trace: return spdlog::level::trace;
-    case Level::debug: return spdlog::level::debug;
-    case Level::info: return spdlog::level::info;
-    case Level::warn: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
+    case Level::trace:
+      return spdlog::level::trace;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
   }
   return spdlog::level::err;
 }
@@ -39,12 +44,16 @@ Logger& instance() {
 
 }  // namespace
 
-bool enabled(Level level) { return instance().logger.should_log(to_spdlog(level)); }
+bool enabled(Level level) {
+  return instance().logger.should_log(to_spdlog(level));
+}
 
 void write(Level level, std::string_view message) {
   instance().logger.log(to_spdlog(level), "{}{}", instance().prefix, message);
 }
 
-void set_prefix(std::string_view prefix) { instance().prefix = prefix; }
+void set_prefix(std::string_view prefix) {
+  instance().prefix = prefix;
+}
 
 }  // namespace lockstep::logging

@@ -45,6 +45,8 @@ LOCKSTEP_HOST_DEVICE inline std::uint32_t word_at(Key key, std::uint64_t element
 }
 
 /// Uniform on [0, 1) with 24 bits: exactly representable, so the same on every device.
-LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
 
 }  // namespace lockstep::philox

@@ -19,7 +19,8 @@ enum class RandomStream : std::uint32_t { general = 0, init = 1, dropout = 2, da
 void manual_seed(std::uint64_t seed);
 std::uint64_t initial_seed();
 
-/// Sets step and shard of this thread's random key for its lifetime, with call counters at 0; restores the previous ones.
+/// Sets step and shard of this thread's random key for its lifetime, with call counters at 0; restores the previous
+/// ones.
 class RandomKeyGuard {
  public:
   RandomKeyGuard(std::uint64_t step, std::uint32_t shard);

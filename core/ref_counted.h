@@ -48,8 +48,8 @@ class IntrusivePtr {
   IntrusivePtr(const IntrusivePtr& other) : IntrusivePtr(other.object_) {}
   IntrusivePtr(IntrusivePtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
   template <typename U>
-    requires std::is_convertible_v<U*, T*>
-  IntrusivePtr(const IntrusivePtr<U>& other) : IntrusivePtr(static_cast<T*>(other.get())) {}
+  requires std::is_convertible_v<U*, T*> IntrusivePtr(const IntrusivePtr<U>& other)
+      : IntrusivePtr(static_cast<T*>(other.get())) {}
   ~IntrusivePtr() { reset(); }
 
   IntrusivePtr& operator=(IntrusivePtr other) noexcept {

@@ -18,7 +18,9 @@ Shape Shape::filled(int count, std::int64_t value) {
   return shape;
 }
 
-void Shape::push_back(std::int64_t value) { insert(count_, value); }
+void Shape::push_back(std::int64_t value) {
+  insert(count_, value);
+}
 
 void Shape::insert(int i, std::int64_t value) {
   if (count_ == kMaxDims) throw_too_many(kMaxDims + 1);
@@ -58,8 +60,9 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
   for (int i = 1; i <= out.dim(); ++i) {
     const std::int64_t x = i <= a.dim() ? a[a.dim() - i] : 1;
     const std::int64_t y = i <= b.dim() ? b[b.dim() - i] : 1;
-    LOCKSTEP_CHECK(x == y || x == 1 || y == 1, "[{}] shapes {} and {} do not broadcast: sizes {} and {} at dimension -{}",
-                   op, to_string(a), to_string(b), x, y, i);
+    LOCKSTEP_CHECK(x == y || x == 1 || y == 1,
+                   "[{}] shapes {} and {} do not broadcast: sizes {} and {} at dimension -{}", op, to_string(a),
+                   to_string(b), x, y, i);
     out[out.dim() - i] = x == 1 ? y : x;
   }
   return out;

@@ -68,7 +68,7 @@ class SmallVector {
   T* inline_data() { return reinterpret_cast<T*>(inline_); }
   bool is_inline() const { return data_ == reinterpret_cast<const T*>(inline_); }
   void grow(std::size_t capacity) {
-    T* data = static_cast<T*>(::operator new(capacity * sizeof(T), std::align_val_t{alignof(T)}));
+    T* data = static_cast<T*>(::operator new (capacity * sizeof(T), std::align_val_t{alignof(T)}));
     for (std::size_t i = 0; i < size_; ++i) {
       new (data + i) T(std::move(data_[i]));
       data_[i].~T();
@@ -78,7 +78,7 @@ class SmallVector {
     capacity_ = capacity;
   }
   void free_heap() {
-    if (!is_inline()) ::operator delete(data_, std::align_val_t{alignof(T)});
+    if (!is_inline()) ::operator delete (data_, std::align_val_t{alignof(T)});
   }
   void destroy() {
     for (std::size_t i = size_; i > 0; --i) data_[i - 1].~T();

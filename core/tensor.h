@@ -26,12 +26,12 @@ struct AutogradMetaBase {
 struct TensorImpl final : public RefCounted {
   StoragePtr storage;
   Shape sizes;
-  Shape strides;             ///< in elements
-  std::int64_t offset = 0;   ///< in elements
+  Shape strides;            ///< in elements
+  std::int64_t offset = 0;  ///< in elements
   std::int64_t numel = 0;
   DType dtype = kFloat32;
-  bool contiguous = true;    ///< row-major without gaps
-  bool is_view = false;      ///< made by a view operation from another tensor
+  bool contiguous = true;  ///< row-major without gaps
+  bool is_view = false;    ///< made by a view operation from another tensor
   std::unique_ptr<AutogradMetaBase> autograd;
 
   void* operator new(std::size_t bytes);
@@ -39,8 +39,8 @@ struct TensorImpl final : public RefCounted {
 };
 
 /// Note [Tensor]
-/// A cheap handle on shared storage plus shape, strides, offset and dtype. Copying a Tensor copies the handle. Names and
-/// semantics follow libtorch. A default-constructed Tensor is undefined.
+/// A cheap handle on shared storage plus shape, strides, offset and dtype. Copying a Tensor copies the handle. Names
+/// and semantics follow libtorch. A default-constructed Tensor is undefined.
 ///
 /// Methods under "differentiable" record themselves for backward(); they are defined beside their operation in
 /// autograd/ops/, so a program that links lockstep::core alone cannot call them.

@@ -32,10 +32,9 @@ void parallel_for(std::int64_t count, std::int64_t block, Body&& body) {
     body(std::int64_t{0}, count);
     return;
   }
-  detail::parallel_for(count, block, const_cast<std::remove_const_t<B>*>(&body),
-                       [](void* context, std::int64_t begin, std::int64_t end) {
-                         (*static_cast<B*>(context))(begin, end);
-                       });
+  detail::parallel_for(
+      count, block, const_cast<std::remove_const_t<B>*>(&body),
+      [](void* context, std::int64_t begin, std::int64_t end) { (*static_cast<B*>(context))(begin, end); });
 }
 
 }  // namespace lockstep

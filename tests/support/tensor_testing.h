@@ -4,12 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <algorithm>
 
 #include "core/copy.h"
 #include "core/factories.h"

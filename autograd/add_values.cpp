@@ -1,0 +1,60 @@
+#include "autograd/add_values.h"
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+void add_values_cpu(const Tensor& target, const Tensor& a, const Tensor& b) {
+  const auto loop = cpu::plan_loop<3>(target.sizes(), {&target, &a, &b});
+  if (loop.numel == 0) return;
+  dispatch_floating(target.dtype(), "add_values", [&]<typename T>() {
+    T* out = target.data<T>();
+    const T* x = a.data<T>();
+    const T* y = b.data<T>();
+    using C = compute_t<T>;
+    cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+      T* to = out + offset[0];
+      const T* from = x + offset[1];
+      const T* other = y + offset[2];
+      if (stride[0] == 1 && stride[1] == 1 && stride[2] == 1) {
+        for (std::int64_t i = 0; i < length; ++i)
+          to[i] = static_cast<T>(static_cast<C>(from[i]) + static_cast<C>(other[i]));
+      } else {
+        for (std::int64_t i = 0; i < length; ++i)
+          to[i * stride[0]] =
+              static_cast<T>(static_cast<C>(from[i * stride[1]]) + static_cast<C>(other[i * stride[2]]));
+      }
+    });
+  });
+}
+
+using AddKernel = void (*)(const Tensor& target, const Tensor& a, const Tensor& b);
+constexpr KernelTable<AddKernel> add_values_kernel{"add_values", add_values_cpu};
+
+void check_same(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.sizes() == b.sizes() && a.dtype() == b.dtype() && a.device() == b.device(),
+                 "gradients do not match: {} {} on {} and {} {} on {}", name(a.dtype()), to_string(a.sizes()),
+                 to_string(a.device()), name(b.dtype()), to_string(b.sizes()), to_string(b.device()));
+}
+
+}  // namespace
+
+void add_values_(const Tensor& target, const Tensor& source) {
+  check_same(target, source);
+  add_values_kernel(target)(target, target, source);
+}
+
+Tensor add_values(const Tensor& a, const Tensor& b) {
+  check_same(a, b);
+  Tensor out = empty_like(a);
+  add_values_kernel(a)(out, a, b);
+  return out;
+}
+
+}  // namespace lockstep

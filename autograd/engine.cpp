@@ -1,0 +1,173 @@
+#include "autograd/engine.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "autograd/add_values.h"
+#include "autograd/autograd_meta.h"
+#include "autograd/grad_mode.h"
+#include "core/check.h"
+
+namespace lockstep {
+namespace {
+
+bool later(const IntrusivePtr<Node>& a, const IntrusivePtr<Node>& b) {
+  return a->sequence() < b->sequence();
+}
+
+}  // namespace
+
+/// What a running backward pass offers to the functions it calls. Passes nest.
+class GraphTask {
+ public:
+  GraphTask() : outer_(current_) { current_ = this; }
+  ~GraphTask() { current_ = outer_; }
+
+  std::vector<std::function<void()>> callbacks;
+  static GraphTask* current() { return current_; }
+
+ private:
+  static thread_local constinit GraphTask* current_;
+  GraphTask* outer_;
+};
+
+thread_local constinit GraphTask* GraphTask::current_ = nullptr;
+
+namespace {
+
+void add_pending(TensorList& pending, std::uint32_t input, Tensor grad) {
+  Tensor& slot = pending[input];
+  if (!slot.defined()) {
+    slot = std::move(grad);
+  } else if (slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous()) {
+    add_values_(slot, grad);  // nobody else sees this memory
+  } else {
+    slot = add_values(slot, grad);
+  }
+}
+
+}  // namespace
+
+void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
+  LOCKSTEP_CHECK(roots.size() == gradients.size() && !roots.empty(),
+                 "[backward] expected one gradient for each of the roots, found {} roots and {} gradients",
+                 roots.size(), gradients.size());
+  std::vector<IntrusivePtr<Node>> ready;
+  std::vector<Edge> edges;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    LOCKSTEP_CHECK(roots[i].defined(), "[backward] root {} is undefined", i);
+    LOCKSTEP_CHECK(gradients[i].defined() && gradients[i].sizes() == roots[i].sizes() &&
+                       gradients[i].dtype() == roots[i].dtype() && gradients[i].device() == roots[i].device(),
+                   "[backward] the gradient of root {} does not match it: expected {} {} on {}", i,
+                   name(roots[i].dtype()), to_string(roots[i].sizes()), to_string(roots[i].device()));
+    edges.push_back(gradient_edge(roots[i]));
+    LOCKSTEP_CHECK(
+        edges.back().node,
+        "[backward] the tensor does not require gradients: it was computed from no tensor that does, or under "
+        "a NoGradGuard");
+  }
+
+  // Discover the graph and count how many edges lead into each node. The work space is in the nodes themselves (a mark,
+  // the count, pending gradients), so a pass allocates nothing per node; it is cleared again whatever happens. The
+  // roots' edges own everything reachable until then.
+  std::vector<Node*> visited;
+  std::vector<Node*> stack;
+  const auto visit = [&](Node* node) {
+    if (node->visited_) return;
+    node->visited_ = true;
+    visited.push_back(node);
+    stack.push_back(node);
+  };
+  struct Cleaner {
+    std::vector<Node*>& nodes;
+    ~Cleaner() {
+      for (Node* node : nodes) {
+        node->visited_ = false;
+        node->dependencies_ = 0;
+        node->pending_grads_.clear();
+      }
+    }
+  };
+  Cleaner cleaner{visited};
+  for (const Edge& edge : edges) visit(edge.node.get());
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    LOCKSTEP_CHECK(
+        !node->released_,
+        "[backward] the graph of {} was freed by an earlier backward(); pass retain_graph = true to the first "
+        "call to run it twice",
+        node->name());
+    for (const Edge& edge : node->edges_) {
+      if (!edge.node) continue;
+      ++edge.node->dependencies_;
+      visit(edge.node.get());
+    }
+  }
+
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    Node* node = edges[i].node.get();
+    node->pending_grads_.resize(std::max<std::size_t>(node->num_outputs_, 1));
+    add_pending(node->pending_grads_, edges[i].input, gradients[i]);
+  }
+  for (const Edge& edge : edges)
+    if (edge.node->dependencies_ == 0 && std::find(ready.begin(), ready.end(), edge.node) == ready.end())
+      ready.push_back(edge.node);
+  std::make_heap(ready.begin(), ready.end(), later);
+
+  GraphTask task;
+  NoGradGuard no_grad;
+  while (!ready.empty()) {
+    std::pop_heap(ready.begin(), ready.end(), later);
+    const IntrusivePtr<Node> node = std::move(ready.back());
+    ready.pop_back();
+
+    TensorList grads = std::move(node->pending_grads_);
+    node->pending_grads_.clear();
+    bool any = false;
+    for (const Tensor& grad : grads) any = any || grad.defined();
+    TensorList results;
+    if (any) results = node->apply(std::move(grads));
+    if (!retain_graph && !node->edges_.empty()) {
+      node->released_ = true;
+      node->release_saved();
+    }
+    LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
+                    node->name(), results.size(), node->edges_.size());
+
+    for (std::size_t i = 0; i < node->edges_.size(); ++i) {
+      const Edge& edge = node->edges_[i];
+      if (!edge.node) continue;
+      Node& next = *edge.node;
+      if (!results.empty() && results[i].defined()) {
+        if (next.pending_grads_.empty()) next.pending_grads_.resize(std::max<std::size_t>(next.num_outputs_, 1));
+        add_pending(next.pending_grads_, edge.input, std::move(results[i]));
+      }
+      if (--next.dependencies_ == 0) {
+        ready.push_back(edge.node);
+        std::push_heap(ready.begin(), ready.end(), later);
+      }
+    }
+  }
+  // A callback may queue another.
+  for (std::size_t i = 0; i < task.callbacks.size(); ++i) {
+    const auto callback = std::move(task.callbacks[i]);
+    callback();
+  }
+}
+
+void Engine::queue_callback(std::function<void()> callback) {
+  LOCKSTEP_CHECK(GraphTask::current(), "[queue_callback] no backward() runs on this thread");
+  GraphTask::current()->callbacks.push_back(std::move(callback));
+}
+
+bool Engine::running() {
+  return GraphTask::current() != nullptr;
+}
+
+void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
+  Engine::backward(roots, gradients, retain_graph);
+}
+
+}  // namespace lockstep

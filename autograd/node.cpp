@@ -1,0 +1,36 @@
+#include "autograd/node.h"
+
+#include <atomic>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+std::atomic<std::uint64_t> next_sequence{0};
+
+// Note [Deleting graphs]
+// A node owns its edges and saved tensors, which own further nodes: deleting a long chain recursively would overflow
+// the stack. The outermost deletion works through a list; deletions that it causes only append to it.
+thread_local constinit std::vector<Node*>* deletions = nullptr;
+
+}  // namespace
+
+Node::Node() : sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+
+void intrusive_delete(Node* node) {
+  if (deletions) {
+    deletions->push_back(node);
+    return;
+  }
+  std::vector<Node*> list;
+  deletions = &list;
+  delete node;
+  while (!list.empty()) {
+    Node* next = list.back();
+    list.pop_back();
+    delete next;
+  }
+  deletions = nullptr;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+#include "autograd/record.h"
+
+#include "core/check.h"
+
+namespace lockstep {
+
+void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
+  node.edges_.reserve(inputs.size());
+  for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
+}
+
+void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
+  node->num_outputs_ = static_cast<std::uint32_t>(outputs.size());
+  std::uint32_t index = 0;
+  for (const Tensor* output : outputs) {
+    if (output->defined() && output->is_floating_point()) {
+      AutogradMeta& meta = ensure_autograd_meta(*output);
+      meta.grad_fn = node;
+      meta.output_index = index;
+    }
+    ++index;
+  }
+}
+
+void check_in_place(const Tensor& target, bool recording, const char* op) {
+  LOCKSTEP_CHECK(target.defined(), "[{}] the tensor to change is undefined", op);
+  const AutogradMeta* meta = autograd_meta(target);
+  if (GradMode::enabled() && meta && meta->requires_grad && !meta->grad_fn)
+    detail::throw_error(fmt::format(
+        "[{}] a leaf that requires gradients cannot be changed in place while recording; use a NoGradGuard", op));
+  if (recording && target.impl()->is_view)
+    detail::throw_error(
+        fmt::format("[{}] a view cannot be changed in place while recording; change the tensor it views, or use the op "
+                    "that returns "
+                    "a new tensor",
+                    op));
+  target.storage()->bump_version();
+}
+
+}  // namespace lockstep

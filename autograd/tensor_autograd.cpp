@@ -1,0 +1,71 @@
+// The autograd methods of Tensor.
+
+#include <algorithm>
+
+#include "autograd/autograd_meta.h"
+#include "autograd/engine.h"
+#include "core/check.h"
+#include "core/factories.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+bool Tensor::requires_grad() const {
+  return needs_grad(*this);
+}
+
+const Tensor& Tensor::set_requires_grad(bool value) const {
+  if (!value && (!defined() || !impl()->autograd)) return *this;
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  LOCKSTEP_CHECK(!meta.grad_fn, "[set_requires_grad] only leaves can be switched; use detach() to cut the graph");
+  LOCKSTEP_CHECK(!value || is_floating_point(),
+                 "[set_requires_grad] only floating-point tensors can require gradients; this one is {}",
+                 name(dtype()));
+  meta.requires_grad = value;
+  return *this;
+}
+
+bool Tensor::is_leaf() const {
+  const AutogradMeta* meta = autograd_meta(*this);
+  return !meta || !meta->grad_fn;
+}
+
+Tensor Tensor::grad() const {
+  const AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
+  return meta ? meta->grad : Tensor();
+}
+
+void Tensor::set_grad(Tensor grad) const {
+  if (grad.defined())
+    LOCKSTEP_CHECK(grad.sizes() == sizes() && grad.dtype() == dtype() && grad.device() == device(),
+                   "[set_grad] the gradient is {} {} on {}, the tensor {} {} on {}", name(grad.dtype()),
+                   to_string(grad.sizes()), to_string(grad.device()), name(dtype()), to_string(sizes()),
+                   to_string(device()));
+  ensure_autograd_meta(*this).grad = std::move(grad);
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+  LOCKSTEP_CHECK(defined(), "[backward] the tensor is undefined");
+  LOCKSTEP_CHECK(
+      gradient.defined() || numel() == 1,
+      "[backward] a gradient must be given for a tensor of shape {}; it may be left out for one element only",
+      to_string(sizes()));
+  const Tensor seed = gradient.defined() ? gradient : ones_like(*this);
+  Engine::backward({this, 1}, {&seed, 1}, retain_graph);
+}
+
+std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  LOCKSTEP_CHECK(meta.requires_grad && !meta.grad_fn,
+                 "[register_post_accumulate_grad_hook] expected a leaf that requires gradients");
+  const std::uint64_t key = meta.next_hook_key++;
+  meta.hooks.emplace_back(key, std::move(hook));
+  return key;
+}
+
+void Tensor::remove_hook(std::uint64_t key) const {
+  if (AutogradMeta* meta = autograd_meta(*this))
+    std::erase_if(meta->hooks, [&](const auto& entry) { return entry.first == key; });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,126 @@
+#include "core/copy.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/check.h"
+#include "core/device_copy.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+#include "core/factories.h"
+
+namespace lockstep {
+namespace {
+
+template <typename S, typename T>
+T convert(S value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return static_cast<compute_t<S>>(value) != compute_t<S>(0);
+  } else {
+    return static_cast<T>(static_cast<compute_t<T>>(static_cast<compute_t<S>>(value)));
+  }
+}
+
+template <typename S, typename T>
+void copy_loop(const cpu::StridedLoop<2>& loop, const S* source, T* target) {
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    T* to = target + offset[0];
+    const S* from = source + offset[1];
+    if (stride[0] == 1 && stride[1] == 1) {
+      if constexpr (std::is_same_v<S, T>) {
+        std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(length) * sizeof(T));
+      } else {
+        for (std::int64_t i = 0; i < length; ++i) to[i] = convert<S, T>(from[i]);
+      }
+    } else {
+      for (std::int64_t i = 0; i < length; ++i) to[i * stride[0]] = convert<S, T>(from[i * stride[1]]);
+    }
+  });
+}
+
+// Values of equal dtype move as bytes of that width, which keeps the number of instantiations small.
+template <typename Word>
+void copy_words(const cpu::StridedLoop<2>& loop, const Tensor& source, const Tensor& target) {
+  copy_loop(loop, static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));
+}
+
+void copy_on_cpu(const Tensor& source, const Tensor& target) {
+  const auto loop = cpu::plan_loop<2>(target.sizes(), {&target, &source});
+  if (loop.numel == 0) return;
+  if (source.dtype() == target.dtype()) {
+    switch (element_size(source.dtype())) {
+      case 1:
+        return copy_words<std::uint8_t>(loop, source, target);
+      case 2:
+        return copy_words<std::uint16_t>(loop, source, target);
+      case 4:
+        return copy_words<std::uint32_t>(loop, source, target);
+      default:
+        return copy_words<std::uint64_t>(loop, source, target);
+    }
+  }
+  dispatch_all(source.dtype(), "copy", [&]<typename S>() {
+    dispatch_all(target.dtype(), "copy",
+                 [&]<typename T>() { copy_loop<S, T>(loop, source.data<S>(), target.data<T>()); });
+  });
+}
+
+}  // namespace
+
+void copy_values(const Tensor& source, const Tensor& target) {
+  LOCKSTEP_CHECK(source.defined() && target.defined(), "[copy] an undefined tensor was given");
+  LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), target.sizes(), "copy") == target.sizes(),
+                 "[copy] values of shape {} do not fit into shape {}", to_string(source.sizes()),
+                 to_string(target.sizes()));
+  if (source.device().is_cpu() && target.device().is_cpu()) return copy_on_cpu(source, target);
+  copy_across_devices(source, target);
+}
+
+Tensor copy_contiguous(const Tensor& tensor) {
+  Tensor out = empty_like(tensor);
+  copy_values(tensor, out);
+  return out;
+}
+
+Tensor as_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : copy_contiguous(tensor);
+}
+
+Tensor cast_values(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  Tensor out = empty(tensor.sizes(), {.dtype = dtype, .device = tensor.device()});
+  copy_values(tensor, out);
+  return out;
+}
+
+Tensor move_values(const Tensor& tensor, Device device) {
+  if (tensor.device() == device) return tensor;
+  Tensor out = empty(tensor.sizes(), {.dtype = tensor.dtype(), .device = device});
+  copy_values(tensor, out);
+  return out;
+}
+
+void fill_values(const Tensor& tensor, double value) {
+  if (tensor.device().is_cuda()) return fill_on_device(tensor, value);
+  const auto loop = cpu::plan_loop<1>(tensor.sizes(), {&tensor});
+  if (loop.numel == 0) return;
+  dispatch_all(tensor.dtype(), "fill", [&]<typename T>() {
+    const T filler = convert<double, T>(value);
+    T* data = tensor.data<T>();
+    cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+      T* row = data + offset[0];
+      for (std::int64_t i = 0; i < length; ++i) row[i * stride[0]] = filler;
+    });
+  });
+}
+
+Tensor rows(const Tensor& tensor, std::int64_t start, std::int64_t length) {
+  LOCKSTEP_CHECK(tensor.defined() && tensor.dim() > 0, "[rows] expected a tensor with at least one dimension");
+  LOCKSTEP_CHECK(start >= 0 && length >= 0 && start + length <= tensor.sizes()[0],
+                 "[rows] rows {} to {} are outside of shape {}", start, start + length, to_string(tensor.sizes()));
+  Shape sizes = tensor.sizes();
+  sizes[0] = length;
+  return tensor.as_strided(sizes, tensor.strides(), tensor.offset() + start * tensor.strides()[0]);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+#include "core/factories.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/dispatch.h"
+
+namespace lockstep {
+namespace {
+
+std::int64_t checked_numel(const Shape& sizes, const char* op) {
+  std::int64_t numel = 1;
+  for (std::int64_t size : sizes) {
+    LOCKSTEP_CHECK(size >= 0, "[{}] negative size in {}", op, to_string(sizes));
+    LOCKSTEP_CHECK(!__builtin_mul_overflow(numel, size, &numel) && numel < (std::int64_t{1} << 58),
+                   "[{}] shape {} has too many elements", op, to_string(sizes));
+  }
+  return numel;
+}
+
+Tensor make_tensor(StoragePtr storage, const Shape& sizes, std::int64_t numel, DType dtype) {
+  auto impl = make_intrusive<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  impl->numel = numel;
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+}  // namespace
+
+TensorOptions options_of(const Tensor& tensor) {
+  return {.dtype = tensor.dtype(), .device = tensor.device()};
+}
+
+Tensor empty(const Shape& sizes, TensorOptions options) {
+  const std::int64_t numel = checked_numel(sizes, "empty");
+  const std::size_t bytes = static_cast<std::size_t>(numel) * element_size(options.dtype);
+  return make_tensor(make_intrusive<Storage>(bytes, options.device), sizes, numel, options.dtype);
+}
+
+Tensor full(const Shape& sizes, double value, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  fill_values(out, value);
+  return out;
+}
+
+Tensor zeros(const Shape& sizes, TensorOptions options) {
+  return full(sizes, 0.0, options);
+}
+Tensor ones(const Shape& sizes, TensorOptions options) {
+  return full(sizes, 1.0, options);
+}
+Tensor empty_like(const Tensor& like) {
+  return empty(like.sizes(), options_of(like));
+}
+Tensor zeros_like(const Tensor& like) {
+  return zeros(like.sizes(), options_of(like));
+}
+Tensor ones_like(const Tensor& like) {
+  return ones(like.sizes(), options_of(like));
+}
+
+Tensor arange(double start, double end, double step, TensorOptions options) {
+  LOCKSTEP_CHECK(step != 0.0 && std::isfinite(start) && std::isfinite(end) && std::isfinite(step),
+                 "[arange] expected finite start and end and a step other than 0, found {}, {}, {}", start, end, step);
+  const double count = std::ceil((end - start) / step);
+  LOCKSTEP_CHECK(count < 1e15, "[arange] {} elements are too many", count);
+  const std::int64_t n = count > 0 ? static_cast<std::int64_t>(count) : 0;
+  Tensor out = empty({n}, {.dtype = options.dtype});
+  dispatch_numeric(options.dtype, "arange", [&]<typename T>() {
+    T* data = out.data<T>();
+    for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(start + static_cast<double>(i) * step);
+  });
+  return move_values(out, options.device);
+}
+
+Tensor arange(std::int64_t end, TensorOptions options) {
+  return arange(0.0, static_cast<double>(end), 1.0, options);
+}
+
+template <typename T>
+Tensor tensor(const std::vector<T>& values, Device device) {
+  Tensor out = empty({static_cast<std::int64_t>(values.size())}, {.dtype = dtype_of<T>});
+  T* data = out.data<T>();
+  for (std::size_t i = 0; i < values.size(); ++i) data[i] = values[i];
+  return move_values(out, device);
+}
+
+template Tensor tensor(const std::vector<float>&, Device);
+template Tensor tensor(const std::vector<double>&, Device);
+template Tensor tensor(const std::vector<Half>&, Device);
+template Tensor tensor(const std::vector<BFloat16>&, Device);
+template Tensor tensor(const std::vector<std::int64_t>&, Device);
+template Tensor tensor(const std::vector<std::int32_t>&, Device);
+template Tensor tensor(const std::vector<std::uint8_t>&, Device);
+template Tensor tensor(const std::vector<bool>&, Device);
+
+Tensor scalar_tensor(double value, TensorOptions options) {
+  return full({}, value, options);
+}
+
+Tensor from_blob(void* data, const Shape& sizes, TensorOptions options, std::function<void()> release) {
+  const std::int64_t numel = checked_numel(sizes, "from_blob");
+  LOCKSTEP_CHECK(data || numel == 0, "[from_blob] null data for shape {}", to_string(sizes));
+  const std::size_t bytes = static_cast<std::size_t>(numel) * element_size(options.dtype);
+  return make_tensor(make_intrusive<Storage>(data, bytes, options.device, std::move(release)), sizes, numel,
+                     options.dtype);
+}
+
+}  // namespace lockstep

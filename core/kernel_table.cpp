@@ -1,0 +1,35 @@
+#include "core/kernel_table.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "core/check.h"
+
+namespace lockstep {
+namespace {
+
+std::atomic<bool>& reference_flag() {
+  static std::atomic<bool> flag = [] {
+    const char* value = std::getenv("LOCKSTEP_REFERENCE");
+    return value && std::string_view(value) != "0" && std::string_view(value) != "";
+  }();
+  return flag;
+}
+
+}  // namespace
+
+bool reference_kernels() {
+  return reference_flag().load(std::memory_order_relaxed);
+}
+void set_reference_kernels(bool value) {
+  reference_flag().store(value, std::memory_order_relaxed);
+}
+
+namespace detail {
+void throw_no_kernel(const char* op, DeviceType device, DType dtype) {
+  throw_error(fmt::format("[{}] has no {} kernel for {} tensors in this build", op, name(device), name(dtype)));
+}
+}  // namespace detail
+
+}  // namespace lockstep

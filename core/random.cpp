@@ -1,0 +1,152 @@
+#include "core/random.h"
+
+#include <atomic>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/dispatch.h"
+#include "core/thread_pool.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kStreams = 5;
+std::atomic<std::uint64_t> global_seed{0};
+
+struct ThreadState {
+  std::uint64_t step = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t calls[kStreams] = {};
+};
+thread_local ThreadState state;
+
+constexpr std::int64_t kRandomBlock = 8192;  // a multiple of the generator's four words
+
+// Calls body(i, words) for each group of four elements from i.
+template <typename Body>
+void for_each_philox_block(philox::Key key, std::int64_t numel, Body&& body) {
+  parallel_for(numel, kRandomBlock, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; i += 4) body(i, philox::generate(key, static_cast<std::uint64_t>(i) / 4));
+  });
+}
+
+// Fills float32 host memory, then casts and moves: the same key gives the same values on every device and dtype.
+template <typename Fill>
+void fill_through_host(const Tensor& tensor, const char* op, Fill&& fill) {
+  LOCKSTEP_CHECK(tensor.defined() && tensor.is_floating_point(), "[{}] expected a floating-point tensor", op);
+  const bool direct = tensor.device().is_cpu() && tensor.is_contiguous() && tensor.dtype() == kFloat32;
+  Tensor host = direct ? tensor : empty(tensor.sizes(), {.dtype = kFloat32});
+  fill(host.data<float>(), host.numel());
+  if (!direct) copy_values(host, tensor);
+  tensor.storage()->bump_version();
+}
+
+}  // namespace
+
+void manual_seed(std::uint64_t seed) {
+  global_seed.store(seed);
+  state = ThreadState{};
+}
+
+std::uint64_t initial_seed() {
+  return global_seed.load();
+}
+
+struct RandomKeyGuard::State {
+  ThreadState value;
+};
+
+RandomKeyGuard::RandomKeyGuard(std::uint64_t step, std::uint32_t shard) : saved_(new State{state}) {
+  state = ThreadState{.step = step, .shard = shard, .calls = {}};
+}
+
+RandomKeyGuard::~RandomKeyGuard() {
+  state = saved_->value;
+  delete saved_;
+}
+
+philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,
+                       std::uint32_t call) {
+  const philox::Key outer{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+  // The stream shares a word with the step's upper half, of which 24 bits count.
+  const auto step_hi = static_cast<std::uint32_t>(step >> 32) & 0xffffffu;
+  const philox::Block block =
+      philox::generate(outer, philox::Block{{static_cast<std::uint32_t>(step),
+                                             static_cast<std::uint32_t>(stream) << 24 | step_hi, shard, call}});
+  return {block.word[0], block.word[1]};
+}
+
+philox::Key next_random_key(RandomStream stream) {
+  const auto index = static_cast<std::size_t>(stream);
+  return random_key(global_seed.load(std::memory_order_relaxed), stream, state.step, state.shard, state.calls[index]++);
+}
+
+void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream) {
+  const philox::Key key = next_random_key(stream);
+  fill_through_host(tensor, "fill_uniform", [&](float* data, std::int64_t numel) {
+    const auto scale = static_cast<float>(high - low);
+    const auto base = static_cast<float>(low);
+    for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
+      for (std::int64_t j = 0; j < 4 && i + j < numel; ++j)
+        data[i + j] = philox::to_uniform(words.word[j]) * scale + base;
+    });
+  });
+}
+
+void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream) {
+  const philox::Key key = next_random_key(stream);
+  fill_through_host(tensor, "fill_normal", [&](float* data, std::int64_t numel) {
+    for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
+      for (std::int64_t j = 0; j < 4 && i + j < numel; j += 2) {
+        // 1 - u lies in (0, 1], so the logarithm is finite.
+        const double radius = std::sqrt(-2.0 * std::log(1.0 - philox::to_uniform(words.word[j])));
+        const double angle = 2.0 * std::numbers::pi * philox::to_uniform(words.word[j + 1]);
+        data[i + j] = static_cast<float>(mean + std * radius * std::cos(angle));
+        if (i + j + 1 < numel) data[i + j + 1] = static_cast<float>(mean + std * radius * std::sin(angle));
+      }
+    });
+  });
+}
+
+Tensor rand(const Shape& sizes, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  fill_uniform(out, 0.0, 1.0);
+  return out;
+}
+
+Tensor randn(const Shape& sizes, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  fill_normal(out, 0.0, 1.0);
+  return out;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options) {
+  LOCKSTEP_CHECK(high > low && high - low <= (std::int64_t{1} << 32),
+                 "[randint] expected low < high <= low + 2^32, found {} and {}", low, high);
+  const philox::Key key = next_random_key(RandomStream::general);
+  Tensor host = empty(sizes, {.dtype = kInt64});
+  auto* data = host.data<std::int64_t>();
+  const auto range = static_cast<std::uint64_t>(high - low);
+  for_each_philox_block(key, host.numel(), [&](std::int64_t i, philox::Block words) {
+    for (std::int64_t j = 0; j < 4 && i + j < host.numel(); ++j)
+      data[i + j] = low + static_cast<std::int64_t>(words.word[j] * range >> 32);
+  });
+  return move_values(cast_values(host, options.dtype), options.device);
+}
+
+Tensor randperm(std::int64_t n) {
+  LOCKSTEP_CHECK(n >= 0 && n <= (std::int64_t{1} << 32), "[randperm] expected 0 <= n <= 2^32, found {}", n);
+  const philox::Key key = next_random_key(RandomStream::general);
+  Tensor out = arange(n);
+  auto* data = out.data<std::int64_t>();
+  for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher-Yates; the draw for place i is element i of the key
+    const std::uint64_t word = philox::word_at(key, static_cast<std::uint64_t>(i));
+    std::swap(data[i], data[static_cast<std::int64_t>(word * static_cast<std::uint64_t>(i + 1) >> 32)]);
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+#include "core/tensor.h"
+
+#include <new>
+#include <type_traits>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/dispatch.h"
+#include "core/free_list.h"
+
+namespace lockstep {
+
+void* TensorImpl::operator new(std::size_t bytes) {
+  return FreeList<sizeof(TensorImpl)>::allocate(bytes);
+}
+void TensorImpl::operator delete(void* pointer) noexcept {
+  FreeList<sizeof(TensorImpl)>::release(pointer);
+}
+
+std::int64_t Tensor::size(std::int64_t d) const {
+  LOCKSTEP_CHECK(dim() > 0, "[size] a scalar has no dimension {}", d);
+  return impl_->sizes[wrap_dim(d, dim(), "size")];
+}
+
+void Tensor::throw_dtype_mismatch(DType wanted) const {
+  detail::throw_error(fmt::format("a {} tensor was accessed as {}; convert it with to()", name(dtype()), name(wanted)));
+}
+
+template <typename T>
+T Tensor::item() const {
+  LOCKSTEP_CHECK(defined(), "[item] the tensor is undefined");
+  LOCKSTEP_CHECK(numel() == 1, "[item] expected a tensor with one element, found shape {}", to_string(sizes()));
+  const Tensor host = move_values(*this, Device(kCPU));
+  return dispatch_all(dtype(), "item", [&]<typename S>() {
+    const S value = *host.data<S>();
+    if constexpr (std::is_same_v<S, bool>) {
+      return static_cast<T>(value ? 1 : 0);
+    } else {
+      return static_cast<T>(static_cast<compute_t<S>>(value));
+    }
+  });
+}
+
+template <typename T>
+std::vector<T> Tensor::to_vector() const {
+  LOCKSTEP_CHECK(defined(), "[to_vector] the tensor is undefined");
+  const Tensor host = as_contiguous(cast_values(move_values(detach(), Device(kCPU)), dtype_of<T>));
+  const T* data = host.data<T>();
+  return std::vector<T>(data, data + host.numel());
+}
+
+template double Tensor::item<double>() const;
+template float Tensor::item<float>() const;
+template std::int64_t Tensor::item<std::int64_t>() const;
+template bool Tensor::item<bool>() const;
+template std::vector<double> Tensor::to_vector<double>() const;
+template std::vector<float> Tensor::to_vector<float>() const;
+template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;
+
+Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, std::int64_t offset) const {
+  LOCKSTEP_CHECK(defined(), "[as_strided] the tensor is undefined");
+  LOCKSTEP_CHECK(sizes.dim() == strides.dim(), "[as_strided] {} sizes but {} strides", sizes.dim(), strides.dim());
+  std::int64_t numel = 1;
+  std::int64_t last = offset;
+  for (int d = 0; d < sizes.dim(); ++d) {
+    LOCKSTEP_CHECK(sizes[d] >= 0 && strides[d] >= 0, "[as_strided] negative sizes {} or strides {}", to_string(sizes),
+                   to_string(strides));
+    numel *= sizes[d];
+    last += (sizes[d] - 1) * strides[d];
+  }
+  const auto limit = static_cast<std::int64_t>(impl_->storage->bytes() / element_size(dtype()));
+  LOCKSTEP_CHECK(offset >= 0 && (numel == 0 || last < limit),
+                 "[as_strided] sizes {} with strides {} from {} reach outside a storage of {} elements",
+                 to_string(sizes), to_string(strides), offset, limit);
+  auto impl = make_intrusive<TensorImpl>();
+  impl->storage = impl_->storage;
+  impl->sizes = sizes;
+  impl->strides = strides;
+  impl->offset = offset;
+  impl->numel = numel;
+  impl->dtype = impl_->dtype;
+  impl->is_view = true;
+  impl->contiguous = true;
+  std::int64_t expected = 1;
+  for (int d = sizes.dim() - 1; d >= 0 && numel != 0; --d) {
+    if (sizes[d] == 1) continue;
+    if (strides[d] != expected) {
+      impl->contiguous = false;
+      break;
+    }
+    expected *= sizes[d];
+  }
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::detach() const {
+  LOCKSTEP_CHECK(defined(), "[detach] the tensor is undefined");
+  auto impl = make_intrusive<TensorImpl>();
+  impl->storage = impl_->storage;
+  impl->sizes = impl_->sizes;
+  impl->strides = impl_->strides;
+  impl->offset = impl_->offset;
+  impl->numel = impl_->numel;
+  impl->dtype = impl_->dtype;
+  impl->contiguous = impl_->contiguous;
+  impl->is_view = true;
+  return Tensor(std::move(impl));
+}
+
+}  // namespace lockstep

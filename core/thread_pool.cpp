@@ -1,0 +1,204 @@
+#include "core/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/check.h"
+#include "core/log.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    const int count = CPU_COUNT(&set);
+    if (count > 0) return count;
+  }
+  const unsigned count = std::thread::hardware_concurrency();
+  return count ? static_cast<int>(count) : 1;
+}
+
+int initial_threads() {
+  for (const char* variable : {"LOCKSTEP_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    const char* text = std::getenv(variable);
+    if (!text || !*text) continue;
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (*end == '\0' && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
+    log::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, text, kMaxThreads);
+  }
+  return available_cores();
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// One parallel_for. Threads claim blocks by counting `next` up; it lives on the caller's stack, so the caller leaves
+// only when no worker is inside.
+struct Loop {
+  std::int64_t count;
+  std::int64_t block;
+  std::int64_t blocks;
+  void* context;
+  detail::BlockFunction run;
+  std::atomic<std::int64_t> next{0};
+  std::mutex error_mutex{};
+  std::int64_t error_block = -1;
+  std::exception_ptr error{};
+
+  void work() {
+    for (;;) {
+      const std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= blocks) return;
+      try {
+        run(context, i * block, i + 1 == blocks ? count : (i + 1) * block);
+      } catch (...) {
+        std::lock_guard lock(error_mutex);
+        if (error_block < 0 || i < error_block) {
+          error_block = i;
+          error = std::current_exception();
+        }
+      }
+    }
+  }
+};
+
+thread_local bool inside_loop = false;
+std::atomic<bool> forked_child{false};  // a forked child has no workers
+
+class Pool {
+ public:
+  Pool() : threads_(initial_threads()) {
+    pthread_atfork(nullptr, nullptr, [] { forked_child.store(true); });
+  }
+
+  int threads() const { return threads_.load(std::memory_order_relaxed); }
+
+  void resize(int n) {
+    std::lock_guard lock(submit_mutex_);
+    stop_workers();
+    threads_.store(n, std::memory_order_relaxed);
+  }
+
+  /// False if another thread's loop has the workers.
+  bool run(Loop& loop) {
+    std::unique_lock lock(submit_mutex_, std::try_to_lock);
+    if (!lock) return false;
+    if (workers_.empty()) start_workers();
+    loop_.store(&loop, std::memory_order_relaxed);
+    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
+    loop.work();
+    int spins = 0;
+    for (int busy = busy_.load(std::memory_order_acquire); busy > 0; busy = busy_.load(std::memory_order_acquire)) {
+      if (++spins < spin_limit_) {
+        relax();
+      } else {
+        busy_.wait(busy, std::memory_order_acquire);
+      }
+    }
+    return true;
+  }
+
+ private:
+  void start_workers() {
+    const int n = threads();
+    // Waiting by spinning costs the others time when threads outnumber cores.
+    spin_limit_ = n <= available_cores() ? 2000 : 1;
+    stopping_.store(false);
+    const std::uint32_t generation = generation_.load();
+    for (int i = 1; i < n; ++i) workers_.emplace_back([this, generation] { serve(generation); });
+  }
+
+  void stop_workers() {
+    if (workers_.empty()) return;
+    stopping_.store(true);
+    generation_.fetch_add(1, std::memory_order_seq_cst);
+    generation_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+  }
+
+  void serve(std::uint32_t seen) {
+    inside_loop = true;
+    for (;;) {
+      for (int spins = 0; generation_.load(std::memory_order_seq_cst) == seen; ++spins) {
+        if (spins < spin_limit_) {
+          relax();
+        } else {
+          sleepers_.fetch_add(1, std::memory_order_seq_cst);
+          generation_.wait(seen, std::memory_order_seq_cst);
+          sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+        }
+      }
+      ++seen;
+      if (stopping_.load()) return;
+      loop_.load(std::memory_order_relaxed)->work();
+      if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    }
+  }
+
+  std::mutex submit_mutex_;
+  std::vector<std::thread> workers_;
+  std::atomic<int> threads_;
+  int spin_limit_ = 1;
+  std::atomic<bool> stopping_{false};
+  std::atomic<Loop*> loop_{nullptr};
+  std::atomic<std::uint32_t> generation_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<int> busy_{0};
+};
+
+Pool& pool() {
+  // Never destroyed: static destructors elsewhere may still run loops.
+  static auto* instance = new Pool;
+  return *instance;
+}
+
+}  // namespace
+
+int num_threads() {
+  return pool().threads();
+}
+
+void set_num_threads(int n) {
+  LOCKSTEP_CHECK(n >= 1 && n <= kMaxThreads, "the number of threads must be from 1 to {}; got {}", kMaxThreads, n);
+  pool().resize(n);
+}
+
+namespace detail {
+
+void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFunction run) {
+  LOCKSTEP_ASSERT(block > 0, "block is {}", block);
+  Loop loop{.count = count, .block = block, .blocks = (count + block - 1) / block, .context = context, .run = run};
+  const bool serial = inside_loop || pool().threads() == 1 || forked_child.load(std::memory_order_relaxed);
+  if (serial) {
+    loop.work();
+  } else {
+    inside_loop = true;
+    const bool done = pool().run(loop);
+    if (!done) loop.work();
+    inside_loop = false;
+  }
+  if (loop.error) std::rethrow_exception(loop.error);
+}
+
+}  // namespace detail
+
+}  // namespace lockstep
