@@ -37,7 +37,7 @@ int initial_threads() {
     char* end = nullptr;
     const long value = std::strtol(text, &end, 10);
     if (*end == '\0' && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
-    log::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, text, kMaxThreads);
+    logging::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, text, kMaxThreads);
   }
   return available_cores();
 }
