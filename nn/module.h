@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace lockstep::nn {
+
+class Module;
+
+/// A name and the tensor it stands for: "conv1.weight".
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
+/// A tensor that a module learns: a Tensor that requires gradients and that its module finds by name.
+///
+///   nn::Parameter weight{this, "weight", randn({out, in})};
+///
+/// An undefined value registers nothing (a layer without bias). A value that another parameter already holds shares it
+/// (tied weights). Pinned; `Tensor w = weight` takes a handle on the same tensor.
+class Parameter : public Tensor {
+ public:
+  /// Throws Error for a bad or taken name, and for a value that is not a floating-point leaf.
+  Parameter(Module* owner, std::string_view name, Tensor value);
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
+};
+
+/// A tensor that belongs to a module's state but is not learned, such as a running mean. Otherwise like Parameter.
+class Buffer : public Tensor {
+ public:
+  Buffer(Module* owner, std::string_view name, Tensor value);
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+};
+
+/// Note [Modules]
+/// Base of every layer and model. A module is a plain class whose parameters, buffers and child modules are ordinary
+/// members that register with `this` and a name, in declaration order:
+///
+///   struct Net : nn::Module {
+///     nn::Linear fc1{this, "fc1", 784, 128};
+///     nn::Linear fc2{this, "fc2", 128, 10};
+///     Tensor forward(Tensor x) override { return fc2(relu(fc1(x))); }
+///   };
+///
+/// A class that is itself to be a member takes `(Module* parent, std::string_view name)` first and hands both to Module
+/// (`using Module::Module;` will do where it takes nothing else).
+///
+/// Modules are pinned: neither copied nor moved, so that members can know their owner. Put them on the stack, in a
+/// std::unique_ptr, or in a parent. Handles from parameters() stay valid for good: to() and load() replace the memory
+/// behind a tensor, never the tensor. Not thread-safe, but distinct modules may be used on distinct threads.
+class Module {
+ public:
+  /// A module of its own.
+  Module() = default;
+  /// A child of `parent`, found there as `name`. Throws Error if the name is taken, empty or contains a '.'.
+  Module(Module* parent, std::string_view name);
+  virtual ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// What the module computes. Override it, or give the class a forward() of other arguments; the one here throws
+  /// Error naming the class.
+  virtual Tensor forward(Tensor x);
+  Tensor operator()(Tensor x) { return forward(std::move(x)); }
+
+  // --- what it holds: everything below it too, in declaration order, each tensor once ----------------------------
+  std::vector<Tensor> parameters() const;
+  std::vector<NamedTensor> named_parameters() const;
+  std::vector<Tensor> buffers() const;
+  std::vector<NamedTensor> named_buffers() const;
+  /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name.
+  std::vector<NamedTensor> state() const;
+  /// Direct children.
+  std::vector<std::pair<std::string, Module*>> named_children() const;
+  std::vector<Module*> children() const;
+  /// This module, then all below it.
+  std::vector<Module*> modules();
+  /// Elements of all parameters.
+  std::int64_t num_parameters() const;
+  /// Bytes of all parameters and buffers.
+  std::int64_t num_bytes() const;
+
+  // --- what can be done to it -------------------------------------------------------------------------------------
+  /// Calls fn on every module below this one, then on this one.
+  void apply(const std::function<void(Module&)>& fn);
+  /// Sets training (dropout drops, batch norm takes the batch's statistics) or evaluation mode, here and below.
+  void train(bool on = true);
+  void eval() { train(false); }
+  bool is_training() const { return training_; }
+  /// Switches gradients of all parameters on or off; off freezes them.
+  void set_requires_grad(bool value);
+  /// Sets every gradient to zero *in its memory*, so that gradients which are views of a reducer's bucket stay views.
+  /// `set_to_none` drops them instead: less memory between steps, but the tie to a bucket is lost.
+  void zero_grad(bool set_to_none = false);
+  /// Moves parameters, buffers and gradients. Handles stay valid, but state that an optimizer already made stays where
+  /// it was: move first, then construct the optimizer.
+  void to(Device device);
+  /// Casts floating-point parameters, buffers and gradients; leaves integer buffers alone.
+  void to(DType dtype);
+  /// Device of the first parameter (of the first buffer, if there is none); the first CPU for an empty module.
+  Device device() const;
+
+  /// "lockstep::nn::Linear": the class, for messages.
+  std::string type_name() const;
+
+ protected:
+  /// Adds a child that is not a member, such as an element of a container. It must outlive this module or be dropped
+  /// by its own destructor.
+  void register_module(std::string_view name, Module& child);
+
+ private:
+  friend class Parameter;
+  friend class Buffer;
+
+  enum class Kind : std::uint8_t { parameter, buffer, module };
+  struct Member {
+    std::string name;
+    Kind kind;
+    Tensor tensor;
+    Module* module = nullptr;
+  };
+
+  void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
+  void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const;
+  void collect_modules(std::vector<Module*>& out);
+  template <typename Convert>
+  void convert_all(Convert&& convert);
+
+  std::vector<Member> members_;
+  Module* parent_ = nullptr;
+  bool training_ = true;
+};
+
+/// Gives `target` the value, and the memory, of `value`: shape, dtype and device may change. Every handle on target,
+/// and an optimizer's or reducer's hold on it, sees the new value. A gradient is dropped if it no longer fits. Not
+/// recorded. Like torch's Tensor.set_data.
+void replace_value(const Tensor& target, const Tensor& value);
+
+/// Copies values by name between two modules of the same structure, on any devices: what makes a replica equal its
+/// original. Throws Error, before anything is copied, naming what is missing, unexpected or of another shape.
+void copy_parameters_and_buffers(const Module& from, Module& to);
+
+}  // namespace lockstep::nn
