@@ -1,0 +1,20 @@
+#pragma once
+
+#include "autograd/size2d.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+struct MaxPool2dOptions {
+  Size2d stride = 0;   ///< 0: the kernel's size
+  Size2d padding = 0;  ///< at most half the kernel; never the maximum
+  Size2d dilation = 1;
+  bool ceil_mode = false;  ///< also take windows that hang over the bottom or right edge
+};
+
+/// Maximum over windows of each channel, as torch.nn.functional.max_pool2d. x is [n, c, h, w] or [c, h, w]. NaN wins;
+/// of equal values the first in row-major order gets the gradient. Floating-point tensors. Throws Error for options or
+/// sizes that leave no window.
+Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
+
+}  // namespace lockstep

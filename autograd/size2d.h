@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+/// A height and a width: kernel sizes, strides, paddings. One number stands for both, so `3` and `{3, 5}` work.
+struct Size2d {
+  std::int64_t h = 0;
+  std::int64_t w = 0;
+
+  constexpr Size2d() = default;
+  constexpr Size2d(std::int64_t both) : h(both), w(both) {}
+  constexpr Size2d(std::int64_t h, std::int64_t w) : h(h), w(w) {}
+  friend constexpr bool operator==(Size2d, Size2d) = default;
+};
+
+}  // namespace lockstep
