@@ -1,0 +1,235 @@
+#include "distributed/store/file_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "core/check.h"
+#include "core/log.h"
+#include "distributed/store/wire.h"
+
+namespace lockstep::distributed {
+namespace {
+
+// The file: kMagic, then records of key length, value length (kDeleted: no value) and the bytes of both.
+constexpr std::string_view kMagic = "lockstep-file-store-1\n";
+constexpr std::uint64_t kDeleted = ~std::uint64_t{0};
+constexpr std::size_t kRecordHead = 16;
+
+// Keys of the store's own; user keys cannot start like this through PrefixStore, and need not otherwise.
+constexpr const char* kOpened = "\1opened";
+constexpr const char* kClosed = "\1closed";
+
+}  // namespace
+
+/// Holds the file's flock. Two stores of one process are two open files, so they exclude each other as well.
+class FileStore::Lock {
+ public:
+  Lock(FileStore& store, bool exclusive) : fd_(store.fd_.get()) {
+    const Deadline deadline = std::chrono::steady_clock::now() + store.timeout();
+    auto pause = std::chrono::microseconds(50);
+    while (flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) store.fail("flock", errno);
+      if (std::chrono::steady_clock::now() >= deadline)
+        throw TimeoutError(fmt::format("[{}] another process holds the file's lock for {} ms", store.describe(),
+                                       store.timeout().count()));
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, std::chrono::microseconds(5'000));
+    }
+    store.follow(exclusive);
+  }
+  ~Lock() { flock(fd_, LOCK_UN); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  int fd_;
+};
+
+FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
+    : path_(std::move(path)), world_size_(world_size) {
+  set_timeout(timeout);
+  fd_ = FileDescriptor(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!fd_) fail("open", errno);
+  const Lock lock(*this, true);
+  const std::int64_t opened = dictionary_.add(kOpened, 1);
+  if (world_size_ > 0 && opened > world_size_)
+    throw StoreError(
+        fmt::format("[{}] has served {} processes already, and the job has {}: it is left over from an "
+                    "earlier run, or in use by another; delete it or name another file",
+                    describe(), opened - 1, world_size_));
+  append(kOpened, dictionary_.find(kOpened));
+}
+
+FileStore::~FileStore() {
+  try {
+    const std::lock_guard guard(mutex_);
+    const Lock lock(*this, true);
+    const std::int64_t closed = dictionary_.add(kClosed, 1);
+    append(kClosed, dictionary_.find(kClosed));
+    if (world_size_ > 0 && closed == world_size_ && unlink(path_.c_str()) != 0)
+      log::warn("[{}] cannot be deleted: {}", describe(), std::strerror(errno));
+  } catch (const std::exception& error) {
+    log::warn("{}", error.what());
+  }
+}
+
+std::string FileStore::describe() const {
+  return fmt::format("FileStore {}", path_);
+}
+
+void FileStore::do_set(const std::string& key, const std::string& value) {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, true);
+  append(key, &value);
+}
+
+std::string FileStore::do_get(const std::string& key, Milliseconds timeout) {
+  do_wait({key}, timeout);
+  const std::lock_guard guard(mutex_);
+  const std::string* value = dictionary_.find(key);
+  if (!value) throw StoreError(fmt::format("[{}] key '{}' was deleted while being read", describe(), key));
+  return *value;
+}
+
+std::int64_t FileStore::do_add(const std::string& key, std::int64_t delta) {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, true);
+  const std::int64_t sum = add_to_counter(key, dictionary_.find(key), delta);
+  const std::string text = std::to_string(sum);
+  append(key, &text);
+  return sum;
+}
+
+std::string FileStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, true);
+  const std::string* value = dictionary_.find(key);
+  std::string current = value ? *value : std::string();
+  if (current != expected) return current;
+  append(key, &desired);
+  return desired;
+}
+
+void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeout) {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  auto pause = std::chrono::microseconds(200);
+  for (;;) {
+    {
+      const std::lock_guard guard(mutex_);
+      if (dictionary_.first_missing(keys) && file_size() != position_) const Lock lock(*this, false);
+      const std::string* missing = dictionary_.first_missing(keys);
+      if (!missing) return;
+      if (std::chrono::steady_clock::now() >= deadline)
+        throw TimeoutError(timeout_message(describe(), *missing, timeout.count()));
+    }
+    // There is no portable way to be told of a change on a network file system.
+    const auto left =
+        std::chrono::duration_cast<std::chrono::microseconds>(deadline - std::chrono::steady_clock::now());
+    std::this_thread::sleep_for(std::clamp(left, std::chrono::microseconds(0), pause));
+    pause = std::min(pause * 2, std::chrono::microseconds(20'000));
+  }
+}
+
+bool FileStore::do_check(const std::vector<std::string>& keys) {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, false);
+  return !dictionary_.first_missing(keys);
+}
+
+bool FileStore::do_delete_key(const std::string& key) {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, true);
+  if (!dictionary_.find(key)) return false;
+  append(key, nullptr);
+  return true;
+}
+
+std::int64_t FileStore::do_num_keys() {
+  const std::lock_guard guard(mutex_);
+  const Lock lock(*this, false);
+  return dictionary_.size() - (dictionary_.find(kOpened) ? 1 : 0) - (dictionary_.find(kClosed) ? 1 : 0);
+}
+
+void FileStore::append(const std::string& key, const std::string* value) {
+  std::string record;
+  if (position_ == 0) record = kMagic;
+  const auto add_integer = [&](std::uint64_t number) {
+    for (int i = 0; i < 8; ++i) record += static_cast<char>(number >> (8 * i) & 0xff);
+  };
+  add_integer(key.size());
+  add_integer(value ? value->size() : kDeleted);
+  record += key;
+  if (value) record += *value;
+  std::size_t written = 0;
+  while (written < record.size()) {
+    const ssize_t n = write(fd_.get(), record.data() + written, record.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("write", errno);
+    written += static_cast<std::size_t>(n);
+  }
+  follow(true);
+}
+
+void FileStore::follow(bool exclusive) {
+  const std::uint64_t end = file_size();
+  if (end == position_) return;
+  if (end < position_) throw StoreError(fmt::format("[{}] was cut short by another program", describe()));
+  std::string text(static_cast<std::size_t>(end - position_), '\0');
+  std::size_t got = 0;
+  while (got < text.size()) {
+    const ssize_t n = pread(fd_.get(), text.data() + got, text.size() - got, static_cast<off_t>(position_ + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read", errno);
+    if (n == 0) break;
+    got += static_cast<std::size_t>(n);
+  }
+  text.resize(got);
+  std::string_view rest = text;
+  if (position_ == 0) {
+    const bool partial = rest.size() < kMagic.size() && kMagic.starts_with(rest);
+    if (!partial && !rest.starts_with(kMagic))
+      throw StoreError(fmt::format("[{}] exists and is no store; name another file", describe()));
+    if (!partial) rest.remove_prefix(kMagic.size());
+    position_ = partial ? 0 : kMagic.size();
+    if (partial) rest = {};
+  }
+  while (rest.size() >= kRecordHead) {
+    const std::uint64_t key_bytes = wire::decode_integer(rest.data());
+    const std::uint64_t value_bytes = wire::decode_integer(rest.data() + 8);
+    const bool deleted = value_bytes == kDeleted;
+    if (key_bytes > 2 * kMaxKeyBytes || (!deleted && value_bytes > kMaxValueBytes))
+      throw StoreError(
+          fmt::format("[{}] is damaged at offset {}: a record claims {} bytes", describe(), position_, key_bytes));
+    const std::size_t bytes = kRecordHead + key_bytes + (deleted ? 0 : value_bytes);
+    if (rest.size() < bytes) break;
+    const std::string key(rest.substr(kRecordHead, key_bytes));
+    if (deleted)
+      dictionary_.erase(key);
+    else
+      dictionary_.set(key, std::string(rest.substr(kRecordHead + key_bytes, value_bytes)));
+    rest.remove_prefix(bytes);
+    position_ += bytes;
+  }
+  if (exclusive && position_ < end && ftruncate(fd_.get(), static_cast<off_t>(position_)) != 0) fail("truncate", errno);
+}
+
+std::uint64_t FileStore::file_size() const {
+  struct stat info {};
+  if (fstat(fd_.get(), &info) != 0) fail("stat", errno);
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+void FileStore::fail(const char* what, int error) const {
+  throw StoreError(fmt::format("[{}] {}: {}; the path must be on a disk that all processes can write to", describe(),
+                               what, std::strerror(error)));
+}
+
+}  // namespace lockstep::distributed

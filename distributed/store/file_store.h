@@ -1,0 +1,52 @@
+#pragma once
+
+#include <mutex>
+#include <string>
+
+#include "distributed/store/dictionary.h"
+#include "distributed/store/socket.h"
+#include "distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+/// A store in one file that all processes can reach. Changes are appended under an exclusive flock; readers follow the
+/// file under a shared one, so a file system with working flock is needed. A record that a killed writer left half
+/// done is cut off by the next writer.
+class FileStore final : public Store {
+ public:
+  /// Opens or makes the file. When `world_size` stores have been opened and closed, the last one deletes it; 0 keeps
+  /// it. Throws StoreError if it cannot be opened, is another kind of file, or has served as many stores already.
+  FileStore(std::string path, int world_size, Milliseconds timeout = Milliseconds(300'000));
+  /// Never throws; a file that cannot be deleted stays.
+  ~FileStore() override;
+
+  std::string describe() const override;
+
+ protected:
+  void do_set(const std::string& key, const std::string& value) override;
+  std::string do_get(const std::string& key, Milliseconds timeout) override;
+  std::int64_t do_add(const std::string& key, std::int64_t delta) override;
+  std::string do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
+  void do_wait(const std::vector<std::string>& keys, Milliseconds timeout) override;
+  bool do_check(const std::vector<std::string>& keys) override;
+  bool do_delete_key(const std::string& key) override;
+  std::int64_t do_num_keys() override;
+
+ private:
+  class Lock;
+  std::int64_t count(const std::string& key, std::int64_t delta);
+  void append(const std::string& key, const std::string* value);
+  /// Reads what others have appended. With the exclusive lock held, cuts off a half-done record.
+  void follow(bool exclusive);
+  std::uint64_t file_size() const;
+  [[noreturn]] void fail(const char* what, int error) const;
+
+  std::string path_;
+  int world_size_;
+  FileDescriptor fd_;
+  std::mutex mutex_;
+  Dictionary dictionary_;
+  std::uint64_t position_ = 0;  // end of the last record read
+};
+
+}  // namespace lockstep::distributed

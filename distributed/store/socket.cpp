@@ -1,0 +1,198 @@
+#include "distributed/store/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "core/check.h"
+#include "distributed/store/store.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+AddressList resolve(const std::string& host, std::uint16_t port, int type) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = type;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error != 0)
+    throw StoreError(
+        fmt::format("[TCPStore] cannot resolve host '{}': {}; check MASTER_ADDR", host, gai_strerror(error)));
+  return {list, &freeaddrinfo};
+}
+
+int milliseconds_left(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+/// False at the deadline.
+bool wait_ready(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{fd, events, 0};
+    const int left = milliseconds_left(deadline);
+    const int ready = poll(&entry, 1, left);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw StoreError(fmt::format("[TCPStore] poll: {}", std::strerror(errno)));
+    if (ready == 0 && left == 0) return false;
+  }
+}
+
+/// One attempt at one address; an invalid descriptor and errno if it fails.
+FileDescriptor try_connect(const addrinfo& address, Deadline deadline) {
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return fd;
+  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return FileDescriptor();
+    if (!wait_ready(fd.get(), POLLOUT, deadline)) {
+      errno = ETIMEDOUT;
+      return FileDescriptor();
+    }
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) {
+      errno = error;
+      return FileDescriptor();
+    }
+  }
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return fd;
+}
+
+bool is_loopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
+  if (address->sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  return false;
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FileDescriptor listen_on(const std::string& host, std::uint16_t port) {
+  const AddressList list = resolve(host, port, SOCK_STREAM);
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* address = list.get(); address; address = address->ai_next) {
+    FileDescriptor fd(socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    if (fd && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0)
+      return fd;
+    error = errno;
+  }
+  if (error == EADDRINUSE)
+    throw StoreError(
+        fmt::format("[TCPStore] cannot listen on {}:{}: the port is in use; choose another one "
+                    "(MASTER_PORT, --master-port) or stop the program that holds it",
+                    host, port));
+  throw StoreError(fmt::format("[TCPStore] cannot listen on {}:{}: {}; the address must be one of this machine's", host,
+                               port, std::strerror(error)));
+}
+
+std::uint16_t bound_port(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  LOCKSTEP_ASSERT(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname: {}",
+                  std::strerror(errno));
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
+}
+
+FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline) {
+  const AddressList list = resolve(host, port, SOCK_STREAM);
+  auto pause = std::chrono::milliseconds(5);
+  for (;;) {
+    int error = 0;
+    for (const addrinfo* address = list.get(); address; address = address->ai_next) {
+      if (FileDescriptor fd = try_connect(*address, deadline)) return fd;
+      error = errno;
+    }
+    if (std::chrono::steady_clock::now() + pause >= deadline)
+      throw TimeoutError(
+          fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "
+                      "launcher, running there, and the port open?",
+                      host, port, std::strerror(error)));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(200));
+  }
+}
+
+void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t sent = send(fd, next, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      next += sent;
+      bytes -= static_cast<std::size_t>(sent);
+    } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (!wait_ready(fd, POLLOUT, deadline)) throw TimeoutError("[TCPStore] the other side does not read");
+    } else if (sent < 0 && errno != EINTR) {
+      throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(errno)));
+    }
+  }
+}
+
+void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline) {
+  char* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got = recv(fd, next, bytes, MSG_DONTWAIT);
+    if (got > 0) {
+      next += got;
+      bytes -= static_cast<std::size_t>(got);
+    } else if (got == 0) {
+      throw StoreError("[TCPStore] the other side closed the connection");
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!wait_ready(fd, POLLIN, deadline)) throw TimeoutError("[TCPStore] the other side does not answer");
+    } else if (errno != EINTR) {
+      throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(errno)));
+    }
+  }
+}
+
+bool is_loopback(const std::string& host) {
+  const AddressList list = resolve(host, 0, SOCK_STREAM);
+  for (const addrinfo* address = list.get(); address; address = address->ai_next)
+    if (!is_loopback(address->ai_addr)) return false;
+  return true;
+}
+
+std::string local_address_towards(const std::string& host, std::uint16_t port) {
+  const AddressList list = resolve(host, port, SOCK_DGRAM);
+  int error = 0;
+  for (const addrinfo* address = list.get(); address; address = address->ai_next) {
+    // Connecting a datagram socket sends nothing; it makes the kernel choose a route and with it a source address.
+    FileDescriptor fd(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage local{};
+    socklen_t size = sizeof(local);
+    char text[NI_MAXHOST];
+    if (fd && connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
+      return text;
+    error = errno;
+  }
+  throw StoreError(
+      fmt::format("[rendezvous] no interface of this machine leads to {}:{}: {}", host, port, std::strerror(error)));
+}
+
+}  // namespace lockstep::distributed

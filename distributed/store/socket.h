@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep::distributed {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Listens on `host`:`port` (0: any free port). Throws StoreError naming both and the remedy if the port is in use.
+FileDescriptor listen_on(const std::string& host, std::uint16_t port);
+/// The port a socket is bound to.
+std::uint16_t bound_port(int fd);
+/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline.
+FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline);
+/// Writes or reads exactly `bytes` bytes. Throw StoreError when the other side is gone, TimeoutError at the deadline.
+void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);
+void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline);
+/// True for 127.0.0.0/8, ::1 and names that mean nothing else. Throws StoreError if `host` cannot be resolved.
+bool is_loopback(const std::string& host);
+/// The numeric address of this machine's interface that leads to `host`. Throws StoreError if there is none.
+std::string local_address_towards(const std::string& host, std::uint16_t port);
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,140 @@
+#include "distributed/store/tcp_store.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/sha256.h"
+#include "distributed/store/dictionary.h"
+#include "distributed/store/wire.h"
+
+namespace lockstep::distributed {
+namespace {
+
+// The server answers a wait at its deadline; a server that says nothing for this much longer is taken for dead.
+constexpr Milliseconds kAnswerGrace{2'000};
+
+std::uint64_t to_wire(Milliseconds timeout) {
+  return static_cast<std::uint64_t>(timeout.count());
+}
+
+wire::Writer request_for(wire::Request kind) {
+  return wire::Writer().byte(static_cast<std::uint8_t>(kind));
+}
+
+}  // namespace
+
+TCPStore::TCPStore(TCPStoreOptions options) : options_(std::move(options)) {
+  set_timeout(options_.timeout);
+  idle_.push_back(connect(timeout()));
+}
+
+TCPStore::~TCPStore() = default;
+
+std::string TCPStore::describe() const {
+  return fmt::format("TCPStore {}:{}", options_.host, options_.port);
+}
+
+FileDescriptor TCPStore::connect(Milliseconds timeout) const {
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
+  // See Note [Token].
+  std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
+  recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
+  if (!greeting.starts_with(wire::kHello))
+    throw StoreError(fmt::format("[{}] is not a store of this version; is another program on that port?", describe()));
+  const std::string server_nonce = greeting.substr(wire::kHello.size());
+  const std::string client_nonce = wire::random_bytes(wire::kNonceBytes);
+  const std::string answer = client_nonce + wire::proof(options_.token, "client", server_nonce, client_nonce);
+  send_all(fd.get(), answer.data(), answer.size(), deadline);
+  std::string verdict(1 + wire::kProofBytes, '\0');
+  recv_all(fd.get(), verdict.data(), verdict.size(), deadline);
+  if (verdict[0] == wire::kFull) throw StoreError(fmt::format("[{}] has no room for more connections", describe()));
+  const bool mutual = equal_constant_time(std::string_view(verdict).substr(1),
+                                          wire::proof(options_.token, "server", server_nonce, client_nonce));
+  if (verdict[0] != wire::kAdmitted || !mutual)
+    throw StoreError(fmt::format("[{}] wrong token: every process of a job needs the same LOCKSTEP_TOKEN", describe()));
+  return fd;
+}
+
+std::string TCPStore::request(const std::string& message, Milliseconds timeout) {
+  const auto grace = std::min(kAnswerGrace, std::max(timeout, Milliseconds(200)));
+  const Deadline deadline = std::chrono::steady_clock::now() + timeout + grace;
+  FileDescriptor fd;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      fd = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  std::string payload;
+  try {
+    if (!fd) fd = connect(timeout + grace);
+    send_all(fd.get(), message.data(), message.size(), deadline);
+    char length_bytes[wire::kLengthBytes];
+    recv_all(fd.get(), length_bytes, sizeof(length_bytes), deadline);
+    const std::uint64_t length = wire::decode_integer(length_bytes);
+    if (length == 0 || length > wire::kMaxPayload)
+      throw StoreError(fmt::format("[TCPStore] an answer claims {} bytes", length));
+    payload.resize(length);
+    recv_all(fd.get(), payload.data(), payload.size(), deadline);
+  } catch (const TimeoutError& error) {
+    // The connection is dropped with the descriptor, which also ends a wait on the server.
+    throw TimeoutError(fmt::format("{} ({}, after {} ms)", error.what(), describe(), (timeout + grace).count()));
+  } catch (const StoreError& error) {
+    throw StoreError(fmt::format("{} ({})", error.what(), describe()));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(fd));
+  }
+  const auto status = static_cast<wire::Status>(payload[0]);
+  payload.erase(0, 1);
+  if (status == wire::Status::timeout) throw TimeoutError(timeout_message(describe(), payload, timeout.count()));
+  if (status != wire::Status::ok) throw StoreError(payload);
+  return payload;
+}
+
+void TCPStore::do_set(const std::string& key, const std::string& value) {
+  request(request_for(wire::Request::set).bytes(key).bytes(value).message(), timeout());
+}
+
+std::string TCPStore::do_get(const std::string& key, Milliseconds timeout) {
+  return request(request_for(wire::Request::get).integer(to_wire(timeout)).bytes(key).message(), timeout);
+}
+
+std::int64_t TCPStore::do_add(const std::string& key, std::int64_t delta) {
+  const std::string sum = request(
+      request_for(wire::Request::add).bytes(key).integer(static_cast<std::uint64_t>(delta)).message(), timeout());
+  return static_cast<std::int64_t>(wire::Reader(sum).integer());
+}
+
+std::string TCPStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+  return request(request_for(wire::Request::compare_set).bytes(key).bytes(expected).bytes(desired).message(),
+                 timeout());
+}
+
+void TCPStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeout) {
+  wire::Writer message = request_for(wire::Request::wait);
+  message.integer(to_wire(timeout)).integer(keys.size());
+  for (const std::string& key : keys) message.bytes(key);
+  request(message.message(), timeout);
+}
+
+bool TCPStore::do_check(const std::vector<std::string>& keys) {
+  wire::Writer message = request_for(wire::Request::check);
+  message.integer(keys.size());
+  for (const std::string& key : keys) message.bytes(key);
+  return wire::Reader(request(message.message(), timeout())).byte() != 0;
+}
+
+bool TCPStore::do_delete_key(const std::string& key) {
+  return wire::Reader(request(request_for(wire::Request::erase).bytes(key).message(), timeout())).byte() != 0;
+}
+
+std::int64_t TCPStore::do_num_keys() {
+  const std::string count = request(request_for(wire::Request::num_keys).message(), timeout());
+  return static_cast<std::int64_t>(wire::Reader(count).integer());
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "distributed/store/socket.h"
+#include "distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+struct TCPStoreOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  /// The job's secret, as the server has it.
+  std::string token;
+  /// Deadline of connecting, and the store's default deadline afterwards.
+  Milliseconds timeout{300'000};
+};
+
+/// A store that lives in a TCPStoreServer. Requests of several threads travel on connections of their own, so a blocked
+/// get() holds up nobody. Waits are kept by the server, which answers at the deadline.
+class TCPStore final : public Store {
+ public:
+  /// Connects, waiting for a server that starts later. Throws TimeoutError if none comes, StoreError if the server is
+  /// of another kind or the token is wrong.
+  explicit TCPStore(TCPStoreOptions options);
+  ~TCPStore() override;
+
+  std::string describe() const override;
+
+ protected:
+  void do_set(const std::string& key, const std::string& value) override;
+  std::string do_get(const std::string& key, Milliseconds timeout) override;
+  std::int64_t do_add(const std::string& key, std::int64_t delta) override;
+  std::string do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
+  void do_wait(const std::vector<std::string>& keys, Milliseconds timeout) override;
+  bool do_check(const std::vector<std::string>& keys) override;
+  bool do_delete_key(const std::string& key) override;
+  std::int64_t do_num_keys() override;
+
+ private:
+  FileDescriptor connect(Milliseconds timeout) const;
+  /// The body of the response; throws TimeoutError or StoreError if its status says so.
+  std::string request(const std::string& message, Milliseconds timeout);
+
+  TCPStoreOptions options_;
+  std::mutex mutex_;
+  std::vector<FileDescriptor> idle_;
+};
+
+}  // namespace lockstep::distributed
