@@ -14,17 +14,17 @@ struct InitOptions {
   /// "env://", "tcp://host:port" or "file:///path", the latter two with ?rank=R&world_size=W unless the environment or
   /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
   /// Slurm); a job of one process if there is nothing.
-  std::string init_method;
+  std::string init_method = {};
   /// "auto" or "gloo".
   std::string backend = "auto";
   /// "auto", "cpu", "cuda", or one with an index.
   std::string device = "auto";
   /// Deadline of the meeting and of every operation afterwards.
   Milliseconds timeout{300'000};
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
   /// Shared secret of the job's processes; default: LOCKSTEP_TOKEN.
-  std::optional<std::string> token;
+  std::optional<std::string> token = {};
 };
 
 /// This process's place in a job, and its ties to the others. Movable; the destructor leaves the group in good order

@@ -75,9 +75,9 @@ FileStore::~FileStore() {
     const std::int64_t closed = dictionary_.add(kClosed, 1);
     append(kClosed, dictionary_.find(kClosed));
     if (world_size_ > 0 && closed == world_size_ && unlink(path_.c_str()) != 0)
-      log::warn("[{}] cannot be deleted: {}", describe(), std::strerror(errno));
+      logging::warn("[{}] cannot be deleted: {}", describe(), std::strerror(errno));
   } catch (const std::exception& error) {
-    log::warn("{}", error.what());
+    logging::warn("{}", error.what());
   }
 }
 
@@ -124,7 +124,7 @@ void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
   for (;;) {
     {
       const std::lock_guard guard(mutex_);
-      if (dictionary_.first_missing(keys) && file_size() != position_) const Lock lock(*this, false);
+      if (file_size() != position_) const Lock lock(*this, false);
       const std::string* missing = dictionary_.first_missing(keys);
       if (!missing) return;
       if (std::chrono::steady_clock::now() >= deadline)

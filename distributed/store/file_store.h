@@ -34,7 +34,6 @@ class FileStore final : public Store {
 
  private:
   class Lock;
-  std::int64_t count(const std::string& key, std::int64_t delta);
   void append(const std::string& key, const std::string* value);
   /// Reads what others have appended. With the exclusive lock held, cuts off a half-done record.
   void follow(bool exclusive);

@@ -13,7 +13,7 @@ struct TCPStoreOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;
   /// The job's secret, as the server has it.
-  std::string token;
+  std::string token = {};
   /// Deadline of connecting, and the store's default deadline afterwards.
   Milliseconds timeout{300'000};
 };

@@ -70,7 +70,7 @@ class TCPStoreServer::Loop {
         entries.push_back({connection.fd(), connection.events(), 0});
       const int ready = poll(entries.data(), entries.size(), milliseconds_to_next_deadline());
       if (ready < 0 && errno != EINTR) {
-        log::error("[TCPStore] the server stops: poll: {}", std::strerror(errno));
+        logging::error("[TCPStore] the server stops: poll: {}", std::strerror(errno));
         return;
       }
       if (entries[0].revents != 0) return;
@@ -98,8 +98,8 @@ class TCPStoreServer::Loop {
       }
       return true;
     } catch (const std::exception& error) {
-      log::warn("[TCPStore {}:{}] drops a client at {}: {}", options_.bind_address, port_, connection.peer(),
-                error.what());
+      logging::warn("[TCPStore {}:{}] drops a client at {}: {}", options_.bind_address, port_, connection.peer(),
+                    error.what());
       return false;
     }
   }
@@ -207,8 +207,8 @@ class TCPStoreServer::Loop {
     for (auto connection = connections_.begin(); connection != connections_.end();) {
       if (connection->waiting()) finish_wait(*connection, now);
       if (!connection->admitted() && now >= connection->handshake_deadline()) {
-        log::warn("[TCPStore {}:{}] drops a client at {}: no proof of the token in time", options_.bind_address, port_,
-                  connection->peer());
+        logging::warn("[TCPStore {}:{}] drops a client at {}: no proof of the token in time", options_.bind_address,
+                      port_, connection->peer());
         connection = remove(connection);
       } else {
         ++connection;
@@ -236,14 +236,16 @@ class TCPStoreServer::Loop {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno != EAGAIN && errno != EWOULDBLOCK) {
           // Out of descriptors or memory: the connection stays in the queue, and polling for it would spin.
-          log::warn("[TCPStore {}:{}] cannot accept a client: {}", options_.bind_address, port_, std::strerror(errno));
+          logging::warn("[TCPStore {}:{}] cannot accept a client: {}", options_.bind_address, port_,
+                        std::strerror(errno));
           accept_again_ = Clock::now() + Milliseconds(200);
         }
         return;
       }
       const int over = connections() - options_.max_connections;
       if (over >= 0)
-        log::warn("[TCPStore {}:{}] turns a client away: {} connections", options_.bind_address, port_, connections());
+        logging::warn("[TCPStore {}:{}] turns a client away: {} connections", options_.bind_address, port_,
+                      connections());
       if (over >= kPoliteRefusals) continue;
       const int on = 1;
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -15,7 +15,7 @@ struct TCPStoreServerOptions {
   /// 0: any free port; see TCPStoreServer::port().
   std::uint16_t port = 0;
   /// The job's secret; see make_token(). Clients that do not know it are turned away.
-  std::string token;
+  std::string token = {};
   /// Further clients are told that the store is full.
   int max_connections = 4096;
   /// A client that has not proved the token by then is dropped.
