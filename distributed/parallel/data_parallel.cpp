@@ -1,0 +1,195 @@
+#include "distributed/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "autograd/add_values.h"
+#include "autograd/engine.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/random.h"
+#include "data/partition.h"
+
+namespace lockstep::distributed {
+namespace {
+
+// Sum over replicas of each parameter's gradient, on the first replica's device, in replica order. Takes them away.
+std::vector<Tensor> collect_gradients(const std::vector<std::vector<Tensor>>& parameters) {
+  std::vector<Tensor> sums(parameters.front().size());
+  for (const std::vector<Tensor>& replica : parameters) {
+    for (std::size_t p = 0; p < replica.size(); ++p) {
+      const Tensor grad = replica[p].grad();
+      if (!grad.defined()) continue;
+      replica[p].set_grad({});
+      const Tensor moved = move_values(grad, parameters.front()[p].device());
+      sums[p] = sums[p].defined() ? add_values(sums[p], moved) : moved;
+    }
+  }
+  return sums;
+}
+
+// Rows from all devices as one tensor on `device`.
+Tensor gather_rows(const std::vector<Tensor>& parts, Device device) {
+  Shape sizes = parts.front().sizes();
+  sizes[0] = 0;
+  for (const Tensor& part : parts) sizes[0] += part.size(0);
+  const Tensor out = empty(sizes, {.dtype = parts.front().dtype(), .device = device});
+  std::int64_t row = 0;
+  for (const Tensor& part : parts) {
+    copy_values(part, rows(out, row, part.size(0)));
+    row += part.size(0);
+  }
+  return out;
+}
+
+}  // namespace
+
+/// Backward of the whole parallel forward. Each replica keeps a graph of its own, which this node runs on the replica's
+/// thread; its inputs are the batch and the first replica's parameters.
+struct DataParallelBackward final : Node {
+  std::shared_ptr<DeviceThreads> threads;
+  std::vector<std::vector<Tensor>> parameters;  // by replica
+  std::vector<Tensor> inputs;                   // by active device: the part, a leaf
+  std::vector<Tensor> outputs;
+  Device first;
+
+  const char* name() const override { return "DataParallelBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    const Tensor grad = as_contiguous(grads[0]);
+    std::vector<std::int64_t> begin(outputs.size() + 1, 0);
+    for (std::size_t i = 0; i < outputs.size(); ++i) begin[i + 1] = begin[i] + outputs[i].size(0);
+
+    // The nested passes accumulate into the parameters themselves: set what is there aside.
+    std::vector<Tensor> saved;
+    for (const Tensor& parameter : parameters.front()) {
+      saved.push_back(parameter.grad());
+      parameter.set_grad({});
+    }
+    std::exception_ptr error;
+    try {
+      threads->run([&](int device) {
+        const auto i = static_cast<std::size_t>(device);
+        if (i >= outputs.size()) return;
+        const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
+        Engine::backward({&outputs[i], 1}, {&seed, 1});
+      });
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::vector<Tensor> sums = collect_gradients(parameters);
+    for (std::size_t p = 0; p < saved.size(); ++p) parameters.front()[p].set_grad(saved[p]);
+    if (error) std::rethrow_exception(error);
+
+    TensorList result(1 + sums.size());
+    if (needs_grad(0)) {
+      std::vector<Tensor> parts;
+      for (const Tensor& input : inputs) parts.push_back(input.grad().defined() ? input.grad() : zeros_like(input));
+      result[0] = gather_rows(parts, first);
+    }
+    for (std::size_t p = 0; p < sums.size(); ++p) result[p + 1] = sums[p];
+    return result;
+  }
+
+  void release_saved() override {
+    inputs.clear();
+    outputs.clear();
+  }
+};
+
+DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices) : devices_(std::move(devices)) {
+  LOCKSTEP_CHECK(!devices_.empty(), "[DataParallel] no devices were given");
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    // Only the first one's initialisation counts: the others draw from keys of their own.
+    std::unique_ptr<RandomKeyGuard> guard;
+    if (i > 0) guard = std::make_unique<RandomKeyGuard>(0, static_cast<std::uint32_t>(i));
+    auto replica = factory();
+    LOCKSTEP_CHECK(replica, "[DataParallel] the factory returned null");
+    replica->to(devices_[i]);
+    replicas_.push_back(std::move(replica));
+    parameters_.push_back(replicas_.back()->parameters());
+  }
+  threads_ = std::make_shared<DeviceThreads>(num_devices());
+  update_replicas();
+}
+
+void DataParallel::update_replicas() {
+  const nn::Module& first = *replicas_.front();
+  for (std::size_t i = 1; i < replicas_.size(); ++i) {
+    nn::copy_parameters_and_buffers(first, *replicas_[i]);
+    if (replicas_[i]->is_training() != first.is_training()) replicas_[i]->train(first.is_training());
+  }
+}
+
+Tensor DataParallel::operator()(Tensor x) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() > 0 && x.size(0) > 0,
+                 "[DataParallel] expected a batch with at least one sample along dimension 0");
+  update_replicas();
+  const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), x.size(0)));
+  const bool recording = GradMode::enabled();
+  const bool input_needs_grad = recording && x.requires_grad();
+  const std::uint64_t step = steps_++;
+  std::vector<Tensor> inputs(active);
+  std::vector<Tensor> outputs(active);
+  const Tensor source = x.detach();
+  threads_->run([&](int device) {
+    const auto i = static_cast<std::size_t>(device);
+    if (i >= active) return;
+    const data::Range range = data::partition(source.size(0), static_cast<std::int64_t>(active), device);
+    inputs[i] = move_values(rows(source, range.begin, range.size()), devices_[i]);
+    if (input_needs_grad) inputs[i].set_requires_grad(true);
+    GradModeGuard mode(recording);
+    RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
+    outputs[i] = replicas_[i]->forward(inputs[i]);
+    LOCKSTEP_CHECK(outputs[i].dim() > 0 && outputs[i].size(0) == range.size(),
+                   "[DataParallel] the module's output has shape {}; dimension 0 must be the batch of {}",
+                   to_string(outputs[i].sizes()), range.size());
+  });
+  const Tensor out = gather_rows(outputs, devices_.front());
+
+  std::vector<const Tensor*> node_inputs{&x};
+  for (const Tensor& parameter : parameters_.front()) node_inputs.push_back(&parameter);
+  const Tensor* node_outputs[] = {&out};
+  if (auto* node = record_many<DataParallelBackward>(node_outputs, node_inputs)) {
+    node->threads = threads_;
+    node->parameters = parameters_;
+    node->inputs = std::move(inputs);
+    node->outputs = std::move(outputs);
+    node->first = x.device();
+  }
+  return out;
+}
+
+double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
+  LOCKSTEP_CHECK(batch.size() > 0, "[DataParallel::step] the batch is empty");
+  update_replicas();
+  const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), batch.size()));
+  std::vector<double> losses(active, 0.0);
+  const std::uint64_t step = steps_++;
+  for (auto& replica : replicas_) replica->zero_grad(/*set_to_none=*/true);
+  threads_->run([&](int device) {
+    const auto i = static_cast<std::size_t>(device);
+    if (i >= active) return;
+    const data::Range range = data::partition(batch.size(), static_cast<std::int64_t>(active), device);
+    data::Batch part;
+    part.x = move_values(rows(batch.x, range.begin, range.size()), devices_[i]);
+    part.y = move_values(rows(batch.y, range.begin, range.size()), devices_[i]);
+    part.global_size = batch.size();
+    RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
+    const Tensor value = loss(*replicas_[i], part);
+    LOCKSTEP_CHECK(value.defined() && value.numel() == 1,
+                   "[DataParallel::step] the loss function must return the mean loss as one element");
+    const double share = static_cast<double>(range.size()) / static_cast<double>(batch.size());
+    losses[i] = value.item<double>() * share;
+    const Tensor seed = full(value.sizes(), share, options_of(value));
+    Engine::backward({&value, 1}, {&seed, 1});
+  });
+  const std::vector<Tensor> sums = collect_gradients(parameters_);
+  for (std::size_t p = 0; p < sums.size(); ++p) parameters_.front()[p].set_grad(sums[p]);
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+}  // namespace lockstep::distributed

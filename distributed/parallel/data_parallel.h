@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "data/dataset.h"
+#include "distributed/parallel/device_threads.h"
+#include "nn/module.h"
+
+namespace lockstep::distributed {
+
+/// Trains one module on several devices of this process: scatters the batch along dimension 0, runs one lasting replica
+/// a device, each on a thread of its own, gathers the outputs, and adds the replicas' gradients onto the first one.
+/// Semantics of torch.nn.DataParallel, but replicas are made once: before each forward they get the first replica's
+/// values. Buffers that change in training (running statistics) are those of the first replica. Devices may repeat.
+///
+/// The module trained, saved and given to the optimizer is module(), the replica on the first device. Samples divide by
+/// data::partition, so sizes differ by at most one; devices beyond the batch stay idle. Randomness differs by replica:
+/// replica i draws as shard i of the step.
+class DataParallel {
+ public:
+  using Factory = std::function<std::unique_ptr<nn::Module>()>;
+  /// Returns the mean loss over the samples of the part, as a one-element tensor. Called on several threads at once,
+  /// with that thread's replica.
+  using LossFunction = std::function<Tensor(nn::Module& replica, const data::Batch& part)>;
+
+  /// Calls `factory` once for each device. Throws Error if `devices` is empty or the modules differ in structure.
+  DataParallel(const Factory& factory, std::vector<Device> devices);
+
+  /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
+  /// backward passes side by side.
+  Tensor operator()(Tensor x);
+
+  /// One training step: clears gradients, computes the loss of each part and its gradients on each device, adds them on
+  /// the first replica, weighted so that they are those of the mean loss over the whole batch. Returns that loss.
+  double step(const data::Batch& batch, const LossFunction& loss);
+
+  nn::Module& module() { return *replicas_.front(); }
+  nn::Module& replica(int i) { return *replicas_[static_cast<std::size_t>(i)]; }
+  int num_devices() const { return static_cast<int>(devices_.size()); }
+  const std::vector<Device>& devices() const { return devices_; }
+
+ private:
+  friend struct DataParallelBackward;
+
+  void update_replicas();
+
+  std::vector<Device> devices_;
+  std::vector<std::unique_ptr<nn::Module>> replicas_;
+  std::vector<std::vector<Tensor>> parameters_;  // by replica
+  std::shared_ptr<DeviceThreads> threads_;
+  std::uint64_t steps_ = 0;
+};
+
+/// A DataParallel over modules of type M, made from M's constructor arguments.
+template <typename M, typename... Args>
+DataParallel make_data_parallel(std::vector<Device> devices, const Args&... args) {
+  return DataParallel([&] { return std::make_unique<M>(args...); }, std::move(devices));
+}
+
+}  // namespace lockstep::distributed

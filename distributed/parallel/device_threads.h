@@ -1,0 +1,40 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lockstep::distributed {
+
+/// One lasting thread for each device but the first, whose work the caller does itself. Threads last, so that what
+/// kernels keep by thread (handles, scratch memory) does too.
+class DeviceThreads {
+ public:
+  explicit DeviceThreads(int devices);
+  ~DeviceThreads();
+  DeviceThreads(const DeviceThreads&) = delete;
+  DeviceThreads& operator=(const DeviceThreads&) = delete;
+
+  /// Calls body(0) .. body(devices - 1), each on its device's thread, and returns when all have ended. Then rethrows
+  /// the exception of the lowest device that threw, if any. Not to be called by two threads at once.
+  void run(const std::function<void(int)>& body);
+
+ private:
+  void serve(int device);
+  void call(int device);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(int)>* body_ = nullptr;
+  std::uint64_t round_ = 0;
+  int running_ = 0;
+  bool stopping_ = false;
+  std::vector<std::exception_ptr> errors_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "data/dataset.h"
+#include "distributed/job/job.h"
+#include "distributed/parallel/reducer.h"
+#include "distributed/process_group/process_group.h"
+#include "nn/module.h"
+
+namespace lockstep::distributed {
+
+struct DistributedDataParallelOptions {
+  /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
+  bool broadcast_buffers = true;
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;
+};
+
+/// Trains one module on every rank of a group, each rank on its own samples, with gradients averaged during backward().
+/// Semantics of torch.nn.parallel.DistributedDataParallel.
+///
+/// Construction compares names, shapes and dtypes across ranks (Error on all ranks if they differ) and broadcasts rank
+/// 0's parameters and buffers. The module must outlive this object and must not gain or lose parameters meanwhile.
+///
+/// Two ways to use it. A training step that knows about the ranks so that the loop need not:
+///
+///   double loss = ddp.step(batch, [&](const data::Batch& part) {
+///     return cross_entropy(model.forward(part.x), part.y);
+///   });
+///   optimizer.step();
+///
+/// or PyTorch's idiom, on this rank's samples: `loss = f(ddp(x)); optimizer.zero_grad(); loss.backward();`.
+class DistributedDataParallel {
+ public:
+  /// Returns the mean loss over the samples of the part, as a one-element tensor.
+  using LossFunction = std::function<Tensor(const data::Batch& part)>;
+
+  DistributedDataParallel(nn::Module& module, ProcessGroupPtr group, DistributedDataParallelOptions options = {});
+  DistributedDataParallel(nn::Module& module, const Job& job, DistributedDataParallelOptions options = {});
+
+  /// The module's forward() on this rank's samples.
+  Tensor operator()(Tensor x);
+
+  /// One training step. Clears the gradients, computes this rank's part of the loss and its gradients, and leaves the
+  /// gradients of the mean loss over the whole *global* batch for the optimizer, however unevenly the batch divides.
+  /// Returns that mean loss, the same on every rank. `batch` is either the global batch, the same on every rank (then
+  /// this rank takes its part by data::partition), or, from a loader that knows rank and world size, this rank's part
+  /// of it (batch.global_size tells; a part may be empty).
+  double step(const data::Batch& batch, const LossFunction& loss);
+
+  /// While the returned guard lives, backward() only accumulates locally. The first backward() after it averages the
+  /// sum.
+  class NoSync {
+   public:
+    ~NoSync() { reducer_.set_synchronize(previous_); }
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    friend class DistributedDataParallel;
+    explicit NoSync(Reducer& reducer) : reducer_(reducer), previous_(reducer.synchronize()) {
+      reducer_.set_synchronize(false);
+    }
+    Reducer& reducer_;
+    bool previous_;
+  };
+  [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
+
+  nn::Module& module() { return module_; }
+  ProcessGroup& process_group() { return *group_; }
+  const Reducer& reducer() const { return *reducer_; }
+
+ private:
+  void share_buffers();
+
+  nn::Module& module_;
+  ProcessGroupPtr group_;
+  DistributedDataParallelOptions options_;
+  std::vector<Tensor> buffers_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,141 @@
+#include "distributed/parallel/reducer.h"
+
+#include <utility>
+
+#include "autograd/engine.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "distributed/parallel/bucket_assignment.h"
+#include "distributed/process_group/flight_recorder.h"
+
+namespace lockstep::distributed {
+
+Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, ReducerOptions options)
+    : group_(std::move(group)) {
+  LOCKSTEP_CHECK(group_, "[Reducer] the process group is null");
+  std::vector<BucketItem> items;
+  for (nn::NamedTensor& parameter : parameters) {
+    const Tensor& tensor = parameter.tensor;
+    LOCKSTEP_CHECK(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(),
+                   "[Reducer] parameter '{}' must be a leaf that requires gradients", parameter.name);
+    items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
+    Slot slot;
+    slot.parameter = std::move(parameter);
+    slots_.push_back(std::move(slot));
+  }
+  for (const std::vector<std::size_t>& indices :
+       assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes)) {
+    Bucket bucket;
+    std::int64_t numel = 0;
+    for (std::size_t index : indices) numel += slots_[index].parameter.tensor.numel();
+    const Tensor& first = slots_[indices.front()].parameter.tensor;
+    bucket.flat = zeros({numel}, options_of(first));
+    std::int64_t offset = 0;
+    for (std::size_t index : indices) {
+      Slot& slot = slots_[index];
+      const Tensor& tensor = slot.parameter.tensor;
+      slot.bucket = buckets_.size();
+      slot.view = bucket.flat.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), offset);
+      offset += tensor.numel();
+    }
+    bucket.slots = indices;
+    buckets_.push_back(std::move(bucket));
+  }
+  trace_.launched_ns.assign(buckets_.size(), 0);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    slots_[i].hook =
+        slots_[i].parameter.tensor.register_post_accumulate_grad_hook([this, i](const Tensor&) { on_gradient(i); });
+}
+
+Reducer::~Reducer() {
+  for (Slot& slot : slots_) slot.parameter.tensor.remove_hook(slot.hook);
+}
+
+void Reducer::on_gradient(std::size_t index) {
+  if (!synchronize_) return;
+  if (!in_pass_) {
+    begin_pass();
+    Engine::queue_callback([this] { finish_pass(); });
+  }
+  Slot& slot = slots_[index];
+  LOCKSTEP_CHECK(
+      !slot.ready,
+      "[DistributedDataParallel] parameter '{}' got two gradients in one backward pass, or the pass before was "
+      "broken off by an exception; make a new DistributedDataParallel after an exception in backward()",
+      slot.parameter.name);
+  mark_ready(slot);
+  trace_.last_gradient_ns = steady_now_ns();
+  launch_ready_buckets();
+}
+
+void Reducer::begin_pass() {
+  in_pass_ = true;
+  next_bucket_ = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = bucket.slots.size();
+    bucket.work.reset();
+  }
+  for (Slot& slot : slots_) {
+    slot.ready = false;
+    slot.unused = false;
+  }
+  trace_.first_gradient_ns = trace_.last_gradient_ns = steady_now_ns();
+  trace_.finished_ns = 0;
+  trace_.launched_ns.assign(buckets_.size(), 0);
+}
+
+void Reducer::mark_ready(Slot& slot) {
+  const Tensor& parameter = slot.parameter.tensor;
+  const Tensor grad = parameter.grad();
+  if (!grad.defined()) {
+    fill_values(slot.view, 0.0);
+    parameter.set_grad(slot.view);
+  } else if (!grad.is_same(slot.view)) {
+    copy_values(grad, slot.view);
+    parameter.set_grad(slot.view);
+  }
+  slot.ready = true;
+  --buckets_[slot.bucket].pending;
+}
+
+void Reducer::launch_ready_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
+    Bucket& bucket = buckets_[next_bucket_];
+    trace_.launched_ns[next_bucket_] = steady_now_ns();
+    if (group_->world_size() > 1) bucket.work = group_->all_reduce(bucket.flat, ReduceOp::avg);
+    ++next_bucket_;
+  }
+}
+
+void Reducer::finish_pass() {
+  for (Slot& slot : slots_) {
+    if (slot.ready) continue;
+    slot.unused = true;
+    mark_ready(slot);
+  }
+  launch_ready_buckets();
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.work) continue;
+    bucket.work->wait();
+    bucket.work.reset();
+    bucket.flat.storage()->bump_version();
+  }
+  trace_.finished_ns = steady_now_ns();
+  in_pass_ = false;
+}
+
+void Reducer::reduce_now() {
+  LOCKSTEP_CHECK(!in_pass_, "[Reducer] reduce_now() was called while a backward pass is being reduced");
+  begin_pass();
+  finish_pass();
+}
+
+std::vector<std::string> Reducer::unused_parameters() const {
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_)
+    if (slot.unused) names.push_back(slot.parameter.name);
+  return names;
+}
+
+}  // namespace lockstep::distributed
