@@ -20,6 +20,7 @@ struct ThreadState {
   std::uint64_t step = 0;
   std::uint32_t shard = 0;
   std::uint32_t calls[kStreams] = {};
+  bool guarded = false;
 };
 thread_local ThreadState state;
 
@@ -60,12 +61,17 @@ struct RandomKeyGuard::State {
 };
 
 RandomKeyGuard::RandomKeyGuard(std::uint64_t step, std::uint32_t shard) : saved_(new State{state}) {
-  state = ThreadState{.step = step, .shard = shard, .calls = {}};
+  state = ThreadState{.step = step, .shard = shard, .calls = {}, .guarded = true};
 }
 
 RandomKeyGuard::~RandomKeyGuard() {
   state = saved_->value;
   delete saved_;
+}
+
+std::optional<std::uint64_t> guarded_random_step() {
+  if (!state.guarded) return std::nullopt;
+  return state.step;
 }
 
 philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/factories.h"
 #include "core/philox.h"
@@ -32,6 +33,9 @@ class RandomKeyGuard {
   struct State;
   State* saved_;
 };
+
+/// The step that the innermost RandomKeyGuard of this thread set; none outside of a guard.
+std::optional<std::uint64_t> guarded_random_step();
 
 /// The key of the next draw from a stream on this thread; counts the call.
 philox::Key next_random_key(RandomStream stream = RandomStream::general);

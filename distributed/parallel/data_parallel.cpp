@@ -16,15 +16,15 @@
 namespace lockstep::distributed {
 namespace {
 
-// Sum over replicas of each parameter's gradient, on the first replica's device, in replica order. Takes them away.
-std::vector<Tensor> collect_gradients(const std::vector<std::vector<Tensor>>& parameters) {
+// Sum over replicas of each parameter's gradient, on `device`, in replica order. Takes them away.
+std::vector<Tensor> collect_gradients(const std::vector<std::vector<Tensor>>& parameters, Device device) {
   std::vector<Tensor> sums(parameters.front().size());
   for (const std::vector<Tensor>& replica : parameters) {
     for (std::size_t p = 0; p < replica.size(); ++p) {
       const Tensor grad = replica[p].grad();
       if (!grad.defined()) continue;
       replica[p].set_grad({});
-      const Tensor moved = move_values(grad, parameters.front()[p].device());
+      const Tensor moved = move_values(grad, device);
       sums[p] = sums[p].defined() ? add_values(sums[p], moved) : moved;
     }
   }
@@ -48,7 +48,7 @@ Tensor gather_rows(const std::vector<Tensor>& parts, Device device) {
 }  // namespace
 
 /// Backward of the whole parallel forward. Each replica keeps a graph of its own, which this node runs on the replica's
-/// thread; its inputs are the batch and the first replica's parameters.
+/// thread; its inputs are the batch and the module's parameters.
 struct DataParallelBackward final : Node {
   std::shared_ptr<DeviceThreads> threads;
   std::vector<std::vector<Tensor>> parameters;  // by replica
@@ -63,26 +63,13 @@ struct DataParallelBackward final : Node {
     std::vector<std::int64_t> begin(outputs.size() + 1, 0);
     for (std::size_t i = 0; i < outputs.size(); ++i) begin[i + 1] = begin[i] + outputs[i].size(0);
 
-    // The nested passes accumulate into the parameters themselves: set what is there aside.
-    std::vector<Tensor> saved;
-    for (const Tensor& parameter : parameters.front()) {
-      saved.push_back(parameter.grad());
-      parameter.set_grad({});
-    }
-    std::exception_ptr error;
-    try {
-      threads->run([&](int device) {
-        const auto i = static_cast<std::size_t>(device);
-        if (i >= outputs.size()) return;
-        const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
-        Engine::backward({&outputs[i], 1}, {&seed, 1});
-      });
-    } catch (...) {
-      error = std::current_exception();
-    }
-    const std::vector<Tensor> sums = collect_gradients(parameters);
-    for (std::size_t p = 0; p < saved.size(); ++p) parameters.front()[p].set_grad(saved[p]);
-    if (error) std::rethrow_exception(error);
+    threads->run([&](int device) {
+      const auto i = static_cast<std::size_t>(device);
+      if (i >= outputs.size()) return;
+      const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
+      Engine::backward({&outputs[i], 1}, {&seed, 1});
+    });
+    const std::vector<Tensor> sums = collect_gradients(parameters, first);
 
     TensorList result(1 + sums.size());
     if (needs_grad(0)) {
@@ -102,25 +89,47 @@ struct DataParallelBackward final : Node {
 
 DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices) : devices_(std::move(devices)) {
   LOCKSTEP_CHECK(!devices_.empty(), "[DataParallel] no devices were given");
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    // Only the first one's initialisation counts: the others draw from keys of their own.
-    std::unique_ptr<RandomKeyGuard> guard;
-    if (i > 0) guard = std::make_unique<RandomKeyGuard>(0, static_cast<std::uint32_t>(i));
-    auto replica = factory();
-    LOCKSTEP_CHECK(replica, "[DataParallel] the factory returned null");
-    replica->to(devices_[i]);
-    replicas_.push_back(std::move(replica));
+  const auto make = [&](Device device) {
+    auto module = factory();
+    LOCKSTEP_CHECK(module, "[DataParallel] the factory returned null");
+    module->to(device);
+    return module;
+  };
+  module_ = make(devices_.front());
+  // Only the module's own initialisation counts: the replicas' must not advance this thread's random key.
+  const RandomKeyGuard guard(0, 0);
+  for (const Device& device : devices_) {
+    replicas_.push_back(make(device));
     parameters_.push_back(replicas_.back()->parameters());
   }
   threads_ = std::make_shared<DeviceThreads>(num_devices());
   update_replicas();
 }
 
+// The step of the random keys: the caller's, if it set one, else our own count.
+std::uint64_t DataParallel::next_random_step() {
+  const std::uint64_t count = steps_++;
+  return guarded_random_step().value_or(count);
+}
+
 void DataParallel::update_replicas() {
-  const nn::Module& first = *replicas_.front();
-  for (std::size_t i = 1; i < replicas_.size(); ++i) {
-    nn::copy_parameters_and_buffers(first, *replicas_[i]);
-    if (replicas_[i]->is_training() != first.is_training()) replicas_[i]->train(first.is_training());
+  const std::vector<nn::NamedTensor> state = module_->state();
+  for (std::size_t i = 0; i < replicas_.size(); ++i) {
+    nn::Module& replica = *replicas_[i];
+    if (i == 0) {
+      const std::vector<nn::NamedTensor> mine = replica.state();
+      LOCKSTEP_CHECK(mine.size() == state.size(), "[DataParallel] the factory returned modules of different structure");
+      for (std::size_t t = 0; t < state.size(); ++t)
+        if (!(mine[t].tensor.storage() == state[t].tensor.storage()))
+          nn::replace_value(mine[t].tensor, state[t].tensor);
+    } else {
+      nn::copy_parameters_and_buffers(*module_, replica);
+    }
+    const std::vector<Tensor> parameters = module_->parameters();
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (parameters_[i][p].requires_grad() != parameters[p].requires_grad())
+        parameters_[i][p].set_requires_grad(parameters[p].requires_grad());
+    if (replica.is_training() != module_->is_training()) replica.train(module_->is_training());
   }
 }
 
@@ -131,7 +140,7 @@ Tensor DataParallel::operator()(Tensor x) {
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), x.size(0)));
   const bool recording = GradMode::enabled();
   const bool input_needs_grad = recording && x.requires_grad();
-  const std::uint64_t step = steps_++;
+  const std::uint64_t step = next_random_step();
   std::vector<Tensor> inputs(active);
   std::vector<Tensor> outputs(active);
   const Tensor source = x.detach();
@@ -151,7 +160,8 @@ Tensor DataParallel::operator()(Tensor x) {
   const Tensor out = gather_rows(outputs, devices_.front());
 
   std::vector<const Tensor*> node_inputs{&x};
-  for (const Tensor& parameter : parameters_.front()) node_inputs.push_back(&parameter);
+  const std::vector<Tensor> parameters = module_->parameters();
+  for (const Tensor& parameter : parameters) node_inputs.push_back(&parameter);
   const Tensor* node_outputs[] = {&out};
   if (auto* node = record_many<DataParallelBackward>(node_outputs, node_inputs)) {
     node->threads = threads_;
@@ -168,8 +178,7 @@ double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
   update_replicas();
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), batch.size()));
   std::vector<double> losses(active, 0.0);
-  const std::uint64_t step = steps_++;
-  for (auto& replica : replicas_) replica->zero_grad(/*set_to_none=*/true);
+  const std::uint64_t step = next_random_step();
   threads_->run([&](int device) {
     const auto i = static_cast<std::size_t>(device);
     if (i >= active) return;
@@ -187,8 +196,9 @@ double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
     const Tensor seed = full(value.sizes(), share, options_of(value));
     Engine::backward({&value, 1}, {&seed, 1});
   });
-  const std::vector<Tensor> sums = collect_gradients(parameters_);
-  for (std::size_t p = 0; p < sums.size(); ++p) parameters_.front()[p].set_grad(sums[p]);
+  const std::vector<Tensor> parameters = module_->parameters();
+  const std::vector<Tensor> sums = collect_gradients(parameters_, devices_.front());
+  for (std::size_t p = 0; p < sums.size(); ++p) parameters[p].set_grad(sums[p]);
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 

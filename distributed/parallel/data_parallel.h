@@ -14,13 +14,14 @@
 namespace lockstep::distributed {
 
 /// Trains one module on several devices of this process: scatters the batch along dimension 0, runs one lasting replica
-/// a device, each on a thread of its own, gathers the outputs, and adds the replicas' gradients onto the first one.
-/// Semantics of torch.nn.DataParallel, but replicas are made once: before each forward they get the first replica's
-/// values. Buffers that change in training (running statistics) are those of the first replica. Devices may repeat.
+/// a device, each on a thread of its own, gathers the outputs, and adds the replicas' gradients onto the module's.
+/// Semantics of torch.nn.DataParallel, but replicas are made once: before each forward they get the module's values.
+/// Devices may repeat.
 ///
-/// The module trained, saved and given to the optimizer is module(), the replica on the first device. Samples divide by
-/// data::partition, so sizes differ by at most one; devices beyond the batch stay idle. Randomness differs by replica:
-/// replica i draws as shard i of the step.
+/// The module trained, saved and given to the optimizer is module(). The first device's replica shares its memory (and
+/// so its running statistics), but has leaves, and so a graph, of its own. Samples divide by data::partition, so sizes
+/// differ by at most one; devices beyond the batch stay idle. Randomness differs by replica: replica i draws as shard i
+/// of the step.
 class DataParallel {
  public:
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
@@ -28,7 +29,8 @@ class DataParallel {
   /// with that thread's replica.
   using LossFunction = std::function<Tensor(nn::Module& replica, const data::Batch& part)>;
 
-  /// Calls `factory` once for each device. Throws Error if `devices` is empty or the modules differ in structure.
+  /// Calls `factory` once for the module and once for each device. Throws Error if `devices` is empty or the modules
+  /// differ in structure.
   DataParallel(const Factory& factory, std::vector<Device> devices);
 
   /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
@@ -36,11 +38,10 @@ class DataParallel {
   Tensor operator()(Tensor x);
 
   /// One training step: clears gradients, computes the loss of each part and its gradients on each device, adds them on
-  /// the first replica, weighted so that they are those of the mean loss over the whole batch. Returns that loss.
+  /// the module's, weighted so that they are those of the mean loss over the whole batch. Returns that loss.
   double step(const data::Batch& batch, const LossFunction& loss);
 
-  nn::Module& module() { return *replicas_.front(); }
-  nn::Module& replica(int i) { return *replicas_[static_cast<std::size_t>(i)]; }
+  nn::Module& module() { return *module_; }
   int num_devices() const { return static_cast<int>(devices_.size()); }
   const std::vector<Device>& devices() const { return devices_; }
 
@@ -48,8 +49,10 @@ class DataParallel {
   friend struct DataParallelBackward;
 
   void update_replicas();
+  std::uint64_t next_random_step();
 
   std::vector<Device> devices_;
+  std::unique_ptr<nn::Module> module_;
   std::vector<std::unique_ptr<nn::Module>> replicas_;
   std::vector<std::vector<Tensor>> parameters_;  // by replica
   std::shared_ptr<DeviceThreads> threads_;

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "core/random.h"
 #include "data/partition.h"
 #include "distributed/parallel/broadcast_coalesced.h"
 #include "distributed/parallel/module_agreement.h"
@@ -63,6 +64,9 @@ double DistributedDataParallel::step(const data::Batch& batch, const LossFunctio
   const double share = static_cast<double>(part.size()) / static_cast<double>(part.global_size);
   const Tensor total = zeros({1}, {.dtype = kFloat64, .device = module_.device()});
   Tensor value;
+  // Ranks draw as different shards of the step, so that dropout differs between them.
+  const std::uint64_t count = steps_++;
+  const RandomKeyGuard key(guarded_random_step().value_or(count), static_cast<std::uint32_t>(group_->rank()));
   if (part.size() > 0) {
     value = loss(part);
     LOCKSTEP_CHECK(value.defined() && value.numel() == 1,

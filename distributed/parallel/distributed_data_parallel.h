@@ -84,6 +84,7 @@ class DistributedDataParallel {
   DistributedDataParallelOptions options_;
   std::vector<Tensor> buffers_;
   std::unique_ptr<Reducer> reducer_;
+  std::uint64_t steps_ = 0;
 };
 
 }  // namespace lockstep::distributed
