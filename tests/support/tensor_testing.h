@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/copy.h"
+#include "core/error.h"
 #include "core/factories.h"
 #include "core/philox.h"
 #include "core/tensor.h"

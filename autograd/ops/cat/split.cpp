@@ -1,0 +1,102 @@
+#include <algorithm>
+
+#include "autograd/ops/cat/cat.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep {
+
+namespace {
+
+/// One node for all parts, so that the gradient of x is put together in one piece.
+struct SplitBackward final : Node {
+  Shape sizes;
+  std::vector<std::int64_t> lengths;
+  int dim = 0;
+  TensorOptions options;
+
+  const char* name() const override { return "SplitBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor full = empty(sizes, options);
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const Tensor part = full.narrow(dim, start, lengths[i]);
+      if (grads[i].defined())
+        copy_values(grads[i], part);
+      else
+        fill_values(part, 0.0);
+      start += lengths[i];
+    }
+    return {full};
+  }
+};
+
+std::vector<Tensor> split_at(const Tensor& x, std::vector<std::int64_t> lengths, int d) {
+  std::vector<Tensor> parts;
+  std::int64_t offset = x.offset();
+  for (std::int64_t length : lengths) {
+    Shape sizes = x.sizes();
+    sizes[d] = length;
+    parts.push_back(x.as_strided(sizes, x.strides(), sizes.numel() == 0 ? x.offset() : offset));
+    offset += length * x.strides()[d];
+  }
+  std::vector<const Tensor*> outputs;
+  for (const Tensor& part : parts) outputs.push_back(&part);
+  const Tensor* inputs[] = {&x};
+  if (auto* node = record_many<SplitBackward>(outputs, inputs)) {
+    node->sizes = x.sizes();
+    node->lengths = std::move(lengths);
+    node->dim = d;
+    node->options = options_of(x);
+  }
+  return parts;
+}
+
+int split_dim(const Tensor& x, std::int64_t dim, const char* op) {
+  LOCKSTEP_CHECK(x.dim() > 0, "[{}] expected a tensor with at least one dimension, found a scalar", op);
+  return wrap_dim(dim, x.dim(), op);
+}
+
+/// Parts of `size` elements, the last one smaller; one empty part for an empty dimension.
+std::vector<Tensor> split_every(const Tensor& x, std::int64_t size, int d) {
+  std::vector<std::int64_t> lengths;
+  std::int64_t left = x.sizes()[d];
+  do {
+    lengths.push_back(std::min(size, left));
+    left -= lengths.back();
+  } while (left > 0);
+  return split_at(x, std::move(lengths), d);
+}
+
+}  // namespace
+
+std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim) {
+  const int d = split_dim(x, dim, "split");
+  LOCKSTEP_CHECK(size >= 1, "[split] expected a size of at least 1, found {}", size);
+  return split_every(x, size, d);
+}
+
+std::vector<Tensor> split_with_sizes(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+  const int d = split_dim(x, dim, "split_with_sizes");
+  std::int64_t left = x.sizes()[d];
+  for (std::int64_t size : sizes) {
+    LOCKSTEP_CHECK(size >= 0 && size <= left,
+                   "[split_with_sizes] size {} does not fit: {} of {} elements are left in dimension {}", size, left,
+                   x.sizes()[d], d);
+    left -= size;
+  }
+  LOCKSTEP_CHECK(left == 0,
+                 "[split_with_sizes] the sizes leave {} of {} elements of dimension {} over; they must add up", left,
+                 x.sizes()[d], d);
+  return split_at(x, sizes, d);
+}
+
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
+  const int d = split_dim(x, dim, "chunk");
+  LOCKSTEP_CHECK(chunks >= 1, "[chunk] expected at least 1 chunk, found {}", chunks);
+  return split_every(x, std::max<std::int64_t>(1, (x.sizes()[d] + chunks - 1) / chunks), d);
+}
+
+}  // namespace lockstep

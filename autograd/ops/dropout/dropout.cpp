@@ -1,0 +1,73 @@
+#include "autograd/ops/dropout/dropout.h"
+
+#include <algorithm>
+
+#include "autograd/ops/dropout/dropout_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/random.h"
+
+namespace lockstep {
+
+namespace {
+
+struct DropoutBackward final : Node {
+  SavedTensor mask;
+  detail::DropoutPlan plan;
+
+  const char* name() const override { return "DropoutBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor grad = as_contiguous(grads[0]);
+    const Tensor out = empty(grad.sizes(), options_of(grad));
+    detail::dropout_apply_kernel(grad)(grad, mask.get(name()), out, plan);
+    return {out};
+  }
+  void release_saved() override { mask.reset(); }
+};
+
+/// Backward of p = 1.
+struct DropAllBackward final : Node {
+  const char* name() const override { return "DropAllBackward"; }
+  TensorList apply(TensorList grads) override { return {zeros(grads[0].sizes(), options_of(grads[0]))}; }
+};
+
+/// One decision for `inner` neighbouring elements.
+Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const char* op) {
+  LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[{}] expected a probability p in [0, 1], found {}", op, p);
+  LOCKSTEP_CHECK(x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", op, name(x.dtype()));
+  if (!training || p == 0.0) return x;
+  if (p == 1.0) {
+    const Tensor out = zeros(x.sizes(), options_of(x));
+    record<DropAllBackward>(out, {&x});
+    return out;
+  }
+  detail::DropoutPlan plan;
+  plan.key = next_random_key(RandomStream::dropout);
+  plan.threshold = static_cast<std::uint32_t>(p * 0x1p32);
+  plan.scale = 1.0 / (1.0 - p);
+  plan.inner = inner;
+  const Tensor source = as_contiguous(x);
+  const Tensor out = empty(x.sizes(), options_of(x));
+  const Tensor mask = empty({x.numel() / inner}, {.dtype = kUInt8, .device = x.device()});
+  if (x.numel() > 0) detail::dropout_kernel(x)(source, mask, out, plan);
+  if (auto* node = record<DropoutBackward>(out, {&x})) {
+    node->mask = SavedTensor(mask);
+    node->plan = plan;
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+  return drop(x, p, training, 1, "dropout");
+}
+
+Tensor dropout2d(const Tensor& x, double p, bool training) {
+  LOCKSTEP_CHECK(x.dim() == 4, "[dropout2d] expected shape [N, C, H, W], found {}", to_string(x.sizes()));
+  return drop(x, p, training, std::max<std::int64_t>(1, x.size(2) * x.size(3)), "dropout2d");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <cstring>
+
+#include "autograd/ops/dropout/dropout_kernels.h"
+#include "core/cpu/philox_words.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+
+namespace lockstep::detail {
+
+namespace {
+
+// A block begins with a whole group of words.
+static_assert(cpu::kElementBlock % cpu::kPhiloxWords == 0);
+
+/// mask[i] for begin <= i < end; begin is a multiple of kPhiloxWords.
+void fill_mask(const DropoutPlan& plan, std::uint8_t* mask, std::int64_t begin, std::int64_t end) {
+  alignas(64) std::uint32_t words[cpu::kPhiloxWords];
+  for (std::int64_t i = begin; i < end; i += cpu::kPhiloxWords) {
+    cpu::philox_words(plan.key, static_cast<std::uint64_t>(i) / 4, words);
+    std::uint8_t keep[cpu::kPhiloxWords];
+    for (int w = 0; w < cpu::kPhiloxWords; ++w) keep[w] = words[w] >= plan.threshold;
+    std::memcpy(mask + i, keep, static_cast<std::size_t>(std::min<std::int64_t>(end - i, cpu::kPhiloxWords)));
+  }
+}
+
+template <typename T>
+void apply_mask(const T* __restrict x, const std::uint8_t* __restrict mask, T* __restrict out, std::int64_t n,
+                compute_t<T> scale) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const compute_t<T> value = static_cast<compute_t<T>>(x[i]) * scale;
+    out[i] = T(mask[i] ? value : compute_t<T>(0));
+  }
+}
+
+/// Calls before(begin, end) on a block of mask elements, then masks the elements they stand for.
+template <typename Before>
+void apply_blocks(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan, Before&& before) {
+  std::uint8_t* keep = mask.data<std::uint8_t>();
+  dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
+    const T* source = x.data<T>();
+    T* target = out.data<T>();
+    const auto scale = static_cast<compute_t<T>>(plan.scale);
+    const std::int64_t inner = plan.inner;
+    const std::int64_t block = inner == 1 ? cpu::kElementBlock : std::max<std::int64_t>(1, cpu::kElementBlock / inner);
+    lockstep::parallel_for(mask.numel(), block, [&](std::int64_t begin, std::int64_t end) {
+      before(begin, end);
+      if (inner == 1) {
+        apply_mask(source + begin, keep + begin, target + begin, end - begin, scale);
+        return;
+      }
+      for (std::int64_t m = begin; m < end; ++m)
+        for (std::int64_t i = m * inner; i < (m + 1) * inner; ++i)
+          target[i] = keep[m] ? T(static_cast<compute_t<T>>(source[i]) * scale) : T(0);
+    });
+  });
+}
+
+}  // namespace
+
+void dropout_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan) {
+  std::uint8_t* keep = mask.data<std::uint8_t>();
+  if (plan.inner == 1) {
+    apply_blocks(x, mask, out, plan, [&](std::int64_t begin, std::int64_t end) { fill_mask(plan, keep, begin, end); });
+  } else {
+    fill_mask(plan, keep, 0, mask.numel());
+    dropout_apply_cpu(x, mask, out, plan);
+  }
+}
+
+void dropout_apply_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan) {
+  apply_blocks(x, mask, out, plan, [](std::int64_t, std::int64_t) {});
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/kernel_table.h"
+#include "core/philox.h"
+#include "core/tensor.h"
+
+namespace lockstep::detail {
+
+/// One decision of dropout: mask element m is 1 (keep) if the m-th Philox word of `key` is at least `threshold`, that
+/// is p * 2^32. It holds for `inner` neighbouring elements; kept ones are multiplied by `scale`.
+struct DropoutPlan {
+  philox::Key key;
+  std::uint32_t threshold = 0;
+  double scale = 1.0;
+  std::int64_t inner = 1;
+};
+
+/// Fills mask (uint8, x.numel() / inner elements) and out; all contiguous.
+using DropoutKernel = void (*)(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+void dropout_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+void dropout_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+
+/// The same with a mask that exists: the backward pass, on gradients.
+void dropout_apply_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+void dropout_apply_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+
+inline constexpr KernelTable<DropoutKernel> dropout_kernel{"dropout", dropout_reference, dropout_cpu};
+inline constexpr KernelTable<DropoutKernel> dropout_apply_kernel{"dropout backward", dropout_apply_reference,
+                                                                 dropout_apply_cpu};
+
+}  // namespace lockstep::detail

@@ -1,0 +1,57 @@
+#include "autograd/ops/expand/expand.h"
+
+#include "autograd/record.h"
+#include "core/check.h"
+
+namespace lockstep {
+
+namespace {
+
+struct ExpandBackward final : Node {
+  Shape sizes;
+  Shape summed;  ///< dimensions of the gradient that repeat the input
+
+  const char* name() const override { return "ExpandBackward"; }
+  TensorList apply(TensorList grads) override {
+    if (summed.empty()) return {grads[0].reshape(sizes)};
+    return {grads[0].sum(summed, true).reshape(sizes)};
+  }
+};
+
+}  // namespace
+
+Tensor Tensor::expand(const Shape& sizes) const {
+  const int added = sizes.dim() - dim();
+  LOCKSTEP_CHECK(added >= 0, "[expand] shape {} has more dimensions than {}; give at least {} sizes",
+                 to_string(this->sizes()), to_string(sizes), dim());
+  Shape full = sizes;
+  Shape strides = Shape::filled(sizes.dim(), 0);
+  Shape summed;
+  for (int d = 0; d < full.dim(); ++d) {
+    const bool is_new = d < added;
+    const std::int64_t present = is_new ? 1 : this->sizes()[d - added];
+    if (full[d] == -1 && !is_new) full[d] = present;
+    LOCKSTEP_CHECK(full[d] >= 0, "[expand] size {} of {} is not allowed; -1 keeps a dimension that exists", full[d],
+                   to_string(sizes));
+    LOCKSTEP_CHECK(full[d] == present || present == 1,
+                   "[expand] shape {} cannot become {}: size {} at dimension {} is neither {} nor 1",
+                   to_string(this->sizes()), to_string(sizes), present, d - added, full[d]);
+    if (full[d] == present && !is_new) {
+      strides[d] = this->strides()[d - added];
+    } else if (full[d] != 1) {
+      summed.push_back(d);
+    }
+  }
+  Tensor out = as_strided(full, strides, offset());
+  if (auto* node = record<ExpandBackward>(out, {this})) {
+    node->sizes = this->sizes();
+    node->summed = summed;
+  }
+  return out;
+}
+
+Tensor expand_as(const Tensor& x, const Tensor& other) {
+  return x.expand(other.sizes());
+}
+
+}  // namespace lockstep

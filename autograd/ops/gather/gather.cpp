@@ -1,0 +1,56 @@
+#include "autograd/ops/gather/gather.h"
+
+#include "autograd/ops/gather/gather_kernels.h"
+#include "autograd/ops/index_select/index_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep {
+
+namespace {
+
+struct GatherBackward final : Node {
+  SavedTensor index;
+  Shape sizes;
+  int dim = 0;
+
+  const char* name() const override { return "GatherBackward"; }
+  TensorList apply(TensorList grads) override {
+    const DType compute = grads[0].dtype() == kFloat64 ? kFloat64 : kFloat32;
+    const Tensor out = zeros(sizes, {.dtype = compute, .device = grads[0].device()});
+    const Tensor dense = as_contiguous(cast_values(grads[0], compute));
+    if (dense.numel() > 0) detail::gather_backward_kernel(dense)(dense, dim, index.get(name()), out);
+    return {cast_values(out, grads[0].dtype())};
+  }
+  void release_saved() override { index.reset(); }
+};
+
+}  // namespace
+
+Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const {
+  LOCKSTEP_CHECK(this->dim() > 0, "[gather] expected a tensor with at least one dimension, found a scalar");
+  const int d = wrap_dim(dim, this->dim(), "gather");
+  const Tensor positions = detail::prepare_index(index, *this, "gather");
+  LOCKSTEP_CHECK(positions.dim() == this->dim(), "[gather] index shape {} and tensor shape {} differ in dimensions",
+                 to_string(positions.sizes()), to_string(sizes()));
+  for (int i = 0; i < this->dim(); ++i)
+    LOCKSTEP_CHECK(i == d || positions.sizes()[i] <= sizes()[i],
+                   "[gather] index shape {} is larger than tensor shape {} at dimension {}; only dimension {} may be",
+                   to_string(positions.sizes()), to_string(sizes()), i, d);
+  const Tensor out = empty(positions.sizes(), options_of(*this));
+  if (out.numel() > 0) detail::gather_kernel (*this)(*this, d, positions, out);
+  if (auto* node = record<GatherBackward>(out, {this})) {
+    node->index = SavedTensor(positions);
+    node->sizes = sizes();
+    node->dim = d;
+  }
+  return out;
+}
+
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+  return x.gather(dim, index);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// x.gather(dim, index): output[i][j][k] = x[i][index[i][j][k]][k] for dim = 1, and so on; the output has index's
+/// shape. Follows PyTorch: index (int64 or int32) has as many dimensions as x and is no larger than x in any but dim.
+/// Repeated positions add their gradients in index order. Throws Error naming position, value and range for a bad
+/// index.
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+
+}  // namespace lockstep

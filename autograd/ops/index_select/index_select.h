@@ -1,0 +1,13 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// x.index_select(dim, index): output[.., k, ..] = x[.., index[k], ..] along dim, as a copy; follows PyTorch.
+/// `index` is int64 or int32, with at most one dimension, on x's device; values lie in [0, x.size(dim)) and may repeat:
+/// their gradients are added in the order of k, so the result does not depend on the number of threads.
+/// Throws Error naming position, value and range for an index out of range.
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+#include "autograd/ops/squeeze/squeeze.h"
+
+namespace lockstep {
+
+// Memory laid out in any way can be viewed with dimensions of size 1 put in or left out, so view() serves.
+
+Tensor Tensor::squeeze() const {
+  Shape kept;
+  for (std::int64_t size : sizes())
+    if (size != 1) kept.push_back(size);
+  return view(kept);
+}
+
+Tensor Tensor::squeeze(std::int64_t dim) const {
+  const int d = wrap_dim(dim, this->dim(), "squeeze");
+  Shape kept = sizes();
+  if (!kept.empty() && kept[d] == 1) kept.erase(d);
+  return view(kept);
+}
+
+Tensor Tensor::unsqueeze(std::int64_t dim) const {
+  Shape widened = sizes();
+  widened.insert(wrap_dim(dim, this->dim() + 1, "unsqueeze"), 1);
+  return view(widened);
+}
+
+Tensor squeeze(const Tensor& x) {
+  return x.squeeze();
+}
+Tensor squeeze(const Tensor& x, std::int64_t dim) {
+  return x.squeeze(dim);
+}
+Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
+  return x.unsqueeze(dim);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+#include "autograd/ops/embedding/embedding.h"
+
+#include "core/thread_pool.h"
+#include "tests/support/view_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+class Embedding : public ::testing::TestWithParam<ViewCase> {};
+TEST_P(Embedding, ValuesAndGradients) {
+  check_view_case(GetParam());
+}
+
+const Tensor kRows = tensor<std::int64_t>({1, 2, 1, 0});
+const ViewCase kCases[] = {
+    {"Vector", {3, 2}, [](const Tensor& w) { return embedding(w, kRows); }, {4, 2}, {2, 3, 4, 5, 2, 3, 0, 1}, false},
+    {"Matrix",
+     {3, 1},
+     [](const Tensor& w) {
+       return embedding(w, kRows.as_strided({2, 2}, {1, 2}, 0));
+     },
+     {2, 2, 1},
+     {1, 1, 2, 0},
+     false},
+    {"Scalar", {3, 2}, [](const Tensor& w) { return embedding(w, kRows.as_strided({}, {}, 1)); }, {2}, {4, 5}, false},
+    {"Int32", {3, 2}, [](const Tensor& w) { return embedding(w, tensor<std::int32_t>({2})); }, {1, 2}, {4, 5}, false},
+    {"None",
+     {3, 2},
+     [](const Tensor& w) {
+       return embedding(w, zeros({0, 2}, {.dtype = kInt64}));
+     },
+     {0, 2, 2},
+     {},
+     false},
+};
+INSTANTIATE_TEST_SUITE_P(Ops, Embedding, ::testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+
+TEST(EmbeddingOp, PaddingRowGetsNoGradient) {
+  for (std::int64_t padding : {1, -2}) {
+    const Tensor weight = make_leaf({3, 2});
+    const Tensor out = embedding(weight, kRows, padding);
+    expect_close(out, embedding(weight, kRows), 0, 0);
+    out.backward(ones({4, 2}, {.dtype = kFloat64}));
+    EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{1, 1, 0, 0, 1, 1}));
+  }
+}
+
+TEST(EmbeddingOp, GradientBitsDoNotDependOnThreads) {
+  const Tensor weight = make_leaf({50, 24}, 1, kFloat32);
+  const Tensor index = cast_values(make_input({30, 100}, 2, kFloat64, 0, 50), kInt64);
+  const Tensor upstream = make_input({30, 100, 24}, 3, kFloat32);
+  std::vector<std::vector<double>> grads;
+  const int threads = num_threads();
+  for (int n : {1, 2, 3}) {
+    set_num_threads(n);
+    weight.set_grad({});
+    embedding(weight, index).backward(upstream);
+    grads.push_back(weight.grad().to_vector<double>());
+  }
+  set_num_threads(threads);
+  EXPECT_EQ(grads[0], grads[1]);
+  EXPECT_EQ(grads[0], grads[2]);
+}
+
+TEST(EmbeddingOp, Errors) {
+  const Tensor weight = zeros({3, 2});
+  EXPECT_EQ(error_of([&] {
+              embedding(weight, tensor<std::int64_t>({0, 1, 7}));
+            }),
+            "[embedding] index 7 at position 2 is out of range; expected a value in [0, 3)");
+  EXPECT_EQ(error_of([&] { embedding(weight, zeros({2})); }),
+            "[embedding] expected an int64 or int32 index, found float32; convert it with to(kInt64)");
+  EXPECT_EQ(error_of([&] { embedding(zeros({3}), kRows); }),
+            "[embedding] expected a weight of shape [rows, width], found [3]");
+  EXPECT_EQ(error_of([&] { embedding(weight, kRows, 3); }),
+            "[embedding] padding_idx 3 is out of range; expected -3 to 2 for 3 rows");
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,123 @@
+#include "autograd/ops/gather/gather.h"
+
+#include "core/thread_pool.h"
+#include "tests/support/view_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+class Gather : public ::testing::TestWithParam<ViewCase> {};
+TEST_P(Gather, ValuesAndGradients) {
+  check_view_case(GetParam());
+}
+
+Tensor at(std::initializer_list<std::int64_t> values, const Shape& sizes) {
+  return tensor<std::int64_t>(values).as_strided(sizes, contiguous_strides(sizes), 0);
+}
+
+const ViewCase kCases[] = {
+    {"Rows",
+     {3, 2},
+     [](const Tensor& x) {
+       return gather(x, 0, at({2, 0}, {1, 2}));
+     },
+     {1, 2},
+     {4, 1},
+     false},
+    {"Columns",
+     {2, 3},
+     [](const Tensor& x) {
+       return x.gather(1, at({0, 2}, {2, 1}));
+     },
+     {2, 1},
+     {0, 5},
+     false},
+    {"Longer",
+     {1, 2},
+     [](const Tensor& x) {
+       return x.gather(-1, at({1, 0, 1}, {1, 3}));
+     },
+     {1, 3},
+     {1, 0, 1},
+     false},
+    {"FewerRows",
+     {3, 2},
+     [](const Tensor& x) {
+       return x.gather(1, at({1, 1}, {1, 2}));
+     },
+     {1, 2},
+     {1, 1},
+     false},
+    {"Middle",
+     {2, 2, 2},
+     [](const Tensor& x) {
+       return x.gather(1, at({1, 0, 0, 1}, {2, 1, 2}));
+     },
+     {2, 1, 2},
+     {2, 1, 4, 7},
+     false},
+    {"Vector",
+     {3},
+     [](const Tensor& x) {
+       return x.gather(0, at({2, 2}, {2}));
+     },
+     {2},
+     {2, 2},
+     false},
+    {"None", {3}, [](const Tensor& x) { return x.gather(0, at({}, {0})); }, {0}, {}, false},
+};
+INSTANTIATE_TEST_SUITE_P(Ops, Gather, ::testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+
+TEST(GatherOp, GradientBitsDoNotDependOnThreads) {
+  const Tensor x = make_leaf({7, 11, 300}, 1, kFloat32);
+  const Tensor index = cast_values(make_input({7, 40, 300}, 2, kFloat64, 0, 11), kInt64);
+  const Tensor weight = make_input({7, 40, 300}, 3, kFloat32);
+  std::vector<std::vector<double>> grads;
+  const int threads = num_threads();
+  for (int n : {1, 2, 5}) {
+    set_num_threads(n);
+    x.set_grad({});
+    x.gather(1, index).backward(weight);
+    grads.push_back(x.grad().to_vector<double>());
+  }
+  set_num_threads(threads);
+  EXPECT_EQ(grads[0], grads[1]);
+  EXPECT_EQ(grads[0], grads[2]);
+
+  std::vector<float> expected(7 * 11 * 300, 0.0f);
+  const std::vector<std::int64_t> rows = index.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    expected[(i / (40 * 300) * 11 + static_cast<std::size_t>(rows[i])) * 300 + i % 300] += weight.data<float>()[i];
+  EXPECT_EQ(x.grad().to_vector<float>(), expected);
+}
+
+TEST(GatherOp, HalfGradientsAreSummedInFloat) {
+  const Tensor x = make_leaf({2}, 1, kFloat16);
+  x.gather(0, zeros({3000}, {.dtype = kInt64})).backward(ones({3000}, {.dtype = kFloat16}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{3000, 0}));
+}
+
+TEST(GatherOp, Errors) {
+  const Tensor x = zeros({2, 3});
+  EXPECT_EQ(error_of([&] {
+              x.gather(1, at({0, 1, 2, 3}, {2, 2}));
+            }),
+            "[gather] index 3 at position 3 is out of range; expected a value in [0, 3)");
+  EXPECT_EQ(error_of([&] {
+              x.gather(0, at({0, 1}, {2}));
+            }),
+            "[gather] index shape [2] and tensor shape [2, 3] differ in dimensions");
+  EXPECT_EQ(error_of([&] {
+              x.gather(1, at({0, 0, 0}, {3, 1}));
+            }),
+            "[gather] index shape [3, 1] is larger than tensor shape [2, 3] at dimension 0; only dimension 1 may be");
+  EXPECT_EQ(error_of([&] {
+              x.gather(0, zeros({1, 1}));
+            }),
+            "[gather] expected an int64 or int32 index, found float32; convert it with to(kInt64)");
+  EXPECT_EQ(error_of([&] { zeros({}).gather(0, zeros({}, {.dtype = kInt64})); }),
+            "[gather] expected a tensor with at least one dimension, found a scalar");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
