@@ -1,0 +1,55 @@
+#include "core/cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include "core/check.h"
+#include "core/cuda/check.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// Asked once: devices do not come and go under a running process.
+struct Devices {
+  int count = 0;
+  std::string why_none;
+
+  Devices() {
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaSuccess && count > 0) return;
+    count = 0;
+    cudaGetLastError();  // the failure is handled here, later calls should not meet it
+    if (status == cudaErrorInsufficientDriver)
+      why_none = "there is no CUDA driver, or it is older than the CUDA runtime of this build";
+    else if (status == cudaErrorNoDevice || status == cudaSuccess)
+      why_none = "no CUDA device was found";
+    else
+      why_none =
+          fmt::format("CUDA devices cannot be counted: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+  }
+};
+
+const Devices& devices() {
+  static const Devices instance;
+  return instance;
+}
+
+}  // namespace
+
+bool is_built() {
+  return true;
+}
+int device_count() {
+  return devices().count;
+}
+std::string why_unavailable() {
+  return devices().why_none;
+}
+
+std::string device_name(int index) {
+  require_device(index);
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return properties.name;
+}
+
+}  // namespace lockstep::cuda

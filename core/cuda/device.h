@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+namespace lockstep::cuda {
+
+/// True if this library was built with CUDA. The build runs on machines without a GPU or driver too.
+bool is_built();
+/// Number of CUDA devices; 0 in a CPU build, without a driver, or without a GPU. Never throws.
+int device_count();
+/// True if there is at least one device.
+bool is_available();
+/// Why device_count() is 0, as part of a sentence: "this build of lockstep has no CUDA"; empty if there is a device.
+std::string why_unavailable();
+/// The product's name, such as "NVIDIA H100 80GB HBM3". Throws Error, saying why, if there is no device `index`.
+std::string device_name(int index);
+/// Throws Error, saying why, unless 0 <= index < device_count().
+void require_device(int index);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,17 @@
+#include "core/check.h"
+#include "core/cuda/device.h"
+
+namespace lockstep::cuda {
+
+bool is_available() {
+  return device_count() > 0;
+}
+
+void require_device(int index) {
+  const int count = device_count();
+  LOCKSTEP_CHECK(count > 0, "device cuda:{} cannot be used: {}; use device cpu", index, why_unavailable());
+  LOCKSTEP_CHECK(index >= 0 && index < count, "device cuda:{} does not exist; this machine has cuda:0 to cuda:{}",
+                 index, count - 1);
+}
+
+}  // namespace lockstep::cuda
