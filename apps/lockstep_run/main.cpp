@@ -1,0 +1,102 @@
+// lockstep-run: starts the processes of a job on this machine. See distributed/launcher/launcher.h for what they find.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "distributed/launcher/launcher.h"
+
+namespace {
+
+constexpr int kUsage = 2;
+
+int wrong_usage(const std::string& message) {
+  fmt::print(stderr, "lockstep-run: {}; see lockstep-run --help\n", message);
+  return kUsage;
+}
+
+int parse_nproc(const std::string& text) {
+  if (text == "auto") return lockstep::launcher::default_nproc();
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw lockstep::launcher::UsageError(fmt::format("--nproc-per-node is '{}'; expected a number or auto", text));
+  return value;
+}
+
+int run(int argc, char** argv) {
+  // Everything after the first "--" belongs to the program.
+  char** const separator =
+      std::find_if(argv + 1, argv + argc, [](const char* text) { return text == std::string("--"); });
+  const std::vector<std::string> command(separator == argv + argc ? separator : separator + 1, argv + argc);
+
+  lockstep::launcher::Options options;
+  std::string nproc = "auto";
+  int min_nproc = 0;
+  CLI::App app{
+      "Starts the processes of a job on this machine, joins their output and ends them together.\n"
+      "  lockstep-run --nproc-per-node 2 -- ./mnist_train --mode ddp\n"
+      "With several machines, run it once on each, with the same --nnodes, --master-addr, --master-port and\n"
+      "LOCKSTEP_TOKEN, and each its own --node-rank.",
+      "lockstep-run"};
+  app.add_option("--nproc-per-node", nproc, "workers on this machine, or auto: one for each GPU, else for each core")
+      ->type_name("N|auto")
+      ->capture_default_str();
+  app.add_option("--nnodes", options.nnodes, "machines of the job")->type_name("M")->capture_default_str();
+  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")->type_name("R");
+  app.add_option("--master-addr", options.master_addr, "address of machine 0, for --nnodes > 1")
+      ->type_name("A")
+      ->capture_default_str();
+  app.add_option("--master-port", options.master_port, "port of machine 0, for --nnodes > 1")
+      ->type_name("P")
+      ->capture_default_str();
+  app.add_option("--max-restarts", options.max_restarts, "how often all workers are started again after a failure")
+      ->type_name("K");
+  app.add_option("--min-nproc", min_nproc, "go on with fewer workers after a failure (not in this version)")
+      ->type_name("m");
+  app.add_option("--log-dir", options.log_dir, "also write each worker's output to DIR/rank<R>.out and DIR/rank<R>.err")
+      ->type_name("DIR");
+  try {
+    app.parse(static_cast<int>(separator - argv), argv);
+  } catch (const CLI::CallForHelp&) {
+    std::string help = app.help();
+    const std::string usage = "[OPTIONS]";
+    help.insert(help.find(usage) + usage.size(), " -- PROGRAM [ARGUMENTS...]");
+    fmt::print("{}", help);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    std::string message = error.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    return wrong_usage(message);
+  }
+  if (app.count("--min-nproc")) {
+    fmt::print(stderr,
+               "lockstep-run: --min-nproc is not available in this version; leave it out, or use --max-restarts\n");
+    return kUsage;
+  }
+  if (separator == argv + argc) return wrong_usage("put -- before the program to start");
+  if (command.empty()) return wrong_usage("there is no program after --");
+  try {
+    options.nproc_per_node = parse_nproc(nproc);
+    return lockstep::launcher::run(options, command);
+  } catch (const lockstep::launcher::UsageError& error) {
+    return wrong_usage(error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep-run: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,160 @@
+#include "distributed/launcher/group.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "core/check.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A signal wakes the loop; this is only how long a missed one, or `stop`, may go unnoticed.
+constexpr std::chrono::milliseconds kPollInterval{200};
+// Processes that left their worker's process group can hold its output open; they are not waited for longer than this.
+constexpr std::chrono::milliseconds kDrainTime{1000};
+
+class Group {
+ public:
+  Group(std::chrono::milliseconds kill_after, SignalPipe& signals, OrphanGuard& guard,
+        const std::function<std::string()>& stop)
+      : kill_after_(kill_after), signals_(signals), guard_(guard), stop_(stop) {}
+
+  ~Group() {
+    for (Worker& worker : workers_) {
+      if (!worker.alive()) continue;
+      worker.signal(SIGKILL);
+      reap(worker);
+    }
+  }
+
+  void start(const std::vector<WorkerSpec>& specs) {
+    workers_.reserve(specs.size());
+    for (const WorkerSpec& spec : specs) {
+      workers_.emplace_back(spec);
+      guard_.add(workers_.back().pid());
+    }
+  }
+
+  GroupResult wait() {
+    while (any_alive()) {
+      poll_once(kPollInterval);
+      handle_signals();
+      reap_ended();
+      if (!ending_ && stop_) {
+        result_.stopped_from_outside = stop_();
+        if (!result_.stopped_from_outside.empty()) end_workers(SIGTERM);
+      }
+      if (ending_ && Clock::now() >= kill_at_) signal_all(SIGKILL);
+    }
+    const auto deadline = Clock::now() + kDrainTime;
+    while (any_open() && Clock::now() < deadline) poll_once(kPollInterval);
+    for (Worker& worker : workers_) {
+      worker.out().finish();
+      worker.err().finish();
+      if (result_.failure && result_.failure->rank == worker.rank())
+        result_.failure->last_lines = worker.err().last_lines();
+    }
+    result_.all_succeeded =
+        std::none_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ending()->failed(); });
+    return result_;
+  }
+
+ private:
+  bool any_alive() const {
+    return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.alive(); });
+  }
+  bool any_open() {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](Worker& worker) { return worker.out().fd() >= 0 || worker.err().fd() >= 0; });
+  }
+
+  void poll_once(std::chrono::milliseconds longest) {
+    std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
+    std::vector<Stream*> streams{nullptr};
+    for (Worker& worker : workers_)
+      for (Stream* stream : {&worker.out(), &worker.err()}) {
+        if (stream->fd() < 0) continue;
+        fds.push_back({stream->fd(), POLLIN, 0});
+        streams.push_back(stream);
+      }
+    if (ending_)
+      longest = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now()),
+                           std::chrono::milliseconds(1), longest);
+    if (::poll(fds.data(), fds.size(), static_cast<int>(longest.count())) <= 0) return;
+    for (std::size_t i = 1; i < fds.size(); ++i)
+      if (fds[i].revents) streams[i]->pump();
+  }
+
+  void handle_signals() {
+    for (const int signal : signals_.take()) {
+      if (signal == SIGCHLD) continue;
+      if (result_.interrupted_by) {
+        signal_all(SIGKILL);
+      } else {
+        result_.interrupted_by = signal;
+        end_workers(signal);
+      }
+    }
+  }
+
+  void reap_ended() {
+    // Several may have ended since the last look, and the kernel does not say in which order. One that died by a signal
+    // is rather the cause; one that returned an error may have done so because its peer was gone.
+    Worker* first = nullptr;
+    for (Worker& worker : workers_) {
+      if (!worker.has_ended()) continue;
+      reap(worker);
+      if (worker.ending()->failed() && (!first || (!first->ending()->signal && worker.ending()->signal)))
+        first = &worker;
+    }
+    if (!first || ending_) return;
+    result_.failure = Failure{first->rank(),
+                              first->pid(),
+                              *first->ending(),
+                              std::chrono::duration<double>(Clock::now() - started_).count(),
+                              {}};
+    end_workers(SIGTERM);
+  }
+
+  void reap(Worker& worker) {
+    worker.signal(SIGKILL);  // what it started and left behind; its own number is safe until it is reaped
+    guard_.remove(worker.pid());
+    worker.reap();
+  }
+
+  void end_workers(int signal) {
+    signal_all(signal);
+    if (ending_) return;
+    ending_ = true;
+    kill_at_ = Clock::now() + kill_after_;
+  }
+
+  void signal_all(int signal) {
+    for (Worker& worker : workers_) worker.signal(signal);
+  }
+
+  std::chrono::milliseconds kill_after_;
+  SignalPipe& signals_;
+  OrphanGuard& guard_;
+  const std::function<std::string()>& stop_;
+  std::vector<Worker> workers_;
+  Clock::time_point started_ = Clock::now();
+  bool ending_ = false;
+  Clock::time_point kill_at_{};
+  GroupResult result_;
+};
+
+}  // namespace
+
+GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
+                      OrphanGuard& guard, const std::function<std::string()>& stop) {
+  Group group(kill_after, signals, guard, stop);
+  group.start(specs);
+  return group.wait();
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distributed/launcher/launcher.h"
+#include "distributed/launcher/orphan_guard.h"
+#include "distributed/launcher/signals.h"
+#include "distributed/launcher/worker.h"
+
+namespace lockstep::launcher {
+
+/// The worker that failed first.
+struct Failure {
+  int rank = 0;
+  pid_t pid = 0;
+  Ending ending;
+  double seconds = 0;                  ///< since the group was started
+  std::deque<std::string> last_lines;  ///< of its stderr
+};
+
+/// How a group of workers ended.
+struct GroupResult {
+  std::optional<Failure> failure;
+  int interrupted_by = 0;  ///< the signal that this process was sent
+  bool all_succeeded = false;
+  std::string stopped_from_outside;  ///< why `stop` asked for the end
+};
+
+/// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
+/// returns a reason the workers are told to end. Throws Error, with no worker left, if one cannot be started.
+GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
+                      OrphanGuard& guard, const std::function<std::string()>& stop);
+
+}  // namespace lockstep::launcher

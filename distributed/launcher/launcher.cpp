@@ -1,0 +1,251 @@
+#include "distributed/launcher/launcher.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "core/check.h"
+#include "core/cuda/device.h"
+#include "distributed/launcher/agent.h"
+#include "distributed/launcher/environment.h"
+#include "distributed/launcher/group.h"
+#include "distributed/launcher/limits.h"
+#include "distributed/store/prefix_store.h"
+#include "distributed/store/tcp_store.h"
+#include "distributed/store/tcp_store_server.h"
+#include "distributed/store/wire.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using distributed::StorePtr;
+using distributed::TCPStore;
+using distributed::TCPStoreServer;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectTry{1000};
+constexpr milliseconds kAgentTimeout{10'000};
+constexpr std::size_t kMinTokenLength = 16;
+
+void validate(const Options& options, const std::vector<std::string>& command) {
+  const auto require = [](bool ok, const std::string& message) {
+    if (!ok) throw UsageError(message);
+  };
+  require(!command.empty(), "no program to start was given");
+  require(options.nproc_per_node >= 1 && options.nproc_per_node <= kMaxWorkers,
+          fmt::format("the number of workers on a node is {}; expected 1 to {}", options.nproc_per_node, kMaxWorkers));
+  require(options.nnodes >= 1 && options.nnodes <= kMaxNodes,
+          fmt::format("the number of nodes is {}; expected 1 to {}", options.nnodes, kMaxNodes));
+  require(options.node_rank >= 0 && options.node_rank < options.nnodes,
+          fmt::format("the node rank is {}; expected 0 to {}, one less than the number of nodes", options.node_rank,
+                      options.nnodes - 1));
+  require(options.max_restarts >= 0,
+          fmt::format("the number of restarts is {}; expected 0 or more", options.max_restarts));
+  require(options.kill_after.count() > 0, "the time between asking workers to end and killing them must be positive");
+  if (options.nnodes == 1) return;
+  require(!options.master_addr.empty(), "a job on several nodes needs the address of node 0 (--master-addr)");
+  require(options.master_port >= 1 && options.master_port <= 65535,
+          fmt::format("the port of node 0 is {}; expected 1 to 65535", options.master_port));
+}
+
+std::string job_token(const Options& options) {
+  if (options.nnodes == 1) return distributed::make_token();
+  const char* token = std::getenv("LOCKSTEP_TOKEN");
+  if (!token || std::string(token).size() < kMinTokenLength)
+    throw UsageError(fmt::format(
+        "a job on several nodes needs a shared secret: {}; set the same random text of at least {} characters "
+        "on every node, for example from `openssl rand -hex 32`",
+        token ? "LOCKSTEP_TOKEN is too short" : "LOCKSTEP_TOKEN is not set", kMinTokenLength));
+  return token;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+std::unique_ptr<TCPStoreServer> serve_store(const Options& options, const std::string& token) {
+  if (options.node_rank != 0) return nullptr;
+  distributed::TCPStoreServerOptions server;
+  server.token = token;
+  if (options.nnodes > 1) {
+    server.port = static_cast<std::uint16_t>(options.master_port);
+    if (!is_loopback(options.master_addr)) server.bind_address = "0.0.0.0";
+  }
+  return std::make_unique<TCPStoreServer>(server);
+}
+
+// In short tries, so that a signal ends the wait for node 0.
+StorePtr connect_to_node0(const Options& options, const std::string& token, SignalPipe& signals) {
+  const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
+  while (true) {
+    throw_if_interrupted(signals);
+    try {
+      auto store = std::make_shared<TCPStore>(distributed::TCPStoreOptions{
+          options.master_addr, static_cast<std::uint16_t>(options.master_port), token, kConnectTry});
+      store->set_timeout(kAgentTimeout);
+      return std::make_shared<distributed::PrefixStore>("launcher", store);
+    } catch (const TimeoutError&) {
+      if (std::chrono::steady_clock::now() < deadline) continue;
+      throw TimeoutError(fmt::format(
+          "node 0's launcher was not reached at {}:{} within {:.0f} s; start it there, and "
+          "check address, port and firewall",
+          options.master_addr, options.master_port, std::chrono::duration<double>(options.join_timeout).count()));
+    }
+  }
+}
+
+class Launcher {
+ public:
+  Launcher(const Options& options, const std::vector<std::string>& command)
+      : options_(options), command_(command), program_(find_program(command.front())), token_(job_token(options)) {}
+
+  int run() {
+    make_log_dir();
+    try {
+      server_ = serve_store(options_, token_);
+      if (options_.nnodes > 1) agent_.emplace(connect_to_node0(options_, token_, signals_), options_, signals_);
+      const int status = run_generations();
+      if (agent_) agent_->leave();
+      return status;
+    } catch (const Interrupted& interrupted) {
+      return interrupted_by(interrupted.signal);
+    }
+  }
+
+ private:
+  int run_generations() {
+    for (int generation = 0;; ++generation) {
+      const GroupResult result = run_group(specs(generation), options_.kill_after, signals_, guard_,
+                                           [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+      std::optional<SharedFailure> failure = outcome(result);
+      if (agent_) failure = failure ? agent_->agree(*failure) : agent_->finish();
+      if (!failure) return 0;
+      const bool told = failure->node == options_.node_rank && (result.failure || result.interrupted_by);
+      if (!told) say(failure->text);
+      if (result.interrupted_by) return interrupted_by(result.interrupted_by);
+      if (generation >= options_.max_restarts) return failure->exit_status;
+      say(fmt::format("starting all {} workers again (restart {} of {})", world_size(), generation + 1,
+                      options_.max_restarts));
+      if (agent_) agent_->next_generation();
+    }
+  }
+
+  // What happened on this node, reported; none if its workers have all succeeded.
+  std::optional<SharedFailure> outcome(const GroupResult& result) {
+    if (result.failure) {
+      const std::string text = report(*result.failure);
+      return SharedFailure{options_.node_rank, result.failure->ending.exit_status, text};
+    }
+    if (result.interrupted_by && !result.all_succeeded)
+      return SharedFailure{
+          options_.node_rank, 128 + result.interrupted_by,
+          fmt::format("node {} was ended by {}", options_.node_rank, signal_name(result.interrupted_by))};
+    if (!result.stopped_from_outside.empty()) return SharedFailure{options_.node_rank, 1, result.stopped_from_outside};
+    return std::nullopt;
+  }
+
+  std::string report(const Failure& failure) const {
+    const std::string how = failure.ending.signal ? fmt::format("was killed by signal {} ({})", failure.ending.signal,
+                                                                signal_name(failure.ending.signal))
+                                                  : fmt::format("exited with status {}", failure.ending.exit_status);
+    const std::string text = fmt::format("rank {} (pid {}) failed first: it {} after {:.2f} s", failure.rank,
+                                         failure.pid, how, failure.seconds);
+    if (failure.last_lines.empty()) {
+      say(text + "; it wrote nothing to stderr");
+      return text;
+    }
+    say(text + "; its last lines on stderr:");
+    for (const std::string& line : failure.last_lines) say("  | " + line);
+    return text + ": " + failure.last_lines.back();
+  }
+
+  int interrupted_by(int signal) const {
+    say(fmt::format("ended by {}", signal_name(signal)));
+    return 128 + signal;
+  }
+
+  std::vector<WorkerSpec> specs(int generation) const {
+    const Environment base = current_environment();
+    std::vector<WorkerSpec> specs;
+    for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
+      Placement placement;
+      placement.rank = options_.node_rank * options_.nproc_per_node + local_rank;
+      placement.world_size = world_size();
+      placement.local_rank = local_rank;
+      placement.local_world_size = options_.nproc_per_node;
+      placement.master_addr = options_.nnodes > 1 ? options_.master_addr : "127.0.0.1";
+      placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
+      placement.token = token_;
+      placement.restart_count = generation;
+
+      WorkerSpec spec;
+      spec.program = program_;
+      spec.arguments = command_;
+      spec.environment = to_strings(worker_environment(base, placement));
+      spec.rank = placement.rank;
+      const bool plain = options_.output == Output::rank0_plain && placement.rank == 0;
+      spec.inherit_stdout = plain && options_.log_dir.empty();
+      if (!plain) spec.prefix = fmt::format("[{}] ", placement.rank);
+      if (!options_.log_dir.empty()) {
+        spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, placement.rank);
+        spec.stderr_log = fmt::format("{}/rank{}.err", options_.log_dir, placement.rank);
+        spec.truncate_logs = generation == 0;
+      }
+      specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+
+  void make_log_dir() const {
+    if (options_.log_dir.empty()) return;
+    std::error_code error;
+    std::filesystem::create_directories(options_.log_dir, error);
+    LOCKSTEP_CHECK(!error && std::filesystem::is_directory(options_.log_dir), "log folder '{}' cannot be made: {}",
+                   options_.log_dir, error.message());
+  }
+
+  int world_size() const { return options_.nnodes * options_.nproc_per_node; }
+
+  void say(const std::string& message) const {
+    const std::string line = options_.name + ": " + message + "\n";
+    write_all(STDERR_FILENO, line.data(), line.size());
+  }
+
+  const Options& options_;
+  const std::vector<std::string>& command_;
+  std::string program_;
+  std::string token_;
+  OrphanGuard guard_;  // before any thread of ours exists
+  SignalPipe signals_;
+  std::unique_ptr<TCPStoreServer> server_;
+  std::optional<Agent> agent_;
+};
+
+}  // namespace
+
+int run(const Options& options, const std::vector<std::string>& command) {
+  validate(options, command);
+  std::fflush(nullptr);  // what this process has printed comes before what the workers print
+  return Launcher(options, command).run();
+}
+
+int run_local(const Options& options, const std::vector<std::string>& arguments) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  LOCKSTEP_CHECK(!error, "this program's own file was not found through /proc/self/exe: {}", error.message());
+  std::vector<std::string> command{self.string()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run(options, command);
+}
+
+int default_nproc() {
+  const int devices = cuda::device_count();
+  return devices > 0 ? devices : usable_cores();
+}
+
+}  // namespace lockstep::launcher

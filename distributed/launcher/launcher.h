@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep::launcher {
+
+/// A wrong option or a missing environment variable: the caller's command line has to change.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// How the workers' output reaches the launcher's own stdout and stderr.
+enum class Output {
+  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
+  prefixed,
+  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
+  /// unchanged; the other ranks' lines are prefixed.
+  rank0_plain,
+};
+
+struct Options {
+  /// Workers on this node.
+  int nproc_per_node = 1;
+  /// Machines of the job, and the number of this one. With several, one launcher runs on each.
+  int nnodes = 1;
+  int node_rank = 0;
+  /// Where node 0's launcher serves the job's store. Used with several nodes only; a job on one node serves on
+  /// loopback, on a port that the system picks.
+  std::string master_addr = "127.0.0.1";
+  int master_port = 29500;
+  /// How often the whole group is started again after a worker has failed.
+  int max_restarts = 0;
+  /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
+  std::string log_dir;
+  Output output = Output::prefixed;
+  /// Name in front of the launcher's own messages.
+  std::string name = "lockstep-run";
+  /// Time between asking the workers to end and SIGKILL.
+  std::chrono::milliseconds kill_after{5000};
+  /// How long the launchers of several nodes wait for each other at start, and how long one may stay silent later.
+  std::chrono::milliseconds join_timeout{60000};
+  std::chrono::milliseconds silence_timeout{30000};
+};
+
+/// Runs `command` (program, arguments) as `options.nproc_per_node` worker processes, waits for all of them, and returns
+/// the exit status for this process: 0 if all succeeded, else that of the worker that failed first in time (128 + N if
+/// signal N ended it).
+///
+/// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
+/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT and, unless it or
+/// OMP_NUM_THREADS is set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
+/// own process group.
+///
+/// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
+/// stderr are reported. SIGINT, SIGTERM and SIGHUP are forwarded, and a second one kills at once. Nothing that a worker
+/// started in its process group outlives it, not even if this process dies by SIGKILL.
+///
+/// With several nodes the token is taken from LOCKSTEP_TOKEN (the same on all), and a failure on one node ends the
+/// workers of all.
+///
+/// Not thread-safe: one call at a time in a process, from a thread that lives until it returns (see Note [No orphans]);
+/// the handlers of the forwarded signals and of SIGCHLD are replaced meanwhile. Throws UsageError for options that do
+/// not fit, Error if a worker or the store cannot be started.
+int run(const Options& options, const std::vector<std::string>& command);
+
+/// run() with copies of this very program: `arguments` are main's without argv[0].
+int run_local(const Options& options, const std::vector<std::string>& arguments);
+
+/// What "auto" workers on this node means: one for each CUDA device, else one for each core this process may run on.
+int default_nproc();
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,58 @@
+#include "distributed/launcher/output.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/check.h"
+#include "distributed/launcher/limits.h"
+
+namespace lockstep::launcher {
+
+void Stream::pump() {
+  char buffer[16384];
+  const ssize_t count = ::read(source_.get(), buffer, sizeof buffer);
+  if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (count <= 0) {
+    finish();
+    return;
+  }
+  if (copy_) write_all(copy_.get(), buffer, static_cast<std::size_t>(count));
+  std::string_view rest(buffer, static_cast<std::size_t>(count));
+  while (!rest.empty()) {
+    const auto end = rest.find('\n');
+    partial_ += rest.substr(0, end);
+    if (end != std::string_view::npos || partial_.size() >= kMaxLineBytes) {
+      emit(partial_);
+      partial_.clear();
+    }
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+}
+
+void Stream::finish() {
+  if (!partial_.empty()) emit(partial_);
+  partial_.clear();
+  source_.reset();
+}
+
+void Stream::emit(std::string_view line) {
+  std::string text = prefix_;
+  text += line;
+  text += '\n';
+  write_all(target_, text.data(), text.size());
+  if (!keep_lines_) return;
+  last_lines_.emplace_back(line);
+  if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
+}
+
+UniqueFd open_log(const std::string& path, bool truncate) {
+  if (path.empty()) return UniqueFd();
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0);
+  const int fd = ::open(path.c_str(), flags, 0644);
+  LOCKSTEP_CHECK(fd >= 0, "log file '{}' cannot be written: {}", path, std::strerror(errno));
+  return UniqueFd(fd);
+}
+
+}  // namespace lockstep::launcher

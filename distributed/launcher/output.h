@@ -1,0 +1,46 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "distributed/launcher/unique_fd.h"
+
+namespace lockstep::launcher {
+
+/// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to a file descriptor, with
+/// a prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
+/// lines.
+class Stream {
+ public:
+  Stream(UniqueFd source, int target, std::string prefix, UniqueFd copy, bool keep_lines)
+      : source_(std::move(source)),
+        target_(target),
+        prefix_(std::move(prefix)),
+        copy_(std::move(copy)),
+        keep_lines_(keep_lines) {}
+
+  /// -1 once the stream has ended.
+  int fd() const { return source_.get(); }
+  /// Passes on what can be read now without waiting. Call when fd() is readable.
+  void pump();
+  /// Passes on what is left of an unfinished line and closes the source.
+  void finish();
+  const std::deque<std::string>& last_lines() const { return last_lines_; }
+
+ private:
+  void emit(std::string_view line);
+
+  UniqueFd source_;
+  int target_;
+  std::string prefix_;
+  UniqueFd copy_;
+  bool keep_lines_;
+  std::string partial_;
+  std::deque<std::string> last_lines_;
+};
+
+/// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
+UniqueFd open_log(const std::string& path, bool truncate);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <csignal>
+#include <vector>
+
+#include "distributed/launcher/unique_fd.h"
+
+namespace lockstep::launcher {
+
+/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD arrive as bytes in a pipe, which poll() can watch. One at a time
+/// in a process. SIGHUP stays ignored if it was (nohup). The destructor puts the previous handlers back.
+class SignalPipe {
+ public:
+  SignalPipe();
+  ~SignalPipe();
+  SignalPipe(const SignalPipe&) = delete;
+  SignalPipe& operator=(const SignalPipe&) = delete;
+
+  /// Readable when a signal has come.
+  int fd() const { return pipe_.read.get(); }
+  /// The signals that came since the last call, in order of arrival.
+  std::vector<int> take();
+
+ private:
+  static constexpr std::array<int, 4> kSignals{SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  Pipe pipe_;
+  std::array<struct sigaction, kSignals.size()> previous_{};
+};
+
+/// "SIGTERM"; "a signal" for one without a well-known name.
+const char* signal_name(int signal);
+
+}  // namespace lockstep::launcher

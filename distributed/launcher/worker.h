@@ -1,0 +1,63 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distributed/launcher/output.h"
+
+namespace lockstep::launcher {
+
+/// What to start, and where its output goes.
+struct WorkerSpec {
+  std::string program;                 ///< a file; see find_program()
+  std::vector<std::string> arguments;  ///< argv, argv[0] included
+  std::vector<std::string> environment;
+  int rank = 0;
+  bool inherit_stdout = false;
+  std::string prefix;
+  std::string stdout_log;  ///< empty: none
+  std::string stderr_log;
+  bool truncate_logs = true;
+};
+
+/// How a worker ended.
+struct Ending {
+  int exit_status = 0;  ///< 128 + N for signal N
+  int signal = 0;
+  bool failed() const { return exit_status != 0; }
+};
+
+/// One worker process, leader of its own process group.
+class Worker {
+ public:
+  /// Starts it. Throws Error if the program cannot be executed.
+  explicit Worker(const WorkerSpec& spec);
+  Worker(Worker&&) = default;
+
+  int rank() const { return rank_; }
+  pid_t pid() const { return pid_; }
+  bool alive() const { return !ending_; }
+  const std::optional<Ending>& ending() const { return ending_; }
+  Stream& out() { return out_; }
+  Stream& err() { return err_; }
+
+  /// True if the process has ended and waits to be reaped.
+  bool has_ended() const;
+  /// Waits for it to end.
+  void reap();
+  /// To the whole process group. Nothing happens once it was reaped.
+  void signal(int signal);
+
+ private:
+  int rank_;
+  pid_t pid_;
+  std::optional<Ending> ending_;
+  Stream out_;
+  Stream err_;
+};
+
+}  // namespace lockstep::launcher
