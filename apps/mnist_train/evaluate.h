@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "data/dataset.h"
+#include "distributed/process_group/process_group.h"
+#include "nn/module.h"
+
+namespace lockstep::apps {
+
+struct Evaluation {
+  double accuracy = 0.0;
+  double loss = 0.0;
+};
+
+/// Accuracy and mean loss over the whole set. With a group, the ranks share the samples, each of which is counted
+/// exactly once, and all get the result. Leaves the module in training mode.
+Evaluation evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset,
+                    distributed::ProcessGroup* group);
+
+}  // namespace lockstep::apps

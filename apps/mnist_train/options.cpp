@@ -1,0 +1,155 @@
+#include "apps/mnist_train/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "apps/support/cli.h"
+#include "core/check.h"
+
+namespace lockstep::apps {
+namespace {
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw UsageError(message);
+}
+
+std::vector<Device> parse_devices(const std::string& text) {
+  std::vector<Device> devices;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    char* rest = nullptr;
+    const long index = std::strtol(item.c_str(), &rest, 10);
+    require(!item.empty() && *rest == '\0' && index >= 0 && index < 1024,
+            fmt::format("--devices '{}' is not understood; expected indices such as 0,1", text));
+    devices.emplace_back(kCPU, static_cast<int>(index));
+    begin = end + 1;
+  }
+  return devices;
+}
+
+void refuse_what_is_missing(const TrainOptions& options, std::optional<std::int64_t> lockstep,
+                            const std::string& tensorboard) {
+  if (options.device == "cuda")
+    throw_not_available("--device cuda", "version", "training on GPUs is not part of it; use --device cpu");
+  if (options.backend == "nccl" || options.backend == "mpi")
+    throw_not_available("--backend " + options.backend, "version", "use --backend gloo");
+  if (lockstep) {
+    const std::int64_t v = *lockstep;
+    require(v > 0 && (v & (v - 1)) == 0,
+            fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
+    throw_not_available("--lockstep", "version", "train without it");
+  }
+  if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
+}
+
+void check(const TrainOptions& options) {
+  require(options.batch_size >= 1, fmt::format("--batch-size {} is not positive", options.batch_size));
+  require(options.epochs >= 1, fmt::format("--epochs {} is not positive", options.epochs));
+  require(options.max_steps >= 0, fmt::format("--max-steps {} is negative", options.max_steps));
+  require(options.timeout_s > 0 && options.timeout_s <= 86400,
+          fmt::format("--timeout {} is out of range; expected seconds, above 0 and at most 86400", options.timeout_s));
+  require(options.nproc >= 0 && options.nproc <= 1024, fmt::format("--nproc {} is out of range", options.nproc));
+  require(options.threads >= 0 && options.threads <= 1024,
+          fmt::format("--threads {} is out of range; expected 1 to 1024", options.threads));
+  require(std::isfinite(options.learning_rate()) && options.learning_rate() >= 0,
+          fmt::format("--lr {} is not a learning rate", options.learning_rate()));
+  require(options.momentum >= 0 && options.momentum < 1,
+          fmt::format("--momentum {} is out of range; expected 0 <= momentum < 1", options.momentum));
+  require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
+  require(options.checkpoint_every == 0 || !options.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
+  require(options.nproc == 0 || options.mode == Mode::ddp, "--nproc belongs to --mode ddp");
+  require(options.mode == Mode::ddp || !started_by_launcher(),
+          "this process was started by a launcher as one of several, which only --mode ddp can use");
+}
+
+}  // namespace
+
+double TrainOptions::learning_rate() const {
+  return lr.value_or(optimizer == "sgd" ? 0.05 : 0.001);
+}
+
+bool TrainOptions::shows_progress_bar() const {
+  return !no_progress && isatty(STDOUT_FILENO) != 0;
+}
+
+bool started_by_launcher() {
+  for (const char* variable : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}) {
+    const char* text = std::getenv(variable);
+    if (text && std::atoi(text) > 1) return true;
+  }
+  return std::getenv("LOCKSTEP_STORE_HOSTED") != nullptr;
+}
+
+std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
+  TrainOptions options;
+  CLI::App app{"Trains a small network on MNIST, on one device, several devices, or several processes.", "mnist_train"};
+  std::string mode;
+  std::string devices;
+  std::optional<std::int64_t> lockstep;
+  std::string tensorboard;
+  bool version = false;
+
+  app.add_flag("--version", version, "Print the version");
+  app.add_option("--mode", mode,
+                 "single, dp (several devices) or ddp (several processes); default: ddp under a launcher")
+      ->check(CLI::IsMember({"single", "dp", "ddp"}));
+  app.add_option("--device", options.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--nproc", options.nproc, "ddp without a launcher: start this many local processes");
+  app.add_option("--devices", devices, "dp: device indices, such as 0,1");
+  app.add_option("--backend", options.backend, "auto, gloo, nccl or mpi")
+      ->check(CLI::IsMember({"auto", "gloo", "nccl", "mpi"}));
+  app.add_option("--init-method", options.init_method, "env://, tcp://HOST:PORT or file:///PATH");
+  app.add_option("--timeout", options.timeout_s, "Deadline in seconds of the meeting and of each collective");
+  app.add_option("--dataset", options.dataset, "mnist or fashion-mnist")
+      ->check(CLI::IsMember({"mnist", "fashion-mnist"}));
+  app.add_option("--data-dir", options.data_dir,
+                 "Folder of the data set; default: LOCKSTEP_DATA, then the usual places");
+  app.add_option("--model", options.model, "lenet, cnn or mlp")->check(CLI::IsMember({"lenet", "cnn", "mlp"}));
+  app.add_option("--epochs", options.epochs, "Passes over the training set");
+  app.add_option("--max-steps", options.max_steps, "Stop after this many steps");
+  app.add_option("--batch-size", options.batch_size, "Samples a step, over all devices and processes together");
+  app.add_option("--optimizer", options.optimizer, "sgd, adam or adamw")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
+  app.add_option("--lr", options.lr, "Learning rate; default 0.05 for sgd, 0.001 for adam and adamw");
+  app.add_option("--momentum", options.momentum, "Momentum of sgd");
+  app.add_option("--schedule", options.schedule, "constant, cosine or one-cycle")
+      ->check(CLI::IsMember({"constant", "cosine", "one-cycle"}));
+  app.add_option("--seed", options.seed, "Seed of weights, data order and dropout");
+  app.add_option("--threads", options.threads, "Threads of each process");
+  app.add_option("--lockstep", lockstep, "Logical shards: the same bits on any number of workers");
+  app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
+  app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
+  app.add_option("--resume", options.resume, "Training checkpoint to go on from");
+  app.add_option("--save", options.save, "Write the weights as safetensors at the end");
+  app.add_option("--metrics", options.metrics, "Write a JSON line for each step");
+  app.add_option("--trace", options.trace, "ddp: write a Chrome trace of gradients and all-reduces");
+  app.add_option("--tensorboard", tensorboard, "Folder for TensorBoard event files");
+  app.add_flag("--no-progress", options.no_progress, "Print plain lines even on a terminal");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(fmt::format("{}; see --help", error.what()));
+  }
+  if (version) {
+    std::fputs("mnist_train " LOCKSTEP_VERSION "\n", stdout);
+    return std::nullopt;
+  }
+  if (mode.empty()) mode = started_by_launcher() || options.nproc > 0 ? "ddp" : devices.empty() ? "single" : "dp";
+  options.mode = mode == "single" ? Mode::single : mode == "dp" ? Mode::dp : Mode::ddp;
+  require(devices.empty() || options.mode == Mode::dp, "--devices belongs to --mode dp");
+  if (!devices.empty()) options.devices = parse_devices(devices);
+  check(options);
+  refuse_what_is_missing(options, lockstep, tensorboard);
+  return options;
+}
+
+}  // namespace lockstep::apps

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+
+namespace lockstep::apps {
+
+enum class Mode { single, dp, ddp };
+
+/// The command line of mnist_train, checked.
+struct TrainOptions {
+  Mode mode = Mode::single;
+  std::string device = "auto";
+  int nproc = 0;  ///< local processes to start; 0: not given
+  std::vector<Device> devices = {Device(kCPU, 0), Device(kCPU, 1)};
+  std::string backend = "auto";
+  std::string init_method;
+  double timeout_s = 300.0;
+
+  std::string dataset = "mnist";
+  std::string data_dir;
+  std::string model = "lenet";
+
+  std::int64_t epochs = 3;
+  std::int64_t max_steps = 0;  ///< 0: no limit
+  std::int64_t batch_size = 64;
+  std::string optimizer = "sgd";
+  std::optional<double> lr;  ///< default by optimizer
+  double momentum = 0.9;
+  std::string schedule = "cosine";
+  std::uint64_t seed = 1;
+  int threads = 0;  ///< 0: as the environment says
+
+  std::string checkpoint;
+  std::int64_t checkpoint_every = 0;
+  std::string resume;
+  std::string save;
+  std::string metrics;
+  std::string trace;
+  bool no_progress = false;
+
+  double learning_rate() const;
+  bool shows_progress_bar() const;
+};
+
+/// True if a launcher started this process as one of several (lockstep-run, torchrun, Open MPI, Slurm).
+bool started_by_launcher();
+
+/// Parses main's arguments. Throws UsageError. Returns nothing if --help or --version was asked for and answered.
+std::optional<TrainOptions> parse_options(int argc, const char* const* argv);
+
+}  // namespace lockstep::apps

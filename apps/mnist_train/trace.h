@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distributed/parallel/reducer.h"
+#include "distributed/process_group/flight_recorder.h"
+
+namespace lockstep::apps {
+
+/// Writes one step as a Chrome trace (chrome://tracing, Perfetto): backward's span, when each bucket was launched, and
+/// every collective that ran between the step's first gradient and its end. Times in microseconds since the first
+/// gradient. Throws Error if the file cannot be written.
+void write_step_trace(const std::string& path, const distributed::ReducerTrace& trace,
+                      const std::vector<distributed::OperationRecord>& records);
+
+}  // namespace lockstep::apps

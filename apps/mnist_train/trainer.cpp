@@ -1,0 +1,190 @@
+#include "apps/mnist_train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "apps/mnist_train/evaluate.h"
+#include "apps/mnist_train/reporter.h"
+#include "apps/mnist_train/strategy.h"
+#include "apps/mnist_train/trace.h"
+#include "apps/models/models.h"
+#include "core/check.h"
+#include "core/random.h"
+#include "core/thread_pool.h"
+#include "data/data_loader.h"
+#include "data/mnist.h"
+#include "distributed/job/job.h"
+#include "nn/checkpoint.h"
+#include "nn/optim/optim.h"
+#include "nn/safetensors.h"
+#include "nn/weights_hash.h"
+
+namespace lockstep::apps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::shared_ptr<const data::Dataset> open_dataset(const TrainOptions& options, bool train) {
+  if (options.dataset == "mnist") return data::mnist(options.data_dir, {.train = train});
+  return data::fashion_mnist(options.data_dir, {.train = train});
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options, nn::Module& module) {
+  const double lr = options.learning_rate();
+  if (options.optimizer == "adam")
+    return std::make_unique<optim::Adam>(module.parameters(), optim::AdamOptions{.lr = lr});
+  if (options.optimizer == "adamw")
+    return std::make_unique<optim::AdamW>(module.parameters(), optim::AdamWOptions{.lr = lr});
+  return std::make_unique<optim::SGD>(module.parameters(), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
+}
+
+// The learning rate of a step: a function of its number, so a resumed run goes on where it stopped.
+double learning_rate_at(const TrainOptions& options, std::int64_t step, std::int64_t total) {
+  const double lr = options.learning_rate();
+  if (options.schedule == "cosine") return optim::cosine_annealing_lr(lr, 0.0, total, step);
+  if (options.schedule == "one-cycle") return optim::one_cycle_lr({.max_lr = lr, .total_steps = total}, step);
+  return lr;
+}
+
+class Trainer {
+ public:
+  explicit Trainer(const TrainOptions& options)
+      : options_(options),
+        job_(join(options)),
+        train_set_(open_dataset(options, true)),
+        test_set_(open_dataset(options, false)),
+        loader_(train_set_, loader_options()) {
+    manual_seed(options_.seed);
+    strategy_ = make_strategy(
+        options_, [&] { return models::make_model(options_.model); }, job_ ? &*job_ : nullptr);
+    optimizer_ = make_optimizer(options_, strategy_->module());
+    total_steps_ = options_.epochs * loader_.steps_per_epoch();
+    if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
+    if (!options_.resume.empty()) resume();
+  }
+
+  void run() {
+    Reporter reporter({.enabled = is_rank0(),
+                       .progress_bar = options_.shows_progress_bar(),
+                       .metrics = options_.metrics,
+                       .batch_size = options_.batch_size,
+                       .total_steps = total_steps_,
+                       .first_step = step_});
+    const std::int64_t first_step = step_;
+    std::int64_t images = 0;
+    double seconds = 0.0;
+    Evaluation last;
+    std::int64_t evaluated_at = -1;
+    while (step_ < total_steps_) {
+      const std::int64_t epoch = step_ / loader_.steps_per_epoch();
+      const auto start = Clock::now();
+      images += train_epoch(epoch, reporter);
+      seconds += std::chrono::duration<double>(Clock::now() - start).count();
+      last = evaluate(strategy_->module(), test_set_, group());
+      evaluated_at = step_;
+      reporter.evaluation(epoch, last.accuracy, last.loss);
+    }
+    if (evaluated_at != step_) last = evaluate(strategy_->module(), test_set_, group());
+    if (!options_.checkpoint.empty()) save_checkpoint();
+    if (is_rank0() && !options_.save.empty()) nn::save(strategy_->module(), options_.save);
+    reporter.result({.test_accuracy = last.accuracy,
+                     .test_loss = last.loss,
+                     .steps = step_ - first_step,
+                     .seconds = seconds,
+                     .images_per_s = seconds > 0 ? static_cast<double>(images) / seconds : 0.0,
+                     .weights_sha256 = nn::weights_sha256(strategy_->module())});
+  }
+
+ private:
+  static std::optional<distributed::Job> join(const TrainOptions& options) {
+    if (options.mode != Mode::ddp) return std::nullopt;
+    distributed::InitOptions init;
+    init.init_method = options.init_method;
+    init.backend = options.backend;
+    init.device = options.device;
+    init.timeout = distributed::Milliseconds(static_cast<std::int64_t>(options.timeout_s * 1000));
+    return distributed::init(init);
+  }
+
+  int rank() const { return job_ ? job_->rank() : 0; }
+  bool is_rank0() const { return rank() == 0; }
+  distributed::ProcessGroup* group() const { return job_ ? job_->process_group().get() : nullptr; }
+
+  data::DataLoaderOptions loader_options() const {
+    data::DataLoaderOptions loader;
+    loader.batch_size = options_.batch_size;
+    loader.seed = options_.seed;
+    if (job_) {
+      loader.rank = job_->rank();
+      loader.world_size = job_->world_size();
+    }
+    return loader;
+  }
+
+  // Returns the number of images of all ranks together.
+  std::int64_t train_epoch(std::int64_t epoch, Reporter& reporter) {
+    const std::int64_t first = epoch * loader_.steps_per_epoch();
+    std::int64_t images = 0;
+    auto batches = loader_.epoch(static_cast<std::uint64_t>(epoch), step_ - first);
+    for (const data::Batch& batch : batches) {
+      const RandomKeyGuard key(static_cast<std::uint64_t>(step_), 0);
+      optimizer_->set_lr(learning_rate_at(options_, step_, total_steps_));
+      const double loss = strategy_->step(batch);
+      optimizer_->step();
+      images += batch.global_size;
+      reporter.step(step_, epoch, loss, batch.global_size);
+      ++step_;
+      write_trace();
+      if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) save_checkpoint();
+      if (step_ == total_steps_) break;
+    }
+    return images;
+  }
+
+  // Of an early step, when everything that is made once has been made.
+  void write_trace() {
+    constexpr std::int64_t kTracedStep = 5;
+    if (options_.trace.empty() || !is_rank0() || !strategy_->trace()) return;
+    if (step_ != std::min(kTracedStep, total_steps_)) return;
+    write_step_trace(options_.trace, *strategy_->trace(), group()->records());
+  }
+
+  void save_checkpoint() {
+    if (!is_rank0()) return;
+    nn::TrainingState state;
+    state.seed = options_.seed;
+    state.step = step_;
+    state.epoch = step_ / loader_.steps_per_epoch();
+    nn::save_checkpoint(options_.checkpoint, strategy_->module(), *optimizer_, state);
+  }
+
+  void resume() {
+    const nn::TrainingState state = nn::load_checkpoint(options_.resume, strategy_->module(), *optimizer_);
+    LOCKSTEP_CHECK(state.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed",
+                   options_.resume, state.seed, options_.seed);
+    LOCKSTEP_CHECK(state.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
+                   options_.resume, state.step, total_steps_);
+    step_ = state.step;
+  }
+
+  const TrainOptions& options_;
+  std::optional<distributed::Job> job_;
+  std::shared_ptr<const data::Dataset> train_set_;
+  std::shared_ptr<const data::Dataset> test_set_;
+  data::DataLoader loader_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::int64_t total_steps_ = 0;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace
+
+void train(const TrainOptions& options) {
+  if (options.threads > 0) set_num_threads(options.threads);
+  Trainer(options).run();
+}
+
+}  // namespace lockstep::apps

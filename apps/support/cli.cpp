@@ -1,0 +1,23 @@
+#include "apps/support/cli.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/check.h"
+
+namespace lockstep::apps {
+
+void throw_not_available(const std::string& flag, const std::string& where, const std::string& why) {
+  throw UsageError(fmt::format("{} is not available in this {}: {}", flag, where, why));
+}
+
+void print_error(const char* program, const std::string& message) {
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  // One write, so that lines of several processes do not mix.
+  line = fmt::format("{}: {}\n", program, line);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace lockstep::apps
