@@ -43,6 +43,7 @@ find_package(ZLIB REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)
 lockstep_report(Eigen "${Eigen3_VERSION}")
 
+include(find_stb)
 include(find_onednn)
 include(find_blas)
 include(find_gloo)

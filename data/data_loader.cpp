@@ -1,0 +1,188 @@
+#include "data/data_loader.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "core/check.h"
+#include "data/partition.h"
+
+namespace lockstep::data {
+
+// Note [Loader threads]
+// Workers take step numbers in order and put each batch into slot step % slots; the consumer takes them out in order.
+// A worker may take step s only while s < taken + slots: that bounds the memory, and makes a slot free when it is used.
+struct Epoch::Impl {
+  struct Slot {
+    std::optional<Batch> batch;
+    std::exception_ptr error;
+  };
+
+  Impl(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, std::vector<std::int64_t> order,
+       std::uint64_t epoch, std::int64_t steps, std::int64_t first_step)
+      : dataset(std::move(dataset)),
+        options(options),
+        order(std::move(order)),
+        epoch(epoch),
+        steps(steps),
+        next_step(first_step),
+        taken(first_step),
+        slots(static_cast<std::size_t>(options.num_workers) * static_cast<std::size_t>(options.prefetch)) {}
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    slot_free.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  void start() {
+    for (int i = 0; i < options.num_workers && i < steps - next_step; ++i) workers.emplace_back([this] { work(); });
+  }
+
+  Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
+
+  Batch make_batch(std::int64_t step) const {
+    const Range global = batch_range(static_cast<std::int64_t>(order.size()), options.batch_size, step);
+    const Range part = partition(global.size(), options.world_size, options.rank);
+    const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
+                                                  static_cast<std::size_t>(part.size()));
+    Batch batch = dataset->get_batch(indices);
+    AugmentContext context(options.seed, epoch, indices);
+    for (const Transform& transform : options.transforms) batch.x = transform(batch.x, context);
+    batch.global_size = global.size();
+    return batch;
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      const auto may_take = [this] { return next_step < taken + static_cast<std::int64_t>(slots.size()); };
+      slot_free.wait(lock, [&] { return stopping || next_step >= steps || may_take(); });
+      if (stopping || next_step >= steps) return;
+      const std::int64_t step = next_step++;
+      lock.unlock();
+      Slot result;
+      try {
+        result.batch = make_batch(step);
+      } catch (...) {
+        result.error = std::current_exception();
+      }
+      lock.lock();
+      slot_of(step) = std::move(result);
+      batch_ready.notify_one();
+    }
+  }
+
+  // The batch of step `taken`, which becomes taken + 1.
+  Batch take() {
+    if (workers.empty()) return make_batch(taken++);
+    std::unique_lock lock(mutex);
+    Slot& slot = slot_of(taken);
+    const bool ready =
+        batch_ready.wait_for(lock, options.timeout, [&] { return slot.batch.has_value() || slot.error != nullptr; });
+    if (!ready)
+      throw TimeoutError(fmt::format(
+          "[DataLoader] the batch of step {} of epoch {} was not ready within {} ms (num_workers = {}); check "
+          "that the data's disk responds, or raise DataLoaderOptions::timeout",
+          taken, epoch, options.timeout.count(), options.num_workers));
+    Slot result = std::exchange(slot, {});
+    ++taken;
+    lock.unlock();
+    slot_free.notify_one();
+    if (result.error) std::rethrow_exception(result.error);
+    return std::move(*result.batch);
+  }
+
+  const std::shared_ptr<const Dataset> dataset;
+  const DataLoaderOptions options;
+  const std::vector<std::int64_t> order;
+  const std::uint64_t epoch;
+  const std::int64_t steps;
+
+  std::optional<Batch> delivered;
+  bool failed = false;
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable slot_free;
+  std::condition_variable batch_ready;
+  std::int64_t next_step;
+  std::int64_t taken;
+  std::vector<Slot> slots;
+  bool stopping = false;
+  std::vector<std::thread> workers;
+};
+
+Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Epoch::~Epoch() = default;
+
+void Epoch::advance() {
+  current_ = nullptr;
+  impl_->delivered.reset();  // its memory serves the batches to come
+  if (impl_->failed || impl_->taken >= impl_->steps) return;
+  impl_->failed = true;
+  impl_->delivered = impl_->take();
+  impl_->failed = false;
+  current_ = &*impl_->delivered;
+}
+
+Epoch::Iterator Epoch::begin() {
+  advance();
+  return Iterator(this);
+}
+
+std::int64_t Epoch::steps() const {
+  return impl_->steps;
+}
+std::int64_t Epoch::step() const {
+  return impl_->taken - 1;
+}
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
+    : dataset_(std::move(dataset)), options_(std::move(options)) {
+  LOCKSTEP_CHECK(dataset_ != nullptr, "[DataLoader] the dataset is null; expected a dataset");
+  LOCKSTEP_CHECK(options_.batch_size >= 1, "[DataLoader] batch_size must be at least 1, found {}", options_.batch_size);
+  LOCKSTEP_CHECK(options_.num_workers >= 0 && options_.num_workers <= 256,
+                 "[DataLoader] num_workers must be 0 to 256, found {}", options_.num_workers);
+  LOCKSTEP_CHECK(options_.prefetch >= 1 && options_.prefetch <= 1024,
+                 "[DataLoader] prefetch must be 1 to 1024 batches a worker, found {}", options_.prefetch);
+  LOCKSTEP_CHECK(options_.world_size >= 1 && options_.rank >= 0 && options_.rank < options_.world_size,
+                 "[DataLoader] rank {} of world size {} does not exist; expected 0 <= rank < world size", options_.rank,
+                 options_.world_size);
+  LOCKSTEP_CHECK(options_.timeout.count() > 0, "[DataLoader] timeout must be above 0, found {} ms",
+                 options_.timeout.count());
+  for (const Transform& transform : options_.transforms)
+    LOCKSTEP_CHECK(transform != nullptr, "[DataLoader] a transform is empty; expected a callable");
+  LOCKSTEP_CHECK(options_.world_size == 1 || dynamic_cast<const DistributedSampler*>(options_.sampler.get()) == nullptr,
+                 "[DataLoader] a DistributedSampler already gives each rank its share; leave rank and world_size at "
+                 "their defaults, found world_size {}",
+                 options_.world_size);
+  sampler_ = options_.sampler;
+  if (!sampler_ && options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size(), options_.seed);
+  if (!sampler_) sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
+}
+
+std::int64_t DataLoader::steps_per_epoch() const {
+  return batch_count(sampler_->size(), options_.batch_size, options_.drop_last);
+}
+
+Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
+  const std::int64_t steps = steps_per_epoch();
+  LOCKSTEP_CHECK(first_step >= 0 && first_step <= steps, "[DataLoader] first_step {} lies outside an epoch of {} steps",
+                 first_step, steps);
+  std::vector<std::int64_t> order = sampler_->indices(epoch);
+  LOCKSTEP_CHECK(static_cast<std::int64_t>(order.size()) == sampler_->size(),
+                 "[DataLoader] the sampler gave {} indices for epoch {}; expected its size, {}", order.size(), epoch,
+                 sampler_->size());
+  auto impl = std::make_unique<Epoch::Impl>(dataset_, options_, std::move(order), epoch, steps, first_step);
+  impl->start();
+  return Epoch(std::move(impl));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "data/transforms.h"
+
+namespace lockstep::data {
+
+struct DataLoaderOptions {
+  /// Samples a step, over all ranks together.
+  std::int64_t batch_size = 64;
+  bool shuffle = true;
+  /// Of the order and of the transforms.
+  std::uint64_t seed = 0;
+  /// Leaves out the last batch of an epoch if it is short.
+  bool drop_last = false;
+  /// Threads that assemble batches; 0 assembles them in the caller's thread, when asked for.
+  int num_workers = 1;
+  /// Batches a worker may have ready before they are asked for.
+  int prefetch = 2;
+  /// Delivers only this rank's contiguous part of each global batch: partition(size of the batch, world_size, rank).
+  /// The parts of a short batch may be empty; the number of steps is the same on every rank.
+  int rank = 0;
+  int world_size = 1;
+  std::vector<Transform> transforms = {};
+  /// Gives the order instead of `shuffle`.
+  std::shared_ptr<const Sampler> sampler = nullptr;
+  /// The longest wait for one batch.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+};
+
+/// One pass over a dataset; made by DataLoader::epoch(). Its workers end with it, wherever the loop over it stops.
+/// For one thread at a time.
+class Epoch {
+ public:
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = Batch;
+    using difference_type = std::ptrdiff_t;
+
+    Batch& operator*() const { return *epoch_->current_; }
+    Batch* operator->() const { return epoch_->current_; }
+    Iterator& operator++() {
+      epoch_->advance();
+      return *this;
+    }
+    void operator++(int) { epoch_->advance(); }
+    bool operator==(std::default_sentinel_t) const { return epoch_->current_ == nullptr; }
+
+   private:
+    friend class Epoch;
+    explicit Iterator(Epoch* epoch) : epoch_(epoch) {}
+    Epoch* epoch_;
+  };
+
+  ~Epoch();
+  Epoch(const Epoch&) = delete;
+  Epoch& operator=(const Epoch&) = delete;
+
+  /// The next batch, valid until the one after it is asked for. Single pass: a second begin() goes on where the first
+  /// stopped. Rethrows what a dataset or transform threw while making this batch, and throws TimeoutError if it was not
+  /// ready within the loader's timeout; either ends the epoch.
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+  /// Steps of the whole epoch, and the step of the current batch.
+  std::int64_t steps() const;
+  std::int64_t step() const;
+
+ private:
+  friend class DataLoader;
+  struct Impl;
+  explicit Epoch(std::unique_ptr<Impl> impl);
+  void advance();
+
+  std::unique_ptr<Impl> impl_;
+  Batch* current_ = nullptr;
+};
+
+/// Batches of a dataset in an order that depends on (seed, epoch) alone, made ahead of need by worker threads and
+/// delivered in order whatever their number.
+/// ```
+/// DataLoader loader(mnist(), {.batch_size = 64, .seed = 1});
+/// for (int epoch = 0; epoch < 3; ++epoch)
+///   for (auto& batch : loader.epoch(epoch)) train(batch.x, batch.y);
+/// ```
+class DataLoader {
+ public:
+  /// Throws Error for options out of range, or a DistributedSampler together with a world_size above 1.
+  explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
+
+  /// Starts epoch `epoch`, a number that enters the order, at step `first_step`: a run that stopped there goes on with
+  /// the very batches it would have seen. Throws Error unless 0 <= first_step <= steps_per_epoch().
+  Epoch epoch(std::uint64_t epoch, std::int64_t first_step = 0) const;
+
+  /// Global batches an epoch; the same on every rank.
+  std::int64_t steps_per_epoch() const;
+  const Dataset& dataset() const { return *dataset_; }
+  const DataLoaderOptions& options() const { return options_; }
+
+ private:
+  std::shared_ptr<const Dataset> dataset_;
+  std::shared_ptr<const Sampler> sampler_;
+  DataLoaderOptions options_;
+};
+
+}  // namespace lockstep::data
