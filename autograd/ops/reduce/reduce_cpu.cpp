@@ -1,0 +1,363 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "autograd/ops/reduce/reduce_kernels.h"
+#include "core/check.h"
+#include "core/cpu/row_io.h"
+#include "core/thread_pool.h"
+#include "core/vector_math.h"
+
+namespace lockstep {
+namespace {
+
+using cpu::kRowChunk;
+
+/// Note [Blocked sums]
+/// A float sum of n terms in sequence is wrong by up to n rounding errors. Here at most kRowChunk / kLanes terms (or
+/// kRowsPerFlush rows) meet in float; their sums meet in double. Long reductions are cut into segments of
+/// kSegment elements whose partial results are combined in order, so the bits depend on the shape and strides alone.
+constexpr std::int64_t kSegment = 65536;
+constexpr std::int64_t kRowsPerFlush = 32;
+/// Elements to a parallel block.
+constexpr std::int64_t kBlock = 32768;
+
+std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+template <typename C>
+struct Sum {
+  static constexpr bool kMaps = false;
+  static constexpr bool kInteger = std::is_same_v<C, std::int64_t>;
+  using Total = std::conditional_t<kInteger, std::int64_t, double>;
+  static C start() { return 0; }
+  static C map(C value, C) { return value; }
+  static C fold(C a, C b) {
+    if constexpr (kInteger) {
+      return wrapping_add(a, b);
+    } else {
+      return a + b;
+    }
+  }
+  static Total join(Total a, Total b) { return Sum<Total>::fold(a, b); }
+  static C finish(Total total, C, double divisor) {
+    if constexpr (kInteger) {
+      return total;
+    } else {
+      return static_cast<C>(total / divisor);
+    }
+  }
+};
+
+template <typename C>
+struct SquaredDifference : Sum<C> {
+  static constexpr bool kMaps = true;
+  static C map(C value, C about) { return (value - about) * (value - about); }
+};
+
+template <typename C>
+struct LogSumExp : Sum<C> {
+  static constexpr bool kMaps = true;
+  static C shift(C about) { return std::isfinite(about) ? about : C(0); }
+  static C map(C value, C about) { return math::exp(value - about); }
+  static C finish(double total, C about, double) {
+    return static_cast<C>(static_cast<double>(about) + std::log(total));
+  }
+};
+
+template <typename C>
+struct Max {
+  static constexpr bool kMaps = false;
+  using Total = C;
+  static C start() {
+    return std::numeric_limits<C>::has_infinity ? -std::numeric_limits<C>::infinity()
+                                                : std::numeric_limits<C>::lowest();
+  }
+  static C map(C value, C) { return value; }
+  static C fold(C a, C b) { return (b > a) | (b != b) ? b : a; }
+  static C join(C a, C b) { return fold(a, b); }
+  static C finish(C total, C, double) { return total; }
+};
+
+template <typename C>
+struct Min : Max<C> {
+  static C start() {
+    return std::numeric_limits<C>::has_infinity ? std::numeric_limits<C>::infinity() : std::numeric_limits<C>::max();
+  }
+  static C fold(C a, C b) { return (b < a) | (b != b) ? b : a; }
+  static C join(C a, C b) { return fold(a, b); }
+};
+
+/// Which elements meet: kept dimensions number the outputs in row-major order, reduced ones the terms of each.
+struct Plan {
+  Shape kept, kept_strides;
+  Shape reduced, reduced_strides;
+  std::int64_t outputs = 1;
+  std::int64_t count = 1;
+
+  Plan(const Tensor& x, const Tensor& out) {
+    for (int d = 0; d < x.dim(); ++d) {
+      const std::int64_t size = x.sizes()[d];
+      if (size == 1) continue;
+      const bool keep = out.sizes()[d] == size;
+      append(keep ? kept : reduced, keep ? kept_strides : reduced_strides, size, x.strides()[d]);
+      (keep ? outputs : count) *= size;
+    }
+    if (kept.empty()) append(kept, kept_strides, 1, 0);
+    if (reduced.empty()) append(reduced, reduced_strides, 1, 0);
+  }
+
+  static void append(Shape& sizes, Shape& strides, std::int64_t size, std::int64_t stride) {
+    if (!sizes.empty() && strides.back() == stride * size) {
+      sizes[sizes.dim() - 1] *= size;
+      strides[sizes.dim() - 1] = stride;
+    } else {
+      sizes.push_back(size);
+      strides.push_back(stride);
+    }
+  }
+
+  /// Offset of element `index` of a row-major walk over all but the last dimension.
+  static std::int64_t outer_offset(const Shape& sizes, const Shape& strides, std::int64_t index) {
+    std::int64_t offset = 0;
+    for (int d = sizes.dim() - 2; d >= 0; --d) {
+      offset += index % sizes[d] * strides[d];
+      index /= sizes[d];
+    }
+    return offset;
+  }
+};
+
+template <typename R, typename C>
+typename R::Total fold_chunk(const C* values, std::int64_t count) {
+  constexpr int kLanes = std::is_same_v<C, float> ? 32 : 16;
+  C lanes[kLanes];
+  for (C& lane : lanes) lane = R::start();
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = R::fold(lanes[lane], values[i + lane]);
+  for (int lane = 0; i < count; ++i, ++lane) lanes[lane] = R::fold(lanes[lane], values[i]);
+  typename R::Total total = lanes[0];
+  for (int lane = 1; lane < kLanes; ++lane) total = R::join(total, lanes[lane]);
+  return total;
+}
+
+/// The terms [begin, end) of the output whose first element has offset `base`.
+template <typename R, typename C>
+typename R::Total fold_terms(const Plan& plan, const Tensor& x, std::int64_t base, std::int64_t begin, std::int64_t end,
+                             C about) {
+  constexpr DType kCompute = dtype_of<C>;
+  const std::int64_t width = plan.reduced.back();
+  const std::int64_t stride = plan.reduced_strides.back();
+  const bool direct = !R::kMaps && stride == 1 && x.dtype() == kCompute;
+  C buffer[kRowChunk];
+  typename R::Total total = R::start();
+  while (begin < end) {
+    const std::int64_t column = begin % width;
+    const std::int64_t offset =
+        base + Plan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
+    const std::int64_t length = std::min({width - column, end - begin, kRowChunk});
+    const void* source = cpu::element_address(x.raw_data(), offset, x.dtype());
+    if (direct) {
+      total = R::join(total, fold_chunk<R>(static_cast<const C*>(source), length));
+    } else {
+      cpu::load_row(x.dtype(), source, stride, length, buffer);
+      if constexpr (R::kMaps) {
+        LOCKSTEP_VECTORIZE
+        for (std::int64_t i = 0; i < length; ++i) buffer[i] = R::map(buffer[i], about);
+      }
+      total = R::join(total, fold_chunk<R>(buffer, length));
+    }
+    begin += length;
+  }
+  return total;
+}
+
+template <typename R, typename C>
+C load_about(const Tensor* about, std::int64_t index) {
+  if (!R::kMaps || !about) return C(0);
+  C value = static_cast<const C*>(about->raw_data())[index];
+  if constexpr (requires { R::shift(value); }) value = R::shift(value);
+  return value;
+}
+
+template <typename C>
+void store_one(const Tensor& out, std::int64_t index, C value) {
+  cpu::store_row(&value, 1, out.dtype(), cpu::element_address(out.raw_data(), index, out.dtype()), 1);
+}
+
+/// The terms of one output lie close together: one output after the other.
+template <typename R, typename C>
+void reduce_along(const Plan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  const std::int64_t width = plan.kept.back();
+  const auto base = [&](std::int64_t output) {
+    return Plan::outer_offset(plan.kept, plan.kept_strides, output / width) + output % width * plan.kept_strides.back();
+  };
+  const auto finish = [&](std::int64_t output, typename R::Total total) {
+    store_one(out, output, R::finish(total, load_about<R, C>(about, output), divisor));
+  };
+  const std::int64_t segments = (plan.count + kSegment - 1) / kSegment;
+  if (segments <= 1) {
+    const std::int64_t block = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count, 1));
+    parallel_for(plan.outputs, block, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t o = begin; o < end; ++o)
+        finish(o, fold_terms<R>(plan, x, base(o), 0, plan.count, load_about<R, C>(about, o)));
+    });
+    return;
+  }
+  std::vector<typename R::Total> partial(static_cast<std::size_t>(plan.outputs * segments));
+  parallel_for(plan.outputs * segments, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t o = i / segments;
+      const std::int64_t first = i % segments * kSegment;
+      partial[static_cast<std::size_t>(i)] =
+          fold_terms<R>(plan, x, base(o), first, std::min(first + kSegment, plan.count), load_about<R, C>(about, o));
+    }
+  });
+  for (std::int64_t o = 0; o < plan.outputs; ++o) {
+    typename R::Total total = partial[static_cast<std::size_t>(o * segments)];
+    for (std::int64_t s = 1; s < segments; ++s)
+      total = R::join(total, partial[static_cast<std::size_t>(o * segments + s)]);
+    finish(o, total);
+  }
+}
+
+/// Folds rows [begin, end) of `width` neighbouring outputs, starting at offset `base`, into totals.
+template <typename R, typename C>
+void fold_columns(const Plan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
+                  std::int64_t end, const C* about, typename R::Total* totals) {
+  const std::int64_t stride = plan.kept_strides.back();
+  const bool direct = !R::kMaps && stride == 1 && x.dtype() == dtype_of<C>;
+  const std::int64_t rows = plan.reduced.back();
+  C sums[kRowChunk];
+  C buffer[kRowChunk];
+  std::fill_n(totals, width, static_cast<typename R::Total>(R::start()));
+  for (std::int64_t r = begin; r < end;) {
+    const std::int64_t flush = std::min(r + kRowsPerFlush, end);
+    std::fill_n(sums, width, R::start());
+    std::int64_t outer = Plan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
+    std::int64_t inner = r % rows;
+    for (; r < flush; ++r, ++inner) {
+      if (inner == rows) {
+        outer = Plan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
+        inner = 0;
+      }
+      const void* source =
+          cpu::element_address(x.raw_data(), base + outer + inner * plan.reduced_strides.back(), x.dtype());
+      const C* values = static_cast<const C*>(source);
+      if (!direct) {
+        cpu::load_row(x.dtype(), source, stride, width, buffer);
+        values = buffer;
+      }
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < width; ++i) sums[i] = R::fold(sums[i], R::map(values[i], about[i]));
+    }
+    for (std::int64_t i = 0; i < width; ++i) totals[i] = R::join(totals[i], sums[i]);
+  }
+}
+
+/// Neighbouring outputs lie close together: a strip of up to kRowChunk of them at a time, row by row.
+template <typename R, typename C>
+void reduce_across(const Plan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  using Total = typename R::Total;
+  const std::int64_t width = plan.kept.back();
+  const std::int64_t strips = (width + kRowChunk - 1) / kRowChunk;
+  const std::int64_t items = plan.outputs / width * strips;
+  const std::int64_t strip_width = std::min(width, kRowChunk);
+  const std::int64_t rows_per_segment = std::max<std::int64_t>(kRowsPerFlush, kSegment / strip_width);
+  const std::int64_t segments = (plan.count + rows_per_segment - 1) / rows_per_segment;
+  const auto work = [&](std::int64_t item, std::int64_t begin, std::int64_t end, Total* totals) {
+    const std::int64_t column = item % strips * kRowChunk;
+    const std::int64_t outer = item / strips;
+    const std::int64_t length = std::min(kRowChunk, width - column);
+    C shifts[kRowChunk];
+    for (std::int64_t i = 0; i < length; ++i) shifts[i] = load_about<R, C>(about, outer * width + column + i);
+    const std::int64_t base =
+        Plan::outer_offset(plan.kept, plan.kept_strides, outer) + column * plan.kept_strides.back();
+    fold_columns<R>(plan, x, base, length, begin, end, shifts, totals);
+  };
+  const auto finish = [&](std::int64_t item, const Total* totals) {
+    const std::int64_t column = item % strips * kRowChunk;
+    const std::int64_t first = item / strips * width + column;
+    const std::int64_t length = std::min(kRowChunk, width - column);
+    C values[kRowChunk];
+    for (std::int64_t i = 0; i < length; ++i)
+      values[i] = R::finish(totals[i], load_about<R, C>(about, first + i), divisor);
+    cpu::store_row(values, length, out.dtype(), cpu::element_address(out.raw_data(), first, out.dtype()), 1);
+  };
+  if (segments <= 1) {
+    const std::int64_t block = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count * strip_width, 1));
+    parallel_for(items, block, [&](std::int64_t begin, std::int64_t end) {
+      Total totals[kRowChunk];
+      for (std::int64_t item = begin; item < end; ++item) {
+        work(item, 0, plan.count, totals);
+        finish(item, totals);
+      }
+    });
+    return;
+  }
+  std::vector<Total> partial(static_cast<std::size_t>(items * segments * strip_width));
+  const auto slot = [&](std::int64_t item, std::int64_t segment) {
+    return partial.data() + (item * segments + segment) * strip_width;
+  };
+  parallel_for(items * segments, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i % segments * rows_per_segment;
+      work(i / segments, first, std::min(first + rows_per_segment, plan.count), slot(i / segments, i % segments));
+    }
+  });
+  for (std::int64_t item = 0; item < items; ++item) {
+    const std::int64_t length = std::min(kRowChunk, width - item % strips * kRowChunk);
+    Total* totals = slot(item, 0);
+    for (std::int64_t s = 1; s < segments; ++s)
+      for (std::int64_t i = 0; i < length; ++i) totals[i] = R::join(totals[i], slot(item, s)[i]);
+    finish(item, totals);
+  }
+}
+
+template <template <typename> class R, typename C>
+void reduce_as(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  const Plan plan(x, out);
+  if (plan.outputs == 0) return;
+  const bool near = plan.reduced_strides.back() <= plan.kept_strides.back() || plan.outputs == 1;
+  const bool few_terms = plan.count < 16 && plan.kept.back() >= 16;
+  if (near && !few_terms) {
+    reduce_along<R<C>, C>(plan, x, about, divisor, out);
+  } else {
+    reduce_across<R<C>, C>(plan, x, about, divisor, out);
+  }
+}
+
+template <template <typename> class R>
+void reduce_floating(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (x.dtype() == kFloat64) return reduce_as<R, double>(x, about, divisor, out);
+  reduce_as<R, float>(x, about, divisor, out);
+}
+
+template <template <typename> class R>
+void reduce_any(const Tensor& x, double divisor, const Tensor& out) {
+  if (!is_floating_point(x.dtype())) return reduce_as<R, std::int64_t>(x, nullptr, divisor, out);
+  reduce_floating<R>(x, nullptr, divisor, out);
+}
+
+}  // namespace
+
+void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  switch (op) {
+    case ReduceOp::sum:
+      return reduce_any<Sum>(x, divisor, out);
+    case ReduceOp::squared_difference:
+      return reduce_floating<SquaredDifference>(x, about, divisor, out);
+    case ReduceOp::log_sum_exp:
+      return reduce_floating<LogSumExp>(x, about, divisor, out);
+    case ReduceOp::max:
+      return reduce_any<Max>(x, divisor, out);
+    case ReduceOp::min:
+      return reduce_any<Min>(x, divisor, out);
+  }
+}
+
+}  // namespace lockstep

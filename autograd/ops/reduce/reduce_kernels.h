@@ -1,0 +1,34 @@
+#pragma once
+
+// What the reductions ask of a device.
+
+#include <cstdint>
+
+#include "core/kernel_table.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+enum class ReduceOp : std::uint8_t {
+  sum,                 ///< sum(x) / divisor
+  squared_difference,  ///< sum((x - about)^2) / divisor
+  log_sum_exp,         ///< about + log(sum(exp(x - about))); an infinite `about` counts as 0
+  max,                 ///< NaN if any element is
+  min,
+};
+
+/// Reduces x to `out`: contiguous, of x's number of dimensions, with size 1 where x is reduced. `about`, if the
+/// operation has one, has out's shape, is contiguous, and is of out's dtype. Sums of integers go to int64; the other
+/// operations keep the dtype, except that out may be float32 for float16 and bfloat16.
+using ReduceKernel = void (*)(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+
+/// out (int64, as above) = the index along dimension `dim` of the first maximum (or minimum); NaN counts as both.
+using ArgReduceKernel = void (*)(bool maximum, const Tensor& x, int dim, const Tensor& out);
+
+void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+void arg_reduce_cpu(bool maximum, const Tensor& x, int dim, const Tensor& out);
+
+/// ReduceOp::sum on the device of x.
+void reduce_sum(const Tensor& x, const Tensor& out);
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+#include "autograd/sum_to.h"
+
+#include "autograd/ops/reduce/reduce_kernels.h"
+#include "core/check.h"
+#include "core/factories.h"
+
+namespace lockstep {
+
+Tensor sum_to(const Tensor& grad, const Shape& sizes) {
+  if (grad.sizes() == sizes) return grad;
+  Shape padded = Shape::filled(grad.dim(), 1);
+  const int lead = grad.dim() - sizes.dim();
+  LOCKSTEP_ASSERT(lead >= 0, "shape {} does not broadcast to {}", to_string(sizes), to_string(grad.sizes()));
+  for (int d = 0; d < sizes.dim(); ++d) padded[lead + d] = sizes[d];
+  for (int d = 0; d < grad.dim(); ++d)
+    LOCKSTEP_ASSERT(padded[d] == 1 || padded[d] == grad.sizes()[d], "shape {} does not broadcast to {}",
+                    to_string(sizes), to_string(grad.sizes()));
+  Tensor out = empty(sizes, options_of(grad));
+  reduce_sum(grad, out.as_strided(padded, contiguous_strides(padded), 0));
+  return out;
+}
+
+}  // namespace lockstep

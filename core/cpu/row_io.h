@@ -1,0 +1,42 @@
+#pragma once
+
+// Rows of any dtype to and from the type that a CPU kernel computes in. For .cpp files only.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace lockstep::cpu {
+
+/// Note [Compute types]
+/// Elementwise kernels and reductions are compiled for three types only: float (for float32, float16, bfloat16),
+/// double, and int64 (for int64, int32, uint8 and bool). Rows of other dtypes, or with gaps, pass through a buffer of
+/// kRowChunk elements that stays in the first-level cache. So type promotion costs no temporary tensor, and the number
+/// of instantiations is that of the functors times three.
+inline constexpr std::int64_t kRowChunk = 512;
+
+/// The dtype of Note [Compute types] for elements of `dtype`: float32, float64 or int64.
+constexpr DType compute_dtype(DType dtype) {
+  if (dtype == kFloat64) return kFloat64;
+  return is_floating_point(dtype) ? kFloat32 : kInt64;
+}
+
+/// Reads `count` elements that lie `stride` elements apart. C is float, double or std::int64_t; floating-point elements
+/// are not read as integers.
+template <typename C>
+void load_row(DType dtype, const void* source, std::int64_t stride, std::int64_t count, C* values);
+
+/// Writes `count` values, rounding to the target's dtype; integers wrap, and become bool by comparison to 0.
+/// Floating-point values are not written to integers.
+template <typename C>
+void store_row(const C* values, std::int64_t count, DType dtype, void* target, std::int64_t stride);
+
+/// The address of element `index` of a row of `dtype` elements.
+inline const char* element_address(const void* base, std::int64_t index, DType dtype) {
+  return static_cast<const char*>(base) + index * static_cast<std::int64_t>(element_size(dtype));
+}
+inline char* element_address(void* base, std::int64_t index, DType dtype) {
+  return static_cast<char*>(base) + index * static_cast<std::int64_t>(element_size(dtype));
+}
+
+}  // namespace lockstep::cpu
