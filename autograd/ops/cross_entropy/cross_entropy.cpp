@@ -1,0 +1,89 @@
+#include "autograd/ops/cross_entropy/cross_entropy.h"
+
+#include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr KernelTable<CrossEntropyKernel> cross_entropy_kernel{"cross_entropy", cross_entropy_cpu, nullptr,
+                                                               LOCKSTEP_CUDA_KERNEL(cross_entropy_cuda)};
+constexpr KernelTable<CrossEntropyBackwardKernel> cross_entropy_backward_kernel{
+    "cross_entropy backward", cross_entropy_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(cross_entropy_backward_cuda)};
+
+/// The same memory with the classes, dimension 1 of more than two, as the last dimension.
+Tensor classes_last(const Tensor& tensor) {
+  if (tensor.dim() <= 2) return tensor;
+  Shape sizes = tensor.sizes(), strides = tensor.strides();
+  sizes.erase(1);
+  sizes.push_back(tensor.sizes()[1]);
+  strides.erase(1);
+  strides.push_back(tensor.strides()[1]);
+  return tensor.as_strided(sizes, strides, tensor.offset());
+}
+
+class CrossEntropyBackward final : public Node {
+ public:
+  const char* name() const override { return "CrossEntropyBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(1);
+    if (!grads[0].defined()) return result;
+    const Tensor& x = logits.get(name());
+    Tensor grad_rows = empty(x.sizes(), options_of(x));
+    cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), weight.get(name()),
+                                     normalizers.get(name()), total_weight.get(name()), grad_rows, problem);
+    if (sizes.dim() <= 2) {
+      result[0] = std::move(grad_rows);
+    } else {
+      result[0] = empty(sizes, options_of(x));
+      copy_values(grad_rows, classes_last(result[0]));
+    }
+    return result;
+  }
+  void release_saved() override {
+    logits.reset();
+    target.reset();
+    weight.reset();
+    normalizers.reset();
+    total_weight.reset();
+  }
+
+  SavedTensor logits, target, weight, normalizers, total_weight;
+  Shape sizes;
+  CrossEntropyProblem problem;
+};
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  const ClassRows rows = check_class_targets(logits, target, options.weight, "cross_entropy");
+  LOCKSTEP_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0,
+                 "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);
+  const CrossEntropyProblem problem{rows, options.reduction, options.ignore_index, options.label_smoothing};
+  const Tensor x = as_contiguous(classes_last(logits));
+  const Tensor targets = as_contiguous(target);
+  const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : Tensor();
+  const Device device = logits.device();
+  const Tensor loss = empty(options.reduction == Reduction::none ? target.sizes() : Shape{}, options_of(logits));
+  const Tensor normalizers =
+      empty({rows.rows(), 2}, {.dtype = logits.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = device});
+  const Tensor total_weight = empty({}, {.dtype = kFloat64, .device = device});
+  cross_entropy_kernel(x)(x, targets, weight, loss, normalizers, total_weight, problem);
+  if (auto* node = record<CrossEntropyBackward>(loss, {&logits})) {
+    node->logits = SavedTensor(x);
+    node->target = SavedTensor(targets);
+    node->weight = SavedTensor(weight);
+    node->normalizers = SavedTensor(normalizers);
+    node->total_weight = SavedTensor(total_weight);
+    node->sizes = logits.sizes();
+    node->problem = problem;
+  }
+  return loss;
+}
+
+}  // namespace lockstep

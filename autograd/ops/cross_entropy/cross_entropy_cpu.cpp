@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "autograd/block_sums.h"
+#include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "core/cpu/vector_math.h"
+#include "core/dispatch.h"
+
+namespace lockstep {
+
+namespace {
+
+using cpu::lane_max;
+using cpu::lane_sum;
+using cpu::vector_exp;
+
+constexpr std::int64_t kBlock = 4096;  // elements to a task
+constexpr std::int64_t kTile = 1024;   // elements that exp runs over at once, so that short rows are vectorised too
+
+/// Note [Smoothed targets]
+/// With smoothing s and class weights w, row i with target t has the target distribution
+///   q[c] = (1 - s) w[t] [c = t] + s / C w[c],   loss = -sum_c q[c] log p[c],   d loss / d logit = (sum q) p - q.
+/// Without smoothing q is w[t] at t. PyTorch computes the same from two separate losses.
+template <typename C>
+struct Smoothing {
+  C sharp;          ///< 1 - s
+  C even;           ///< s / C
+  C weight_of_all;  ///< sum of all class weights
+  template <typename T>
+  Smoothing(const CrossEntropyProblem& problem, const T* w)
+      : sharp(static_cast<C>(1.0 - problem.label_smoothing)),
+        even(static_cast<C>(problem.label_smoothing / static_cast<double>(problem.rows.classes))),
+        weight_of_all(static_cast<C>(problem.rows.classes)) {
+    if (w) weight_of_all = lane_sum<C>(problem.rows.classes, [&](std::int64_t c) { return static_cast<C>(w[c]); });
+  }
+};
+
+template <typename T>
+void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
+             const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem) {
+  using C = compute_t<T>;
+  const std::int64_t rows = problem.rows.rows(), classes = problem.rows.classes;
+  const T* x = logits.data<T>();
+  const auto* t = target.data<std::int64_t>();
+  const T* w = weight.defined() ? weight.data<T>() : nullptr;
+  C* norm = normalizers.data<C>();
+  T* values = problem.reduction == Reduction::none ? loss.data<T>() : nullptr;
+  const Smoothing<C> smoothing(problem, w);
+  const bool smooth = problem.label_smoothing > 0.0;
+
+  const auto row_loss = [&](std::int64_t row) {
+    const T* xr = x + row * classes;
+    const C top = norm[2 * row], log_sum = norm[2 * row + 1];
+    const C factor = w ? static_cast<C>(w[t[row]]) : C(1);
+    C value = smoothing.sharp * factor * (log_sum - (static_cast<C>(xr[t[row]]) - top));
+    if (smooth) {
+      const C sum = lane_sum<C>(classes, [&](std::int64_t c) {
+        const C term = log_sum - (static_cast<C>(xr[c]) - top);
+        return w ? static_cast<C>(w[c]) * term : term;
+      });
+      value += smoothing.even * sum;
+    }
+    return std::pair<C, C>(value, factor);
+  };
+
+  const std::int64_t tile = std::max<std::int64_t>(kTile / std::max<std::int64_t>(classes, 1), 1);
+  const std::int64_t block = std::max<std::int64_t>(kBlock / std::max<std::int64_t>(classes, 1), 1);
+  const auto sums = block_sums<2>(rows, block, [&](std::int64_t begin, std::int64_t end) {
+    std::array<double, 2> sum{};
+    C shifted[kTile];
+    for (std::int64_t row = begin; row < end; row += tile) {
+      const std::int64_t count = std::min(tile, end - row);
+      const bool fits = classes <= kTile;
+      for (std::int64_t r = 0; r < count; ++r) {
+        const T* xr = x + (row + r) * classes;
+        const C top = lane_max<C>(classes, xr);
+        norm[2 * (row + r)] = top;
+        if (fits)
+          for (std::int64_t c = 0; c < classes; ++c) shifted[r * classes + c] = static_cast<C>(xr[c]) - top;
+      }
+      if (fits)
+        for (std::int64_t i = 0; i < count * classes; ++i) shifted[i] = vector_exp(shifted[i]);
+      for (std::int64_t r = row; r < row + count; ++r) {
+        const T* xr = x + r * classes;
+        const C top = norm[2 * r];
+        const C* exps = shifted + (r - row) * classes;
+        norm[2 * r + 1] = std::log(
+            fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; })
+                 : lane_sum<C>(classes, [&](std::int64_t c) { return vector_exp(static_cast<C>(xr[c]) - top); }));
+        C value = 0;
+        if (t[r] != problem.ignore_index) {
+          if (t[r] < 0 || t[r] >= classes)
+            throw_bad_target("cross_entropy", r, t[r], problem.rows, problem.ignore_index);
+          const auto [loss_value, factor] = row_loss(r);
+          value = loss_value;
+          sum[0] += value;
+          sum[1] += factor;
+        }
+        if (values) values[r] = static_cast<T>(value);
+      }
+    }
+    return sum;
+  });
+  *total_weight.data<double>() = sums[1];
+  if (problem.reduction != Reduction::none)
+    *loss.data<T>() =
+        static_cast<T>(static_cast<C>(problem.reduction == Reduction::mean ? sums[0] / sums[1] : sums[0]));
+}
+
+template <typename T>
+void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
+              const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
+              const CrossEntropyProblem& problem) {
+  using C = compute_t<T>;
+  const std::int64_t rows = problem.rows.rows(), classes = problem.rows.classes;
+  const T* g = grad.data<T>();
+  const T* x = logits.data<T>();
+  const auto* t = target.data<std::int64_t>();
+  const T* w = weight.defined() ? weight.data<T>() : nullptr;
+  const C* norm = normalizers.data<C>();
+  T* d = grad_input.data<T>();
+  const Smoothing<C> smoothing(problem, w);
+  const bool smooth = problem.label_smoothing > 0.0;
+  const bool each = problem.reduction == Reduction::none;
+  const C scale = problem.reduction == Reduction::mean ? static_cast<C>(1.0 / *total_weight.data<double>()) : C(1);
+
+  const std::int64_t tile = std::max<std::int64_t>(kTile / std::max<std::int64_t>(classes, 1), 1);
+  const std::int64_t block = std::max<std::int64_t>(kBlock / std::max<std::int64_t>(classes, 1), 1);
+  parallel_for(rows, block, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<C> scratch;
+    if constexpr (!std::is_same_v<T, C>)
+      scratch.resize(static_cast<std::size_t>(std::min(tile, end - begin) * classes));
+    for (std::int64_t row = begin; row < end; row += tile) {
+      const std::int64_t count = std::min(tile, end - row);
+      C* p;
+      if constexpr (std::is_same_v<T, C>) {
+        p = d + row * classes;
+      } else {
+        p = scratch.data();
+      }
+      for (std::int64_t r = 0; r < count; ++r) {
+        const T* xr = x + (row + r) * classes;
+        const C top = norm[2 * (row + r)], log_sum = norm[2 * (row + r) + 1];
+        for (std::int64_t c = 0; c < classes; ++c) p[r * classes + c] = (static_cast<C>(xr[c]) - top) - log_sum;
+      }
+      for (std::int64_t i = 0; i < count * classes; ++i) p[i] = vector_exp(p[i]);
+      for (std::int64_t r = row; r < row + count; ++r) {
+        C* pr = p + (r - row) * classes;
+        T* dr = d + r * classes;
+        if (t[r] == problem.ignore_index) {
+          for (std::int64_t c = 0; c < classes; ++c) dr[c] = static_cast<T>(C(0));
+          continue;
+        }
+        const C incoming = static_cast<C>(g[each ? r : 0]) * scale;
+        const C sharp = smoothing.sharp * (w ? static_cast<C>(w[t[r]]) : C(1));
+        const C total = smooth ? sharp + smoothing.even * smoothing.weight_of_all : sharp;
+        const C spread = incoming * total;
+        for (std::int64_t c = 0; c < classes; ++c) pr[c] *= spread;
+        pr[t[r]] -= incoming * sharp;
+        if (smooth)
+          for (std::int64_t c = 0; c < classes; ++c)
+            pr[c] -= incoming * smoothing.even * (w ? static_cast<C>(w[c]) : C(1));
+        if constexpr (!std::is_same_v<T, C>)
+          for (std::int64_t c = 0; c < classes; ++c) dr[c] = static_cast<T>(pr[c]);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                       const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem) {
+  dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
+    forward<T>(logits, target, weight, loss, normalizers, total_weight, problem);
+  });
+}
+
+void cross_entropy_backward_cpu(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
+                                const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
+                                const CrossEntropyProblem& problem) {
+  dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
+    backward<T>(grad, logits, target, weight, normalizers, total_weight, grad_input, problem);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/ops/nll_loss/class_targets.h"
+#include "autograd/reduction.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+struct CrossEntropyProblem {
+  ClassRows rows;
+  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = -100;
+  double label_smoothing = 0.0;
+};
+
+/// All tensors contiguous; logits are [rows, classes], whatever rows.inner says. `weight` may be undefined. Writes
+/// `loss`: one value a row, or one; `normalizers`: [rows, 2], for each row the largest logit and the log of the sum of
+/// exp(logit - largest), float64 for float64 logits, else float32; `total_weight`: one float64, the sum of the weights
+/// of the targets that count. Throws Error for a target out of range.
+using CrossEntropyKernel = void (*)(const Tensor& logits, const Tensor& target, const Tensor& weight,
+                                    const Tensor& loss, const Tensor& normalizers, const Tensor& total_weight,
+                                    const CrossEntropyProblem& problem);
+/// Writes every element of `grad_input`.
+using CrossEntropyBackwardKernel = void (*)(const Tensor& grad, const Tensor& logits, const Tensor& target,
+                                            const Tensor& weight, const Tensor& normalizers, const Tensor& total_weight,
+                                            const Tensor& grad_input, const CrossEntropyProblem& problem);
+
+void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                       const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem);
+void cross_entropy_backward_cpu(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
+                                const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
+                                const CrossEntropyProblem& problem);
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// Scores seen as [batch, classes, inner] and targets as [batch, inner]; one "row" is one (batch, inner) pair.
+struct ClassRows {
+  std::int64_t batch = 1;
+  std::int64_t classes = 0;
+  std::int64_t inner = 1;
+  std::int64_t rows() const { return batch * inner; }
+};
+
+/// Checks that `scores` ([C], [N, C] or [N, C, d1, ...]), int64 `target` and the optional class `weight` ([C]) fit each
+/// other. Throws Error naming `op`.
+ClassRows check_class_targets(const Tensor& scores, const Tensor& target, const Tensor& weight, const char* op);
+
+/// Throws the Error for a target outside [0, classes).
+[[noreturn]] void throw_bad_target(const char* op, std::int64_t row, std::int64_t value, const ClassRows& rows,
+                                   std::int64_t ignore_index);
+
+}  // namespace lockstep

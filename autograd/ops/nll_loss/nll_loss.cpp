@@ -1,0 +1,63 @@
+#include "autograd/ops/nll_loss/nll_loss.h"
+
+#include "autograd/ops/nll_loss/nll_loss_kernels.h"
+#include "autograd/record.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr KernelTable<NllLossKernel> nll_loss_kernel{"nll_loss", nll_loss_cpu, nullptr,
+                                                     LOCKSTEP_CUDA_KERNEL(nll_loss_cuda)};
+constexpr KernelTable<NllLossBackwardKernel> nll_loss_backward_kernel{
+    "nll_loss backward", nll_loss_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(nll_loss_backward_cuda)};
+
+class NllLossBackward final : public Node {
+ public:
+  const char* name() const override { return "NllLossBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(1);
+    if (!grads[0].defined()) return result;
+    result[0] = empty(sizes, options);
+    nll_loss_backward_kernel(result[0])(as_contiguous(grads[0]), target.get(name()), weight.get(name()),
+                                        total_weight.get(name()), result[0], problem);
+    return result;
+  }
+  void release_saved() override {
+    target.reset();
+    weight.reset();
+    total_weight.reset();
+  }
+
+  SavedTensor target, weight, total_weight;
+  Shape sizes;
+  TensorOptions options;
+  NllLossProblem problem;
+};
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllLossOptions& options) {
+  const ClassRows rows = check_class_targets(log_probs, target, options.weight, "nll_loss");
+  const NllLossProblem problem{rows, options.reduction, options.ignore_index};
+  const Tensor targets = as_contiguous(target);
+  const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : Tensor();
+  const TensorOptions like = options_of(log_probs);
+  const Tensor loss = empty(options.reduction == Reduction::none ? target.sizes() : Shape{}, like);
+  const Tensor total_weight = empty({}, {.dtype = kFloat64, .device = log_probs.device()});
+  nll_loss_kernel(log_probs)(as_contiguous(log_probs), targets, weight, loss, total_weight, problem);
+  if (auto* node = record<NllLossBackward>(loss, {&log_probs})) {
+    node->target = SavedTensor(targets);
+    node->weight = SavedTensor(weight);
+    node->total_weight = SavedTensor(total_weight);
+    node->sizes = log_probs.sizes();
+    node->options = like;
+    node->problem = problem;
+  }
+  return loss;
+}
+
+}  // namespace lockstep

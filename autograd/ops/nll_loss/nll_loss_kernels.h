@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/ops/nll_loss/class_targets.h"
+#include "autograd/reduction.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+struct NllLossProblem {
+  ClassRows rows;
+  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = -100;
+};
+
+/// All tensors contiguous. `weight` may be undefined. `loss`: one value a row, or one. `total_weight`: one float64, the
+/// sum of the weights of the targets that count. Throws Error for a target out of range.
+using NllLossKernel = void (*)(const Tensor& log_probs, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                               const Tensor& total_weight, const NllLossProblem& problem);
+/// Writes every element of `grad_input`.
+using NllLossBackwardKernel = void (*)(const Tensor& grad, const Tensor& target, const Tensor& weight,
+                                       const Tensor& total_weight, const Tensor& grad_input,
+                                       const NllLossProblem& problem);
+
+void nll_loss_cpu(const Tensor& log_probs, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                  const Tensor& total_weight, const NllLossProblem& problem);
+void nll_loss_backward_cpu(const Tensor& grad, const Tensor& target, const Tensor& weight, const Tensor& total_weight,
+                           const Tensor& grad_input, const NllLossProblem& problem);
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include "autograd/ops/softmax/softmax.h"
+
+#include "autograd/ops/softmax/softmax_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_cpu, nullptr,
+                                                    LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
+constexpr KernelTable<SoftmaxBackwardKernel> softmax_backward_kernel{"softmax backward", softmax_backward_cpu, nullptr,
+                                                                     LOCKSTEP_CUDA_KERNEL(softmax_backward_cuda)};
+
+SoftmaxSlices slices_along(const Shape& sizes, int dim) {
+  SoftmaxSlices slices;
+  for (int d = 0; d < sizes.dim(); ++d) (d < dim ? slices.outer : d == dim ? slices.length : slices.inner) *= sizes[d];
+  return slices;
+}
+
+class SoftmaxBackward final : public Node {
+ public:
+  const char* name() const override { return log ? "LogSoftmaxBackward" : "SoftmaxBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& y = output.get(name());
+    TensorList result(1);
+    if (!grads[0].defined()) return result;
+    result[0] = empty(y.sizes(), options_of(y));
+    if (y.numel() > 0) softmax_backward_kernel(y)(as_contiguous(grads[0]), y, result[0], slices, log);
+    return result;
+  }
+  void release_saved() override { output.reset(); }
+
+  SavedTensor output;
+  SoftmaxSlices slices;
+  bool log = false;
+};
+
+Tensor softmax_along(const Tensor& input, std::int64_t dim, bool log) {
+  const char* op = log ? "log_softmax" : "softmax";
+  LOCKSTEP_CHECK(input.defined(), "[{}] input is undefined; expected a floating-point tensor", op);
+  LOCKSTEP_CHECK(input.is_floating_point(), "[{}] expected a floating-point input, found {}; cast it with to(kFloat32)",
+                 op, name(input.dtype()));
+  const SoftmaxSlices slices = slices_along(input.sizes(), wrap_dim(dim, input.dim(), op));
+  const Tensor output = empty(input.sizes(), options_of(input));
+  if (input.numel() > 0) softmax_kernel(input)(as_contiguous(input), output, slices, log);
+  if (auto* node = record<SoftmaxBackward>(output, {&input})) {
+    node->output = SavedTensor::output(output);
+    node->slices = slices;
+    node->log = log;
+  }
+  return output;
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& input, std::int64_t dim) {
+  return softmax_along(input, dim, false);
+}
+Tensor log_softmax(const Tensor& input, std::int64_t dim) {
+  return softmax_along(input, dim, true);
+}
+
+Tensor Tensor::softmax(std::int64_t dim) const {
+  return lockstep::softmax(*this, dim);
+}
+Tensor Tensor::log_softmax(std::int64_t dim) const {
+  return lockstep::log_softmax(*this, dim);
+}
+
+}  // namespace lockstep

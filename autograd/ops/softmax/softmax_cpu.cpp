@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "autograd/ops/softmax/softmax_kernels.h"
+#include "core/cpu/vector_math.h"
+#include "core/dispatch.h"
+#include "core/thread_pool.h"
+
+namespace lockstep {
+
+namespace {
+
+using cpu::lane_max;
+using cpu::lane_sum;
+using cpu::vector_exp;
+
+constexpr std::int64_t kBlock = 4096;  // elements to a task: exp costs more than an addition
+constexpr std::int64_t kTile = 1024;   // elements that exp runs over at once, so that short rows are vectorised too
+constexpr std::int64_t kColumns = 64;  // neighbouring slices handled together where inner > 1
+
+std::int64_t at_least_one(std::int64_t n) {
+  return std::max<std::int64_t>(n, 1);
+}
+
+template <typename T>
+void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t length, bool log) {
+  using C = compute_t<T>;
+  const std::int64_t tile = at_least_one(kTile / length);
+  parallel_for(rows, at_least_one(kBlock / length), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<C> scratch;
+    if constexpr (!std::is_same_v<T, C>) scratch.resize(static_cast<std::size_t>(std::min(tile, end - begin) * length));
+    for (std::int64_t row = begin; row < end; row += tile) {
+      const std::int64_t count = std::min(tile, end - row);
+      const T* x = input + row * length;
+      T* out = output + row * length;
+      C* y;
+      if constexpr (std::is_same_v<T, C>) {
+        y = out;
+      } else {
+        y = scratch.data();
+      }
+      for (std::int64_t r = 0; r < count; ++r) {
+        const C top = lane_max<C>(length, x + r * length);
+        for (std::int64_t i = r * length; i < (r + 1) * length; ++i) y[i] = static_cast<C>(x[i]) - top;
+      }
+      if (!log)
+        for (std::int64_t i = 0; i < count * length; ++i) y[i] = vector_exp(y[i]);
+      for (std::int64_t r = 0; r < count; ++r) {
+        const C* yr = y + r * length;
+        T* o = out + r * length;
+        if (log) {
+          const C shift = std::log(lane_sum<C>(length, [&](std::int64_t i) { return vector_exp(yr[i]); }));
+          for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] - shift);
+        } else {
+          const C sum = lane_sum<C>(length, [&](std::int64_t i) { return yr[i]; });
+          for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] / sum);
+        }
+      }
+    }
+  });
+}
+
+template <typename T>
+void rows_backward(const T* grad, const T* output, T* grad_input, std::int64_t rows, std::int64_t length, bool log) {
+  using C = compute_t<T>;
+  parallel_for(rows, at_least_one(kBlock / length), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* g = grad + row * length;
+      const T* y = output + row * length;
+      T* d = grad_input + row * length;
+      if (log) {
+        const C sum = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]); });
+        for (std::int64_t i = 0; i < length; ++i)
+          d[i] = static_cast<T>(static_cast<C>(g[i]) - vector_exp(static_cast<C>(y[i])) * sum);
+      } else {
+        const C dot = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]) * static_cast<C>(y[i]); });
+        for (std::int64_t i = 0; i < length; ++i)
+          d[i] = static_cast<T>(static_cast<C>(y[i]) * (static_cast<C>(g[i]) - dot));
+      }
+    }
+  });
+}
+
+/// Calls body(offset, width) for groups of up to kColumns neighbouring slices; element i of slice j is at
+/// offset + i * inner + j.
+template <typename Body>
+void for_each_column_group(const SoftmaxSlices& s, Body&& body) {
+  const std::int64_t groups = (s.inner + kColumns - 1) / kColumns;
+  const std::int64_t block = at_least_one(kBlock / (s.length * std::min(s.inner, kColumns)));
+  parallel_for(s.outer * groups, block, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t column = item % groups * kColumns;
+      body(item / groups * s.length * s.inner + column, std::min(kColumns, s.inner - column));
+    }
+  });
+}
+
+template <typename T>
+void columns_forward(const T* input, T* output, const SoftmaxSlices& s, bool log) {
+  using C = compute_t<T>;
+  for_each_column_group(s, [&](std::int64_t offset, std::int64_t width) {
+    C top[kColumns], sum[kColumns];
+    const T* x = input + offset;
+    T* y = output + offset;
+    for (std::int64_t j = 0; j < width; ++j) {
+      top[j] = static_cast<C>(x[j]);
+      sum[j] = 0;
+    }
+    for (std::int64_t i = 1; i < s.length; ++i)
+      for (std::int64_t j = 0; j < width; ++j) {
+        const C value = static_cast<C>(x[i * s.inner + j]);
+        top[j] = value > top[j] ? value : top[j];
+      }
+    for (std::int64_t i = 0; i < s.length; ++i)
+      for (std::int64_t j = 0; j < width; ++j) sum[j] += vector_exp(static_cast<C>(x[i * s.inner + j]) - top[j]);
+    if (log)
+      for (std::int64_t j = 0; j < width; ++j) sum[j] = std::log(sum[j]);
+    for (std::int64_t i = 0; i < s.length; ++i)
+      for (std::int64_t j = 0; j < width; ++j) {
+        const C shifted = static_cast<C>(x[i * s.inner + j]) - top[j];
+        y[i * s.inner + j] = static_cast<T>(log ? shifted - sum[j] : vector_exp(shifted) / sum[j]);
+      }
+  });
+}
+
+template <typename T>
+void columns_backward(const T* grad, const T* output, T* grad_input, const SoftmaxSlices& s, bool log) {
+  using C = compute_t<T>;
+  for_each_column_group(s, [&](std::int64_t offset, std::int64_t width) {
+    C sum[kColumns] = {};
+    const T* g = grad + offset;
+    const T* y = output + offset;
+    T* d = grad_input + offset;
+    for (std::int64_t i = 0; i < s.length; ++i)
+      for (std::int64_t j = 0; j < width; ++j) {
+        const std::int64_t at = i * s.inner + j;
+        sum[j] += log ? static_cast<C>(g[at]) : static_cast<C>(g[at]) * static_cast<C>(y[at]);
+      }
+    for (std::int64_t i = 0; i < s.length; ++i)
+      for (std::int64_t j = 0; j < width; ++j) {
+        const std::int64_t at = i * s.inner + j;
+        const C value = static_cast<C>(y[at]);
+        const C incoming = static_cast<C>(g[at]);
+        d[at] = static_cast<T>(log ? incoming - vector_exp(value) * sum[j] : value * (incoming - sum[j]));
+      }
+  });
+}
+
+}  // namespace
+
+void softmax_cpu(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log) {
+  dispatch_floating(input.dtype(), "softmax", [&]<typename T>() {
+    if (slices.inner == 1) {
+      rows_forward<T>(input.data<T>(), output.data<T>(), slices.outer, slices.length, log);
+    } else {
+      columns_forward<T>(input.data<T>(), output.data<T>(), slices, log);
+    }
+  });
+}
+
+void softmax_backward_cpu(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
+                          bool log) {
+  dispatch_floating(output.dtype(), "softmax", [&]<typename T>() {
+    if (slices.inner == 1) {
+      rows_backward<T>(grad.data<T>(), output.data<T>(), grad_input.data<T>(), slices.outer, slices.length, log);
+    } else {
+      columns_backward<T>(grad.data<T>(), output.data<T>(), grad_input.data<T>(), slices, log);
+    }
+  });
+}
+
+}  // namespace lockstep

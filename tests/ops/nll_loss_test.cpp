@@ -1,0 +1,130 @@
+#include "autograd/ops/nll_loss/nll_loss.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/gradcheck.h"
+#include "core/thread_pool.h"
+#include "tests/support/recorded.h"
+#include "tests/support/recorded/losses_norms.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing;
+
+Tensor with_shape(const Tensor& t, const Shape& sizes) {
+  return t.as_strided(sizes, contiguous_strides(sizes), 0);
+}
+
+const struct {
+  Reduction reduction;
+  const char* name;
+} kReductions[] = {{Reduction::none, "none"}, {Reduction::mean, "mean"}, {Reduction::sum, "sum"}};
+
+TEST(NllLoss, MatchesPyTorch) {
+  const Tensor target = with_shape(tensor<std::int64_t>({0, 2, 1, 1, 2, 2, 0, 1}), {2, 2, 2});
+  for (const auto& [reduction, name] : kReductions)
+    for (const bool weighted : {false, true}) {
+      const Tensor x = wave_leaf({2, 3, 2, 2}, 1.0);
+      const Tensor weight = weighted ? wave({3}, 2.0, 1.0, 1.5) : Tensor();
+      const Tensor loss = nll_loss(x, target, {.reduction = reduction, .ignore_index = 1, .weight = weight});
+      expect_recorded_op(loss, {x}, losses_norms(), std::string("nll_loss.") + name + (weighted ? ".1" : ".0"));
+    }
+}
+
+TEST(NllLoss, GradientMatchesCentralDifferences) {
+  for (const auto& [reduction, name] : kReductions) {
+    const NllLossOptions options{
+        .reduction = reduction, .ignore_index = 2, .weight = make_input({4}, 9, kFloat64, 0, 1)};
+    gradcheck(
+        [&](const auto& in) {
+          return nll_loss(in[0], tensor<std::int64_t>({3, 2, 0}), options);
+        },
+        {make_leaf({3, 4})});
+    gradcheck([&](const auto& in) { return nll_loss(in[0], scalar_tensor(1, {.dtype = kInt64}), options); },
+              {make_leaf({4})});
+  }
+}
+
+TEST(NllLoss, EveryDtypeAndStridedInputs) {
+  const Tensor target = tensor<std::int64_t>({3, -100, 0});
+  const Tensor exact = nll_loss(make_input({3, 4}), target);
+  for (const DType dtype : {kFloat32, kFloat16, kBFloat16}) {
+    const Tensor x = make_leaf({3, 4}, 1, dtype);
+    const Tensor loss = nll_loss(x, target);
+    EXPECT_EQ(loss.dtype(), dtype);
+    expect_close(loss, exact, 1e-2, 1e-2);
+    loss.backward();
+    EXPECT_EQ(x.grad().to_vector<double>()[3], -0.5);
+    expect_close(nll_loss(make_strided(x), make_strided(target)), loss, 0, 0);
+  }
+}
+
+TEST(NllLoss, NothingThatCountsGivesNanForTheMeanAndZeroForTheSum) {
+  const Tensor ignored = tensor<std::int64_t>({-100, -100});
+  const Tensor none = empty({0}, {.dtype = kInt64});
+  EXPECT_TRUE(std::isnan(nll_loss(make_input({2, 3}), ignored).item()));
+  EXPECT_TRUE(std::isnan(nll_loss(make_input({0, 3}), none).item()));
+  EXPECT_EQ(nll_loss(make_input({2, 3}), ignored, {.reduction = Reduction::sum}).item(), 0.0);
+  EXPECT_EQ(nll_loss(make_input({0, 3}), none, {.reduction = Reduction::sum}).item(), 0.0);
+  EXPECT_EQ(nll_loss(make_input({0, 3}), none, {.reduction = Reduction::none}).numel(), 0);
+}
+
+TEST(NllLoss, BitsDoNotDependOnTheNumberOfThreads) {
+  const int before = num_threads();
+  const std::int64_t rows = 20000;
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < rows; ++i) labels.push_back(i % 3);
+  double losses[2];
+  for (int t = 0; t < 2; ++t) {
+    set_num_threads(t + 1);
+    losses[t] = nll_loss(make_input({rows, 3}, 1, kFloat32), tensor(labels)).item();
+  }
+  set_num_threads(before);
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+TEST(NllLoss, ErrorsNameTheProblem) {
+  const Tensor x = make_input({2, 3});
+  const Tensor good = tensor<std::int64_t>({0, 1});
+  const struct {
+    std::function<void()> body;
+    const char* message;
+  } cases[] = {
+      {[&] {
+         nll_loss(x, tensor<std::int64_t>({0, 3}));
+       },
+       "[nll_loss] target of row 1 is 3, expected a class index in [0, 3) for 3 classes or ignore_index (-100)"},
+      {[&] {
+         nll_loss(x, tensor<std::int64_t>({-1, 0}));
+       },
+       "target of row 0 is -1"},
+      {[&] { nll_loss(x, tensor<std::int64_t>({0})); }, "expected a target of shape [2]"},
+      {[&] {
+         nll_loss(x, tensor<float>({0, 1}));
+       },
+       "expected int64 class indices as target, found float32"},
+      {[&] { nll_loss(good, good); }, "expected a floating-point input, found int64"},
+      {[&] { nll_loss(scalar_tensor(1), good); }, "found a scalar"},
+      {[&] { nll_loss(x, good, {.weight = make_input({4})}); }, "one weight for each of 3 classes, found shape [4]"},
+      {[&] { nll_loss(x, good, {.weight = make_input({3}, 1, kFloat32)}); }, "found float32 on cpu:0"},
+      {[&] { nll_loss(x, good, {.weight = make_leaf({3})}); }, "takes no gradient"},
+      {[&] {
+         nll_loss(x, move_values(good, {kCPU, 1}));
+       },
+       "the target is on cpu:1, the input on cpu:0"},
+      {[&] { nll_loss(Tensor(), good); }, "input is undefined"},
+      {[&] {
+         nll_loss(make_input({2, 0}), good);
+       },
+       "has no classes"},
+  };
+  for (const auto& c : cases) {
+    const std::string message = error_of(c.body);
+    EXPECT_NE(message.find(c.message), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
