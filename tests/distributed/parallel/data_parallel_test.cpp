@@ -1,0 +1,155 @@
+#include "distributed/parallel/data_parallel.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "nn/nn.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_close;
+using lockstep::testing::make_input;
+
+struct Net : nn::Module {
+  nn::Linear fc1{this, "fc1", 6, 5};
+  nn::Linear fc2{this, "fc2", 5, 3};
+  Tensor forward(Tensor x) override { return fc2(relu(fc1(x))); }
+};
+
+struct NormNet : nn::Module {
+  nn::BatchNorm1d norm{this, "norm", 4};
+  Tensor forward(Tensor x) override { return norm(x); }
+};
+
+std::vector<Device> cpus(std::initializer_list<int> indices) {
+  std::vector<Device> devices;
+  for (int i : indices) devices.emplace_back(kCPU, i);
+  return devices;
+}
+
+Tensor loss_of(nn::Module& module, const data::Batch& part) {
+  return cross_entropy(module.forward(part.x), part.y);
+}
+
+data::Batch make_batch(std::int64_t n) {
+  data::Batch batch;
+  batch.x = make_input({n, 6}, 7, kFloat32);
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < n; ++i) labels.push_back(i % 3);
+  batch.y = tensor(labels);
+  return batch;
+}
+
+class DataParallelOver : public ::testing::TestWithParam<std::vector<Device>> {};
+
+TEST_P(DataParallelOver, ForwardAndBackwardEqualASingleDevice) {
+  manual_seed(3);
+  Net single;
+  manual_seed(3);
+  DataParallel parallel = make_data_parallel<Net>(GetParam());
+  Tensor x = make_input({7, 6}, 5, kFloat32);
+  Tensor x2 = x.clone();
+  x.set_requires_grad(true);
+  x2.set_requires_grad(true);
+  const Tensor expected = single(x);
+  const Tensor actual = parallel(x2);
+  expect_close(actual, expected, 1e-6, 1e-6);
+  EXPECT_EQ(actual.device(), GetParam().front());
+  const Tensor weight = make_input({7, 3}, 9, kFloat32);
+  mul(expected, weight).sum().backward();
+  mul(actual, weight).sum().backward();
+  expect_close(x2.grad(), x.grad(), 1e-5, 1e-6);
+  const auto want = single.named_parameters();
+  const auto got = parallel.module().named_parameters();
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    SCOPED_TRACE(want[i].name);
+    expect_close(got[i].tensor.grad(), want[i].tensor.grad(), 1e-5, 1e-6);
+  }
+}
+
+TEST_P(DataParallelOver, StepEqualsASingleDevice) {
+  for (const std::int64_t n : {7, 8, 1}) {
+    SCOPED_TRACE(n);
+    manual_seed(3);
+    Net single;
+    manual_seed(3);
+    DataParallel parallel = make_data_parallel<Net>(GetParam());
+    const data::Batch batch = make_batch(n);
+    const Tensor loss = loss_of(single, batch);
+    loss.backward();
+    EXPECT_NEAR(parallel.step(batch, loss_of), loss.item<double>(), 1e-6);
+    const auto want = single.parameters();
+    const auto got = parallel.module().parameters();
+    for (std::size_t i = 0; i < want.size(); ++i) expect_close(got[i].grad(), want[i].grad(), 1e-5, 1e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DataParallelOver,
+                         ::testing::Values(cpus({0}), cpus({0, 1}), cpus({0, 0}), cpus({0, 1, 2}), cpus({0, 1, 0, 1})));
+
+TEST(DataParallel, ReplicasFollowTheModule) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  const Tensor x = make_input({4, 6}, 5, kFloat32);
+  for (const Tensor& parameter : parallel.module().parameters()) fill_values(parameter, 0.5);
+  expect_close(parallel(x), parallel.module()(x), 1e-6, 1e-6);
+}
+
+TEST(DataParallel, RunningStatisticsAreTheFirstReplicas) {
+  DataParallel parallel = make_data_parallel<NormNet>(cpus({0, 1}));
+  const Tensor x = make_input({6, 4}, 5, kFloat32);
+  parallel(x);
+  NormNet expected;
+  expected(rows(x, 0, 3));
+  const auto got = parallel.module().named_buffers();
+  const auto want = expected.named_buffers();
+  for (std::size_t i = 0; i < want.size(); ++i) expect_close(got[i].tensor, want[i].tensor, 1e-6, 1e-7);
+}
+
+TEST(DataParallel, EvaluationModeReachesTheReplicas) {
+  DataParallel parallel = make_data_parallel<NormNet>(cpus({0, 1}));
+  parallel.module().eval();
+  const Tensor x = make_input({6, 4}, 5, kFloat32);
+  expect_close(parallel(x), x, 1e-4, 1e-4);  // running mean 0, variance 1
+}
+
+TEST(DataParallel, FrozenParametersGetNoGradient) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  const auto parameters = parallel.module().parameters();
+  parameters[0].set_requires_grad(false);
+  parallel.step(make_batch(4), loss_of);
+  EXPECT_FALSE(parameters[0].grad().defined());
+  EXPECT_TRUE(parameters[1].grad().defined());
+}
+
+TEST(DataParallel, AReplicasExceptionIsRethrown) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  const auto thrower = [](nn::Module& module, const data::Batch& part) {
+    if (part.x.device().index == 1) throw Error("replica 1 fell over");
+    return loss_of(module, part);
+  };
+  EXPECT_EQ(error_of([&] { parallel.step(make_batch(4), thrower); }), "replica 1 fell over");
+}
+
+TEST(DataParallel, ReplicasDrawDifferentNumbers) {
+  struct Dropped : nn::Module {
+    nn::Dropout dropout{this, "dropout", 0.5};
+    Tensor forward(Tensor x) override { return dropout(x); }
+  };
+  DataParallel parallel = make_data_parallel<Dropped>(cpus({0, 1}));
+  const Tensor out = parallel(ones({2, 256}));
+  EXPECT_NE(rows(out, 0, 1).to_vector<float>(), rows(out, 1, 1).to_vector<float>());
+}
+
+TEST(DataParallel, RefusesBadInput) {
+  EXPECT_NE(error_of([] { make_data_parallel<Net>({}); }).find("no devices"), std::string::npos);
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  EXPECT_NE(error_of([&] { parallel(zeros({0, 6})); }).find("at least one sample"), std::string::npos);
+  EXPECT_NE(error_of([&] { parallel.step({}, loss_of); }).find("empty"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed

@@ -1,0 +1,136 @@
+#include "distributed/parallel/reducer.h"
+
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "tests/distributed/parallel/recording_process_group.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using lockstep::testing::error_of;
+using lockstep::testing::expect_close;
+using lockstep::testing::make_leaf;
+using testing::RecordingProcessGroup;
+
+constexpr std::size_t kFourFloats = 16;
+
+/// Three parameters of four elements, each in a bucket of its own: c, then b, then a.
+struct Fixture {
+  Tensor a = make_leaf({4}, 1, kFloat32);
+  Tensor b = make_leaf({4}, 2, kFloat32);
+  Tensor c = make_leaf({4}, 3, kFloat32);
+  std::shared_ptr<RecordingProcessGroup> group = std::make_shared<RecordingProcessGroup>(2);
+
+  std::unique_ptr<Reducer> make() {
+    return std::make_unique<Reducer>(std::vector<nn::NamedTensor>{{"a", a}, {"b", b}, {"c", c}}, group,
+                                     ReducerOptions{kFourFloats, kFourFloats});
+  }
+  /// Gradients of a, b, c arrive in the order c, b, a.
+  void backward_in_bucket_order() { mul(a, mul(b, c.exp())).sum().backward(); }
+};
+
+TEST(Reducer, LaunchesEachBucketWhileBackwardRuns) {
+  Fixture f;
+  const auto reducer = f.make();
+  std::vector<bool> a_had_gradient;
+  f.group->on_launch = [&] { a_had_gradient.push_back(f.a.grad().defined()); };
+  // d(sum)/dc needs one op more than a's, so make a's the last: a is used first.
+  const Tensor early = f.a.exp().exp().exp();
+  add(early, mul(f.b, f.c)).sum().backward();
+  ASSERT_EQ(f.group->launched.size(), 3u);
+  EXPECT_FALSE(a_had_gradient.front()) << "the first bucket must leave before the last gradient is there";
+}
+
+TEST(Reducer, LaunchesInBucketOrderWhateverTheOrderOfGradients) {
+  Fixture f;
+  const auto reducer = f.make();
+  const Tensor early = f.c.exp().exp().exp();  // c's gradient, bucket 0, comes last
+  add(early, mul(f.a, f.b)).sum().backward();
+  ASSERT_EQ(f.group->launched.size(), 3u);
+  expect_close(f.group->launched[0], f.c.grad());
+  expect_close(f.group->launched[1], f.b.grad());
+  expect_close(f.group->launched[2], f.a.grad());
+}
+
+TEST(Reducer, GradientsAreViewsOfTheBuckets) {
+  Fixture f;
+  const auto reducer = f.make();
+  f.backward_in_bucket_order();
+  ASSERT_EQ(f.group->launched.size(), 3u);
+  EXPECT_TRUE(f.c.grad().storage() == f.group->launched[0].storage());
+  const void* memory = f.c.grad().raw_data();
+  fill_values(f.c.grad(), 0.0);
+  f.backward_in_bucket_order();
+  EXPECT_EQ(f.c.grad().raw_data(), memory);
+}
+
+TEST(Reducer, AccumulatesWithoutCommunicationWhileSwitchedOff) {
+  Fixture f;
+  const auto reducer = f.make();
+  reducer->set_synchronize(false);
+  f.backward_in_bucket_order();
+  EXPECT_TRUE(f.group->launched.empty());
+  const Tensor once = f.a.grad().clone();
+  reducer->set_synchronize(true);
+  f.backward_in_bucket_order();
+  EXPECT_EQ(f.group->launched.size(), 3u);
+  expect_close(f.a.grad(), add(once, once));
+}
+
+TEST(Reducer, UnusedParametersCountAsZeroAndAreNamed) {
+  Fixture f;
+  const auto reducer = f.make();
+  mul(f.a, f.c).sum().backward();
+  EXPECT_EQ(f.group->launched.size(), 3u);
+  EXPECT_EQ(reducer->unused_parameters(), std::vector<std::string>{"b"});
+  expect_close(f.b.grad(), zeros({4}));
+  f.backward_in_bucket_order();
+  EXPECT_TRUE(reducer->unused_parameters().empty());
+}
+
+TEST(Reducer, TakesPartWithoutABackwardOfItsOwn) {
+  Fixture f;
+  const auto reducer = f.make();
+  reducer->reduce_now();
+  EXPECT_EQ(f.group->launched.size(), 3u);
+  expect_close(f.a.grad(), zeros({4}));
+}
+
+TEST(Reducer, RemovesItsHooks) {
+  Fixture f;
+  f.make().reset();
+  f.backward_in_bucket_order();
+  EXPECT_TRUE(f.group->launched.empty());
+}
+
+TEST(Reducer, SaysWhenAPassBeforeWasBrokenOff) {
+  Fixture f;
+  const auto reducer = f.make();
+  f.group->on_launch = [] { throw Error("the link is down"); };
+  EXPECT_EQ(error_of([&] { f.backward_in_bucket_order(); }), "the link is down");
+  f.group->on_launch = [] {};
+  EXPECT_NE(error_of([&] { f.backward_in_bucket_order(); }).find("broken off by an exception"), std::string::npos);
+}
+
+TEST(Reducer, TraceOrdersTheEventsOfAPass) {
+  Fixture f;
+  const auto reducer = f.make();
+  f.backward_in_bucket_order();
+  const ReducerTrace& trace = reducer->trace();
+  EXPECT_LE(trace.first_gradient_ns, trace.launched_ns[0]);
+  EXPECT_LE(trace.launched_ns[0], trace.last_gradient_ns);
+  EXPECT_LE(trace.last_gradient_ns, trace.finished_ns);
+}
+
+TEST(Reducer, RefusesAParameterWithoutGradients) {
+  const Tensor frozen = zeros({2});
+  EXPECT_NE(error_of([&] {
+              Reducer reducer({{"frozen", frozen}}, std::make_shared<RecordingProcessGroup>(2));
+            }).find("'frozen'"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
