@@ -1,0 +1,40 @@
+#pragma once
+
+#include "core/tensor.h"
+
+/// Starting values of parameters, written in place and never recorded. The names and distributions are those of
+/// torch.nn.init; the draws come from RandomStream::init, so they depend on manual_seed() and the order of
+/// construction alone.
+namespace lockstep::nn::init {
+
+enum class Fan { in, out };
+
+struct KaimingOptions {
+  double negative_slope = 0.0;  ///< of the leaky ReLU that follows; 0: of a ReLU
+  Fan fan = Fan::in;            ///< keep the variance of activations (in) or of gradients (out)
+};
+
+void uniform_(const Tensor& tensor, double low = 0.0, double high = 1.0);
+void normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0);
+void constant_(const Tensor& tensor, double value);
+void zeros_(const Tensor& tensor);
+void ones_(const Tensor& tensor);
+
+/// He, Zhang, Ren and Sun, "Delving deep into rectifiers" (2015). Throws Error for fewer than two dimensions.
+void kaiming_uniform_(const Tensor& tensor, KaimingOptions options = {});
+void kaiming_normal_(const Tensor& tensor, KaimingOptions options = {});
+/// Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks" (2010). Throws Error
+/// for fewer than two dimensions.
+void xavier_uniform_(const Tensor& tensor, double gain = 1.0);
+void xavier_normal_(const Tensor& tensor, double gain = 1.0);
+
+/// Inputs that one element of a layer's output sums over, and outputs that one input feeds, for a weight
+/// [out, in, kernel...].
+std::int64_t fan_in(const Tensor& weight);
+std::int64_t fan_out(const Tensor& weight);
+
+/// What PyTorch's Linear and Conv layers start from: uniform within 1 / sqrt(fan_in) for the weight (kaiming_uniform_
+/// with slope sqrt(5)) and for the bias, which may be undefined.
+void layer_default_(const Tensor& weight, const Tensor& bias);
+
+}  // namespace lockstep::nn::init

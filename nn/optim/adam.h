@@ -1,0 +1,61 @@
+#pragma once
+
+#include "nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// Kingma and Ba, "Adam" (2015), with torch.optim.Adam's formulas:
+///   g = grad + weight_decay * p;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g;
+///   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+/// where t counts the steps in which p had a gradient.
+class Adam : public Optimizer {
+ public:
+  /// Throws Error for options out of range.
+  explicit Adam(std::vector<Tensor> parameters, AdamOptions options = {});
+
+  const char* name() const override { return "Adam"; }
+  /// beta1.
+  double momentum() const override { return options_.beta1; }
+  void set_momentum(double value) override;
+
+ protected:
+  Adam(std::vector<Tensor> parameters, AdamOptions options, bool decoupled);
+
+ private:
+  void update(const Tensor& like, const std::vector<Run>& runs) override;
+
+  AdamOptions options_;
+  bool decoupled_;
+};
+
+/// Loshchilov and Hutter, "Decoupled weight decay regularization" (2019): Adam in which the decay is
+/// p *= 1 - lr * weight_decay, apart from the gradient. torch.optim.AdamW.
+class AdamW final : public Adam {
+ public:
+  explicit AdamW(std::vector<Tensor> parameters, AdamWOptions options = {});
+  const char* name() const override { return "AdamW"; }
+};
+
+namespace detail {
+using AdamKernel = void (*)(DType dtype, const std::vector<Optimizer::Run>& runs, const AdamOptions& options,
+                            bool decoupled);
+void adam_cpu(DType dtype, const std::vector<Optimizer::Run>& runs, const AdamOptions& options, bool decoupled);
+}  // namespace detail
+
+}  // namespace lockstep::optim

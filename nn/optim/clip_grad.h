@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace lockstep::optim {
+
+/// The Euclidean norm of all gradients taken as one vector; parameters without a gradient are left out. Summed in
+/// double over blocks that depend on the shapes alone: the same bits for any number of threads and any layout.
+double grad_norm(const std::vector<Tensor>& parameters);
+
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in their memory, and returns the norm they had. A norm
+/// that is not finite makes the gradients so too, as in torch.nn.utils.clip_grad_norm_; with `error_if_nonfinite` it
+/// throws Error instead and leaves them alone.
+double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite = false);
+
+/// Clamps every element of every gradient to [-limit, limit], in its memory.
+void clip_grad_value_(const std::vector<Tensor>& parameters, double limit);
+
+}  // namespace lockstep::optim

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor.h"
+#include "nn/module.h"
+
+namespace lockstep::optim {
+
+/// What a checkpoint keeps of an optimizer.
+struct OptimizerState {
+  std::string type;                       ///< "SGD", "Adam", "AdamW"
+  std::vector<nn::NamedTensor> tensors;   ///< "steps", "momentum.0", ...; the number is the parameter's place
+  std::map<std::string, double> scalars;  ///< "lr" and what schedules change
+};
+
+/// Note [Optimizers]
+/// Changes parameters by their gradients. Holds handles on the tensors, so it sees what module.to() and load() put
+/// behind them; its own state is made at the first step, where the parameters then are.
+///
+/// A step is one pass over parameter, gradient and state. The state of all parameters of a dtype is one buffer;
+/// parameters that are neighbours in memory, and whose gradients are too, are updated as one run. The loops are
+/// compiled without contraction into fused multiply-adds: an element's new value does not depend on its place in a run,
+/// so neither the layout nor the number of threads changes a bit.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates every parameter that has a gradient; the others keep value and state. Throws Error if a parameter moved to
+  /// another device or dtype since the first step.
+  void step();
+  /// See nn::Module::zero_grad().
+  void zero_grad(bool set_to_none = false);
+
+  double lr() const { return lr_; }
+  void set_lr(double lr);
+  /// SGD's momentum, Adam's beta1: what OneCycle cycles.
+  virtual double momentum() const = 0;
+  virtual void set_momentum(double value) = 0;
+
+  const std::vector<Tensor>& parameters() const { return parameters_; }
+  virtual const char* name() const = 0;
+
+  /// Handles on the present state; values change with the next step.
+  OptimizerState state() const;
+  /// Copies `state` into this optimizer. Throws Error, before anything changes, for another type of optimizer, another
+  /// number of parameters, or tensors that are missing, unexpected or of another shape.
+  void load_state(const OptimizerState& state);
+
+  /// Neighbouring elements with their state, for kernels. Pointers are to elements of the parameter's dtype; state is
+  /// float for the half types, else of that dtype too.
+  struct Run {
+    void* parameter;
+    const void* gradient;
+    void* state[2];
+    std::int64_t numel;
+    std::int64_t step;  ///< 1 in the first step of these elements
+  };
+
+ protected:
+  /// `state_names`: one name for each state tensor of a parameter; at most two. Throws Error for an empty list, a
+  /// repeated or undefined tensor, or one that is not a floating-point leaf.
+  Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std::string> state_names, const char* type);
+
+  /// Updates runs of one dtype on the device of `like`.
+  virtual void update(const Tensor& like, const std::vector<Run>& runs) = 0;
+
+ private:
+  /// Parameters of one dtype and device, in order, and their state, one flat buffer a name.
+  struct Group {
+    DType dtype;
+    Device device;
+    std::vector<std::size_t> members;
+    std::vector<std::int64_t> offsets;
+    std::vector<Tensor> buffers;
+  };
+
+  void make_state();
+  void step_group(Group& group);
+  Tensor state_view(const Group& group, std::size_t member, std::size_t which) const;
+
+  std::vector<Tensor> parameters_;
+  std::vector<std::int64_t> steps_;
+  std::vector<std::string> state_names_;
+  std::vector<Group> groups_;
+  double lr_;
+};
+
+}  // namespace lockstep::optim

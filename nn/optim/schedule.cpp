@@ -1,0 +1,83 @@
+#include "nn/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "core/check.h"
+
+namespace lockstep::optim {
+namespace {
+
+double anneal(double from, double to, double share, bool linear) {
+  if (linear) return from + (to - from) * share;
+  return to + (from - to) / 2.0 * (1.0 + std::cos(std::numbers::pi * share));
+}
+
+/// The value of a curve that goes through first, middle, (first,) last at OneCycle's turning points.
+double one_cycle(const OneCycle& c, std::int64_t step, double first, double middle, double last) {
+  LOCKSTEP_CHECK(c.total_steps >= 1 && c.pct_start >= 0.0 && c.pct_start <= 1.0,
+                 "[OneCycle] expected total_steps >= 1 and 0 <= pct_start <= 1, found {} and {}", c.total_steps,
+                 c.pct_start);
+  const double total = static_cast<double>(c.total_steps);
+  const double top = c.pct_start * total - 1.0;
+  const double x = std::min(static_cast<double>(step), total - 1.0);
+  const auto between = [&](double from_x, double to_x, double from, double to) {
+    const double share = to_x > from_x ? (x - from_x) / (to_x - from_x) : 1.0;
+    return anneal(from, to, share, c.linear);
+  };
+  if (x <= top) return between(0.0, top, first, middle);
+  if (!c.three_phase) return between(top, total - 1.0, middle, last);
+  const double back = 2.0 * top;
+  if (x <= back) return between(top, back, middle, first);
+  return between(back, total - 1.0, first, last);
+}
+
+}  // namespace
+
+double StepLR::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(step_size >= 1, "[StepLR] expected step_size >= 1, found {}", step_size);
+  return lr * std::pow(gamma, static_cast<double>(step / step_size));
+}
+
+double CosineAnnealing::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(period >= 1, "[CosineAnnealing] expected period >= 1, found {}", period);
+  const double angle = std::numbers::pi * static_cast<double>(step) / static_cast<double>(period);
+  return min_lr + (lr - min_lr) * (1.0 + std::cos(angle)) / 2.0;
+}
+
+double OneCycle::operator()(std::int64_t step) const {
+  const double initial = max_lr / div_factor;
+  return one_cycle(*this, step, initial, max_lr, initial / final_div_factor);
+}
+
+double OneCycle::momentum(std::int64_t step) const {
+  return one_cycle(*this, step, max_momentum, base_momentum, max_momentum);
+}
+
+double LinearWarmup::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(next, "[LinearWarmup] has no schedule to go on with; set .next");
+  if (step >= steps) return next(step - steps);
+  const double share = static_cast<double>(step) / static_cast<double>(steps);
+  return next(0) * (start_factor + (1.0 - start_factor) * share);
+}
+
+LRScheduler::LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum)
+    : optimizer_(optimizer), lr_(std::move(lr)), momentum_(std::move(momentum)) {
+  LOCKSTEP_CHECK(lr_, "[LRScheduler] has no schedule");
+  set_position(0);
+}
+
+LRScheduler::LRScheduler(Optimizer& optimizer, const OneCycle& schedule)
+    : LRScheduler(optimizer, Schedule(schedule),
+                  schedule.cycle_momentum ? Schedule([schedule](std::int64_t step) { return schedule.momentum(step); })
+                                          : Schedule()) {}
+
+void LRScheduler::set_position(std::int64_t position) {
+  LOCKSTEP_CHECK(position >= 0, "[LRScheduler] expected a position >= 0, found {}", position);
+  position_ = position;
+  optimizer_.set_lr(lr_(position));
+  if (momentum_) optimizer_.set_momentum(momentum_(position));
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+/// Note [Schedules]
+/// A schedule is a pure function from a step (0, 1, ...) to a value: nothing to save but the position, nothing to
+/// drift. The structs below are such functions, with the closed forms of PyTorch's schedulers; any callable will do. A
+/// "step" is whatever calls LRScheduler::step() is: an optimizer step or an epoch.
+using Schedule = std::function<double(std::int64_t step)>;
+
+/// lr * gamma^floor(step / step_size).
+struct StepLR {
+  double lr = 0.1;
+  std::int64_t step_size = 1;
+  double gamma = 0.1;
+  double operator()(std::int64_t step) const;
+};
+
+/// min_lr + (lr - min_lr) * (1 + cos(pi * step / period)) / 2. Loshchilov and Hutter, "SGDR" (2017), without restarts;
+/// torch's CosineAnnealingLR with T_max = period: past it the rate rises again.
+struct CosineAnnealing {
+  double lr = 0.1;
+  std::int64_t period = 1;
+  double min_lr = 0.0;
+  double operator()(std::int64_t step) const;
+};
+
+/// Smith and Topin, "Super-convergence" (2018), as torch's OneCycleLR: from max_lr / div_factor up to max_lr in the
+/// first pct_start of total_steps, then down to the initial rate / final_div_factor; momentum the other way round. Past
+/// total_steps it stays at the end.
+struct OneCycle {
+  double max_lr = 0.1;
+  std::int64_t total_steps = 1;
+  double pct_start = 0.3;
+  double div_factor = 25.0;
+  double final_div_factor = 1e4;
+  bool three_phase = false;  ///< down to the initial rate as fast as up, then to the end
+  bool linear = false;       ///< straight lines instead of half cosines
+  bool cycle_momentum = true;
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
+  double operator()(std::int64_t step) const;
+  double momentum(std::int64_t step) const;
+};
+
+/// Rises in a straight line from start_factor * next(0) to next(0) over `steps`, then goes on with next from its step
+/// 0.
+struct LinearWarmup {
+  std::int64_t steps = 0;
+  Schedule next;
+  double start_factor = 0.0;
+  double operator()(std::int64_t step) const;
+};
+
+/// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
+/// after each optimizer.step(). The optimizer must outlive it.
+class LRScheduler {
+ public:
+  LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum = {});
+  /// Cycles the momentum too, unless cycle_momentum is off.
+  LRScheduler(Optimizer& optimizer, const OneCycle& schedule);
+
+  void step() { set_position(position_ + 1); }
+  std::int64_t position() const { return position_; }
+  /// For resuming. Throws Error if negative.
+  void set_position(std::int64_t position);
+
+ private:
+  Optimizer& optimizer_;
+  Schedule lr_;
+  Schedule momentum_;
+  std::int64_t position_ = 0;
+};
+
+}  // namespace lockstep::optim

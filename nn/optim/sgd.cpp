@@ -1,0 +1,40 @@
+#include "nn/optim/sgd.h"
+
+#include "core/check.h"
+#include "core/kernel_table.h"
+
+namespace lockstep::optim {
+namespace {
+
+constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu};
+
+std::vector<std::string> state_names(const SGDOptions& options) {
+  return options.momentum != 0.0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};
+}
+
+}  // namespace
+
+SGD::SGD(std::vector<Tensor> parameters, SGDOptions options)
+    : Optimizer(std::move(parameters), options.lr, state_names(options), "SGD"), options_(options) {
+  LOCKSTEP_CHECK(options.momentum >= 0.0, "[SGD] expected momentum >= 0, found {}", options.momentum);
+  LOCKSTEP_CHECK(options.weight_decay >= 0.0, "[SGD] expected weight_decay >= 0, found {}", options.weight_decay);
+  LOCKSTEP_CHECK(!options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0),
+                 "[SGD] nesterov needs momentum > 0 and dampening 0, found momentum {} and dampening {}",
+                 options.momentum, options.dampening);
+}
+
+void SGD::set_momentum(double value) {
+  LOCKSTEP_CHECK(value >= 0.0, "[SGD] expected momentum >= 0, found {}", value);
+  LOCKSTEP_CHECK(options_.momentum != 0.0 || value == 0.0,
+                 "[SGD] momentum cannot be switched on later; construct the optimizer with momentum > 0");
+  // Exactly 0 would read as "keeps no buffers"; the smallest number has the same effect and does not.
+  options_.momentum = options_.momentum != 0.0 && value == 0.0 ? 5e-324 : value;
+}
+
+void SGD::update(const Tensor& like, const std::vector<Run>& runs) {
+  SGDOptions options = options_;
+  options.lr = lr();
+  sgd_kernel(like)(like.dtype(), runs, options);
+}
+
+}  // namespace lockstep::optim

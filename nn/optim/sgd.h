@@ -1,0 +1,39 @@
+#pragma once
+
+#include "nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  double weight_decay = 0.0;
+  bool nesterov = false;  ///< needs momentum > 0 and dampening 0
+};
+
+/// Stochastic gradient descent with torch.optim.SGD's formulas:
+///   g = grad + weight_decay * p;  b = momentum * b + (1 - dampening) * g, at first b = g;
+///   p -= lr * (nesterov ? g + momentum * b : momentum ? b : g)
+class SGD final : public Optimizer {
+ public:
+  /// Throws Error for options out of range.
+  explicit SGD(std::vector<Tensor> parameters, SGDOptions options = {});
+
+  const char* name() const override { return "SGD"; }
+  double momentum() const override { return options_.momentum; }
+  /// Throws Error if the optimizer was made with momentum 0: it keeps no buffers then.
+  void set_momentum(double value) override;
+
+ private:
+  void update(const Tensor& like, const std::vector<Run>& runs) override;
+
+  SGDOptions options_;
+};
+
+namespace detail {
+using SgdKernel = void (*)(DType dtype, const std::vector<Optimizer::Run>& runs, const SGDOptions& options);
+void sgd_cpu(DType dtype, const std::vector<Optimizer::Run>& runs, const SGDOptions& options);
+}  // namespace detail
+
+}  // namespace lockstep::optim
