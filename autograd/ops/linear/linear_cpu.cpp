@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <array>
+
+#include "autograd/ops/linear/linear_kernels.h"
+#include "core/copy.h"
+#include "core/cpu/gemm.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+#include "core/factories.h"
+#include "core/thread_pool.h"
+
+namespace lockstep {
+namespace {
+
+// out += bias, then max(0, out) if `relu`; NaN stays.
+template <typename T>
+void add_bias(T* out, const T* bias, std::int64_t rows, std::int64_t columns, bool relu) {
+  const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock / columns);
+  parallel_for(rows, block, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      T* row = out + i * columns;
+      if (bias)
+        for (std::int64_t j = 0; j < columns; ++j) row[j] += bias[j];
+      if (relu)
+        for (std::int64_t j = 0; j < columns; ++j) row[j] = row[j] < T(0) ? T(0) : row[j];
+    }
+  });
+}
+
+template <typename T>
+void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
+  const std::int64_t rows = x.sizes()[0], inputs = x.sizes()[1], outputs = weight.sizes()[0];
+  cpu::gemm(false, true, rows, outputs, inputs, T(1), x.data<T>(), inputs, weight.data<T>(), inputs, T(0),
+            out.data<T>(), outputs);
+  if (bias.defined() || relu) add_bias(out.data<T>(), bias.defined() ? bias.data<T>() : nullptr, rows, outputs, relu);
+}
+
+}  // namespace
+
+void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
+  if (x.dtype() == kFloat32) return forward<float>(x, weight, bias, out, relu);
+  if (x.dtype() == kFloat64) return forward<double>(x, weight, bias, out, relu);
+  const Tensor wide = empty(out.sizes());
+  forward<float>(cast_values(x, kFloat32), cast_values(weight, kFloat32),
+                 bias.defined() ? cast_values(bias, kFloat32) : bias, wide, relu);
+  copy_values(wide, out);
+}
+
+// Columns are cut into blocks; within one, rows are added in order, in runs of kRun to keep rounding small.
+void linear_bias_grad_cpu(const Tensor& grad, const Tensor& out) {
+  constexpr std::int64_t kColumns = 64, kRun = 64;
+  const std::int64_t rows = grad.sizes()[0], columns = grad.sizes()[1];
+  const std::int64_t per_block = std::max<std::int64_t>(kColumns, cpu::kElementBlock / rows / kColumns * kColumns);
+  dispatch_floating(grad.dtype(), "linear", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T* values = grad.data<T>();
+    parallel_for(columns, per_block, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t first = begin; first < end; first += kColumns) {
+        const std::int64_t width = std::min(kColumns, end - first);
+        std::array<C, kColumns> total{};
+        for (std::int64_t start = 0; start < rows; start += kRun) {
+          std::array<C, kColumns> run{};
+          for (std::int64_t i = start; i < std::min(rows, start + kRun); ++i) {
+            const T* row = values + i * columns + first;
+            for (std::int64_t j = 0; j < width; ++j) run[j] += static_cast<C>(row[j]);
+          }
+          for (std::int64_t j = 0; j < width; ++j) total[j] += run[j];
+        }
+        for (std::int64_t j = 0; j < width; ++j) out.data<T>()[first + j] = static_cast<T>(total[j]);
+      }
+    });
+  });
+}
+
+void linear_relu_grad_cpu(const Tensor& grad, const Tensor& y, const Tensor& out) {
+  dispatch_floating(grad.dtype(), "linear", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T *g = grad.data<T>(), *v = y.data<T>();
+    T* o = out.data<T>();
+    parallel_for(grad.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<C>(v[i]) <= C(0) ? T(0) : g[i];
+    });
+  });
+}
+
+}  // namespace lockstep

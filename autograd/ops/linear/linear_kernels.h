@@ -1,0 +1,24 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// out = x * weight^T + bias, then max(0, out) if `relu`. x is [rows, in], weight [out, in], bias [out] or undefined,
+/// out [rows, out]; all contiguous, of one dtype and on one device, no side 0.
+using LinearForward = void (*)(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+/// out[j] = sum of grad[i][j] over i; grad is [rows, columns], contiguous.
+using LinearBiasGrad = void (*)(const Tensor& grad, const Tensor& out);
+/// out = y <= 0 ? 0 : grad, element by element (a NaN passes the gradient on, as in PyTorch); all contiguous.
+using LinearReluGrad = void (*)(const Tensor& grad, const Tensor& y, const Tensor& out);
+
+void linear_forward_reference(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+void linear_bias_grad_cpu(const Tensor& grad, const Tensor& out);
+void linear_relu_grad_cpu(const Tensor& grad, const Tensor& y, const Tensor& out);
+
+void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out);
+void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out);
+
+}  // namespace lockstep

@@ -1,0 +1,183 @@
+#include "autograd/ops/matmul/matmul.h"
+
+#include <utility>
+
+#include "autograd/add_values.h"
+#include "autograd/ops/matmul/matmul_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<MatmulKernel> matmul_kernel{"matmul", matmul_reference, matmul_cpu,
+                                                  LOCKSTEP_CUDA_KERNEL(matmul_cuda)};
+
+// A view with `leading` in front of the last two dimensions, repeated where sizes are 1 or missing.
+Tensor expand_leading(const Tensor& t, const Shape& leading) {
+  Shape sizes = leading, strides = Shape::filled(leading.dim(), 0);
+  const int missing = leading.dim() - (t.dim() - 2);
+  for (int d = missing; d < leading.dim(); ++d)
+    if (t.sizes()[d - missing] == leading[d]) strides[d] = t.strides()[d - missing];
+  for (int d = t.dim() - 2; d < t.dim(); ++d) {
+    sizes.push_back(t.sizes()[d]);
+    strides.push_back(t.strides()[d]);
+  }
+  return t.as_strided(sizes, strides, t.offset());
+}
+
+Shape leading_of(const Tensor& t) {
+  Shape leading;
+  for (int d = 0; d < t.dim() - 2; ++d) leading.push_back(t.sizes()[d]);
+  return leading;
+}
+
+// The matrix product of everything in front of the last dimension, as one tall matrix.
+Tensor flat_rows(const Tensor& t) {
+  const Tensor dense = as_contiguous(t);
+  const std::int64_t columns = t.sizes().back();
+  const std::int64_t rows = columns == 0 ? 0 : t.numel() / columns;
+  return dense.as_strided({rows, columns}, {columns, 1}, dense.offset());
+}
+
+// Sizes of the product of operands of at least two dimensions; leading sizes broadcast.
+Shape product_sizes(const Tensor& a, const Tensor& b) {
+  Shape sizes = broadcast_shapes(leading_of(a), leading_of(b), "matmul");
+  sizes.push_back(a.size(-2));
+  sizes.push_back(b.size(-1));
+  return sizes;
+}
+
+// out = a * b; out is contiguous, of product_sizes(a, b).
+void product(const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (out.numel() == 0) return;
+  if (a.size(-1) == 0) return fill_values(out, 0);
+  if (b.dim() == 2 && a.dim() > 2 && a.is_contiguous())  // one tall product instead of a batch of small ones
+    return matmul_kernel(a)(flat_rows(a), b, flat_rows(out));
+  const Shape leading = leading_of(out);
+  matmul_kernel(a)(expand_leading(a, leading), expand_leading(b, leading), out);
+}
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  const Tensor out = empty(product_sizes(a, b), options_of(a));
+  product(a, b, out);
+  return out;
+}
+
+// Sums `grad` over the leading dimensions along which an operand of size `sizes` was repeated.
+Tensor sum_leading(const Tensor& grad, const Shape& sizes) {
+  if (grad.sizes() == sizes) return grad;
+  Tensor sum = zeros(sizes, options_of(grad));
+  const Shape leading = leading_of(grad);
+  const Tensor target = expand_leading(sum, leading);
+  const std::int64_t matrix = grad.size(-1) * grad.size(-2);
+  for (std::int64_t i = 0; i < leading.numel(); ++i) {
+    std::int64_t rest = i, offset = 0;
+    for (int d = leading.dim() - 1; d >= 0; --d) {
+      offset += rest % leading[d] * target.strides()[d];
+      rest /= leading[d];
+    }
+    const Shape one = {grad.size(-2), grad.size(-1)}, dense = {grad.size(-1), 1};
+    add_values_(sum.as_strided(one, dense, offset), grad.as_strided(one, dense, i * matrix));
+  }
+  return sum;
+}
+
+// [k] as [1, k] or [k, 1].
+Tensor as_matrix(const Tensor& t, bool left) {
+  if (t.dim() != 1) return t;
+  if (left) return t.as_strided({1, t.sizes()[0]}, {t.strides()[0], t.strides()[0]}, t.offset());
+  return t.as_strided({t.sizes()[0], 1}, {t.strides()[0], t.strides()[0]}, t.offset());
+}
+
+// Same values, other shape; `t` is contiguous.
+Tensor reshaped(const Tensor& t, const Shape& sizes) {
+  return t.sizes() == sizes ? t : t.as_strided(sizes, contiguous_strides(sizes), t.offset());
+}
+
+class MatmulBackward final : public Node {
+ public:
+  const char* name() const override { return "MatmulBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor(), Tensor()};
+    if (!grads[0].defined()) return result;
+    const Tensor& a = a_.get(name());
+    const Tensor& b = b_.get(name());
+    const Tensor left = as_matrix(a, true), right = as_matrix(b, false);
+    const Tensor grad = reshaped(as_contiguous(grads[0]), product_sizes(left, right));
+    if (needs_grad(0)) result[0] = reshaped(grad_left(grad, left, right), a.sizes());
+    if (needs_grad(1)) result[1] = reshaped(grad_right(grad, left, right), b.sizes());
+    return result;
+  }
+
+  void release_saved() override {
+    a_.reset();
+    b_.reset();
+  }
+
+  SavedTensor a_, b_;
+
+ private:
+  static Tensor grad_left(const Tensor& grad, const Tensor& left, const Tensor& right) {
+    return sum_leading(product(grad, transposed_view(right)), left.sizes());
+  }
+  static Tensor grad_right(const Tensor& grad, const Tensor& left, const Tensor& right) {
+    if (right.dim() == 2 && left.dim() > 2)  // summing over the batch is part of the product
+      return product(transposed_view(flat_rows(left)), flat_rows(grad));
+    return sum_leading(product(transposed_view(left), grad), right.sizes());
+  }
+};
+
+}  // namespace
+
+Tensor transposed_view(const Tensor& matrices) {
+  Shape sizes = matrices.sizes(), strides = matrices.strides();
+  const int last = sizes.dim() - 1;
+  std::swap(sizes[last], sizes[last - 1]);
+  std::swap(strides[last], strides[last - 1]);
+  return matrices.as_strided(sizes, strides, matrices.offset());
+}
+
+Tensor matmul_values(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_ASSERT(a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == b.size(-2), "{} x {}", to_string(a.sizes()),
+                  to_string(b.sizes()));
+  return product(a, b);
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[matmul] an operand is undefined");
+  LOCKSTEP_CHECK(a.device() == b.device(), "[matmul] expected both operands on one device, found {} and {}",
+                 to_string(a.device()), to_string(b.device()));
+  LOCKSTEP_CHECK(a.dtype() == b.dtype(), "[matmul] expected operands of one dtype, found {} and {}; cast one of them",
+                 name(a.dtype()), name(b.dtype()));
+  LOCKSTEP_CHECK(a.is_floating_point(), "[matmul] expected floating-point operands, found {}; cast them",
+                 name(a.dtype()));
+  LOCKSTEP_CHECK(a.dim() > 0 && b.dim() > 0, "[matmul] expected at least one dimension, found sizes {} and {}",
+                 to_string(a.sizes()), to_string(b.sizes()));
+  const Tensor left = as_matrix(a, true), right = as_matrix(b, false);
+  LOCKSTEP_CHECK(left.size(-1) == right.size(-2),
+                 "[matmul] inner sizes differ: {} times {}; expected the last size of the first ({}) to equal the {} "
+                 "size of the second ({})",
+                 to_string(a.sizes()), to_string(b.sizes()), left.size(-1), b.dim() == 1 ? "only" : "second to last",
+                 right.size(-2));
+  const Shape matrix_sizes = product_sizes(left, right);
+  Shape sizes = matrix_sizes;
+  if (b.dim() == 1) sizes.erase(sizes.dim() - 1);
+  if (a.dim() == 1) sizes.erase(sizes.dim() - (b.dim() == 1 ? 1 : 2));
+  Tensor out = empty(sizes, options_of(a));
+  product(left, right, reshaped(out, matrix_sizes));
+  if (auto* node = record<MatmulBackward>(out, {&a, &b})) {
+    node->a_ = SavedTensor(a);
+    node->b_ = SavedTensor(b);
+  }
+  return out;
+}
+
+Tensor Tensor::matmul(const Tensor& other) const {
+  return lockstep::matmul(*this, other);
+}
+
+}  // namespace lockstep
