@@ -1,6 +1,7 @@
 #include "autograd/ops/expand/expand.h"
 
 #include "autograd/record.h"
+#include "autograd/sum_to.h"
 #include "core/check.h"
 
 namespace lockstep {
@@ -9,13 +10,9 @@ namespace {
 
 struct ExpandBackward final : Node {
   Shape sizes;
-  Shape summed;  ///< dimensions of the gradient that repeat the input
 
   const char* name() const override { return "ExpandBackward"; }
-  TensorList apply(TensorList grads) override {
-    if (summed.empty()) return {grads[0].reshape(sizes)};
-    return {grads[0].sum(summed, true).reshape(sizes)};
-  }
+  TensorList apply(TensorList grads) override { return {sum_to(grads[0], sizes)}; }
 };
 
 }  // namespace
@@ -26,7 +23,6 @@ Tensor Tensor::expand(const Shape& sizes) const {
                  to_string(this->sizes()), to_string(sizes), dim());
   Shape full = sizes;
   Shape strides = Shape::filled(sizes.dim(), 0);
-  Shape summed;
   for (int d = 0; d < full.dim(); ++d) {
     const bool is_new = d < added;
     const std::int64_t present = is_new ? 1 : this->sizes()[d - added];
@@ -38,15 +34,10 @@ Tensor Tensor::expand(const Shape& sizes) const {
                    to_string(this->sizes()), to_string(sizes), present, d - added, full[d]);
     if (full[d] == present && !is_new) {
       strides[d] = this->strides()[d - added];
-    } else if (full[d] != 1) {
-      summed.push_back(d);
     }
   }
   Tensor out = as_strided(full, strides, offset());
-  if (auto* node = record<ExpandBackward>(out, {this})) {
-    node->sizes = this->sizes();
-    node->summed = summed;
-  }
+  if (auto* node = record<ExpandBackward>(out, {this})) node->sizes = this->sizes();
   return out;
 }
 

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Records PyTorch's values for tests/golden/: every operation, one small model, optimizers and schedules.
+
+usage: python3 scripts/record_golden.py [OUTPUT_DIR]      (needs torch >= 1.13 and numpy; Debian: python3-torch)
+
+Inputs are made here, deterministically, and stored beside the results, so that the tests need no Python.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from golden_cases import FAMILIES
+from golden_recorder import Golden, uniform
+
+
+class LeNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(1, 10, 5)
+        self.conv2 = torch.nn.Conv2d(10, 20, 5)
+        self.fc1 = torch.nn.Linear(320, 50)
+        self.fc2 = torch.nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+def model():
+    """Weights ("conv1.weight" ..., so that the file loads as a checkpoint), logits, gradients, and 10 training losses."""
+    g = Golden()
+    net = LeNet().double()
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            fan_in = p.shape[1:].numel() if p.dim() > 1 else 50
+            values = uniform(name, p.shape) * np.float32(fan_in**-0.5)
+            p.copy_(torch.from_numpy(values))
+            g.tensors[name] = values
+    images = uniform("images", (8, 1, 28, 28), 0, 1)
+    labels = torch.arange(8) * 7 % 10
+    g.put("batch", "images", images)
+    g.put("batch", "labels", labels)
+    x = torch.from_numpy(images).double()
+
+    logits = net(x)
+    F.cross_entropy(logits, labels).backward()
+    g.put("first", "logits", logits)
+    for name, p in net.named_parameters():
+        g.put("first", f"grad.{name}", p.grad.float())
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    g.put("training", "losses", np.array(losses))
+    for name, p in net.named_parameters():
+        g.put("training", f"norm.{name}", p.norm())
+    return g
+
+
+def optim():
+    """Per optimizer: start [7], gradients [5, 7], parameters after each step [5, 7]. Per schedule: 20 learning rates."""
+    g = Golden()
+    optimizers = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+        "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "sgd_weight_decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.05),
+        "sgd_nesterov_weight_decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.05),
+        "sgd_dampening": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+        "adam_betas": lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-6),
+        "adam_weight_decay": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+        "adamw_weight_decay": lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.3),
+    }
+    for name, make in optimizers.items():
+        start, grads = uniform(f"{name}|start", (7,)), uniform(f"{name}|grads", (5, 7))
+        p = torch.nn.Parameter(torch.from_numpy(start).double())
+        optimizer, steps = make([p]), []
+        for grad in grads:
+            p.grad = torch.from_numpy(grad).double()
+            optimizer.step()
+            steps.append(p.detach().clone())
+        g.put(name, "start", start)
+        g.put(name, "grads", grads)
+        g.put(name, "after", torch.stack(steps))
+
+    lr = torch.optim.lr_scheduler
+    schedules = {
+        "step_lr": lambda o: lr.StepLR(o, 4, 0.5),
+        "cosine_annealing": lambda o: lr.CosineAnnealingLR(o, 15),
+        "cosine_annealing_min": lambda o: lr.CosineAnnealingLR(o, 20, eta_min=0.01),
+        "one_cycle": lambda o: lr.OneCycleLR(o, 1.0, total_steps=20),
+        "one_cycle_linear": lambda o: lr.OneCycleLR(o, 0.5, total_steps=20, pct_start=0.25, anneal_strategy="linear", div_factor=10, final_div_factor=100),
+        "warm_up": lambda o: lr.LinearLR(o, start_factor=0.1, total_iters=8),
+    }
+    for name, make in schedules.items():
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+        schedule, rates = make(optimizer), []
+        for _ in range(20):
+            rates.append(optimizer.param_groups[0]["lr"])
+            if len(rates) < 20:
+                optimizer.step()
+                schedule.step()
+        g.put(name, "lr", np.array(rates))
+    return g
+
+
+def clip():
+    """clip_grad_norm_: gradients before, total norm, gradients after."""
+    g = Golden()
+    for name, limit in (("clip", 0.5), ("clip_not_needed", 50.0)):
+        params = [torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in ((3, 4), (5,))]
+        for i, p in enumerate(params):
+            p.grad = torch.from_numpy(uniform(f"{name}|{i}", p.shape)).double()
+            g.put(name, f"grad.{i}", p.grad.clone())
+        g.put(name, "norm", torch.nn.utils.clip_grad_norm_(params, limit))
+        for i, p in enumerate(params):
+            g.put(name, f"after.{i}", p.grad)
+    return g
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "tests/golden")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for name, family in FAMILIES.items():
+        family().write(folder / f"{name}.safetensors")
+    model().write(folder / "model.safetensors")
+    both = optim()
+    both.tensors.update(clip().tensors)
+    both.write(folder / "optim.safetensors")
+
+
+if __name__ == "__main__":
+    main()
