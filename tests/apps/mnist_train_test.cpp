@@ -1,0 +1,209 @@
+// mnist_train as its users see it: command line, output, exit status, and equal results in every mode.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "data/mnist.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/temporary_path.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ProcessResult;
+using testing::run_process;
+
+/// A folder of the test's own.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() { std::filesystem::create_directories(path_.text()); }
+  std::string file(const std::string& name) const { return path_.text() + "/" + name; }
+
+ private:
+  testing::TemporaryPath path_;
+};
+
+// What a launcher of the test itself may have left.
+const testing::ProcessEnvironment kClean = {{"RANK", ""},        {"WORLD_SIZE", ""},  {"LOCAL_RANK", ""},
+                                            {"MASTER_ADDR", ""}, {"MASTER_PORT", ""}, {"LOCKSTEP_STORE_HOSTED", ""}};
+
+ProcessResult train(std::vector<std::string> arguments, int limit_s = 300) {
+  arguments.insert(arguments.begin(), LOCKSTEP_MNIST_TRAIN);
+  return run_process(arguments, kClean, std::chrono::seconds(limit_s));
+}
+
+// The data set there is: MNIST, else Fashion-MNIST.
+std::vector<std::string> dataset() {
+  if (data::has_mnist()) return {"--dataset", "mnist"};
+  if (data::has_fashion_mnist()) return {"--dataset", "fashion-mnist"};
+  return {};
+}
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  const std::size_t begin = text.rfind('\n', end);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+}
+
+std::vector<double> losses_of(const std::string& file) {
+  std::ifstream in(file);
+  std::vector<double> losses;
+  for (std::string line; std::getline(in, line);) losses.push_back(nlohmann::json::parse(line).at("loss"));
+  return losses;
+}
+
+struct BadCommand {
+  const char* name;
+  std::vector<std::string> arguments;
+  int status;
+  const char* message;
+};
+
+class MnistTrainRefuses : public ::testing::TestWithParam<BadCommand> {};
+
+TEST_P(MnistTrainRefuses, InOneClearLine) {
+  const ProcessResult result = train(GetParam().arguments, 30);
+  EXPECT_EQ(result.status, GetParam().status) << result.err;
+  EXPECT_NE(result.err.find(GetParam().message), std::string::npos) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    CommandLines, MnistTrainRefuses,
+    ::testing::Values(
+        BadCommand{"unknown_flag", {"--nonsense"}, 2, "--nonsense"},
+        BadCommand{"batch_size_0", {"--batch-size", "0"}, 2, "--batch-size 0 is not positive"},
+        BadCommand{"batch_size_text", {"--batch-size", "many"}, 2, "--batch-size"},
+        BadCommand{"unknown_model", {"--model", "resnet"}, 2, "resnet"},
+        BadCommand{"lockstep_6", {"--lockstep", "6"}, 2, "--lockstep 6 is not a power of two"},
+        BadCommand{"lockstep_0", {"--lockstep", "0"}, 2, "--lockstep 0 is not a power of two"},
+        BadCommand{"lockstep_8", {"--lockstep", "8"}, 2, "--lockstep is not available in this version"},
+        BadCommand{"cuda", {"--device", "cuda"}, 2, "--device cuda is not available in this version"},
+        BadCommand{"nccl", {"--backend", "nccl"}, 2, "--backend nccl is not available in this version"},
+        BadCommand{"tensorboard", {"--tensorboard", "x"}, 2, "--tensorboard is not available"},
+        BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},
+        BadCommand{"devices_single", {"--mode", "single", "--devices", "0,1"}, 2, "--devices belongs to --mode dp"},
+        BadCommand{"bad_devices", {"--devices", "0,x"}, 2, "--devices '0,x' is not understood"},
+        BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr -1 is not a learning rate"},
+        BadCommand{"no_data", {"--data-dir", "/nonexistent"}, 1, "/nonexistent"},
+        BadCommand{"no_master", {"--mode", "ddp", "--init-method", "env://"}, 1, "MASTER_ADDR"},
+        BadCommand{"bad_url", {"--mode", "ddp", "--init-method", "ftp://x"}, 1, "ftp"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(MnistTrain, HelpAndVersion) {
+  EXPECT_EQ(train({"--help"}).status, 0);
+  const ProcessResult version = train({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_EQ(version.out.rfind("mnist_train ", 0), 0u);
+}
+
+TEST(MnistTrain, EndsWithTheResultLine) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const ProcessResult result = train(dataset() + std::vector<std::string>{"--max-steps", "3", "--model", "mlp"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_TRUE(std::regex_match(
+      last_line(result.out),
+      std::regex("result: test_accuracy=0\\.\\d{4} test_loss=\\d+\\.\\d{4} steps=3 seconds=\\d+\\.\\d\\d "
+                 "images_per_s=\\d+ weights_sha256=[0-9a-f]{64}")))
+      << result.out;
+}
+
+TEST(MnistTrain, MetricsHoldALineForEachStep) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const std::string metrics = directory.file("metrics.jsonl");
+  ASSERT_EQ(
+      train(dataset() + std::vector<std::string>{"--max-steps", "3", "--model", "mlp", "--metrics", metrics}).status,
+      0);
+  std::ifstream in(metrics);
+  std::string line;
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(std::getline(in, line));
+    const auto entry = nlohmann::json::parse(line);
+    EXPECT_EQ(entry.at("step"), step);
+    EXPECT_EQ(entry.at("epoch"), 0);
+    EXPECT_EQ(std::strtod(entry.at("loss_hex").get<std::string>().c_str(), nullptr), entry.at("loss").get<double>());
+    EXPECT_GT(entry.at("images_per_s").get<double>(), 0.0);
+  }
+  EXPECT_FALSE(std::getline(in, line));
+}
+
+// The curves of all modes against single's, step by step.
+TEST(MnistTrain, CurvesOfAllModesAgree) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  constexpr double kRelative = 1e-4;
+  const TemporaryDirectory directory;
+  const auto curve = [&](const std::string& name, const std::vector<std::string>& mode) {
+    const std::string metrics = directory.file(name + ".jsonl");
+    const ProcessResult result = train(
+        dataset() +
+        std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "200", "--metrics", metrics} +
+        mode);
+    EXPECT_EQ(result.status, 0) << name << ": " << result.err;
+    return losses_of(metrics);
+  };
+  const std::vector<double> single = curve("single", {"--mode", "single"});
+  ASSERT_EQ(single.size(), 200u);
+  ASSERT_LT(single.back(), single.front()) << "the model must learn for the comparison to mean anything";
+  for (const auto& [name, mode] :
+       std::vector<std::pair<std::string, std::vector<std::string>>>{{"dp", {"--mode", "dp", "--devices", "0,1"}},
+                                                                     {"ddp2", {"--mode", "ddp", "--nproc", "2"}},
+                                                                     {"ddp4", {"--mode", "ddp", "--nproc", "4"}}}) {
+    SCOPED_TRACE(name);
+    const std::vector<double> other = curve(name, mode);
+    ASSERT_EQ(other.size(), single.size());
+    for (std::size_t i = 0; i < single.size(); ++i)
+      ASSERT_LE(std::abs(other[i] - single[i]), kRelative * std::abs(single[i])) << "step " << i;
+  }
+}
+
+// A run broken off and resumed ends with the bits of one that was not.
+TEST(MnistTrain, ResumeGoesOnAsIfNothingHadHappened) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const std::string checkpoint = directory.file("checkpoint.safetensors");
+  // A constant rate: the length of the run must not enter.
+  const auto common = dataset() + std::vector<std::string>{"--model", "lenet", "--schedule", "constant"};
+  const auto hash = [](const ProcessResult& result) {
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out.substr(result.out.find("weights_sha256="));
+  };
+  const std::string whole = hash(train(common + std::vector<std::string>{"--max-steps", "40"}));
+  hash(train(common + std::vector<std::string>{"--max-steps", "25", "--checkpoint", checkpoint}));
+  EXPECT_EQ(hash(train(common + std::vector<std::string>{"--max-steps", "40", "--resume", checkpoint})), whole);
+}
+
+// The same job however its processes meet.
+TEST(MnistTrain, EveryWayToMeetGivesTheSameResult) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const auto common =
+      dataset() + std::vector<std::string>{"--mode", "ddp", "--model", "lenet", "--max-steps", "30", "--threads", "1"};
+  const auto stable_part = [](const ProcessResult& result) {
+    EXPECT_EQ(result.status, 0) << result.err;
+    std::smatch match;
+    EXPECT_TRUE(std::regex_search(result.out, match,
+                                  std::regex("test_accuracy=\\S+ test_loss=\\S+ steps=\\d+|weights_sha256=\\w+")));
+    const std::size_t hash = result.out.find("weights_sha256=");
+    return match.str() + " " + result.out.substr(hash, 15 + 64);
+  };
+  const std::string spawned = stable_part(train(common + std::vector<std::string>{"--nproc", "2"}));
+  const std::string file = "file://" + directory.file("meeting");
+  EXPECT_EQ(stable_part(train(common + std::vector<std::string>{"--nproc", "2", "--init-method", file})), spawned);
+  const std::vector<std::string> launched = {LOCKSTEP_RUN, "--nproc-per-node", "2", "--", LOCKSTEP_MNIST_TRAIN};
+  EXPECT_EQ(stable_part(run_process(launched + common, kClean, std::chrono::seconds(300))), spawned);
+}
+
+}  // namespace
+}  // namespace lockstep
