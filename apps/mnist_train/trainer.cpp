@@ -40,12 +40,12 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options, nn
   return std::make_unique<optim::SGD>(module.parameters(), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
 }
 
-// The learning rate of a step: a function of its number, so a resumed run goes on where it stopped.
-double learning_rate_at(const TrainOptions& options, std::int64_t step, std::int64_t total) {
+// The learning rate as a function of the step's number, so that a resumed run goes on where it stopped.
+optim::Schedule make_schedule(const TrainOptions& options, std::int64_t total_steps) {
   const double lr = options.learning_rate();
-  if (options.schedule == "cosine") return optim::cosine_annealing_lr(lr, 0.0, total, step);
-  if (options.schedule == "one-cycle") return optim::one_cycle_lr({.max_lr = lr, .total_steps = total}, step);
-  return lr;
+  if (options.schedule == "cosine") return optim::CosineAnnealing{.lr = lr, .period = total_steps};
+  if (options.schedule == "one-cycle") return optim::OneCycle{.max_lr = lr, .total_steps = total_steps};
+  return [lr](std::int64_t) { return lr; };
 }
 
 class Trainer {
@@ -62,6 +62,7 @@ class Trainer {
     optimizer_ = make_optimizer(options_, strategy_->module());
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
+    schedule_ = make_schedule(options_, total_steps_);
     if (!options_.resume.empty()) resume();
   }
 
@@ -130,7 +131,7 @@ class Trainer {
     auto batches = loader_.epoch(static_cast<std::uint64_t>(epoch), step_ - first);
     for (const data::Batch& batch : batches) {
       const RandomKeyGuard key(static_cast<std::uint64_t>(step_), 0);
-      optimizer_->set_lr(learning_rate_at(options_, step_, total_steps_));
+      optimizer_->set_lr(schedule_(step_));
       const double loss = strategy_->step(batch);
       optimizer_->step();
       images += batch.global_size;
@@ -176,6 +177,7 @@ class Trainer {
   data::DataLoader loader_;
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;
 };
