@@ -21,6 +21,8 @@ namespace {
 constexpr std::string_view kMagic = "lockstep-file-store-1\n";
 constexpr std::uint64_t kDeleted = ~std::uint64_t{0};
 constexpr std::size_t kRecordHead = 16;
+// How long a store that closes waits for the lock.
+constexpr Milliseconds kLeaveTimeout{2'000};
 
 // Keys of the store's own; user keys cannot start like this through PrefixStore, and need not otherwise.
 constexpr const char* kOpened = "\1opened";
@@ -31,15 +33,15 @@ constexpr const char* kClosed = "\1closed";
 /// Holds the file's flock. Two stores of one process are two open files, so they exclude each other as well.
 class FileStore::Lock {
  public:
-  Lock(FileStore& store, bool exclusive) : fd_(store.fd_.get()) {
-    const Deadline deadline = std::chrono::steady_clock::now() + store.timeout();
+  Lock(FileStore& store, bool exclusive, Milliseconds timeout) : fd_(store.fd_.get()) {
+    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
     auto pause = std::chrono::microseconds(50);
     while (flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) store.fail("flock", errno);
       if (std::chrono::steady_clock::now() >= deadline)
-        throw TimeoutError(fmt::format("[{}] another process holds the file's lock for {} ms", store.describe(),
-                                       store.timeout().count()));
+        throw TimeoutError(
+            fmt::format("[{}] another process holds the file's lock for {} ms", store.describe(), timeout.count()));
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::microseconds(5'000));
     }
@@ -58,7 +60,7 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
   set_timeout(timeout);
   fd_ = FileDescriptor(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!fd_) fail("open", errno);
-  const Lock lock(*this, true);
+  const Lock lock(*this, true, timeout);
   const std::int64_t opened = dictionary_.add(kOpened, 1);
   if (world_size_ > 0 && opened > world_size_)
     throw StoreError(
@@ -71,7 +73,7 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
 FileStore::~FileStore() {
   try {
     const std::lock_guard guard(mutex_);
-    const Lock lock(*this, true);
+    const Lock lock(*this, true, std::min(timeout(), kLeaveTimeout));
     const std::int64_t closed = dictionary_.add(kClosed, 1);
     append(kClosed, dictionary_.find(kClosed));
     if (world_size_ > 0 && closed == world_size_ && unlink(path_.c_str()) != 0)
@@ -85,9 +87,9 @@ std::string FileStore::describe() const {
   return fmt::format("FileStore {}", path_);
 }
 
-void FileStore::do_set(const std::string& key, const std::string& value) {
+void FileStore::do_set(const std::string& key, const std::string& value, Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, true);
+  const Lock lock(*this, true, timeout);
   append(key, &value);
 }
 
@@ -99,18 +101,19 @@ std::string FileStore::do_get(const std::string& key, Milliseconds timeout) {
   return *value;
 }
 
-std::int64_t FileStore::do_add(const std::string& key, std::int64_t delta) {
+std::int64_t FileStore::do_add(const std::string& key, std::int64_t delta, Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, true);
+  const Lock lock(*this, true, timeout);
   const std::int64_t sum = add_to_counter(key, dictionary_.find(key), delta);
   const std::string text = std::to_string(sum);
   append(key, &text);
   return sum;
 }
 
-std::string FileStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+std::string FileStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                                      Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, true);
+  const Lock lock(*this, true, timeout);
   const std::string* value = dictionary_.find(key);
   std::string current = value ? *value : std::string();
   if (current != expected) return current;
@@ -124,7 +127,7 @@ void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
   for (;;) {
     {
       const std::lock_guard guard(mutex_);
-      if (file_size() != position_) const Lock lock(*this, false);
+      if (file_size() != position_) const Lock lock(*this, false, timeout);
       const std::string* missing = dictionary_.first_missing(keys);
       if (!missing) return;
       if (std::chrono::steady_clock::now() >= deadline)
@@ -138,23 +141,23 @@ void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
   }
 }
 
-bool FileStore::do_check(const std::vector<std::string>& keys) {
+bool FileStore::do_check(const std::vector<std::string>& keys, Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, false);
+  const Lock lock(*this, false, timeout);
   return !dictionary_.first_missing(keys);
 }
 
-bool FileStore::do_delete_key(const std::string& key) {
+bool FileStore::do_delete_key(const std::string& key, Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, true);
+  const Lock lock(*this, true, timeout);
   if (!dictionary_.find(key)) return false;
   append(key, nullptr);
   return true;
 }
 
-std::int64_t FileStore::do_num_keys() {
+std::int64_t FileStore::do_num_keys(Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
-  const Lock lock(*this, false);
+  const Lock lock(*this, false, timeout);
   return dictionary_.size() - (dictionary_.find(kOpened) ? 1 : 0) - (dictionary_.find(kClosed) ? 1 : 0);
 }
 

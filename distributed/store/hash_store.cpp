@@ -2,7 +2,7 @@
 
 namespace lockstep::distributed {
 
-void HashStore::do_set(const std::string& key, const std::string& value) {
+void HashStore::do_set(const std::string& key, const std::string& value, Milliseconds) {
   const std::lock_guard lock(mutex_);
   dictionary_.set(key, value);
   changed_.notify_all();
@@ -14,14 +14,15 @@ std::string HashStore::do_get(const std::string& key, Milliseconds timeout) {
   return *dictionary_.find(key);
 }
 
-std::int64_t HashStore::do_add(const std::string& key, std::int64_t delta) {
+std::int64_t HashStore::do_add(const std::string& key, std::int64_t delta, Milliseconds) {
   const std::lock_guard lock(mutex_);
   const std::int64_t sum = dictionary_.add(key, delta);
   changed_.notify_all();
   return sum;
 }
 
-std::string HashStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
+std::string HashStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                                      Milliseconds) {
   const std::lock_guard lock(mutex_);
   std::string value = dictionary_.compare_set(key, expected, desired);
   changed_.notify_all();
@@ -33,17 +34,17 @@ void HashStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
   wait_locked(lock, keys, timeout);
 }
 
-bool HashStore::do_check(const std::vector<std::string>& keys) {
+bool HashStore::do_check(const std::vector<std::string>& keys, Milliseconds) {
   const std::lock_guard lock(mutex_);
   return !dictionary_.first_missing(keys);
 }
 
-bool HashStore::do_delete_key(const std::string& key) {
+bool HashStore::do_delete_key(const std::string& key, Milliseconds) {
   const std::lock_guard lock(mutex_);
   return dictionary_.erase(key);
 }
 
-std::int64_t HashStore::do_num_keys() {
+std::int64_t HashStore::do_num_keys(Milliseconds) {
   const std::lock_guard lock(mutex_);
   return dictionary_.size();
 }

@@ -37,34 +37,43 @@ void check_keys(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-void Store::set(std::string_view key, std::string_view value) {
-  do_set(checked_key(key), checked_value(value));
+void Store::set(std::string_view key, std::string_view value, Milliseconds timeout) {
+  do_set(checked_key(key), checked_value(value), effective(timeout));
 }
 
 std::string Store::get(std::string_view key, Milliseconds timeout) {
-  return do_get(checked_key(key), clamp_timeout(timeout));
+  return do_get(checked_key(key), effective(timeout));
 }
 
-std::int64_t Store::add(std::string_view key, std::int64_t delta) {
-  return do_add(checked_key(key), delta);
+std::int64_t Store::add(std::string_view key, std::int64_t delta, Milliseconds timeout) {
+  return do_add(checked_key(key), delta, effective(timeout));
 }
 
-std::string Store::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
-  return do_compare_set(checked_key(key), checked_value(expected), checked_value(desired));
+std::string Store::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                               Milliseconds timeout) {
+  return do_compare_set(checked_key(key), checked_value(expected), checked_value(desired), effective(timeout));
 }
 
 void Store::wait(const std::vector<std::string>& keys, Milliseconds timeout) {
   check_keys(keys);
-  if (!keys.empty()) do_wait(keys, clamp_timeout(timeout));
+  if (!keys.empty()) do_wait(keys, effective(timeout));
 }
 
-bool Store::check(const std::vector<std::string>& keys) {
+bool Store::check(const std::vector<std::string>& keys, Milliseconds timeout) {
   check_keys(keys);
-  return keys.empty() || do_check(keys);
+  return keys.empty() || do_check(keys, effective(timeout));
 }
 
-bool Store::delete_key(std::string_view key) {
-  return do_delete_key(checked_key(key));
+bool Store::delete_key(std::string_view key, Milliseconds timeout) {
+  return do_delete_key(checked_key(key), effective(timeout));
+}
+
+std::int64_t Store::num_keys(Milliseconds timeout) {
+  return do_num_keys(effective(timeout));
+}
+
+Milliseconds Store::effective(Milliseconds timeout) const {
+  return timeout == kStoreTimeout ? timeout_ : clamp_timeout(timeout);
 }
 
 void Store::set_timeout(Milliseconds timeout) {

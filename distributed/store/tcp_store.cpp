@@ -56,8 +56,8 @@ FileDescriptor TCPStore::connect(Milliseconds timeout) const {
   return fd;
 }
 
-std::string TCPStore::request(const std::string& message, Milliseconds timeout) {
-  const auto grace = std::min(kAnswerGrace, std::max(timeout, Milliseconds(200)));
+std::string TCPStore::request(const std::string& message, Milliseconds timeout, bool waits) {
+  const auto grace = waits ? std::min(kAnswerGrace, std::max(timeout, Milliseconds(1'000))) : Milliseconds(0);
   const Deadline deadline = std::chrono::steady_clock::now() + timeout + grace;
   FileDescriptor fd;
   {
@@ -95,45 +95,45 @@ std::string TCPStore::request(const std::string& message, Milliseconds timeout) 
   return payload;
 }
 
-void TCPStore::do_set(const std::string& key, const std::string& value) {
-  request(request_for(wire::Request::set).bytes(key).bytes(value).message(), timeout());
+void TCPStore::do_set(const std::string& key, const std::string& value, Milliseconds timeout) {
+  request(request_for(wire::Request::set).bytes(key).bytes(value).message(), timeout);
 }
 
 std::string TCPStore::do_get(const std::string& key, Milliseconds timeout) {
-  return request(request_for(wire::Request::get).integer(to_wire(timeout)).bytes(key).message(), timeout);
+  return request(request_for(wire::Request::get).integer(to_wire(timeout)).bytes(key).message(), timeout, true);
 }
 
-std::int64_t TCPStore::do_add(const std::string& key, std::int64_t delta) {
-  const std::string sum = request(
-      request_for(wire::Request::add).bytes(key).integer(static_cast<std::uint64_t>(delta)).message(), timeout());
+std::int64_t TCPStore::do_add(const std::string& key, std::int64_t delta, Milliseconds timeout) {
+  const std::string sum =
+      request(request_for(wire::Request::add).bytes(key).integer(static_cast<std::uint64_t>(delta)).message(), timeout);
   return static_cast<std::int64_t>(wire::Reader(sum).integer());
 }
 
-std::string TCPStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) {
-  return request(request_for(wire::Request::compare_set).bytes(key).bytes(expected).bytes(desired).message(),
-                 timeout());
+std::string TCPStore::do_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                                     Milliseconds timeout) {
+  return request(request_for(wire::Request::compare_set).bytes(key).bytes(expected).bytes(desired).message(), timeout);
 }
 
 void TCPStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeout) {
   wire::Writer message = request_for(wire::Request::wait);
   message.integer(to_wire(timeout)).integer(keys.size());
   for (const std::string& key : keys) message.bytes(key);
-  request(message.message(), timeout);
+  request(message.message(), timeout, true);
 }
 
-bool TCPStore::do_check(const std::vector<std::string>& keys) {
+bool TCPStore::do_check(const std::vector<std::string>& keys, Milliseconds timeout) {
   wire::Writer message = request_for(wire::Request::check);
   message.integer(keys.size());
   for (const std::string& key : keys) message.bytes(key);
-  return wire::Reader(request(message.message(), timeout())).byte() != 0;
+  return wire::Reader(request(message.message(), timeout)).byte() != 0;
 }
 
-bool TCPStore::do_delete_key(const std::string& key) {
-  return wire::Reader(request(request_for(wire::Request::erase).bytes(key).message(), timeout())).byte() != 0;
+bool TCPStore::do_delete_key(const std::string& key, Milliseconds timeout) {
+  return wire::Reader(request(request_for(wire::Request::erase).bytes(key).message(), timeout)).byte() != 0;
 }
 
-std::int64_t TCPStore::do_num_keys() {
-  const std::string count = request(request_for(wire::Request::num_keys).message(), timeout());
+std::int64_t TCPStore::do_num_keys(Milliseconds timeout) {
+  const std::string count = request(request_for(wire::Request::num_keys).message(), timeout);
   return static_cast<std::int64_t>(wire::Reader(count).integer());
 }
 

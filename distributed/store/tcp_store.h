@@ -30,19 +30,21 @@ class TCPStore final : public Store {
   std::string describe() const override;
 
  protected:
-  void do_set(const std::string& key, const std::string& value) override;
+  void do_set(const std::string& key, const std::string& value, Milliseconds timeout) override;
   std::string do_get(const std::string& key, Milliseconds timeout) override;
-  std::int64_t do_add(const std::string& key, std::int64_t delta) override;
-  std::string do_compare_set(const std::string& key, const std::string& expected, const std::string& desired) override;
+  std::int64_t do_add(const std::string& key, std::int64_t delta, Milliseconds timeout) override;
+  std::string do_compare_set(const std::string& key, const std::string& expected, const std::string& desired,
+                             Milliseconds timeout) override;
   void do_wait(const std::vector<std::string>& keys, Milliseconds timeout) override;
-  bool do_check(const std::vector<std::string>& keys) override;
-  bool do_delete_key(const std::string& key) override;
-  std::int64_t do_num_keys() override;
+  bool do_check(const std::vector<std::string>& keys, Milliseconds timeout) override;
+  bool do_delete_key(const std::string& key, Milliseconds timeout) override;
+  std::int64_t do_num_keys(Milliseconds timeout) override;
 
  private:
   FileDescriptor connect(Milliseconds timeout) const;
-  /// The body of the response; throws TimeoutError or StoreError if its status says so.
-  std::string request(const std::string& message, Milliseconds timeout);
+  /// The body of the response; throws TimeoutError or StoreError if its status says so. `waits`: the server may take
+  /// all of `timeout` to answer.
+  std::string request(const std::string& message, Milliseconds timeout, bool waits = false);
 
   TCPStoreOptions options_;
   std::mutex mutex_;

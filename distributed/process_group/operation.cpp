@@ -1,0 +1,103 @@
+#include "distributed/process_group/operation.h"
+
+#include "core/check.h"
+
+namespace lockstep::distributed {
+
+std::string_view name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::avg: return "avg";
+    case ReduceOp::product: return "product";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+  }
+  return "unknown";
+}
+
+std::string_view name(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::reduce: return "reduce";
+    case OperationKind::all_gather: return "all_gather";
+    case OperationKind::gather: return "gather";
+    case OperationKind::scatter: return "scatter";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::barrier: return "barrier";
+    case OperationKind::send: return "send";
+    case OperationKind::recv: return "recv";
+    case OperationKind::exchange: return "exchange";
+  }
+  return "unknown";
+}
+
+namespace {
+
+bool reduces(OperationKind kind) {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce || kind == OperationKind::reduce_scatter;
+}
+
+/// FNV-1a over whole words, then mixed, so that close inputs give far results.
+class Hash {
+ public:
+  Hash& add(std::uint64_t word) {
+    value_ = (value_ ^ word) * 0x100000001b3ull;
+    value_ ^= value_ >> 29;
+    return *this;
+  }
+  std::uint64_t value() const { return (value_ ^ (value_ >> 32)) * 0x9e3779b97f4a7c15ull; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325ull;
+};
+
+}  // namespace
+
+const Tensor& agreed_tensor(const Operation& operation) {
+  // Of a rooted operation's two tensors, the one that every rank has; it is also the one of a single block.
+  switch (operation.kind) {
+    case OperationKind::scatter:
+    case OperationKind::recv: return operation.output;
+    default: return operation.input;
+  }
+}
+
+std::uint64_t fingerprint(const Operation& operation) {
+  Hash hash;
+  hash.add(static_cast<std::uint64_t>(operation.kind));
+  if (is_point_to_point(operation.kind)) return hash.value();  // see Note [Point to point]
+  hash.add(static_cast<std::uint64_t>(operation.peer + 1));
+  if (reduces(operation.kind)) hash.add(static_cast<std::uint64_t>(operation.reduce) + 1);
+  if (const Tensor& tensor = agreed_tensor(operation); tensor.defined()) {
+    hash.add(static_cast<std::uint64_t>(tensor.dtype())).add(static_cast<std::uint64_t>(tensor.dim()));
+    for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
+  }
+  return hash.value();
+}
+
+std::string describe(OperationKind kind, std::uint64_t number, const DType* dtype, const Shape& sizes, ReduceOp reduce,
+                     int peer) {
+  std::string inside;
+  const auto append = [&](const std::string& part) { inside += (inside.empty() ? "" : ", ") + part; };
+  if (dtype) append(fmt::format("{} {}", name(*dtype), to_string(sizes)));
+  if (reduces(kind)) append(std::string(name(reduce)));
+  if (peer >= 0) {
+    const char* role = kind == OperationKind::send    ? "to rank"
+                       : kind == OperationKind::recv  ? "from rank"
+                       : is_point_to_point(kind)      ? "with rank"
+                                                      : "root";
+    append(fmt::format("{} {}", role, peer));
+  }
+  return fmt::format("{} #{}{}", name(kind), number, inside.empty() ? "" : " (" + inside + ")");
+}
+
+std::string describe(const Operation& operation) {
+  const Tensor& tensor = agreed_tensor(operation);
+  const DType dtype = tensor.defined() ? tensor.dtype() : kFloat32;
+  return describe(operation.kind, operation.number, tensor.defined() ? &dtype : nullptr,
+                  tensor.defined() ? tensor.sizes() : Shape(), operation.reduce, operation.peer);
+}
+
+}  // namespace lockstep::distributed
