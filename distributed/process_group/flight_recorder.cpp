@@ -11,10 +11,14 @@ std::int64_t steady_now_ns() {
 
 std::string_view name(OperationRecord::State state) {
   switch (state) {
-    case OperationRecord::State::queued: return "queued";
-    case OperationRecord::State::started: return "started";
-    case OperationRecord::State::finished: return "finished";
-    case OperationRecord::State::failed: return "failed";
+    case OperationRecord::State::queued:
+      return "queued";
+    case OperationRecord::State::started:
+      return "started";
+    case OperationRecord::State::finished:
+      return "finished";
+    case OperationRecord::State::failed:
+      return "failed";
   }
   return "unknown";
 }

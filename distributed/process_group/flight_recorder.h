@@ -25,7 +25,6 @@ struct OperationRecord {
   DType dtype = kFloat32;
   Shape input_sizes;
   Shape output_sizes;
-  std::uint64_t fingerprint = 0;
   State state = State::queued;
   std::int64_t queued_ns = 0;
   std::int64_t started_ns = 0;
@@ -33,8 +32,6 @@ struct OperationRecord {
 };
 
 std::string_view name(OperationRecord::State state);
-/// "all_reduce #41 (float32 [1024], sum)".
-std::string describe(const OperationRecord& record);
 
 /// The last operations of a process group, in a ring buffer of fixed size. Thread-safe.
 class FlightRecorder {

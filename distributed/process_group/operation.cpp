@@ -6,29 +6,46 @@ namespace lockstep::distributed {
 
 std::string_view name(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::product: return "product";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::avg:
+      return "avg";
+    case ReduceOp::product:
+      return "product";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
   }
   return "unknown";
 }
 
 std::string_view name(OperationKind kind) {
   switch (kind) {
-    case OperationKind::broadcast: return "broadcast";
-    case OperationKind::all_reduce: return "all_reduce";
-    case OperationKind::reduce: return "reduce";
-    case OperationKind::all_gather: return "all_gather";
-    case OperationKind::gather: return "gather";
-    case OperationKind::scatter: return "scatter";
-    case OperationKind::reduce_scatter: return "reduce_scatter";
-    case OperationKind::all_to_all: return "all_to_all";
-    case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return "send";
-    case OperationKind::recv: return "recv";
-    case OperationKind::exchange: return "exchange";
+    case OperationKind::broadcast:
+      return "broadcast";
+    case OperationKind::all_reduce:
+      return "all_reduce";
+    case OperationKind::reduce:
+      return "reduce";
+    case OperationKind::all_gather:
+      return "all_gather";
+    case OperationKind::gather:
+      return "gather";
+    case OperationKind::scatter:
+      return "scatter";
+    case OperationKind::reduce_scatter:
+      return "reduce_scatter";
+    case OperationKind::all_to_all:
+      return "all_to_all";
+    case OperationKind::barrier:
+      return "barrier";
+    case OperationKind::send:
+      return "send";
+    case OperationKind::recv:
+      return "recv";
+    case OperationKind::exchange:
+      return "exchange";
   }
   return "unknown";
 }
@@ -59,15 +76,16 @@ const Tensor& agreed_tensor(const Operation& operation) {
   // Of a rooted operation's two tensors, the one that every rank has; it is also the one of a single block.
   switch (operation.kind) {
     case OperationKind::scatter:
-    case OperationKind::recv: return operation.output;
-    default: return operation.input;
+    case OperationKind::recv:
+      return operation.output;
+    default:
+      return operation.input;
   }
 }
 
 std::uint64_t fingerprint(const Operation& operation) {
   Hash hash;
   hash.add(static_cast<std::uint64_t>(operation.kind));
-  if (is_point_to_point(operation.kind)) return hash.value();  // see Note [Point to point]
   hash.add(static_cast<std::uint64_t>(operation.peer + 1));
   if (reduces(operation.kind)) hash.add(static_cast<std::uint64_t>(operation.reduce) + 1);
   if (const Tensor& tensor = agreed_tensor(operation); tensor.defined()) {
@@ -84,10 +102,10 @@ std::string describe(OperationKind kind, std::uint64_t number, const DType* dtyp
   if (dtype) append(fmt::format("{} {}", name(*dtype), to_string(sizes)));
   if (reduces(kind)) append(std::string(name(reduce)));
   if (peer >= 0) {
-    const char* role = kind == OperationKind::send    ? "to rank"
-                       : kind == OperationKind::recv  ? "from rank"
-                       : is_point_to_point(kind)      ? "with rank"
-                                                      : "root";
+    const char* role = kind == OperationKind::send   ? "to rank"
+                       : kind == OperationKind::recv ? "from rank"
+                       : is_point_to_point(kind)     ? "with rank"
+                                                     : "root";
     append(fmt::format("{} {}", role, peer));
   }
   return fmt::format("{} #{}{}", name(kind), number, inside.empty() ? "" : " (" + inside + ")");

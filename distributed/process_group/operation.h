@@ -39,17 +39,23 @@ constexpr bool is_point_to_point(OperationKind kind) {
 /// One validated call on a process group.
 struct Operation {
   OperationKind kind = OperationKind::barrier;
-  Tensor input;   ///< read; undefined where the rank gives nothing
-  Tensor output;  ///< written; the same tensor as `input` for operations in place, undefined where it takes nothing
+  Tensor input = {};  ///< read; undefined where the rank gives nothing
+  Tensor output =
+      {};         ///< written; the same tensor as `input` for operations in place, undefined where it takes nothing
   int peer = -1;  ///< root of a rooted collective, the other rank of a point-to-point operation, else -1
   ReduceOp reduce = ReduceOp::sum;
   /// Position among this rank's collectives, or among its operations of this kind with this peer; from 0.
   std::uint64_t number = 0;
 };
 
-/// What all ranks must agree on: kind, root, reduction, dtype, sizes.
+/// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes.
+const Tensor& agreed_tensor(const Operation& operation);
+/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes.
 std::uint64_t fingerprint(const Operation& operation);
 /// "all_reduce #41 (float32 [1024], sum)".
 std::string describe(const Operation& operation);
+/// The same from parts; `dtype` is null where there is no tensor.
+std::string describe(OperationKind kind, std::uint64_t number, const DType* dtype, const Shape& sizes, ReduceOp reduce,
+                     int peer);
 
 }  // namespace lockstep::distributed

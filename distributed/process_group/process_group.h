@@ -102,7 +102,11 @@ class ProcessGroup {
   WorkPtr issue(Operation operation);
   void check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const;
   void check_rank(int rank, const char* what, OperationKind kind) const;
-  void check_blocks(const Tensor& blocks, const Tensor& one, OperationKind kind) const;
+  void check_other_rank(int rank, const char* what, OperationKind kind) const;
+  void check_reduction(const Tensor& tensor, ReduceOp op, OperationKind kind) const;
+  void check_pair(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name, OperationKind kind) const;
+  void check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,
+                    OperationKind kind) const;
 
   ProcessGroupOptions options_;
   FlightRecorder recorder_;

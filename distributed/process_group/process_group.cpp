@@ -1,0 +1,171 @@
+#include "distributed/process_group/process_group.h"
+
+#include "core/check.h"
+
+namespace lockstep::distributed {
+
+ProcessGroup::ProcessGroup(ProcessGroupOptions options) : options_(options), recorder_(options.recorded_operations) {
+  LOCKSTEP_CHECK(options_.world_size >= 1, "[ProcessGroup] world_size is {}; expected at least 1", options_.world_size);
+  LOCKSTEP_CHECK(options_.rank >= 0 && options_.rank < options_.world_size,
+                 "[ProcessGroup] rank is {}; expected 0 to {} for a world of {}", options_.rank,
+                 options_.world_size - 1, options_.world_size);
+  LOCKSTEP_CHECK(options_.timeout.count() > 0, "[ProcessGroup] timeout is {} ms; expected a positive one",
+                 options_.timeout.count());
+  for (auto* counts : {&sends_, &recvs_, &exchanges_}) counts->resize(static_cast<std::size_t>(options_.world_size));
+}
+
+WorkPtr ProcessGroup::broadcast(const Tensor& tensor, int root) {
+  constexpr auto kind = OperationKind::broadcast;
+  check_tensor(tensor, "tensor", kind);
+  check_rank(root, "root", kind);
+  return issue({.kind = kind, .input = tensor, .output = tensor, .peer = root});
+}
+
+WorkPtr ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
+  constexpr auto kind = OperationKind::all_reduce;
+  check_tensor(tensor, "tensor", kind);
+  check_reduction(tensor, op, kind);
+  return issue({.kind = kind, .input = tensor, .output = tensor, .reduce = op});
+}
+
+WorkPtr ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
+  constexpr auto kind = OperationKind::reduce;
+  check_tensor(tensor, "tensor", kind);
+  check_rank(root, "root", kind);
+  check_reduction(tensor, op, kind);
+  return issue({.kind = kind, .input = tensor, .output = tensor, .peer = root, .reduce = op});
+}
+
+WorkPtr ProcessGroup::all_gather(const Tensor& output, const Tensor& input) {
+  constexpr auto kind = OperationKind::all_gather;
+  check_blocks(output, "output", input, "input", kind);
+  return issue({.kind = kind, .input = input, .output = output});
+}
+
+WorkPtr ProcessGroup::gather(const Tensor& output, const Tensor& input, int root) {
+  constexpr auto kind = OperationKind::gather;
+  check_rank(root, "root", kind);
+  if (rank() == root)
+    check_blocks(output, "output", input, "input", kind);
+  else
+    check_tensor(input, "input", kind);
+  return issue({.kind = kind, .input = input, .output = rank() == root ? output : Tensor(), .peer = root});
+}
+
+WorkPtr ProcessGroup::scatter(const Tensor& output, const Tensor& input, int root) {
+  constexpr auto kind = OperationKind::scatter;
+  check_rank(root, "root", kind);
+  if (rank() == root)
+    check_blocks(input, "input", output, "output", kind);
+  else
+    check_tensor(output, "output", kind);
+  return issue({.kind = kind, .input = rank() == root ? input : Tensor(), .output = output, .peer = root});
+}
+
+WorkPtr ProcessGroup::reduce_scatter(const Tensor& output, const Tensor& input, ReduceOp op) {
+  constexpr auto kind = OperationKind::reduce_scatter;
+  check_blocks(input, "input", output, "output", kind);
+  check_reduction(input, op, kind);
+  return issue({.kind = kind, .input = input, .output = output, .reduce = op});
+}
+
+WorkPtr ProcessGroup::all_to_all(const Tensor& output, const Tensor& input) {
+  constexpr auto kind = OperationKind::all_to_all;
+  check_tensor(input, "input", kind);
+  check_tensor(output, "output", kind);
+  check_pair(output, "output", input, "input", kind);
+  LOCKSTEP_CHECK(input.numel() == output.numel() && input.numel() % world_size() == 0,
+                 "[all_to_all] input {} and output {} must have equally many elements, a multiple of the world size {}",
+                 to_string(input.sizes()), to_string(output.sizes()), world_size());
+  return issue({.kind = kind, .input = input, .output = output});
+}
+
+WorkPtr ProcessGroup::barrier() {
+  return issue({.kind = OperationKind::barrier});
+}
+
+WorkPtr ProcessGroup::send(const Tensor& tensor, int destination) {
+  constexpr auto kind = OperationKind::send;
+  check_tensor(tensor, "tensor", kind);
+  check_other_rank(destination, "destination", kind);
+  return issue({.kind = kind, .input = tensor, .peer = destination});
+}
+
+WorkPtr ProcessGroup::recv(const Tensor& tensor, int source) {
+  constexpr auto kind = OperationKind::recv;
+  check_tensor(tensor, "tensor", kind);
+  check_other_rank(source, "source", kind);
+  return issue({.kind = kind, .output = tensor, .peer = source});
+}
+
+WorkPtr ProcessGroup::exchange(const Tensor& send_tensor, const Tensor& recv_tensor, int peer) {
+  constexpr auto kind = OperationKind::exchange;
+  check_tensor(send_tensor, "send_tensor", kind);
+  check_tensor(recv_tensor, "recv_tensor", kind);
+  check_other_rank(peer, "peer", kind);
+  return issue({.kind = kind, .input = send_tensor, .output = recv_tensor, .peer = peer});
+}
+
+WorkPtr ProcessGroup::issue(Operation operation) {
+  const std::lock_guard lock(issue_mutex_);
+  const auto peer = static_cast<std::size_t>(operation.peer);
+  switch (operation.kind) {
+    case OperationKind::send:
+      operation.number = sends_[peer]++;
+      break;
+    case OperationKind::recv:
+      operation.number = recvs_[peer]++;
+      break;
+    case OperationKind::exchange:
+      operation.number = exchanges_[peer]++;
+      break;
+    default:
+      operation.number = collectives_++;
+      break;
+  }
+  const std::uint64_t record = recorder_.queued(operation);
+  return launch(std::move(operation), record);
+}
+
+void ProcessGroup::check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const {
+  LOCKSTEP_CHECK(tensor.defined(), "[{}] {} is undefined; expected a tensor", name(kind), what);
+  LOCKSTEP_CHECK(tensor.is_contiguous(), "[{}] {} {} with strides {} is not contiguous; pass contiguous()", name(kind),
+                 what, to_string(tensor.sizes()), to_string(tensor.strides()));
+  check_device(tensor, kind);
+}
+
+void ProcessGroup::check_rank(int rank, const char* what, OperationKind kind) const {
+  LOCKSTEP_CHECK(rank >= 0 && rank < world_size(), "[{}] {} is {}; expected 0 to {}", name(kind), what, rank,
+                 world_size() - 1);
+}
+
+void ProcessGroup::check_other_rank(int rank, const char* what, OperationKind kind) const {
+  check_rank(rank, what, kind);
+  LOCKSTEP_CHECK(rank != this->rank(), "[{}] {} is {}, this rank itself; expected another one", name(kind), what, rank);
+}
+
+void ProcessGroup::check_reduction(const Tensor& tensor, ReduceOp op, OperationKind kind) const {
+  LOCKSTEP_CHECK(op != ReduceOp::avg || tensor.is_floating_point(),
+                 "[{}] avg is defined for floating-point tensors; found {}", name(kind), name(tensor.dtype()));
+}
+
+void ProcessGroup::check_pair(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name,
+                              OperationKind kind) const {
+  LOCKSTEP_CHECK(a.dtype() == b.dtype(), "[{}] {} is {} and {} is {}; expected one dtype", name(kind), a_name,
+                 name(a.dtype()), b_name, name(b.dtype()));
+  LOCKSTEP_CHECK(a.device() == b.device(), "[{}] {} is on {} and {} on {}; expected one device", name(kind), a_name,
+                 to_string(a.device()), b_name, to_string(b.device()));
+}
+
+void ProcessGroup::check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,
+                                OperationKind kind) const {
+  check_tensor(blocks, blocks_name, kind);
+  check_tensor(one, one_name, kind);
+  check_pair(blocks, blocks_name, one, one_name, kind);
+  LOCKSTEP_CHECK(blocks.numel() == one.numel() * world_size(),
+                 "[{}] {} {} has {} elements; expected {}: those of {} {} from each of {} ranks", name(kind),
+                 blocks_name, to_string(blocks.sizes()), blocks.numel(), one.numel() * world_size(), one_name,
+                 to_string(one.sizes()), world_size());
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/error.h"
+
+namespace lockstep::distributed {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// A message that did not arrive or could not be sent. The transport is of no more use.
+class TransportError : public Error {
+ public:
+  TransportError(int peer, const std::string& message) : Error(message), peer_(peer) {}
+  /// The rank at the other end.
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
+};
+
+/// Moves bytes between ranks; the collectives are built on it. A message meets the receive posted with the same peer
+/// and tag; several with one tag are met in order. Sizes of both sides are equal by construction: the tag depends on
+/// them. Thread-safe.
+class Transport {
+ public:
+  /// A send or receive under way. Its memory must stay until wait() returns or the request goes; both are safe to do
+  /// after a failure.
+  class Request {
+   public:
+    virtual ~Request() = default;
+    /// Throws TransportError at the deadline, when the peer is gone, or after abort().
+    virtual void wait(Deadline deadline) = 0;
+  };
+
+  virtual ~Transport() = default;
+
+  /// Never block for long. `bytes` is positive.
+  virtual std::unique_ptr<Request> send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) = 0;
+  virtual std::unique_ptr<Request> recv(int peer, std::uint64_t tag, void* data, std::size_t bytes) = 0;
+  /// Ends every wait, now and later, with an error, and cuts the connections, so that the peers notice.
+  virtual void abort() = 0;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,172 @@
+#include "distributed/process_group/transport_process_group.h"
+
+#include <signal.h>
+
+#include "core/check.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// A transport that writes to a connection which the peer has closed gets SIGPIPE, whose default is to end the process
+/// without a word. Blocked in the threads that write, it becomes the error code that the transport handles.
+void block_sigpipe() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+}  // namespace
+
+TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOptions options,
+                                             std::unique_ptr<Transport> transport, StorePtr store)
+    : ProcessGroup(options),
+      backend_(std::move(backend)),
+      transport_(std::move(transport)),
+      collectives_(*transport_, options.rank, options.world_size) {
+  if (store)
+    monitor_ = std::make_unique<PeerMonitor>(std::move(store), options.rank, options.world_size, options.timeout,
+                                             [this](const Failure& failure) { fail(failure); });
+  threads_.emplace_back([this] { run_collectives(); });
+}
+
+TransportProcessGroup::~TransportProcessGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  monitor_.reset();
+}
+
+void TransportProcessGroup::abort(std::string_view reason) {
+  Failure failure;
+  failure.cause = fmt::format("aborted on this rank: {}", reason);
+  fail(failure);
+}
+
+void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
+  LOCKSTEP_CHECK(tensor.device().is_cpu(), "[{}] the {} backend works on CPU tensors; found one on {}", name(kind),
+                 backend_, to_string(tensor.device()));
+}
+
+WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record) {
+  // A running operation ends at its deadline, and its diagnosis within as much again.
+  auto work = std::make_shared<Work>(describe(operation), 3 * timeout());
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    const bool alone = is_point_to_point(operation.kind);
+    auto& tasks = alone ? point_to_point_tasks_ : collective_tasks_;
+    tasks.push_back({std::move(operation), record, work});
+    if (alone && idle_point_to_point_threads_ < static_cast<int>(point_to_point_tasks_.size()))
+      threads_.emplace_back([this] { run_point_to_point(); });
+  }
+  changed_.notify_all();
+  return work;
+}
+
+void TransportProcessGroup::run_collectives() {
+  block_sigpipe();
+  for (;;) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stop_ || !collective_tasks_.empty(); });
+      if (collective_tasks_.empty()) return;
+      task = std::move(collective_tasks_.front());
+      collective_tasks_.pop_front();
+    }
+    run(task);
+  }
+}
+
+void TransportProcessGroup::run_point_to_point() {
+  block_sigpipe();
+  for (;;) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      ++idle_point_to_point_threads_;
+      changed_.wait(lock, [this] { return stop_ || !point_to_point_tasks_.empty(); });
+      --idle_point_to_point_threads_;
+      if (point_to_point_tasks_.empty()) return;
+      task = std::move(point_to_point_tasks_.front());
+      point_to_point_tasks_.pop_front();
+    }
+    run(task);
+  }
+}
+
+void TransportProcessGroup::run(Task& task) {
+  const Operation& operation = task.operation;
+  const bool collective = !is_point_to_point(operation.kind);
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    error = failure_;
+  }
+  if (!error) {
+    const Deadline deadline = std::chrono::steady_clock::now() + timeout();
+    recorder().started(task.record);
+    if (monitor_ && collective) monitor_->collective_started(operation, fingerprint(operation));
+    if (monitor_ && !collective) monitor_->point_to_point_started(operation);
+    try {
+      collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
+      if (monitor_ && collective) monitor_->collective_ended();
+    } catch (const std::exception& exception) {
+      Failure failure;
+      failure.operation = task.work->description();
+      if (collective) failure.collective = operation.number;
+      if (collective) failure.fingerprint = fingerprint(operation);
+      failure.cause = exception.what();
+      if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();
+      error = fail(failure);
+    }
+  }
+  recorder().finished(task.record, !error);
+  const WorkPtr work = std::move(task.work);
+  task.operation = {};  // the tensors go before the caller is told
+  work->complete(error);
+}
+
+void TransportProcessGroup::transfer(const Operation& operation, Deadline deadline) {
+  const bool exchange = operation.kind == OperationKind::exchange;
+  // Note [Point to point]
+  // Both sides must make the same tag: from the direction, the count of such messages, dtype and size.
+  const auto tag = [&](int from, const Tensor& tensor) {
+    const auto route = static_cast<std::uint64_t>(from) << 1 | (exchange ? 1 : 0);
+    const std::uint64_t kind = message_tag(route, tensor.nbytes(), static_cast<std::uint64_t>(tensor.dtype()));
+    return message_tag(kind, operation.number, 0x70327000);
+  };
+  std::unique_ptr<Transport::Request> recv, send;
+  if (const Tensor& output = operation.output; output.defined() && output.nbytes() > 0)
+    recv = transport_->recv(operation.peer, tag(operation.peer, output), output.raw_data(), output.nbytes());
+  if (const Tensor& input = operation.input; input.defined() && input.nbytes() > 0)
+    send = transport_->send(operation.peer, tag(rank(), input), input.raw_data(), input.nbytes());
+  if (recv) recv->wait(deadline);
+  if (send) send->wait(deadline);
+}
+
+std::exception_ptr TransportProcessGroup::fail(const Failure& failure) {
+  {
+    std::unique_lock lock(mutex_);
+    if (failing_) {
+      // Another thread is finding out why; it needs less than the deadline.
+      changed_.wait_for(lock, 2 * timeout(), [this] { return failure_ != nullptr; });
+      return failure_ ? failure_ : std::make_exception_ptr(ProcessGroupError(failure.cause));
+    }
+    failing_ = true;
+  }
+  if (monitor_) monitor_->announce(failure);
+  transport_->abort();
+  const std::string text = monitor_ ? monitor_->diagnose(failure)
+                                    : fmt::format("[Rank {}] {} failed: {}", rank(), failure.operation, failure.cause);
+  const std::lock_guard lock(mutex_);
+  failure_ = std::make_exception_ptr(ProcessGroupError(text));
+  changed_.notify_all();
+  return failure_;
+}
+
+}  // namespace lockstep::distributed

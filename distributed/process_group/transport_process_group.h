@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/process_group/collectives.h"
+#include "distributed/process_group/peer_monitor.h"
+#include "distributed/process_group/process_group.h"
+#include "distributed/process_group/transport.h"
+
+namespace lockstep::distributed {
+
+/// A process group of CPU ranks on a Transport. One thread runs the collectives in order of issue; point-to-point
+/// operations have threads of their own, as many as are under way, so that none waits for another.
+class TransportProcessGroup final : public ProcessGroup {
+ public:
+  /// `store` is the ranks' common ground for diagnosing failures; it must be scoped to this group.
+  TransportProcessGroup(std::string backend, ProcessGroupOptions options, std::unique_ptr<Transport> transport,
+                        StorePtr store);
+  /// Lets queued operations end (each has its deadline), then leaves the group in good order.
+  ~TransportProcessGroup() override;
+
+  std::string_view backend() const override { return backend_; }
+  void abort(std::string_view reason) override;
+
+ protected:
+  WorkPtr launch(Operation operation, std::uint64_t record) override;
+  void check_device(const Tensor& tensor, OperationKind kind) const override;
+
+ private:
+  struct Task {
+    Operation operation;
+    std::uint64_t record;
+    WorkPtr work;
+  };
+
+  void run_collectives();
+  void run_point_to_point();
+  void run(Task& task);
+  void transfer(const Operation& operation, Deadline deadline);
+  /// Declares the group dead, once, and returns the error that every operation ends with from then on.
+  std::exception_ptr fail(const Failure& failure);
+
+  std::string backend_;
+  std::unique_ptr<Transport> transport_;
+  Collectives collectives_;
+  std::unique_ptr<PeerMonitor> monitor_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> collective_tasks_;
+  std::deque<Task> point_to_point_tasks_;
+  int idle_point_to_point_threads_ = 0;
+  bool stop_ = false;
+  bool failing_ = false;
+  std::exception_ptr failure_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace lockstep::distributed
