@@ -49,11 +49,13 @@ Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& si
     : store_(std::move(store)), options_(options), signals_(signals), pulses_(options.nnodes) {
   const std::string mine = describe(options_);
   const std::string first = store_->compare_set("layout", "", mine);
-  if (first != mine)
-    throw UsageError(
-        fmt::format("the nodes of this job were started differently: node {} with {}, another with {}; give "
-                    "all the same",
-                    options_.node_rank, mine, first));
+  if (first != mine) {
+    const std::string refusal = fmt::format(
+        "the nodes of this job were started differently: node {} with {}, another with {}; give all the same",
+        options_.node_rank, mine, first);
+    store_->set("refusal", refusal);  // so that the others do not wait for this one
+    throw UsageError(refusal);
+  }
   if (store_->add(fmt::format("claim/{}", options_.node_rank), 1) != 1)
     throw UsageError(
         fmt::format("a launcher with --node-rank {} has joined this job already; give each node its own "
@@ -89,6 +91,7 @@ void Agent::wait_for_all(const std::string& name, milliseconds timeout, const st
   std::vector<int> absent;
   while (!(absent = missing(name)).empty()) {
     throw_if_interrupted(signals_);
+    if (store_->check({"refusal"})) throw UsageError(store_->get("refusal"));
     if (Clock::now() >= deadline)
       throw TimeoutError(
           fmt::format("node {} did not {} within {:.0f} s; start a launcher there with the same "
@@ -104,6 +107,7 @@ std::string Agent::stop_reason() {
 }
 
 SharedFailure Agent::agree(const SharedFailure& mine) {
+  if (store_gone_) return mine;
   try {
     return decode(store_->compare_set(key("failure"), "", encode(mine)));
   } catch (const Error&) {
@@ -133,6 +137,7 @@ void Agent::next_generation() {
 }
 
 void Agent::leave() {
+  if (store_gone_) return;
   try {
     store_->set(key(fmt::format("left/{}", options_.node_rank)), "1");
     if (options_.node_rank == 0)
@@ -145,7 +150,7 @@ void Agent::leave() {
 
 void Agent::watch() {
   std::unique_lock lock(mutex_);
-  while (!ending_) {
+  while (!ending_ && !store_gone_) {
     lock.unlock();
     look_once();
     lock.lock();
@@ -165,6 +170,7 @@ void Agent::look_once() {
       reason = failure.text;
     }
   } catch (const Error& error) {
+    store_gone_ = true;
     reason = fmt::format("the store that node 0's launcher serves is gone ({})", error.what());
   }
   const std::lock_guard lock(mutex_);

@@ -69,6 +69,7 @@ class Agent {
   const Options& options_;
   SignalPipe& signals_;
   std::atomic<int> generation_{0};
+  std::atomic<bool> store_gone_{false};
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -29,7 +29,7 @@ using distributed::TCPStoreServer;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTry{1000};
-constexpr milliseconds kAgentTimeout{10'000};
+constexpr milliseconds kAgentTimeout{5'000};
 constexpr std::size_t kMinTokenLength = 16;
 
 void validate(const Options& options, const std::vector<std::string>& command) {
@@ -153,8 +153,9 @@ class Launcher {
     const std::string how = failure.ending.signal ? fmt::format("was killed by signal {} ({})", failure.ending.signal,
                                                                 signal_name(failure.ending.signal))
                                                   : fmt::format("exited with status {}", failure.ending.exit_status);
-    const std::string text = fmt::format("rank {} (pid {}) failed first: it {} after {:.2f} s", failure.rank,
-                                         failure.pid, how, failure.seconds);
+    const std::string where = options_.nnodes > 1 ? fmt::format(" on node {}", options_.node_rank) : "";
+    const std::string text = fmt::format("rank {} (pid {}){} failed first: it {} after {:.2f} s", failure.rank,
+                                         failure.pid, where, how, failure.seconds);
     if (failure.last_lines.empty()) {
       say(text + "; it wrote nothing to stderr");
       return text;

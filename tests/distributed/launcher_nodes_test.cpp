@@ -1,0 +1,180 @@
+// Several nodes on one machine: one launcher each, all on loopback.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+
+#include "launcher_support.h"
+
+namespace lockstep::launcher_test {
+namespace {
+
+const std::string kWorker = LOCKSTEP_LAUNCHER_WORKER;
+const std::map<std::string, std::string> kToken{{"LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef"}};
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+bool wait_until_listening(int port) {
+  for (int i = 0; i < 400; ++i, ::usleep(50'000)) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool connected = ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    if (connected) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Process> node(int rank, int nodes, int port, std::vector<std::string> command,
+                              std::vector<std::string> more = {},
+                              const std::map<std::string, std::string>& environment = kToken) {
+  std::vector<std::string> arguments{
+      "--nproc-per-node", "2",         "--nnodes",      std::to_string(nodes), "--node-rank", std::to_string(rank),
+      "--master-addr",    "127.0.0.1", "--master-port", std::to_string(port)};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.push_back("--");
+  arguments.insert(arguments.end(), command.begin(), command.end());
+  return std::make_unique<Process>(lockstep_run_command(arguments), environment);
+}
+
+std::vector<std::string> shell(const std::string& script) {
+  return {"sh", "-c", script};
+}
+
+TEST(LauncherNodes, NumberTheirWorkersThroughAndShareTheStore) {
+  const int port = free_port();
+  const auto second = node(1, 2, port, {kWorker, "meet"});
+  ::usleep(300'000);  // node 1 may be started first
+  const auto first = node(0, 2, port, {kWorker, "meet"});
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_TRUE(has(a.out, "[0] rank 0 met 4\n"));
+  EXPECT_TRUE(has(a.out, "[1] rank 1 met 4\n"));
+  EXPECT_TRUE(has(b.out, "[2] rank 2 met 4\n"));
+  EXPECT_TRUE(has(b.out, "[3] rank 3 met 4\n"));
+}
+
+TEST(LauncherNodes, NodeZeroServesTheStoreUntilAllHaveFinished) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("exit 0"));
+  const auto second =
+      node(1, 2, port, shell("sleep 2; LOCKSTEP_RESTART_COUNT=$RANK WORLD_SIZE=1 RANK=0 exec " + kWorker + " meet"));
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_GT(a.seconds, 1.5);
+}
+
+TEST(LauncherNodes, AFailureOnOneEndsAll) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("sleep 60"));
+  const auto second = node(1, 2, port, shell("sleep 0.5; [ $RANK = 3 ] && { echo the cause >&2; exit 7; }; sleep 60"));
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 7) << a.err;
+  EXPECT_EQ(b.status, 7) << b.err;
+  EXPECT_TRUE(has(a.err, "rank 3 (pid "));
+  EXPECT_TRUE(has(a.err, "on node 1 failed first: it exited with status 7"));
+  EXPECT_TRUE(has(a.err, "the cause"));
+  EXPECT_LT(a.seconds, 15);
+}
+
+TEST(LauncherNodes, RestartTogether) {
+  const int port = free_port();
+  const auto script =
+      shell("[ $LOCKSTEP_RESTART_COUNT = 0 ] && { [ $RANK = 2 ] && exit 6; sleep 60; }; exec " + kWorker + " meet");
+  const auto first = node(0, 2, port, script, {"--max-restarts", "1"});
+  const auto second = node(1, 2, port, script, {"--max-restarts", "1"});
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_TRUE(has(a.out, "rank 0 met 4"));
+  EXPECT_TRUE(has(b.out, "rank 3 met 4"));
+}
+
+TEST(LauncherNodes, EndWhenNodeZeroIsKilled) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("echo ready; sleep 60"));
+  const auto second = node(1, 2, port, shell("echo ready; sleep 60"));
+  ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
+  first->signal(SIGKILL);
+  const Finished b = second->wait();
+  EXPECT_EQ(b.status, 1);
+  EXPECT_LT(b.seconds, 20);
+  EXPECT_TRUE(has(b.err, "the store that node 0's launcher serves is gone"));
+}
+
+TEST(LauncherNodes, EndWhenOneIsInterrupted) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("echo ready; sleep 60"));
+  const auto second = node(1, 2, port, shell("echo ready; sleep 60"));
+  ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
+  second->signal(SIGINT);
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 128 + SIGINT) << a.err;
+  EXPECT_EQ(b.status, 128 + SIGINT) << b.err;
+  EXPECT_TRUE(has(a.err, "node 1 was ended by SIGINT"));
+}
+
+TEST(LauncherNodes, CanBeInterruptedWhileWaitingForTheOthers) {
+  for (const int rank : {0, 1}) {
+    const auto alone = node(rank, 2, free_port(), shell("exit 0"));
+    ::usleep(500'000);
+    alone->signal(SIGINT);
+    const Finished run = alone->wait(10);
+    EXPECT_EQ(run.status, 128 + SIGINT) << run.err;
+  }
+}
+
+TEST(LauncherNodes, MustBeStartedAlike) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("exit 0"));
+  const auto second = node(1, 2, port, shell("exit 0"), {"--max-restarts", "3"});
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_TRUE(a.status == 2 || b.status == 2) << a.status << " and " << b.status;  // whichever came second
+  EXPECT_NE(a.status, 0);
+  EXPECT_NE(b.status, 0);
+  EXPECT_TRUE(has(a.err + b.err, "started differently"));
+}
+
+TEST(LauncherNodes, NeedTheSameToken) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("exit 0"));
+  const auto second = node(1, 2, port, shell("exit 0"), {}, {{"LOCKSTEP_TOKEN", "another-token-of-fair-length"}});
+  const Finished b = second->wait();
+  EXPECT_EQ(b.status, 1);
+  EXPECT_TRUE(has(b.err, "token"));
+  first->signal(SIGINT);
+  first->wait();
+}
+
+TEST(LauncherNodes, NameAPortInUse) {
+  const int port = free_port();
+  const auto first = node(0, 2, port, shell("exit 0"));
+  ASSERT_TRUE(wait_until_listening(port));
+  const auto again = node(0, 2, port, shell("exit 0"));
+  const Finished b = again->wait();
+  EXPECT_EQ(b.status, 1);
+  EXPECT_TRUE(has(b.err, std::to_string(port)));
+  first->signal(SIGINT);
+  first->wait();
+}
+
+}  // namespace
+}  // namespace lockstep::launcher_test

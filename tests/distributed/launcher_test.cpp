@@ -1,0 +1,272 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <sstream>
+
+#include "launcher_support.h"
+
+namespace lockstep::launcher_test {
+namespace {
+
+const std::string kWorker = LOCKSTEP_LAUNCHER_WORKER;
+
+Finished run_shell(int workers, const std::string& script, std::vector<std::string> options = {}) {
+  std::vector<std::string> arguments{"--nproc-per-node", std::to_string(workers)};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {"--", "sh", "-c", script});
+  return lockstep_run(arguments);
+}
+
+std::vector<std::string> sorted_lines(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Launcher, GivesEachWorkerItsPlace) {
+  const Finished run = run_shell(3,
+                                 "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
+                                 "$LOCKSTEP_STORE_HOSTED $LOCKSTEP_RESTART_COUNT ${#LOCKSTEP_TOKEN}");
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out),
+            (std::vector<std::string>{"[0] 0 3 0 3 127.0.0.1 1 0 64", "[1] 1 3 1 3 127.0.0.1 1 0 64",
+                                      "[2] 2 3 2 3 127.0.0.1 1 0 64"}));
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(Launcher, DividesTheCoresUnlessToldOtherwise) {
+  const std::string show = "echo threads=$LOCKSTEP_NUM_THREADS";
+  EXPECT_TRUE(has(run_shell(2, show).out, "threads="));
+  EXPECT_EQ(numbers_after(run_shell(64, show).out, "threads="), std::vector<int>(64, 1));
+  const std::vector<std::string> command{"--nproc-per-node", "1", "--", "sh", "-c", show};
+  EXPECT_TRUE(has(lockstep_run(command, {{"LOCKSTEP_NUM_THREADS", "7"}}).out, "threads=7"));
+  EXPECT_EQ(lockstep_run(command, {{"OMP_NUM_THREADS", "5"}}).out, "[0] threads=\n");
+}
+
+TEST(Launcher, MakesAFreshTokenForEachJob) {
+  const std::string first = run_shell(1, "echo $LOCKSTEP_TOKEN").out;
+  EXPECT_NE(first, run_shell(1, "echo $LOCKSTEP_TOKEN").out);
+}
+
+TEST(Launcher, ServesTheStoreToItsWorkers) {
+  const Finished run = lockstep_run({"--nproc-per-node", "4", "--", kWorker, "meet"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out),
+            (std::vector<std::string>{"[0] rank 0 met 4", "[1] rank 1 met 4", "[2] rank 2 met 4", "[3] rank 3 met 4"}));
+}
+
+TEST(Launcher, StoreRefusesAnotherToken) {
+  const Finished run = lockstep_run({"--nproc-per-node", "1", "--", kWorker, "wrong-token"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.out, "[0] refused\n");
+}
+
+TEST(Launcher, KeepsLinesWhole) {
+  const Finished run = run_shell(4, "for i in $(seq 200); do printf 'left%s-' $RANK; printf 'right%s\\n' $RANK; done");
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto lines = sorted_lines(run.out);
+  ASSERT_EQ(lines.size(), 800u);
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string number = std::to_string(rank);
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), "[" + number + "] left" + number + "-right" + number), 200);
+  }
+}
+
+TEST(Launcher, PassesOnAnUnfinishedLastLineAndStderr) {
+  const Finished run = run_shell(1, "printf 'no newline'; echo warning >&2");
+  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.out, "[0] no newline\n");
+  EXPECT_EQ(run.err, "[0] warning\n");
+}
+
+TEST(Launcher, WritesAFileForEachRank) {
+  const std::string folder = fresh_folder() + "/deeper/logs";
+  const Finished run = run_shell(2, "echo out $RANK; echo err $RANK >&2", {"--log-dir", folder});
+  EXPECT_EQ(run.status, 0) << run.err;
+  for (const std::string rank : {"0", "1"}) {
+    EXPECT_EQ(contents(folder + "/rank" + rank + ".out"), "out " + rank + "\n");
+    EXPECT_EQ(contents(folder + "/rank" + rank + ".err"), "err " + rank + "\n");
+  }
+}
+
+TEST(Launcher, ReportsTheFirstFailureAndEndsTheOthers) {
+  const Finished run = run_shell(3,
+                                 "case $RANK in 1) sleep 0.3; echo the cause >&2; exit 7;; "
+                                 "*) trap 'echo late effect >&2; exit 9' TERM; sleep 60 & wait;; esac");
+  EXPECT_EQ(run.status, 7);
+  EXPECT_LT(run.seconds, 10);
+  EXPECT_TRUE(has(run.err, "rank 1 (pid "));
+  EXPECT_TRUE(has(run.err, "failed first: it exited with status 7 after 0."));
+  EXPECT_TRUE(has(run.err, "lockstep-run:   | the cause\n"));
+  EXPECT_FALSE(has(run.err, "| late effect"));
+}
+
+TEST(Launcher, ReportsAWorkerThatASignalKilled) {
+  const Finished run = run_shell(2, "[ $RANK = 0 ] && kill -SEGV $$; sleep 60");
+  EXPECT_EQ(run.status, 128 + SIGSEGV);
+  EXPECT_TRUE(has(run.err, "rank 0 (pid "));
+  EXPECT_TRUE(has(run.err, "was killed by signal 11 (SIGSEGV)"));
+  EXPECT_TRUE(has(run.err, "it wrote nothing to stderr"));
+}
+
+TEST(Launcher, KeepsTheLastLinesOfALongMessage) {
+  const Finished run = run_shell(1, "for i in $(seq 100); do echo line $i >&2; done; exit 1");
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "lockstep-run:   | line 100\n"));
+  EXPECT_FALSE(has(run.err, "lockstep-run:   | line 50\n"));
+}
+
+TEST(Launcher, KillsAWorkerThatIgnoresSigterm) {
+  const Finished run = run_shell(2, "trap '' TERM; [ $RANK = 0 ] && { sleep 0.2; exit 4; }; sleep 60");
+  EXPECT_EQ(run.status, 4);
+  EXPECT_GT(run.seconds, 4.5);  // SIGKILL comes 5 s after SIGTERM
+  EXPECT_LT(run.seconds, 15);
+}
+
+TEST(Launcher, ForwardsSigintAndSigterm) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Process process(lockstep_run_command({"--nproc-per-node", "2", "--", "sh", "-c",
+                                          "trap 'echo got it $RANK; exit 5' INT TERM; echo ready $RANK; "
+                                          "while :; do sleep 0.05; done"}));
+    ASSERT_TRUE(process.wait_for_output("ready 0") && process.wait_for_output("ready 1"));
+    process.signal(signal);
+    const Finished run = process.wait();
+    EXPECT_EQ(run.status, 128 + signal);
+    EXPECT_TRUE(has(run.out, "[0] got it 0"));
+    EXPECT_TRUE(has(run.out, "[1] got it 1"));
+    EXPECT_LT(run.seconds, 10);
+  }
+}
+
+TEST(Launcher, SecondSignalKillsAtOnce) {
+  Process process(lockstep_run_command(
+      {"--nproc-per-node", "1", "--", "sh", "-c", "trap 'echo asked' INT; echo ready; while :; do sleep 0.05; done"}));
+  ASSERT_TRUE(process.wait_for_output("ready"));
+  process.signal(SIGINT);
+  ASSERT_TRUE(process.wait_for_output("asked"));
+  process.signal(SIGINT);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 128 + SIGINT);
+  EXPECT_LT(run.seconds, 4.5);
+}
+
+TEST(Launcher, WorkersThatEndWellWhenAskedAreASuccess) {
+  Process process(lockstep_run_command(
+      {"--nproc-per-node", "2", "--", "sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"}));
+  ASSERT_TRUE(process.wait_for_output("[0] ready") && process.wait_for_output("[1] ready"));
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait().status, 0);
+}
+
+TEST(Launcher, LeavesNoOrphanWhenKilled) {
+  // Each worker starts a process of its own, which only the guard can reach.
+  Process process(lockstep_run_command(
+      {"--nproc-per-node", "2", "--", "sh", "-c", "sleep 300 & echo pid=$$ pid=$! ready; trap '' TERM INT HUP; wait"}));
+  ASSERT_TRUE(process.wait_for_output("[0] pid=") && process.wait_for_output("[1] pid="));
+  process.wait_for_output("ready");
+  process.signal(SIGKILL);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 128 + SIGKILL);
+  const auto pids = numbers_after(run.out, "pid=");
+  ASSERT_EQ(pids.size(), 4u);
+  for (const int pid : pids) EXPECT_TRUE(wait_until_gone(pid)) << "process " << pid << " outlived the launcher";
+}
+
+TEST(Launcher, EndsWhatAWorkerLeavesBehind) {
+  const Finished run = run_shell(1, "sleep 300 & echo pid=$!");
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_LT(run.seconds, 5);
+  const auto pids = numbers_after(run.out, "pid=");
+  ASSERT_EQ(pids.size(), 1u);
+  EXPECT_TRUE(wait_until_gone(pids[0]));
+}
+
+TEST(Launcher, RestartsTheGroup) {
+  const std::string folder = fresh_folder();
+  const Finished run =
+      lockstep_run({"--nproc-per-node", "3", "--max-restarts", "2", "--log-dir", folder, "--", "sh", "-c",
+                    "echo attempt $LOCKSTEP_RESTART_COUNT; [ $LOCKSTEP_RESTART_COUNT -lt 2 ] && "
+                    "[ $RANK = 1 ] && exit 6; exec " +
+                        kWorker + " meet"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.err, "starting all 3 workers again (restart 2 of 2)"));
+  EXPECT_TRUE(has(run.out, "[2] rank 2 met 3"));
+  EXPECT_EQ(contents(folder + "/rank1.out"), "attempt 0\nattempt 1\nattempt 2\nrank 1 met 3\n");
+}
+
+TEST(Launcher, GivesUpAfterTheLastRestart) {
+  const Finished run = run_shell(2, "echo attempt; exit 3", {"--max-restarts", "1"});
+  EXPECT_EQ(run.status, 3);
+  EXPECT_TRUE(has(run.err, "(restart 1 of 1)"));
+  EXPECT_GE(sorted_lines(run.out).size(), 2u);
+}
+
+TEST(Launcher, RunLocalStartsCopiesOfTheProgram) {
+  const Finished good = Process({kWorker, "spawn", "3"}, {{"LOCKSTEP_TEST_STATUS", "0"}}).wait();
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_EQ(good.out.rfind("before\n", 0), 0u) << good.out;
+  EXPECT_TRUE(has(good.out, "\nworker 0 of 3\n"));  // rank 0 without a prefix
+  EXPECT_TRUE(has(good.out, "[1] worker 1 of 3\n"));
+  EXPECT_TRUE(has(good.out, "[2] worker 2 of 3\n"));
+  EXPECT_EQ(good.out.substr(good.out.size() - 6), "after\n");
+  const Finished bad = Process({kWorker, "spawn", "2"}, {{"LOCKSTEP_TEST_STATUS", "8"}}).wait();
+  EXPECT_EQ(bad.status, 8);
+  EXPECT_TRUE(has(bad.err, "launcher_worker: rank 1"));
+}
+
+TEST(Launcher, RejectsAMissingProgram) {
+  const Finished path = lockstep_run({"--", "/nowhere/program"});
+  EXPECT_EQ(path.status, 1);
+  EXPECT_EQ(path.err, "lockstep-run: '/nowhere/program' is not a program that can be started: there is no such file\n");
+  const Finished name = lockstep_run({"--", "no-such-program-anywhere"});
+  EXPECT_EQ(name.status, 1);
+  EXPECT_TRUE(has(name.err, "program 'no-such-program-anywhere' was not found in PATH"));
+  EXPECT_EQ(lockstep_run({"--log-dir", "/proc/logs", "--", "true"}).status, 1);
+}
+
+struct UsageCase {
+  const char* name;
+  std::vector<std::string> arguments;
+  const char* message;
+};
+class LauncherUsage : public testing::TestWithParam<UsageCase> {};
+
+TEST_P(LauncherUsage, IsOneLineWithStatus2) {
+  const Finished run = lockstep_run(GetParam().arguments, {{"LOCKSTEP_TOKEN", "short"}});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_EQ(run.out, "");
+  EXPECT_TRUE(has(run.err, GetParam().message));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, LauncherUsage,
+    testing::Values(UsageCase{"NoSeparator", {"--nproc-per-node", "2"}, "put -- before the program"},
+                    UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "no program after --"},
+                    UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
+                    UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "is 0; expected 1 to 4096"},
+                    UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "expected a number or auto"},
+                    UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
+                    UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
+                    UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
+                    UsageCase{"Token", {"--nnodes", "2", "--", "true"}, "LOCKSTEP_TOKEN is too short"},
+                    UsageCase{"Elastic", {"--min-nproc", "1", "--", "true"}, "not available in this version"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Launcher, HelpIsNoError) {
+  const Finished run = lockstep_run({"--help"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_TRUE(has(run.out, "-- PROGRAM [ARGUMENTS...]"));
+}
+
+}  // namespace
+}  // namespace lockstep::launcher_test
