@@ -57,8 +57,7 @@ Buffer::Buffer(Module* owner, std::string_view name, Tensor value) : Tensor(std:
 }
 
 Module::Module(Module* parent, std::string_view name) {
-  LOCKSTEP_CHECK(parent, "[nn::Module] child '{}' has no parent; pass `this`, or leave out parent and name", name);
-  parent->add_member(name, Kind::module, {}, this);
+  if (parent) parent->add_member(name, Kind::module, {}, this);
 }
 
 Module::~Module() {

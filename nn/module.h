@@ -61,7 +61,8 @@ class Module {
  public:
   /// A module of its own.
   Module() = default;
-  /// A child of `parent`, found there as `name`. Throws Error if the name is taken, empty or contains a '.'.
+  /// A child of `parent`, found there as `name`; a null parent makes a module of its own. Throws Error if the name is
+  /// taken, empty or contains a '.'.
   Module(Module* parent, std::string_view name);
   virtual ~Module();
   Module(const Module&) = delete;

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "nn/module.h"
+#include "nn/optim/optimizer.h"
+#include "nn/optim/schedule.h"
+#include "nn/safetensors.h"
+
+namespace lockstep::nn {
+
+/// Note [Checkpoints]
+/// A training checkpoint is a safetensors file. The weights stand under their own names, so any reader of the format
+/// finds them; the optimizer's tensors stand under kOptimizerPrefix; position, seed and settings are metadata strings.
+/// Data order and random numbers are functions of seed and position and need no state. So a run that is resumed goes on
+/// with the same bits as one that was never stopped, if each step draws its random numbers under RandomKeyGuard(step,
+/// shard).
+inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+
+/// Where a run stands.
+struct TrainingState {
+  std::uint64_t seed = 0;
+  std::int64_t global_step = 0;     ///< optimizer steps done
+  std::int64_t epoch = 0;           ///< epochs done
+  std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
+  std::string fingerprint;          ///< of build and libraries; equal bits are promised for equal ones alone
+  Metadata extra;                   ///< what else the program wants back, such as the model's name
+};
+
+/// True for a file that save_checkpoint() wrote.
+bool is_checkpoint(const SafetensorsFile& file);
+
+/// Writes weights, the optimizer's state, the scheduler's position and `state`. Optimizer and scheduler may be null.
+/// Errors as save_safetensors().
+void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer* optimizer,
+                     const optim::LRScheduler* scheduler, const TrainingState& state);
+
+/// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
+/// Throws Error for a damaged file or one that is no checkpoint.
+TrainingState read_training_state(const std::string& path);
+
+/// Reads all of it back. A null optimizer or scheduler is passed over; one that the file has no state for is an error,
+/// as is an optimizer of another type.
+TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer* optimizer,
+                              optim::LRScheduler* scheduler);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,19 @@
+#include "nn/container.h"
+
+#include "core/check.h"
+
+namespace lockstep::nn {
+
+Sequential& Sequential::push_back(std::unique_ptr<Module> module) {
+  LOCKSTEP_CHECK(module, "[nn::Sequential] expected a module, found a null pointer");
+  register_module(std::to_string(modules_.size()), *module);
+  modules_.push_back(std::move(module));
+  return *this;
+}
+
+Tensor Sequential::forward(Tensor x) {
+  for (const std::unique_ptr<Module>& module : modules_) x = module->forward(std::move(x));
+  return x;
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace lockstep::nn {
+
+/// Owns modules of type M (or derived from it) under the names "0", "1", ... What forward() does with them is the
+/// business of the module that holds the list.
+///
+///   nn::ModuleList<Block> blocks{this, "blocks"};
+///   for (int i = 0; i < depth; ++i) blocks.add(width);
+///   for (Block& block : blocks) x = block.forward(x, mask);
+template <typename M = Module>
+class ModuleList : public Module {
+ public:
+  using Module::Module;
+
+  /// Constructs an element of type Derived (by default M) from the arguments.
+  template <typename Derived = M, typename... Args>
+  Derived& add(Args&&... args) {
+    return push_back(std::make_unique<Derived>(std::forward<Args>(args)...));
+  }
+  template <std::derived_from<M> Derived>
+  Derived& push_back(std::unique_ptr<Derived> module) {
+    Derived& element = *module;
+    register_module(std::to_string(elements_.size()), element);
+    elements_.push_back(std::move(module));
+    return element;
+  }
+
+  std::size_t size() const { return elements_.size(); }
+  M& operator[](std::size_t i) const { return *elements_.at(i); }
+
+  class Iterator {
+   public:
+    explicit Iterator(const std::unique_ptr<M>* at) : at_(at) {}
+    M& operator*() const { return **at_; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const std::unique_ptr<M>* at_;
+  };
+  Iterator begin() const { return Iterator(elements_.data()); }
+  Iterator end() const { return Iterator(elements_.data() + elements_.size()); }
+
+ private:
+  std::vector<std::unique_ptr<M>> elements_;
+};
+
+/// Modules that run one after the other, owned by it, under the names "0", "1", ...
+///
+///   nn::Sequential net;
+///   net.add<nn::Linear>(784, 128).add<nn::ReLU>().add<nn::Linear>(128, 10);
+class Sequential : public Module {
+ public:
+  Sequential() = default;
+  Sequential(Module* parent, std::string_view name) : Module(parent, name) {}
+  /// Takes modules that exist: Sequential net(std::make_unique<nn::Linear>(2, 3), std::make_unique<nn::ReLU>()).
+  template <std::derived_from<Module>... Ms>
+  requires(sizeof...(Ms) > 0) explicit Sequential(std::unique_ptr<Ms>... modules) {
+    (push_back(std::move(modules)), ...);
+  }
+
+  /// Constructs the next module from the arguments. Returns *this, to go on.
+  template <std::derived_from<Module> M, typename... Args>
+  Sequential& add(Args&&... args) {
+    return push_back(std::make_unique<M>(std::forward<Args>(args)...));
+  }
+  Sequential& push_back(std::unique_ptr<Module> module);
+
+  Tensor forward(Tensor x) override;
+
+  std::size_t size() const { return modules_.size(); }
+  Module& operator[](std::size_t i) const { return *modules_.at(i); }
+
+ private:
+  std::vector<std::unique_ptr<Module>> modules_;
+};
+
+}  // namespace lockstep::nn

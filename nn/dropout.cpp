@@ -1,0 +1,30 @@
+#include "nn/dropout.h"
+
+#include "autograd/ops/dropout/dropout.h"
+#include "core/check.h"
+
+namespace lockstep::nn {
+namespace {
+
+double checked(double p, const char* layer) {
+  LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[{}] expected a probability p within 0 and 1, found {}", layer, p);
+  return p;
+}
+
+}  // namespace
+
+Dropout::Dropout(double p) : Dropout(nullptr, {}, p) {}
+Dropout::Dropout(Module* parent, std::string_view name, double p)
+    : Module(parent, name), p_(checked(p, "nn::Dropout")) {}
+Tensor Dropout::forward(Tensor x) {
+  return dropout(x, p_, is_training());
+}
+
+Dropout2d::Dropout2d(double p) : Dropout2d(nullptr, {}, p) {}
+Dropout2d::Dropout2d(Module* parent, std::string_view name, double p)
+    : Module(parent, name), p_(checked(p, "nn::Dropout2d")) {}
+Tensor Dropout2d::forward(Tensor x) {
+  return dropout2d(x, p_, is_training());
+}
+
+}  // namespace lockstep::nn

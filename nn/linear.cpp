@@ -1,0 +1,43 @@
+#include "nn/linear.h"
+
+#include "autograd/ops/embedding/embedding.h"
+#include "autograd/ops/linear/linear.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "nn/init.h"
+
+namespace lockstep::nn {
+
+Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) : Linear(nullptr, {}, in, out, options) {}
+
+Linear::Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options)
+    : Module(parent, name),
+      weight(this, "weight", empty({out, in})),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor Linear::forward(Tensor x) {
+  return linear(x, weight, bias);
+}
+
+Embedding::Embedding(std::int64_t rows, std::int64_t width, EmbeddingOptions options)
+    : Embedding(nullptr, {}, rows, width, options) {}
+
+Embedding::Embedding(Module* parent, std::string_view name, std::int64_t rows, std::int64_t width,
+                     EmbeddingOptions options)
+    : Module(parent, name), weight(this, "weight", empty({rows, width})), options_(options) {
+  init::normal_(weight);
+  if (!options.padding_idx) return;
+  const std::int64_t row = *options.padding_idx < 0 ? *options.padding_idx + rows : *options.padding_idx;
+  LOCKSTEP_CHECK(row >= 0 && row < rows, "[nn::Embedding] padding_idx {} is outside the {} rows", *options.padding_idx,
+                 rows);
+  fill_values(lockstep::rows(weight.detach(), row, 1), 0.0);
+}
+
+Tensor Embedding::forward(Tensor index) {
+  return embedding(weight, index, options_.padding_idx);
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "nn/module.h"
+
+namespace lockstep::nn {
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+/// y = x * weight^T + bias: [*, in] to [*, out]. Parameters weight [out, in] and bias [out], drawn as PyTorch's.
+class Linear : public Module {
+ public:
+  Linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
+  Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;
+  Parameter bias;
+};
+
+struct EmbeddingOptions {
+  std::optional<std::int64_t> padding_idx = std::nullopt;  ///< this row starts at 0 and gets no gradient
+};
+
+/// Rows of weight [rows, width] for an index tensor (int64 or int32) of any shape: [*] to [*, width]. Starts from a
+/// standard normal distribution.
+class Embedding : public Module {
+ public:
+  Embedding(std::int64_t rows, std::int64_t width, EmbeddingOptions options = {});
+  Embedding(Module* parent, std::string_view name, std::int64_t rows, std::int64_t width,
+            EmbeddingOptions options = {});
+  Tensor forward(Tensor index) override;
+
+  Parameter weight;
+
+ private:
+  EmbeddingOptions options_;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,65 @@
+#include "nn/norm.h"
+
+#include "autograd/ops/batch_norm/batch_norm.h"
+#include "autograd/ops/layer_norm/layer_norm.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep::nn {
+
+BatchNorm::BatchNorm(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options)
+    : Module(parent, name),
+      weight(this, "weight", options.affine ? ones({channels}) : Tensor()),
+      bias(this, "bias", options.affine ? zeros({channels}) : Tensor()),
+      running_mean(this, "running_mean", options.track_running_stats ? zeros({channels}) : Tensor()),
+      running_var(this, "running_var", options.track_running_stats ? ones({channels}) : Tensor()),
+      num_batches_tracked(this, "num_batches_tracked",
+                          options.track_running_stats ? zeros({}, {.dtype = kInt64}) : Tensor()),
+      options_(options) {}
+
+Tensor BatchNorm::forward(Tensor x) {
+  check_input(x);
+  lockstep::BatchNormOptions call{.weight = weight, .bias = bias, .eps = options_.eps};
+  call.training = is_training() || !running_mean.defined();
+  if (is_training() && running_mean.defined()) {
+    const double batches = num_batches_tracked.item<double>() + 1.0;
+    call.momentum = options_.momentum ? *options_.momentum : 1.0 / batches;
+    Tensor out = batch_norm(x, running_mean, running_var, call);
+    fill_values(num_batches_tracked, batches);
+    return out;
+  }
+  return batch_norm(x, running_mean, running_var, call);
+}
+
+BatchNorm1d::BatchNorm1d(std::int64_t channels, BatchNormOptions options) : BatchNorm(nullptr, {}, channels, options) {}
+BatchNorm1d::BatchNorm1d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options)
+    : BatchNorm(parent, name, channels, options) {}
+
+void BatchNorm1d::check_input(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 2 || x.dim() == 3, "[nn::BatchNorm1d] expected [n, c] or [n, c, length], found {}",
+                 to_string(x.sizes()));
+}
+
+BatchNorm2d::BatchNorm2d(std::int64_t channels, BatchNormOptions options) : BatchNorm(nullptr, {}, channels, options) {}
+BatchNorm2d::BatchNorm2d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options)
+    : BatchNorm(parent, name, channels, options) {}
+
+void BatchNorm2d::check_input(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 4, "[nn::BatchNorm2d] expected [n, c, h, w], found {}", to_string(x.sizes()));
+}
+
+LayerNorm::LayerNorm(Shape shape, LayerNormOptions options) : LayerNorm(nullptr, {}, shape, options) {}
+
+LayerNorm::LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options)
+    : Module(parent, name),
+      weight(this, "weight", options.affine ? ones(shape) : Tensor()),
+      bias(this, "bias", options.affine ? zeros(shape) : Tensor()),
+      shape_(shape),
+      eps_(options.eps) {}
+
+Tensor LayerNorm::forward(Tensor x) {
+  return layer_norm(x, shape_, {.weight = weight, .bias = bias, .eps = eps_});
+}
+
+}  // namespace lockstep::nn

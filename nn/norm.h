@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "nn/module.h"
+
+namespace lockstep::nn {
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  std::optional<double> momentum = 0.1;  ///< share of the new statistics; nullopt: the plain mean over all batches
+  bool affine = true;                    ///< weight and bias
+  bool track_running_stats = true;       ///< without, evaluation uses the batch's statistics too
+};
+
+/// What BatchNorm1d and BatchNorm2d share; see lockstep::batch_norm. Parameters weight and bias, buffers running_mean,
+/// running_var and num_batches_tracked, all under PyTorch's names.
+class BatchNorm : public Module {
+ public:
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;
+  Parameter bias;
+  Buffer running_mean;
+  Buffer running_var;
+  Buffer num_batches_tracked;
+
+ protected:
+  BatchNorm(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options);
+  /// Throws Error for an input of the wrong number of dimensions.
+  virtual void check_input(const Tensor& x) const = 0;
+
+ private:
+  BatchNormOptions options_;
+};
+
+/// Over [n, c] or [n, c, length].
+class BatchNorm1d : public BatchNorm {
+ public:
+  explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {});
+  BatchNorm1d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options = {});
+
+ private:
+  void check_input(const Tensor& x) const override;
+};
+
+/// Over [n, c, h, w].
+class BatchNorm2d : public BatchNorm {
+ public:
+  explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {});
+  BatchNorm2d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options = {});
+
+ private:
+  void check_input(const Tensor& x) const override;
+};
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  ///< weight and bias
+};
+
+/// Over the trailing dimensions `shape`; see lockstep::layer_norm.
+class LayerNorm : public Module {
+ public:
+  explicit LayerNorm(Shape shape, LayerNormOptions options = {});
+  LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;
+  Parameter bias;
+
+ private:
+  Shape shape_;
+  double eps_;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,194 @@
+#include "nn/safetensors_header.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "core/check.h"
+
+namespace lockstep::nn::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct DTypeName {
+  DType dtype;
+  const char* name;
+};
+constexpr DTypeName kDTypeNames[] = {{kFloat64, "F64"}, {kFloat32, "F32"}, {kFloat16, "F16"}, {kBFloat16, "BF16"},
+                                     {kInt64, "I64"},   {kInt32, "I32"},   {kUInt8, "U8"},    {kBool, "BOOL"}};
+
+const char* dtype_name(DType dtype) {
+  for (const DTypeName& entry : kDTypeNames)
+    if (entry.dtype == dtype) return entry.name;
+  LOCKSTEP_ASSERT(false, "dtype {} has no safetensors name", name(dtype));
+}
+
+std::optional<DType> parse_dtype(const std::string& text) {
+  for (const DTypeName& entry : kDTypeNames)
+    if (text == entry.name) return entry.dtype;
+  return std::nullopt;
+}
+
+/// Parses, and refuses a key that comes twice in one object (the parser alone would keep the last).
+Json parse_json(const std::string& path, std::string_view text) {
+  std::vector<std::set<std::string>> keys;
+  std::string repeated;
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second && repeated.empty())
+      repeated = value.get<std::string>();
+    return true;
+  };
+  Json header;
+  try {
+    header = Json::parse(text, watch);
+  } catch (const Json::parse_error& error) {
+    lockstep::detail::throw_error(
+        fmt::format("[safetensors] {}: the header at offset 8 is not valid JSON, at offset {}; the file is "
+                    "damaged or of another format",
+                    path, 8 + error.byte));
+  }
+  LOCKSTEP_CHECK(repeated.empty(), "[safetensors] {}: the header at offset 8 has '{}' twice", path, repeated);
+  LOCKSTEP_CHECK(header.is_object(), "[safetensors] {}: the header at offset 8 is JSON but not an object", path);
+  return header;
+}
+
+/// The nesting of a well-formed header is 3. Deeper text could only exhaust the parser's stack.
+void check_depth(const std::string& path, std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      LOCKSTEP_CHECK(++depth <= 8, "[safetensors] {}: the header is nested too deeply at offset {}", path, 8 + i);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+}
+
+struct EntryParser {
+  const std::string& path;
+  const std::string& name;
+
+  [[noreturn]] void fail(const std::string& what) const {
+    lockstep::detail::throw_error(
+        fmt::format("[safetensors] {}: tensor '{}' in the header at offset 8: {}", path, name, what));
+  }
+
+  SafetensorsEntry parse(const Json& json, std::uint64_t base, std::uint64_t data_bytes) const {
+    if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string() || !json.contains("shape") ||
+        !json["shape"].is_array() || !json.contains("data_offsets") || !json["data_offsets"].is_array() ||
+        json["data_offsets"].size() != 2)
+      fail("expected dtype, shape and two data_offsets");
+    const auto dtype = parse_dtype(json["dtype"].get<std::string>());
+    if (!dtype)
+      fail(fmt::format("dtype {} is not supported; expected F64, F32, F16, BF16, I64, I32, U8 or BOOL",
+                       json["dtype"].get<std::string>()));
+    if (json["shape"].size() > static_cast<std::size_t>(Shape::kMaxDims))
+      fail(fmt::format("{} dimensions, expected at most {}", json["shape"].size(), Shape::kMaxDims));
+    Shape shape;
+    std::uint64_t bytes = element_size(*dtype);
+    std::int64_t extent = 1;  // with empty dimensions counted as 1, so that strides cannot overflow either
+    for (const Json& size : json["shape"]) {
+      if (!size.is_number_unsigned()) fail("a size in its shape is not a whole number >= 0");
+      const auto value = size.get<std::uint64_t>();
+      if (__builtin_mul_overflow(extent, std::max<std::uint64_t>(value, 1), &extent) ||
+          __builtin_mul_overflow(bytes, value, &bytes))
+        fail(fmt::format("shape {} has more than 2^63 elements", json["shape"].dump()));
+      shape.push_back(static_cast<std::int64_t>(value));
+    }
+    const Json& offsets = json["data_offsets"];
+    if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+      fail("its data_offsets are not whole numbers >= 0");
+    const auto begin = offsets[0].get<std::uint64_t>(), end = offsets[1].get<std::uint64_t>();
+    if (begin > end || end > data_bytes)
+      fail(
+          fmt::format("data_offsets [{}, {}] lie outside the {} bytes of data that follow at offset {}; the file is "
+                      "cut short or damaged",
+                      begin, end, data_bytes, base));
+    if (end - begin != bytes)
+      fail(fmt::format("data_offsets [{}, {}] hold {} bytes, but {} of shape {} needs {}", begin, end, end - begin,
+                       json["dtype"].get<std::string>(), to_string(shape), bytes));
+    return {name, *dtype, shape, base + begin, bytes};
+  }
+};
+
+}  // namespace
+
+void parse_safetensors_header(const std::string& path, std::string_view text, std::uint64_t base,
+                              std::uint64_t data_bytes, std::vector<SafetensorsEntry>& entries, Metadata& metadata) {
+  check_depth(path, text);
+  const Json header = parse_json(path, text);
+  for (const auto& [key, value] : header.items()) {
+    if (key != "__metadata__") {
+      entries.push_back(EntryParser{path, key}.parse(value, base, data_bytes));
+      continue;
+    }
+    LOCKSTEP_CHECK(value.is_object(), "[safetensors] {}: __metadata__ in the header at offset 8 is not an object",
+                   path);
+    for (const auto& [name, text_value] : value.items()) {
+      LOCKSTEP_CHECK(text_value.is_string(),
+                     "[safetensors] {}: __metadata__ '{}' in the header at offset 8 is not a string", path, name);
+      metadata.emplace(name, text_value.get<std::string>());
+    }
+  }
+  std::ranges::stable_sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+  });
+  std::uint64_t next = base;
+  for (const SafetensorsEntry& entry : entries) {
+    LOCKSTEP_CHECK(entry.offset >= next, "[safetensors] {}: tensor '{}' overlaps the one before it at offset {}", path,
+                   entry.name, entry.offset);
+    LOCKSTEP_CHECK(entry.offset == next,
+                   "[safetensors] {}: the {} bytes at offset {}, before tensor '{}', belong to none", path,
+                   entry.offset - next, next, entry.name);
+    next += entry.bytes;
+  }
+  LOCKSTEP_CHECK(next == base + data_bytes,
+                 "[safetensors] {}: the {} bytes from offset {} to the end belong to no tensor", path,
+                 base + data_bytes - next, next);
+}
+
+std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::uint64_t offset = 0;
+  for (const NamedTensor& t : tensors) {
+    Json shape = Json::array();
+    for (std::int64_t size : t.tensor.sizes()) shape.push_back(size);
+    const std::uint64_t end = offset + t.tensor.nbytes();
+    Json entry = Json::object();
+    entry["dtype"] = dtype_name(t.tensor.dtype());
+    entry["shape"] = std::move(shape);
+    entry["data_offsets"] = {offset, end};
+    header[t.name] = std::move(entry);
+    offset = end;
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const Json::type_error&) {
+    lockstep::detail::throw_error("[safetensors] a tensor's name or a metadata string is not valid UTF-8");
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  LOCKSTEP_CHECK(text.size() <= kMaxSafetensorsHeader, "[safetensors] the header takes {} bytes, of at most {}",
+                 text.size(), kMaxSafetensorsHeader);
+  static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+  const auto length = static_cast<std::uint64_t>(text.size());
+  std::string out(sizeof length, '\0');
+  std::memcpy(out.data(), &length, sizeof length);
+  return out + text;
+}
+
+}  // namespace lockstep::nn::detail

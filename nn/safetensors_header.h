@@ -1,0 +1,21 @@
+#pragma once
+
+// The JSON header of a safetensors file. For .cpp files only.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/safetensors.h"
+
+namespace lockstep::nn::detail {
+
+/// Parses and checks a header against the number of data bytes that follow it. `base` is the data's offset in the file.
+void parse_safetensors_header(const std::string& path, std::string_view json, std::uint64_t base,
+                              std::uint64_t data_bytes, std::vector<SafetensorsEntry>& entries, Metadata& metadata);
+
+/// The header, length prefix included, padded so that the data starts at a multiple of 8.
+std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
+
+}  // namespace lockstep::nn::detail
