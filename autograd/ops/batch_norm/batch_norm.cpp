@@ -1,0 +1,118 @@
+#include "autograd/ops/batch_norm/batch_norm.h"
+
+#include "autograd/ops/batch_norm/batch_norm_parts.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep {
+
+namespace {
+
+class BatchNormBackward final : public Node {
+ public:
+  const char* name() const override { return "BatchNormBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(3);
+    if (!grads[0].defined()) return result;
+    const Tensor& x = input.get(name());
+    const Tensor& factor = weight.get(name());
+    const ChannelStatistics statistics{mean.get(name()), var.get(name()), count};
+    const Tensor grad = as_contiguous(grads[0]);
+    batch_norm_parts::GradientSums sums;
+    if (training || needs_grad(1) || needs_grad(2)) sums = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
+    if (needs_grad(0))
+      result[0] = batch_norm_parts::input_gradient(grad, x, statistics, factor,
+                                                   training ? sums : batch_norm_parts::GradientSums{}, eps);
+    if (needs_grad(1)) result[1] = cast_values(sums.weight, factor.dtype());
+    if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
+    return result;
+  }
+  void release_saved() override {
+    input.reset();
+    weight.reset();
+    mean.reset();
+    var.reset();
+  }
+
+  SavedTensor input, weight, mean, var;
+  std::int64_t count = 0;
+  double eps = 0;
+  bool training = false;
+  DType bias_dtype = kFloat32;
+};
+
+void check_channel_tensor(const Tensor& tensor, const Tensor& input, const char* what) {
+  if (!tensor.defined()) return;
+  LOCKSTEP_CHECK(tensor.sizes() == Shape({input.sizes()[1]}),
+                 "[batch_norm] expected {} of shape [{}] for an input of shape {}, found {}", what, input.sizes()[1],
+                 to_string(input.sizes()), to_string(tensor.sizes()));
+  const bool half = input.dtype() == kFloat16 || input.dtype() == kBFloat16;
+  LOCKSTEP_CHECK(tensor.dtype() == input.dtype() || (half && tensor.dtype() == kFloat32),
+                 "[batch_norm] expected {} of dtype {} like the input{}, found {}", what, name(input.dtype()),
+                 half ? ", or float32" : "", name(tensor.dtype()));
+  LOCKSTEP_CHECK(tensor.device() == input.device(), "[batch_norm] {} is on {}, the input on {}; move one with to()",
+                 what, to_string(tensor.device()), to_string(input.device()));
+}
+
+void check_running(const Tensor& tensor, const Tensor& input, bool training, const char* what) {
+  check_channel_tensor(tensor, input, what);
+  if (!tensor.defined()) return;
+  LOCKSTEP_CHECK(!needs_grad(tensor), "[batch_norm] {} must not require gradients", what);
+  LOCKSTEP_CHECK(!training || tensor.is_contiguous(), "[batch_norm] {} is updated in place and must be contiguous",
+                 what);
+}
+
+}  // namespace
+
+Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor& running_var,
+                  const BatchNormOptions& options) {
+  LOCKSTEP_CHECK(input.defined(), "[batch_norm] input is undefined");
+  LOCKSTEP_CHECK(input.is_floating_point(), "[batch_norm] expected a floating-point input, found {}",
+                 name(input.dtype()));
+  LOCKSTEP_CHECK(input.dim() >= 2, "[batch_norm] expected an input of shape [N, C] or [N, C, d1, ...], found {}",
+                 to_string(input.sizes()));
+  LOCKSTEP_CHECK(options.eps >= 0.0, "[batch_norm] eps is {}, expected a value of at least 0", options.eps);
+  check_running(running_mean, input, options.training, "running_mean");
+  check_running(running_var, input, options.training, "running_var");
+  check_channel_tensor(options.weight, input, "weight");
+  check_channel_tensor(options.bias, input, "bias");
+
+  const bool recording = should_record({&input, &options.weight, &options.bias});
+  const Tensor x = as_contiguous(input);
+  ChannelStatistics statistics;
+  if (options.training) {
+    const std::int64_t count = input.sizes()[1] > 0 ? input.numel() / input.sizes()[1] : 0;
+    LOCKSTEP_CHECK(count != 1,
+                   "[batch_norm] training needs more than one value per channel, found an input of shape {}; use a "
+                   "larger batch, or eval()",
+                   to_string(input.sizes()));
+    statistics = batch_norm_parts::channel_statistics(x);
+    if (count > 1) batch_norm_parts::update_running_statistics(running_mean, running_var, statistics, options.momentum);
+  } else {
+    LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),
+                   "[batch_norm] {} is undefined, and is needed outside of training",
+                   running_mean.defined() ? "running_var" : "running_mean");
+    const DType dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32;
+    statistics = {as_contiguous(cast_values(running_mean, dtype)), as_contiguous(cast_values(running_var, dtype)), 0};
+    // Later training steps change the running statistics in place; backward must see these.
+    if (recording) statistics = {copy_contiguous(statistics.mean), copy_contiguous(statistics.var), 0};
+  }
+  const Tensor output = batch_norm_parts::normalize(x, statistics, options.weight, options.bias, options.eps);
+  if (recording) {
+    auto* node = record<BatchNormBackward>(output, {&input, &options.weight, &options.bias});
+    node->input = SavedTensor(x);
+    node->weight = SavedTensor(options.weight);
+    node->mean = SavedTensor(statistics.mean);
+    node->var = SavedTensor(statistics.var);
+    node->count = statistics.count;
+    node->eps = options.eps;
+    node->training = options.training;
+    if (options.bias.defined()) node->bias_dtype = options.bias.dtype();
+  }
+  if (options.statistics && options.training) *options.statistics = std::move(statistics);
+  return output;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+#pragma once
+
+// The steps of batch_norm, for code that puts something between them: statistics that are combined over processes or
+// logical shards before they are used. None of them records anything.
+
+#include "autograd/ops/batch_norm/batch_norm.h"
+#include "core/tensor.h"
+
+namespace lockstep::batch_norm_parts {
+
+/// Statistics of an input [N, C] or [N, C, d1, ...] over everything but dimension 1; zeros for a batch of 0.
+ChannelStatistics channel_statistics(const Tensor& input);
+
+/// running = (1 - momentum) * running + momentum * statistics, in place, with the variance scaled to the unbiased one.
+/// Either may be undefined. Needs statistics.count > 1.
+void update_running_statistics(const Tensor& running_mean, const Tensor& running_var,
+                               const ChannelStatistics& statistics, double momentum);
+
+/// (input - mean) / sqrt(var + eps) * weight + bias; weight and bias may be undefined.
+Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const Tensor& weight, const Tensor& bias,
+                 double eps);
+
+/// Sums over each channel, in the dtype of the statistics: of the gradient (the gradient of bias), and of the gradient
+/// times the normalised input (the gradient of weight).
+struct GradientSums {
+  Tensor bias;
+  Tensor weight;
+};
+GradientSums gradient_sums(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics, double eps);
+
+/// The input's gradient, if the statistics were computed from `statistics.count` values that gave `sums` in all. With
+/// undefined sums the statistics count as constants.
+Tensor input_gradient(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics,
+                      const Tensor& weight, const GradientSums& sums, double eps);
+
+}  // namespace lockstep::batch_norm_parts
