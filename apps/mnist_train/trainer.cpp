@@ -156,18 +156,33 @@ class Trainer {
     if (!is_rank0()) return;
     nn::TrainingState state;
     state.seed = options_.seed;
-    state.step = step_;
+    state.global_step = step_;
     state.epoch = step_ / loader_.steps_per_epoch();
-    nn::save_checkpoint(options_.checkpoint, strategy_->module(), *optimizer_, state);
+    state.extra = run_settings();
+    nn::save_checkpoint(options_.checkpoint, strategy_->module(), optimizer_.get(), nullptr, state);
+  }
+
+  // What must be the same for a resumed run to go on as the first one would have.
+  nn::Metadata run_settings() const {
+    return {
+        {"model", options_.model}, {"dataset", options_.dataset}, {"batch_size", std::to_string(options_.batch_size)}};
   }
 
   void resume() {
-    const nn::TrainingState state = nn::load_checkpoint(options_.resume, strategy_->module(), *optimizer_);
-    LOCKSTEP_CHECK(state.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed",
-                   options_.resume, state.seed, options_.seed);
-    LOCKSTEP_CHECK(state.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
-                   options_.resume, state.step, total_steps_);
-    step_ = state.step;
+    const nn::TrainingState saved = nn::read_training_state(options_.resume);
+    LOCKSTEP_CHECK(saved.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed",
+                   options_.resume, saved.seed, options_.seed);
+    for (const auto& [name, value] : run_settings()) {
+      const auto found = saved.extra.find(name);
+      LOCKSTEP_CHECK(found != saved.extra.end() && found->second == value,
+                     "'{}' was trained with {} {}, not {}; pass the same one", options_.resume, name,
+                     found == saved.extra.end() ? "unknown" : found->second, value);
+    }
+    LOCKSTEP_CHECK(saved.global_step <= total_steps_,
+                   "'{}' is at step {}, past the {} steps of this run; raise --epochs", options_.resume,
+                   saved.global_step, total_steps_);
+    nn::load_checkpoint(options_.resume, strategy_->module(), optimizer_.get(), nullptr);
+    step_ = saved.global_step;
   }
 
   const TrainOptions& options_;

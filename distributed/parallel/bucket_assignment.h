@@ -12,7 +12,7 @@ namespace lockstep::distributed {
 struct BucketItem {
   std::size_t bytes = 0;
   DType dtype = kFloat32;
-  Device device;
+  Device device = {};
 };
 
 /// Groups parameters into buckets whose gradients are reduced together. Walks the parameters from last to first, since
