@@ -1,0 +1,2 @@
+#include "distributed/job/job.h"
+namespace lockstep::distributed { const ProcessGroupPtr& Job::process_group() const { throw 1; } }
