@@ -1,0 +1,346 @@
+#include <utility>
+
+#include "autograd/in_place.h"
+#include "autograd/ops/binary/binary.h"
+#include "autograd/ops/binary/operands.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/cpu/row_io.h"
+
+namespace lockstep {
+
+using binary::compute;
+using binary::Form;
+
+namespace {
+
+constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu};
+
+}  // namespace
+
+Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* name) {
+  binary::check_operands(a, b, name);
+  DType dtype = binary::promote(a, b);
+  if (op == BinaryOp::div && !is_floating_point(dtype)) dtype = kFloat32;
+  Tensor out = binary::make_result(a, b, dtype, name);
+  binary_kernel(out)(op, alpha, a, b, cpu::compute_dtype(dtype), out);
+  return out;
+}
+
+namespace {
+
+class AddBackward final : public Node {
+ public:
+  const char* name() const override { return "AddBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = a.fit(grads[0]);
+    if (needs_grad(1)) {
+      results[1] = b.fit(grads[0]);
+      if (alpha != 1.0) results[1] = binary_values(BinaryOp::mul, results[1], alpha);
+    }
+    return results;
+  }
+
+  Form a, b;
+  double alpha = 1.0;
+};
+
+/// A number was added: the gradient passes unchanged.
+class AddScalarBackward final : public Node {
+ public:
+  const char* name() const override { return "AddScalarBackward"; }
+  TensorList apply(TensorList grads) override { return grads; }
+};
+
+class MulBackward final : public Node {
+ public:
+  const char* name() const override { return "MulBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], b.get(name())));
+    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], a.get(name())));
+    return results;
+  }
+  void release_saved() override {
+    a.reset();
+    b.reset();
+  }
+
+  SavedTensor a, b;
+  Form form_a, form_b;
+};
+
+class MulScalarBackward final : public Node {
+ public:
+  const char* name() const override { return "MulScalarBackward"; }
+  TensorList apply(TensorList grads) override { return {binary_values(BinaryOp::mul, grads[0], factor)}; }
+
+  double factor = 1.0;
+};
+
+/// A tensor or a number divided by a tensor (input 1), or a tensor divided by a number.
+class DivBackward final : public Node {
+ public:
+  const char* name() const override { return "DivBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Operand divisor = b.defined() ? Operand(b.get(name())) : Operand(scalar_b);
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::div, grads[0], divisor));
+    if (needs_grad(1)) {
+      const Operand dividend = a.defined() ? Operand(a.get(name())) : Operand(scalar_a);
+      const Tensor factor = binary_values(BinaryOp::div_by_other, dividend, divisor);
+      results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor));
+    }
+    return results;
+  }
+  void release_saved() override {
+    a.reset();
+    b.reset();
+  }
+
+  SavedTensor a, b;
+  double scalar_a = 0.0, scalar_b = 1.0;
+  Form form_a, form_b;
+};
+
+Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* name) {
+  Tensor out = compute(BinaryOp::add, a, b, alpha, name);
+  if (auto* node = record<AddBackward>(out, {&a, &b})) {
+    node->a = Form(a);
+    node->b = Form(b);
+    node->alpha = alpha;
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha) {
+  return compute(op, a, b, alpha, "binary");
+}
+
+Tensor add(const Tensor& a, const Tensor& b, double alpha) {
+  return add_scaled(a, b, alpha, "add");
+}
+
+Tensor add(const Tensor& a, Scalar b) {
+  Tensor out = compute(BinaryOp::add, a, b, 1.0, "add");
+  record<AddScalarBackward>(out, {&a});
+  return out;
+}
+
+Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
+  binary::check_operands(a, b, "sub");
+  LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
+                 "[sub] is not defined for two bool tensors; use ne() for exclusive or");
+  return add_scaled(a, b, -alpha, "sub");
+}
+
+Tensor sub(const Tensor& a, Scalar b) {
+  Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
+  record<AddScalarBackward>(out, {&a});
+  return out;
+}
+
+Tensor sub(Scalar a, const Tensor& b) {
+  Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
+  if (auto* node = record<MulScalarBackward>(out, {&b})) node->factor = -1.0;
+  return out;
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  Tensor out = compute(BinaryOp::mul, a, b, 1.0, "mul");
+  if (auto* node = record<MulBackward>(out, {&a, &b})) {
+    if (node->needs_grad(1)) node->a = SavedTensor(a);
+    if (node->needs_grad(0)) node->b = SavedTensor(b);
+    node->form_a = Form(a);
+    node->form_b = Form(b);
+  }
+  return out;
+}
+
+Tensor mul(const Tensor& a, Scalar b) {
+  Tensor out = compute(BinaryOp::mul, a, b, 1.0, "mul");
+  if (auto* node = record<MulScalarBackward>(out, {&a})) node->factor = b.to_double();
+  return out;
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
+  if (auto* node = record<DivBackward>(out, {&a, &b})) {
+    if (node->needs_grad(1)) node->a = SavedTensor(a);
+    node->b = SavedTensor(b);
+    node->form_a = Form(a);
+    node->form_b = Form(b);
+  }
+  return out;
+}
+
+Tensor div(const Tensor& a, Scalar b) {
+  Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
+  const Tensor none;
+  if (auto* node = record<DivBackward>(out, {&a, &none})) {
+    node->scalar_b = b.to_double();
+    node->form_a = Form(a);
+  }
+  return out;
+}
+
+Tensor div(Scalar a, const Tensor& b) {
+  Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
+  const Tensor none;
+  if (auto* node = record<DivBackward>(out, {&none, &b})) {
+    node->scalar_a = a.to_double();
+    node->b = SavedTensor(b);
+    node->form_b = Form(b);
+  }
+  return out;
+}
+
+namespace {
+
+/// Checks `target op= other` and bumps the version. True if it is to be recorded.
+bool begin_in_place(const Tensor& target, const Operand& other, const char* op) {
+  binary::check_operands(target, other, op);
+  if (other.tensor)
+    LOCKSTEP_CHECK(broadcast_shapes(target.sizes(), other.tensor->sizes(), op) == target.sizes(),
+                   "[{}] an operand of shape {} does not broadcast to the target's shape {}", op,
+                   to_string(other.tensor->sizes()), to_string(target.sizes()));
+  const DType result = binary::promote(target, other);
+  const bool fits =
+      is_floating_point(target.dtype()) || (!is_floating_point(result) && (target.dtype() != kBool || result == kBool));
+  LOCKSTEP_CHECK(fits, "[{}] a {} result does not go into a {} tensor; convert the tensor with to() first", op,
+                 name(result), name(target.dtype()));
+  check_no_repeats(target, op);
+  const bool recording = other.tensor ? should_record({&target, other.tensor}) : should_record({&target});
+  check_in_place(target, recording, op);
+  return recording;
+}
+
+void write_in_place(BinaryOp op, double alpha, const Tensor& target, const Operand& other) {
+  const DType dtype = cpu::compute_dtype(binary::promote(target, other));
+  if (!other.tensor) return binary_kernel(target)(op, alpha, target, other, dtype, target);
+  const Tensor source = without_overlap(*other.tensor, target);
+  binary_kernel(target)(op, alpha, target, source, dtype, target);
+}
+
+/// `source` as it is now, even if `target` is about to change it.
+Tensor value_before(const Tensor& source, const Tensor& target) {
+  return source.storage() == target.storage() ? copy_contiguous(source) : source;
+}
+
+const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alpha, const char* op) {
+  const bool recording = begin_in_place(target, other, op);
+  write_in_place(BinaryOp::add, alpha, target, other);
+  if (!recording) return target;
+  if (auto* node = record_in_place<AddBackward>(target, {&target, &other})) {
+    node->a = Form(target);
+    node->b = Form(other);
+    node->alpha = alpha;
+  }
+  return target;
+}
+
+const Tensor& add_in_place(const Tensor& target, Scalar value, double alpha, const char* op) {
+  const bool recording = begin_in_place(target, value, op);
+  write_in_place(BinaryOp::add, alpha, target, value);
+  if (recording) record_in_place<AddScalarBackward>(target, {&target});
+  return target;
+}
+
+const Tensor& mul_in_place(const Tensor& target, const Tensor& other, const char* op) {
+  const bool recording = begin_in_place(target, other, op);
+  SavedTensor a, b;
+  if (recording && needs_grad(other)) a = SavedTensor(copy_contiguous(target));
+  if (recording && needs_grad(target)) b = SavedTensor(value_before(other, target));
+  write_in_place(BinaryOp::mul, 1.0, target, other);
+  if (!recording) return target;
+  if (auto* node = record_in_place<MulBackward>(target, {&target, &other})) {
+    node->a = std::move(a);
+    node->b = std::move(b);
+    node->form_a = Form(target);
+    node->form_b = Form(other);
+  }
+  return target;
+}
+
+const Tensor& mul_in_place(const Tensor& target, Scalar value, const char* op) {
+  const bool recording = begin_in_place(target, value, op);
+  write_in_place(BinaryOp::mul, 1.0, target, value);
+  if (!recording) return target;
+  if (auto* node = record_in_place<MulScalarBackward>(target, {&target})) node->factor = value.to_double();
+  return target;
+}
+
+const Tensor& div_in_place(const Tensor& target, const Operand& divisor, const Tensor& other, const char* op) {
+  LOCKSTEP_CHECK(
+      !target.defined() || target.is_floating_point(),
+      "[{}] true division gives floating-point results, which do not go into a {} tensor; convert the tensor "
+      "with to() first",
+      op, name(target.dtype()));
+  const bool recording = begin_in_place(target, divisor, op);
+  SavedTensor a, b;
+  if (recording && needs_grad(other)) a = SavedTensor(copy_contiguous(target));
+  if (recording && other.defined()) b = SavedTensor(value_before(other, target));
+  write_in_place(BinaryOp::div, 1.0, target, divisor);
+  if (!recording) return target;
+  if (auto* node = record_in_place<DivBackward>(target, {&target, &other})) {
+    node->a = std::move(a);
+    node->b = std::move(b);
+    node->scalar_b = divisor.scalar.to_double();
+    node->form_a = Form(target);
+    if (other.defined()) node->form_b = Form(other);
+  }
+  return target;
+}
+
+/// Whole numbers are integers to an integer tensor.
+Scalar number_for(const Tensor& target, double value) {
+  const Scalar number(value);
+  if (!target.defined() || target.is_floating_point() || !number.is_whole()) return number;
+  return Scalar(static_cast<std::int64_t>(value));
+}
+
+}  // namespace
+
+const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
+  return add_in_place(*this, other, alpha, "add_");
+}
+const Tensor& Tensor::add_(double value) const {
+  return add_in_place(*this, number_for(*this, value), 1.0, "add_");
+}
+const Tensor& Tensor::mul_(const Tensor& other) const {
+  return mul_in_place(*this, other, "mul_");
+}
+const Tensor& Tensor::mul_(double value) const {
+  return mul_in_place(*this, number_for(*this, value), "mul_");
+}
+
+const Tensor& operator+=(const Tensor& a, const Tensor& b) {
+  return add_in_place(a, b, 1.0, "+=");
+}
+const Tensor& operator+=(const Tensor& a, Scalar b) {
+  return add_in_place(a, b, 1.0, "+=");
+}
+const Tensor& operator-=(const Tensor& a, const Tensor& b) {
+  return add_in_place(a, b, -1.0, "-=");
+}
+const Tensor& operator-=(const Tensor& a, Scalar b) {
+  return add_in_place(a, b, -1.0, "-=");
+}
+const Tensor& operator*=(const Tensor& a, const Tensor& b) {
+  return mul_in_place(a, b, "*=");
+}
+const Tensor& operator*=(const Tensor& a, Scalar b) {
+  return mul_in_place(a, b, "*=");
+}
+const Tensor& operator/=(const Tensor& a, const Tensor& b) {
+  return div_in_place(a, b, b, "/=");
+}
+const Tensor& operator/=(const Tensor& a, Scalar b) {
+  return div_in_place(a, b, Tensor(), "/=");
+}
+
+}  // namespace lockstep

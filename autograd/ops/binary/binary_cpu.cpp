@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <type_traits>
+
+#include "autograd/ops/binary/binary_functors.h"
+#include "autograd/ops/binary/binary_kernels.h"
+#include "core/check.h"
+#include "core/cpu/row_io.h"
+#include "core/elementwise.h"
+
+namespace lockstep {
+namespace {
+
+using cpu::kRowChunk;
+
+/// One row of each operand, converted to C. A row whose elements are all the same counts as a single value.
+template <typename C, typename O>
+using RowFunction = void (*)(double alpha, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count);
+
+template <typename F, typename C, typename O>
+void apply_row(const F& f, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count) {
+  if (one_b) {
+    const C second = *b;
+    if (one_a) {
+      std::fill_n(out, count, f(*a, second));
+      return;
+    }
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < count; ++i) out[i] = f(a[i], second);
+  } else if (one_a) {
+    const C first = *a;
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < count; ++i) out[i] = f(first, b[i]);
+  } else {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < count; ++i) out[i] = f(a[i], b[i]);
+  }
+}
+
+template <typename C>
+RowFunction<C, C> row_function(BinaryOp op) {
+  RowFunction<C, C> row = nullptr;
+  binary::visit<C>(op, [&]<typename F>() {
+    row = [](double alpha, const C* a, bool one_a, const C* b, bool one_b, C* out, std::int64_t count) {
+      apply_row(F{static_cast<C>(alpha)}, a, one_a, b, one_b, out, count);
+    };
+  });
+  return row;
+}
+
+template <typename C>
+RowFunction<C, bool> row_function(CompareOp op) {
+  RowFunction<C, bool> row = nullptr;
+  binary::visit<C>(op, [&]<typename F>() {
+    row = [](double, const C* a, bool one_a, const C* b, bool one_b, bool* out, std::int64_t count) {
+      apply_row(F{}, a, one_a, b, one_b, out, count);
+    };
+  });
+  return row;
+}
+
+/// Where an operand's elements lie. A scalar is a row of stride 0 in `value`.
+template <typename C>
+struct Source {
+  const void* data;
+  DType dtype;
+  C value{};
+
+  explicit Source(const Operand& operand) {
+    if (operand.tensor) {
+      data = operand.tensor->raw_data();
+      dtype = operand.tensor->dtype();
+      return;
+    }
+    if constexpr (std::is_same_v<C, std::int64_t>) {
+      value = operand.scalar.is_floating_point() ? static_cast<std::int64_t>(operand.scalar.to_double())
+                                                 : operand.scalar.to_int64();
+    } else {
+      value = static_cast<C>(operand.scalar.to_double());
+    }
+    data = &value;
+    dtype = dtype_of<C>;
+  }
+  Source(const Source&) = delete;
+
+  bool readable(std::int64_t stride) const { return dtype == dtype_of<C> && (stride == 1 || stride == 0); }
+  /// The row's elements as C: in place, or in `buffer` (kRowChunk long).
+  const C* row(std::int64_t offset, std::int64_t stride, std::int64_t count, C* buffer) const {
+    const void* from = cpu::element_address(data, offset, dtype);
+    if (readable(stride)) return static_cast<const C*>(from);
+    cpu::load_row(dtype, from, stride, stride == 0 ? 1 : count, buffer);
+    return buffer;
+  }
+};
+
+template <typename O>
+struct Target {
+  void* data;
+  DType dtype;
+
+  bool writable(std::int64_t stride) const { return dtype == dtype_of<O> && stride == 1; }
+  O* row(std::int64_t offset, std::int64_t stride, O* buffer) const {
+    return writable(stride) ? static_cast<O*>(data) + offset : buffer;
+  }
+  void finish(const O* values, std::int64_t offset, std::int64_t stride, std::int64_t count) const {
+    if (writable(stride)) return;
+    char* to = cpu::element_address(data, offset, dtype);
+    if constexpr (std::is_same_v<O, bool>) {
+      for (std::int64_t i = 0; i < count; ++i) reinterpret_cast<bool*>(to)[i * stride] = values[i];
+    } else {
+      cpu::store_row(values, count, dtype, to, stride);
+    }
+  }
+};
+
+bool dense_as(const Operand& operand, const Tensor& out) {
+  return !operand.tensor || (operand.tensor->is_contiguous() && operand.tensor->sizes() == out.sizes());
+}
+
+template <typename C, typename O, typename Op>
+void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& out) {
+  const RowFunction<C, O> apply = row_function<C>(op);
+  LOCKSTEP_ASSERT(apply, "operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
+  const Source<C> from_a(a), from_b(b);
+  const Target<O> target{out.raw_data(), out.dtype()};
+  const auto row = [&](std::int64_t at, std::int64_t at_a, std::int64_t at_b, std::int64_t step, std::int64_t step_a,
+                       std::int64_t step_b, std::int64_t length) {
+    C buffer_a[kRowChunk], buffer_b[kRowChunk];
+    O buffer[kRowChunk];
+    const bool direct = target.writable(step) && from_a.readable(step_a) && from_b.readable(step_b);
+    const std::int64_t chunk = direct ? length : kRowChunk;
+    for (std::int64_t i = 0; i < length; i += chunk) {
+      const std::int64_t count = std::min(chunk, length - i);
+      O* to = target.row(at + i * step, step, buffer);
+      apply(alpha, from_a.row(at_a + i * step_a, step_a, count, buffer_a), step_a == 0,
+            from_b.row(at_b + i * step_b, step_b, count, buffer_b), step_b == 0, to, count);
+      target.finish(to, at + i * step, step, count);
+    }
+  };
+  if (out.is_contiguous() && dense_as(a, out) && dense_as(b, out)) {
+    const std::int64_t step_a = a.tensor ? 1 : 0, step_b = b.tensor ? 1 : 0;
+    parallel_for(out.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+      row(begin, begin * step_a, begin * step_b, 1, step_a, step_b, end - begin);
+    });
+    return;
+  }
+  // A scalar walks along with the other operand's offsets, and is read at none of them.
+  const Tensor& tensor_a = a.tensor ? *a.tensor : *b.tensor;
+  const Tensor& tensor_b = b.tensor ? *b.tensor : *a.tensor;
+  const auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &tensor_a, &tensor_b});
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    row(offset[0], a.tensor ? offset[1] : 0, b.tensor ? offset[2] : 0, stride[0], a.tensor ? stride[1] : 0,
+        b.tensor ? stride[2] : 0, length);
+  });
+}
+
+template <typename F>
+void with_compute_type(DType compute, F&& f) {
+  switch (compute) {
+    case kFloat32:
+      return f.template operator()<float>();
+    case kFloat64:
+      return f.template operator()<double>();
+    default:
+      return f.template operator()<std::int64_t>();
+  }
+}
+
+}  // namespace
+
+void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
+  with_compute_type(compute, [&]<typename C>() { run<C, C>(op, alpha, a, b, out); });
+}
+
+void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
+  with_compute_type(compute, [&]<typename C>() { run<C, bool>(op, 1.0, a, b, out); });
+}
+
+void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out) {
+  with_compute_type(cpu::compute_dtype(out.dtype()), [&]<typename C>() {
+    const Source<C> from_a(a), from_b(b);
+    const Target<C> target{out.raw_data(), out.dtype()};
+    const bool* chosen = condition.data<bool>();
+    const auto loop = cpu::plan_loop<4>(
+        out.sizes(), {&out, &condition, a.tensor ? a.tensor : &condition, b.tensor ? b.tensor : &condition});
+    cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+      C buffer_a[kRowChunk], buffer_b[kRowChunk], buffer[kRowChunk];
+      const std::int64_t step_a = a.tensor ? stride[2] : 0, step_b = b.tensor ? stride[3] : 0;
+      for (std::int64_t i = 0; i < length; i += kRowChunk) {
+        const std::int64_t count = std::min(kRowChunk, length - i);
+        const C* row_a = from_a.row(a.tensor ? offset[2] + i * step_a : 0, step_a, count, buffer_a);
+        const C* row_b = from_b.row(b.tensor ? offset[3] + i * step_b : 0, step_b, count, buffer_b);
+        const bool* row = chosen + offset[1] + i * stride[1];
+        C* to = target.row(offset[0] + i * stride[0], stride[0], buffer);
+        const std::int64_t next_a = step_a == 0 ? 0 : 1, next_b = step_b == 0 ? 0 : 1;
+        for (std::int64_t k = 0; k < count; ++k) to[k] = row[k * stride[1]] ? row_a[k * next_a] : row_b[k * next_b];
+        target.finish(to, offset[0] + i * stride[0], stride[0], count);
+      }
+    });
+  });
+}
+
+}  // namespace lockstep

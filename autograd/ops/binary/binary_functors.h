@@ -1,0 +1,184 @@
+#pragma once
+
+// The arithmetic of the binary family, shared by every device. For kernels (.cpp and .cu) only.
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "autograd/ops/binary/binary_kernels.h"
+#include "core/vector_math.h"
+
+namespace lockstep::binary {
+
+// Each functor is made from alpha and maps two values of type T (float, double or std::int64_t) to one. Integers wrap.
+
+template <typename T>
+LOCKSTEP_HOST_DEVICE inline T multiply(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  } else {
+    return a * b;
+  }
+}
+
+template <typename T>
+struct Add {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(multiply(alpha, b)));
+    } else {
+      return a + alpha * b;
+    }
+  }
+};
+
+template <typename T>
+struct Mul {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return multiply(a, b); }
+};
+
+template <typename T>
+struct Div {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a / b; }
+};
+
+/// d(a / b) / db.
+template <typename T>
+struct DivByOther {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return -(a / b) / b; }
+};
+
+template <typename T>
+struct Maximum {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return (a > b) | (a != a) ? a : b; }
+};
+
+template <typename T>
+struct Minimum {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return (a < b) | (a != a) ? a : b; }
+};
+
+/// The part of maximum's gradient that goes to a: equal values share it.
+template <typename T>
+struct GreaterShare {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a > b ? T(1) : (a == b ? T(0.5) : T(0)); }
+};
+
+template <typename T>
+struct Pow {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 == 0 ? 1 : -1) : 0);
+      T result = 1;
+      for (; b > 0; b >>= 1, a = multiply(a, a))
+        if (b & 1) result = multiply(result, a);
+      return result;
+    } else {
+      return std::pow(a, b);
+    }
+  }
+};
+
+/// d(a^b) / da.
+template <typename T>
+struct PowByBase {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return b == T(0) ? T(0) : b * std::pow(a, b - T(1)); }
+};
+
+/// d(a^b) / db.
+template <typename T>
+struct PowByExponent {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    return a == T(0) && b >= T(0) ? T(0) : std::pow(a, b) * std::log(a);
+  }
+};
+
+/// exp(a - b): what logsumexp's backward multiplies by.
+template <typename T>
+struct ExpDifference {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return math::exp(a - b); }
+};
+
+/// Calls f.operator()<Functor>() with the functor of `op` for values of type T. Operations that are not defined for
+/// integers are never asked of them.
+template <typename T, typename F>
+void visit(BinaryOp op, F&& f) {
+  if constexpr (!std::is_integral_v<T>) {
+    switch (op) {
+      case BinaryOp::div:
+        return f.template operator()<Div<T>>();
+      case BinaryOp::div_by_other:
+        return f.template operator()<DivByOther<T>>();
+      case BinaryOp::greater_share:
+        return f.template operator()<GreaterShare<T>>();
+      case BinaryOp::pow_by_base:
+        return f.template operator()<PowByBase<T>>();
+      case BinaryOp::pow_by_exponent:
+        return f.template operator()<PowByExponent<T>>();
+      case BinaryOp::exp_difference:
+        return f.template operator()<ExpDifference<T>>();
+      default:
+        break;
+    }
+  }
+  switch (op) {
+    case BinaryOp::add:
+      return f.template operator()<Add<T>>();
+    case BinaryOp::mul:
+      return f.template operator()<Mul<T>>();
+    case BinaryOp::maximum:
+      return f.template operator()<Maximum<T>>();
+    case BinaryOp::minimum:
+      return f.template operator()<Minimum<T>>();
+    case BinaryOp::pow:
+      return f.template operator()<Pow<T>>();
+    default:
+      return;
+  }
+}
+
+template <typename T>
+struct Equal {
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a == b; }
+};
+template <typename T>
+struct NotEqual {
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a != b; }
+};
+template <typename T>
+struct Less {
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a < b; }
+};
+template <typename T>
+struct LessEqual {
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a <= b; }
+};
+
+/// The same for comparisons. greater and greater_equal are less and less_equal with the operands exchanged.
+template <typename T, typename F>
+void visit(CompareOp op, F&& f) {
+  switch (op) {
+    case CompareOp::equal:
+      return f.template operator()<Equal<T>>();
+    case CompareOp::not_equal:
+      return f.template operator()<NotEqual<T>>();
+    case CompareOp::less:
+      return f.template operator()<Less<T>>();
+    case CompareOp::less_equal:
+      return f.template operator()<LessEqual<T>>();
+  }
+}
+
+}  // namespace lockstep::binary

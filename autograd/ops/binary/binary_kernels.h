@@ -1,0 +1,55 @@
+#pragma once
+
+// What the binary family asks of a device.
+
+#include <cstdint>
+
+#include "core/kernel_table.h"
+#include "core/scalar.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+enum class BinaryOp : std::uint8_t {
+  add,  ///< a + alpha b
+  mul,
+  div,
+  maximum,
+  minimum,
+  pow,
+  div_by_other,  ///< these and below: factors of gradients, see binary_functors.h
+  greater_share,
+  pow_by_base,
+  pow_by_exponent,
+  exp_difference,
+};
+
+enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal };
+
+/// A tensor that broadcasts to the result's shape, or a number.
+struct Operand {
+  const Tensor* tensor = nullptr;  ///< null: `scalar` counts
+  Scalar scalar = 0;
+
+  Operand(const Tensor& tensor) : tensor(&tensor) {}
+  Operand(Scalar scalar) : scalar(scalar) {}
+  Operand(double value) : scalar(value) {}
+};
+
+/// out = op(a, b), computed in dtype `compute` (float32, float64 or int64; Note [Compute types]) whatever the operands'
+/// dtypes, then rounded to out's. At least one operand is a tensor; out may be one of them.
+using BinaryKernel = void (*)(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute,
+                              const Tensor& out);
+/// The same with a bool result.
+using CompareKernel = void (*)(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+/// out = condition ? a : b; condition is bool.
+using WhereKernel = void (*)(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
+
+void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
+
+/// A new tensor op(a, b), recording nothing: for backward functions. Broadcasts and promotes.
+Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha = 1.0);
+
+}  // namespace lockstep

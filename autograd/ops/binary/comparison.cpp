@@ -1,0 +1,56 @@
+#include "autograd/ops/binary/binary.h"
+#include "autograd/ops/binary/operands.h"
+#include "core/cpu/row_io.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<CompareKernel> compare_kernel{"compare", compare_cpu};
+
+Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* name) {
+  binary::check_operands(a, b, name);
+  Tensor out = binary::make_result(a, b, kBool, name);
+  compare_kernel(out)(op, a, b, cpu::compute_dtype(binary::promote(a, b)), out);
+  return out;
+}
+
+}  // namespace
+
+Tensor eq(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::equal, a, b, "eq");
+}
+Tensor eq(const Tensor& a, Scalar b) {
+  return compare(CompareOp::equal, a, b, "eq");
+}
+Tensor ne(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::not_equal, a, b, "ne");
+}
+Tensor ne(const Tensor& a, Scalar b) {
+  return compare(CompareOp::not_equal, a, b, "ne");
+}
+Tensor lt(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::less, a, b, "lt");
+}
+Tensor lt(const Tensor& a, Scalar b) {
+  return compare(CompareOp::less, a, b, "lt");
+}
+Tensor le(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::less_equal, a, b, "le");
+}
+Tensor le(const Tensor& a, Scalar b) {
+  return compare(CompareOp::less_equal, a, b, "le");
+}
+Tensor gt(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::less, b, a, "gt");
+}
+Tensor gt(const Tensor& a, Scalar b) {
+  return compare(CompareOp::less, b, a, "gt");
+}
+Tensor ge(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::less_equal, b, a, "ge");
+}
+Tensor ge(const Tensor& a, Scalar b) {
+  return compare(CompareOp::less_equal, b, a, "ge");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+#pragma once
+
+// Checks and results that the files of this folder share.
+
+#include "autograd/ops/binary/binary_kernels.h"
+
+namespace lockstep::binary {
+
+/// Shape, dtype and device of a tensor, kept for backward.
+struct Form {
+  Shape sizes;
+  DType dtype = kFloat32;
+
+  Form() = default;
+  explicit Form(const Tensor& tensor) : sizes(tensor.sizes()), dtype(tensor.dtype()) {}
+  /// `grad` summed down and cast to this form.
+  Tensor fit(const Tensor& grad) const;
+};
+
+/// Throws Error naming `op` if an operand is undefined or the tensors are on different devices.
+void check_operands(const Operand& a, const Operand& b, const char* op);
+/// The promoted dtype of both.
+DType promote(const Operand& a, const Operand& b);
+/// An uninitialised result of the broadcast shape.
+Tensor make_result(const Operand& a, const Operand& b, DType dtype, const char* op);
+
+/// A new tensor op(a, b), recording nothing. Errors name `op_name`.
+Tensor compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* op_name);
+
+}  // namespace lockstep::binary

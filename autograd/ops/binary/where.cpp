@@ -1,0 +1,70 @@
+#include "autograd/ops/binary/binary.h"
+#include "autograd/ops/binary/operands.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/factories.h"
+
+namespace lockstep {
+
+using binary::Form;
+
+namespace {
+
+constexpr KernelTable<WhereKernel> where_kernel{"where", where_cpu};
+
+/// Records nothing.
+Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
+  binary::check_operands(condition, a, "where");
+  binary::check_operands(condition, b, "where");
+  binary::check_operands(a, b, "where");
+  LOCKSTEP_CHECK(condition.dtype() == kBool, "[where] expected a bool condition, found {}; compare it to something",
+                 name(condition.dtype()));
+  const DType dtype = binary::promote(a, b);
+  Shape sizes = condition.sizes();
+  if (a.tensor) sizes = broadcast_shapes(sizes, a.tensor->sizes(), "where");
+  if (b.tensor) sizes = broadcast_shapes(sizes, b.tensor->sizes(), "where");
+  Tensor out = empty(sizes, {.dtype = dtype, .device = condition.device()});
+  where_kernel(out)(condition, a, b, out);
+  return out;
+}
+
+class WhereBackward final : public Node {
+ public:
+  const char* name() const override { return "WhereBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& chosen = condition.get(name());
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = a.fit(choose(chosen, grads[0], Scalar(0)));
+    if (needs_grad(1)) results[1] = b.fit(choose(chosen, Scalar(0), grads[0]));
+    return results;
+  }
+  void release_saved() override { condition.reset(); }
+
+  SavedTensor condition;
+  Form a, b;
+};
+
+Tensor choose_and_record(const Tensor& condition, const Operand& a, const Operand& b) {
+  Tensor out = choose(condition, a, b);
+  const Tensor none;
+  if (auto* node = record<WhereBackward>(out, {a.tensor ? a.tensor : &none, b.tensor ? b.tensor : &none})) {
+    node->condition = SavedTensor(condition);
+    if (a.tensor) node->a = Form(*a.tensor);
+    if (b.tensor) node->b = Form(*b.tensor);
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  return choose_and_record(condition, a, b);
+}
+Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
+  return choose_and_record(condition, a, b);
+}
+Tensor where(const Tensor& condition, Scalar a, const Tensor& b) {
+  return choose_and_record(condition, a, b);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,455 @@
+#include "autograd/ops/binary/binary.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "core/copy.h"
+#include "core/error.h"
+#include "core/factories.h"
+#include "core/thread_pool.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::error_of;
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+using TensorFunction = Tensor (*)(const Tensor&, const Tensor&);
+using Function = double (*)(double, double);
+
+struct Op {
+  const char* name;
+  TensorFunction run;
+  Function reference;
+  double low = -2.0;  // of the inputs
+  bool integers = true;
+  bool gradient = true;
+};
+
+std::ostream& operator<<(std::ostream& out, const Op& op) {
+  return out << op.name;
+}
+
+const std::vector<Op> kOps = {
+    {"add", [](const Tensor& a, const Tensor& b) { return a + b; }, [](double a, double b) { return a + b; }},
+    {"add_alpha", [](const Tensor& a, const Tensor& b) { return add(a, b, 3.0); },
+     [](double a, double b) { return a + 3.0 * b; }},
+    {"sub", [](const Tensor& a, const Tensor& b) { return a - b; }, [](double a, double b) { return a - b; }},
+    {"mul", [](const Tensor& a, const Tensor& b) { return a * b; }, [](double a, double b) { return a * b; }},
+    {"div", [](const Tensor& a, const Tensor& b) { return a / b; }, [](double a, double b) { return a / b; }, 0.5,
+     false},
+    {"maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); },
+     [](double a, double b) { return a > b ? a : b; }},
+    {"minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); },
+     [](double a, double b) { return a < b ? a : b; }},
+    {"pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); },
+     [](double a, double b) { return std::pow(a, b); }, 0.5},
+    {"eq", [](const Tensor& a, const Tensor& b) { return a == b; }, [](double a, double b) { return double(a == b); },
+     -2.0, true, false},
+    {"ne", [](const Tensor& a, const Tensor& b) { return a != b; }, [](double a, double b) { return double(a != b); },
+     -2.0, true, false},
+    {"lt", [](const Tensor& a, const Tensor& b) { return a < b; }, [](double a, double b) { return double(a < b); },
+     -2.0, true, false},
+    {"le", [](const Tensor& a, const Tensor& b) { return a <= b; }, [](double a, double b) { return double(a <= b); },
+     -2.0, true, false},
+    {"gt", [](const Tensor& a, const Tensor& b) { return a > b; }, [](double a, double b) { return double(a > b); },
+     -2.0, true, false},
+    {"ge", [](const Tensor& a, const Tensor& b) { return a >= b; }, [](double a, double b) { return double(a >= b); },
+     -2.0, true, false},
+};
+
+/// Every element of op(a, b) in double, by index arithmetic.
+Tensor reference(const Op& op, const Tensor& a, const Tensor& b) {
+  const Shape sizes = broadcast_shapes(a.sizes(), b.sizes(), "test");
+  Tensor out = empty(sizes, {.dtype = kFloat64});
+  const auto va = a.to_vector<double>(), vb = b.to_vector<double>();
+  const auto index = [&](const Tensor& t, std::int64_t i) {
+    std::int64_t at = 0, step = 1;
+    for (int d = 1; d <= sizes.dim(); ++d) {
+      const std::int64_t size = sizes[sizes.dim() - d], position = i % size;
+      i /= size;
+      if (d > t.dim()) continue;
+      const std::int64_t own = t.sizes()[t.dim() - d];
+      if (own != 1) at += position * step;
+      step *= own;
+    }
+    return static_cast<std::size_t>(at);
+  };
+  for (std::int64_t i = 0; i < out.numel(); ++i) out.data<double>()[i] = op.reference(va[index(a, i)], vb[index(b, i)]);
+  return out;
+}
+
+double tolerance(DType dtype) {
+  switch (dtype) {
+    case kFloat16:
+      return 1e-3;
+    case kBFloat16:
+      return 8e-3;
+    case kFloat32:
+      return 3e-7;
+    default:
+      return 1e-14;
+  }
+}
+
+class Binary : public ::testing::TestWithParam<Op> {};
+INSTANTIATE_TEST_SUITE_P(Ops, Binary, ::testing::ValuesIn(kOps),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+struct Pair {
+  Shape a, b;
+};
+const std::vector<Pair> kShapes = {
+    {{}, {}},          {{5}, {5}},           {{3, 4}, {3, 4}},        {{3, 4}, {4}}, {{4}, {3, 4}},
+    {{3, 1}, {1, 4}},  {{2, 3, 4}, {3, 1}},  {{2, 3, 4}, {}},         {{}, {2, 3}},  {{0, 3}, {3}},
+    {{3, 700}, {700}}, {{700, 3}, {700, 1}}, {{2, 1, 600}, {2, 3, 1}}};
+
+TEST_P(Binary, BroadcastsLikeAPlainLoop) {
+  const Op& op = GetParam();
+  for (const Pair& shapes : kShapes)
+    for (DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
+      const Tensor a = make_input(shapes.a, 1, dtype, op.low, 2.0), b = make_input(shapes.b, 2, dtype, op.low, 2.0);
+      const Tensor expected = reference(op, a, b);
+      for (const Tensor& x : {a, make_strided(a)})
+        for (const Tensor& y : {b, make_strided(b)}) {
+          const Tensor out = op.run(x, y);
+          EXPECT_EQ(out.dtype(), op.gradient ? dtype : kBool);
+          expect_close(out, expected, tolerance(dtype), tolerance(dtype) * 8);
+        }
+    }
+}
+
+TEST_P(Binary, IntegersStayIntegers) {
+  const Op& op = GetParam();
+  if (!op.integers) {
+    const Tensor x = tensor<std::int64_t>({7, -3}), y = tensor<std::int64_t>({2, 2});
+    EXPECT_EQ(op.run(x, y).dtype(), kFloat32);
+    EXPECT_EQ(op.run(x, y).to_vector<double>(), (std::vector<double>{3.5, -1.5}));
+    return;
+  }
+  for (DType dtype : {kInt64, kInt32, kUInt8}) {
+    const Tensor a = make_input({3, 600}, 1, dtype, 4.0, 9.0), b = make_input({600}, 2, dtype, 0.0, 3.9);
+    const Tensor out = op.run(a, b);
+    EXPECT_EQ(out.dtype(), op.gradient ? dtype : kBool);
+    if (dtype != kUInt8) expect_close(out, reference(op, a, b), 0.0, 0.0);
+  }
+}
+
+TEST_P(Binary, Gradients) {
+  const Op& op = GetParam();
+  if (!op.gradient) {
+    EXPECT_FALSE(op.run(make_leaf({3}), make_leaf({3})).requires_grad());
+    return;
+  }
+  for (const Pair& shapes : {Pair{{3, 4}, {3, 4}}, Pair{{3, 4}, {4}}, Pair{{3, 1}, {2, 1, 4}}, Pair{{}, {3}}}) {
+    const auto function = [&](const std::vector<Tensor>& in) { return op.run(in[0], in[1]); };
+    gradcheck(function, {make_leaf(shapes.a, 1, kFloat64, op.low, 2.0), make_leaf(shapes.b, 2, kFloat64, op.low, 2.0)});
+    gradcheck(function,
+              {make_leaf(shapes.a, 1, kFloat64, op.low, 2.0), make_input(shapes.b, 2, kFloat64, op.low, 2.0)});
+    gradcheck(function,
+              {make_input(shapes.a, 1, kFloat64, op.low, 2.0), make_leaf(shapes.b, 2, kFloat64, op.low, 2.0)});
+  }
+}
+
+TEST_P(Binary, BitsDoNotDependOnThreads) {
+  const Op& op = GetParam();
+  const Tensor a = make_input({300, 333}, 1, kFloat32, op.low, 2.0), b = make_input({333}, 2, kFloat32, op.low, 2.0);
+  set_num_threads(1);
+  const auto one = op.run(a, b).to_vector<float>();
+  set_num_threads(2);
+  EXPECT_EQ(one, op.run(a, b).to_vector<float>());
+}
+
+TEST_P(Binary, RefusesWhatDoesNotFit) {
+  const Op& op = GetParam();
+  const std::string name = std::string(op.name).substr(0, 3);
+  const Tensor x = make_input({2, 3});
+  EXPECT_NE(error_of([&] { op.run(x, make_input({2})); }).find("[" + name), std::string::npos);
+  EXPECT_NE(error_of([&] { op.run(x, x.to(Device(kCPU, 1))); }).find("one device"), std::string::npos);
+  EXPECT_NE(error_of([&] { op.run(x, {}); }).find("undefined"), std::string::npos);
+}
+
+// --- dtypes -------------------------------------------------------------------------------------------------------
+
+TEST(BinaryDtypes, TwoTensorsPromote) {
+  const std::vector<DType> all = {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8, kBool};
+  for (DType a : all)
+    for (DType b : all) {
+      const Tensor x = ones({600}, {.dtype = a}), y = ones({600}, {.dtype = b});
+      const Tensor product = x * y;
+      EXPECT_EQ(product.dtype(), promote_types(a, b)) << name(a) << " " << name(b);
+      EXPECT_EQ(product.to_vector<double>(), std::vector<double>(600, 1.0)) << name(a) << " " << name(b);
+      EXPECT_EQ((x == y).to_vector<double>(), std::vector<double>(600, 1.0)) << name(a) << " " << name(b);
+      EXPECT_EQ(where(x == y, x, y).dtype(), promote_types(a, b));
+    }
+}
+
+TEST(BinaryDtypes, ScalarsKeepTheTensorsDtype) {
+  struct Case {
+    DType tensor;
+    Scalar scalar;
+    DType result;
+  };
+  for (const Case& c : {Case{kFloat32, 2.5, kFloat32}, Case{kFloat16, 2.5, kFloat16}, Case{kBFloat16, 3, kBFloat16},
+                        Case{kFloat64, 2.5f, kFloat64}, Case{kInt32, 2, kInt32}, Case{kUInt8, 2, kUInt8},
+                        Case{kInt64, 2.5, kFloat32}, Case{kBool, 2, kInt64}, Case{kBool, true, kBool}}) {
+    const Tensor x = ones({3}, {.dtype = c.tensor});
+    EXPECT_EQ((x + c.scalar).dtype(), c.result);
+    EXPECT_EQ((c.scalar * x).dtype(), c.result);
+    EXPECT_EQ((x * c.scalar).to_vector<double>(), std::vector<double>(3, c.scalar.to_double()));
+    EXPECT_EQ((x < c.scalar).dtype(), kBool);
+  }
+}
+
+TEST(BinaryDtypes, MixedGradientsComeBackInEachOperandsDtype) {
+  const Tensor a = make_leaf({2, 3}, 1, kFloat16), b = make_leaf({3}, 2, kFloat32);
+  const Tensor out = a * b;
+  EXPECT_EQ(out.dtype(), kFloat32);
+  out.backward(ones({2, 3}));
+  EXPECT_EQ(a.grad().dtype(), kFloat16);
+  EXPECT_EQ(b.grad().dtype(), kFloat32);
+  expect_close(a.grad(), cast_values(ones({2, 3}) * b.detach(), kFloat16), 1e-3);
+}
+
+TEST(BinaryDtypes, BoolArithmetic) {
+  const Tensor a = tensor<bool>({false, false, true, true}), b = tensor<bool>({false, true, false, true});
+  EXPECT_EQ((a + b).to_vector<double>(), (std::vector<double>{0, 1, 1, 1}));
+  EXPECT_EQ((a * b).to_vector<double>(), (std::vector<double>{0, 0, 0, 1}));
+  EXPECT_NE(error_of([&] { a - b; }).find("[sub] is not defined for two bool tensors"), std::string::npos);
+}
+
+TEST(BinaryDtypes, Uint8Wraps) {
+  const Tensor x = full({2}, 250, {.dtype = kUInt8});
+  EXPECT_EQ((x + 10).to_vector<double>(), std::vector<double>(2, 4.0));
+  EXPECT_EQ((x * 2).to_vector<double>(), std::vector<double>(2, 244.0));
+}
+
+TEST(Binary, NanReachesMaximumAndMinimum) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor a = tensor<double>({nan, 1.0, nan}), b = tensor<double>({1.0, nan, nan});
+  for (const Tensor& out : {maximum(a, b), minimum(a, b)})
+    for (double v : out.to_vector<double>()) EXPECT_TRUE(std::isnan(v));
+}
+
+TEST(Binary, EqualValuesShareTheGradient) {
+  for (TensorFunction run : {TensorFunction(maximum), TensorFunction(minimum)}) {
+    const Tensor a = make_leaf({4}, 1), b = a.detach().clone();
+    b.set_requires_grad(true);
+    run(a, b).backward(ones({4}, {.dtype = kFloat64}));
+    EXPECT_EQ(a.grad().to_vector<double>(), std::vector<double>(4, 0.5));
+    EXPECT_EQ(b.grad().to_vector<double>(), std::vector<double>(4, 0.5));
+  }
+}
+
+TEST(Binary, IntegerPowers) {
+  const Tensor base = tensor<std::int64_t>({3, -2, 1, -1, 5}), exponent = tensor<std::int64_t>({4, 5, -3, -3, -1});
+  EXPECT_EQ(pow(base, exponent).to_vector<std::int64_t>(), (std::vector<std::int64_t>{81, -32, 1, -1, 0}));
+}
+
+// --- scalars ------------------------------------------------------------------------------------------------------
+
+struct ScalarOp {
+  const char* name;
+  Tensor (*run)(const Tensor&);
+  double (*reference)(double);
+};
+
+const std::vector<ScalarOp> kScalarOps = {
+    {"add", [](const Tensor& x) { return x + 2.5; }, [](double x) { return x + 2.5; }},
+    {"radd", [](const Tensor& x) { return 2.5 + x; }, [](double x) { return x + 2.5; }},
+    {"sub", [](const Tensor& x) { return x - 2.5; }, [](double x) { return x - 2.5; }},
+    {"rsub", [](const Tensor& x) { return 2.5 - x; }, [](double x) { return 2.5 - x; }},
+    {"mul", [](const Tensor& x) { return x * 2.5; }, [](double x) { return x * 2.5; }},
+    {"rmul", [](const Tensor& x) { return 2.5 * x; }, [](double x) { return x * 2.5; }},
+    {"div", [](const Tensor& x) { return x / 2.5; }, [](double x) { return x / 2.5; }},
+    {"rdiv", [](const Tensor& x) { return 2.5 / x; }, [](double x) { return 2.5 / x; }},
+    {"rpow", [](const Tensor& x) { return pow(2.5, x); }, [](double x) { return std::pow(2.5, x); }},
+    {"where", [](const Tensor& x) { return where(x > 1.0, x, 7.0); }, [](double x) { return x > 1.0 ? x : 7.0; }},
+    {"rwhere", [](const Tensor& x) { return where(x > 1.0, 7.0, x); }, [](double x) { return x > 1.0 ? 7.0 : x; }},
+};
+
+class WithScalar : public ::testing::TestWithParam<ScalarOp> {};
+INSTANTIATE_TEST_SUITE_P(Ops, WithScalar, ::testing::ValuesIn(kScalarOps),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(WithScalar, ValuesAndGradients) {
+  const ScalarOp& op = GetParam();
+  for (const Shape& sizes : {Shape{}, Shape{5}, Shape{3, 700}, Shape{0}})
+    for (DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
+      const Tensor x = make_input(sizes, 4, dtype, 0.5, 2.0);
+      Tensor expected = cast_values(x, kFloat64).clone();
+      for (std::int64_t i = 0; i < x.numel(); ++i)
+        expected.data<double>()[i] = op.reference(expected.data<double>()[i]);
+      for (const Tensor& input : {x, make_strided(x)}) {
+        EXPECT_EQ(op.run(input).dtype(), dtype);
+        expect_close(op.run(input), expected, tolerance(dtype));
+      }
+    }
+  gradcheck([&](const std::vector<Tensor>& in) { return op.run(in[0]); }, {make_leaf({3, 4}, 4, kFloat64, 0.5, 2.0)});
+}
+
+TEST(BinaryScalars, ComparisonsFromBothSides) {
+  const Tensor x = tensor<float>({1.0f, 2.0f, 3.0f});
+  using V = std::vector<double>;
+  EXPECT_EQ((x == 2).to_vector<double>(), (V{0, 1, 0}));
+  EXPECT_EQ((2 == x).to_vector<double>(), (V{0, 1, 0}));
+  EXPECT_EQ((x != 2).to_vector<double>(), (V{1, 0, 1}));
+  EXPECT_EQ((2 != x).to_vector<double>(), (V{1, 0, 1}));
+  EXPECT_EQ((x < 2).to_vector<double>(), (V{1, 0, 0}));
+  EXPECT_EQ((2 < x).to_vector<double>(), (V{0, 0, 1}));
+  EXPECT_EQ((x <= 2).to_vector<double>(), (V{1, 1, 0}));
+  EXPECT_EQ((2 <= x).to_vector<double>(), (V{0, 1, 1}));
+  EXPECT_EQ((x > 2).to_vector<double>(), (V{0, 0, 1}));
+  EXPECT_EQ((2 > x).to_vector<double>(), (V{1, 0, 0}));
+  EXPECT_EQ((x >= 2).to_vector<double>(), (V{0, 1, 1}));
+  EXPECT_EQ((2 >= x).to_vector<double>(), (V{1, 1, 0}));
+}
+
+// --- where --------------------------------------------------------------------------------------------------------
+
+TEST(Where, BroadcastsAllThree) {
+  const Tensor condition = make_input({3, 1}, 1) > 0.0;
+  const Tensor a = make_leaf({4}, 2), b = make_leaf({2, 1, 1}, 3);
+  const Tensor out = where(condition, a, b);
+  ASSERT_EQ(to_string(out.sizes()), "[2, 3, 4]");
+  const auto c = condition.to_vector<double>(), va = a.to_vector<double>(), vb = b.to_vector<double>();
+  const auto v = out.to_vector<double>();
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(v[i], c[i / 4 % 3] != 0.0 ? va[i % 4] : vb[i / 12]);
+  gradcheck([&](const std::vector<Tensor>& in) { return where(condition, in[0], in[1]); }, {a, b});
+}
+
+TEST(Where, DoesNotLetNanThrough) {
+  const Tensor x = make_leaf({2}, 1);
+  const Tensor grad = tensor<double>({std::numeric_limits<double>::infinity(), 1.0});
+  where(tensor<bool>({false, true}), x, 0.0).backward(grad);
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0.0, 1.0}));
+}
+
+TEST(Where, WantsABoolCondition) {
+  const Tensor x = make_input({3});
+  EXPECT_NE(error_of([&] { where(x, x, x); }).find("[where] expected a bool condition, found float64"),
+            std::string::npos);
+}
+
+// --- in place -----------------------------------------------------------------------------------------------------
+
+struct InPlace {
+  const char* name;
+  void (*run)(const Tensor& target, const Tensor& other);
+  Tensor (*same)(const Tensor& target, const Tensor& other);
+};
+
+const std::vector<InPlace> kInPlace = {
+    {"add", [](const Tensor& t, const Tensor& o) { t.add_(o); },
+     [](const Tensor& t, const Tensor& o) { return t + o; }},
+    {"add_alpha", [](const Tensor& t, const Tensor& o) { t.add_(o, 0.5); },
+     [](const Tensor& t, const Tensor& o) { return add(t, o, 0.5); }},
+    {"add_scalar", [](const Tensor& t, const Tensor&) { t.add_(3.0); },
+     [](const Tensor& t, const Tensor&) { return t + 3.0; }},
+    {"plus", [](const Tensor& t, const Tensor& o) { t += o; }, [](const Tensor& t, const Tensor& o) { return t + o; }},
+    {"minus", [](const Tensor& t, const Tensor& o) { t -= o; }, [](const Tensor& t, const Tensor& o) { return t - o; }},
+    {"minus_scalar", [](const Tensor& t, const Tensor&) { t -= 3; },
+     [](const Tensor& t, const Tensor&) { return t - 3; }},
+    {"mul", [](const Tensor& t, const Tensor& o) { t.mul_(o); },
+     [](const Tensor& t, const Tensor& o) { return t * o; }},
+    {"mul_scalar", [](const Tensor& t, const Tensor&) { t.mul_(3.0); },
+     [](const Tensor& t, const Tensor&) { return t * 3.0; }},
+    {"times", [](const Tensor& t, const Tensor& o) { t *= o; }, [](const Tensor& t, const Tensor& o) { return t * o; }},
+    {"divide", [](const Tensor& t, const Tensor& o) { t /= o; },
+     [](const Tensor& t, const Tensor& o) { return t / o; }},
+    {"divide_scalar", [](const Tensor& t, const Tensor&) { t /= 3; },
+     [](const Tensor& t, const Tensor&) { return t / 3; }},
+    {"itself", [](const Tensor& t, const Tensor&) { t.mul_(t); }, [](const Tensor& t, const Tensor&) { return t * t; }},
+};
+
+class InPlaceOps : public ::testing::TestWithParam<InPlace> {};
+INSTANTIATE_TEST_SUITE_P(Binary, InPlaceOps, ::testing::ValuesIn(kInPlace),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(InPlaceOps, EqualTheOpsThatReturnNewTensors) {
+  for (DType dtype : {kFloat32, kFloat64, kFloat16})
+    for (const Shape& other : {Shape{3, 700}, Shape{700}, Shape{3, 1}, Shape{}}) {
+      const Tensor t = make_input({3, 700}, 1, dtype, 0.5, 2.0), o = make_input(other, 2, dtype, 0.5, 2.0);
+      const Tensor expected = GetParam().same(t, o);
+      for (const Tensor& target : {t.clone(), make_strided(t)}) {
+        GetParam().run(target, o);
+        EXPECT_EQ(target.to_vector<double>(), expected.to_vector<double>());
+      }
+    }
+}
+
+TEST_P(InPlaceOps, Gradients) {
+  const auto function = [](const std::vector<Tensor>& in) {
+    const Tensor target = in[0].clone();
+    GetParam().run(target, in[1]);
+    return target;
+  };
+  gradcheck(function, {make_leaf({2, 3}, 1, kFloat64, 0.5, 2.0), make_leaf({3}, 2, kFloat64, 0.5, 2.0)});
+  gradcheck(function, {make_leaf({2, 3}, 1, kFloat64, 0.5, 2.0), make_input({3}, 2, kFloat64, 0.5, 2.0)});
+}
+
+TEST_P(InPlaceOps, RefuseLeavesAndViews) {
+  const Tensor leaf = make_leaf({3}), other = make_leaf({3});
+  EXPECT_NE(error_of([&] { GetParam().run(leaf, other); }).find("a leaf that requires gradients"), std::string::npos);
+  const Tensor view = rows(leaf.clone(), 0, 3);
+  if (error_of([&] {
+        GetParam().run(make_input({4}).as_strided({3, 4}, {0, 1}, 0), make_input({4}));
+      }).find("repeats its elements") == std::string::npos)
+    ADD_FAILURE() << "an expanded target was changed";
+}
+
+struct Refusal {
+  const char* what;
+  void (*run)();
+};
+
+class InPlaceRefused : public ::testing::TestWithParam<Refusal> {};
+INSTANTIATE_TEST_SUITE_P(
+    Binary, InPlaceRefused,
+    ::testing::Values(
+        Refusal{"[add_] an operand of shape [2, 3]",
+                [] {
+                  make_input({3}).add_(make_input({2, 3}));
+                }},
+        Refusal{"[add_] a float64 result does not go into a int64 tensor",
+                [] { tensor<std::int64_t>({1}).add_(make_input({1})); }},
+        Refusal{"[add_] a float32 result does not go into a int64 tensor", [] { tensor<std::int64_t>({1}).add_(0.5); }},
+        Refusal{"[+=] a int64 result does not go into a bool tensor", [] { tensor<bool>({true}) += 1; }},
+        Refusal{"[/=] true division", [] { tensor<std::int64_t>({1}) /= 2; }},
+        Refusal{"[add_] a view cannot be changed in place", [] { rows(make_input({4}), 0, 2).add_(make_leaf({2})); }},
+        Refusal{"[MulBackward] a tensor of shape [3] that backward needs was changed in place", [] {
+                  const Tensor x = make_leaf({3}), y = make_input({3});
+                  const Tensor out = x * y;
+                  y.add_(1.0);
+                  out.backward(ones({3}, {.dtype = kFloat64}));
+                }}));
+
+TEST_P(InPlaceRefused, SaysWhy) {
+  const std::string message = error_of(GetParam().run);
+  EXPECT_NE(message.find(GetParam().what), std::string::npos) << message;
+}
+
+TEST(InPlace, WholeNumbersGoIntoIntegers) {
+  const Tensor x = tensor<std::int64_t>({1, 2});
+  x.add_(3.0).mul_(2.0);
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{8, 10}));
+}
+
+TEST(InPlace, OverlappingOperandsReadTheOldValues) {
+  const Tensor x = arange(std::int64_t{8});
+  rows(x, 1, 7).add_(rows(x, 0, 7));
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, 1, 3, 5, 7, 9, 11, 13}));
+}
+
+}  // namespace
+}  // namespace lockstep
