@@ -31,15 +31,15 @@ class LeNet(torch.nn.Module):
 
 
 def model():
-    """Weights ("conv1.weight" ..., so that the file loads as a checkpoint), logits, gradients, and 10 training losses."""
-    g = Golden()
+    """A checkpoint as a state dict would be saved, and what comes of it: logits, gradients, 10 training losses."""
+    checkpoint, g = Golden(), Golden()
     net = LeNet().double()
     with torch.no_grad():
         for name, p in net.named_parameters():
             fan_in = p.shape[1:].numel() if p.dim() > 1 else 50
             values = uniform(name, p.shape) * np.float32(fan_in**-0.5)
             p.copy_(torch.from_numpy(values))
-            g.tensors[name] = values
+            checkpoint.tensors[name] = values
     images = uniform("images", (8, 1, 28, 28), 0, 1)
     labels = torch.arange(8) * 7 % 10
     g.put("batch", "images", images)
@@ -63,7 +63,7 @@ def model():
     g.put("training", "losses", np.array(losses))
     for name, p in net.named_parameters():
         g.put("training", f"norm.{name}", p.norm())
-    return g
+    return checkpoint, g
 
 
 def optim():
@@ -135,7 +135,9 @@ def main():
     torch.set_num_threads(1)
     for name, family in FAMILIES.items():
         family().write(folder / f"{name}.safetensors")
-    model().write(folder / "model.safetensors")
+    checkpoint, results = model()
+    checkpoint.write(folder / "model_weights.safetensors")
+    results.write(folder / "model.safetensors")
     both = optim()
     both.tensors.update(clip().tensors)
     both.write(folder / "optim.safetensors")

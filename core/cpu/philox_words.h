@@ -6,6 +6,10 @@
 
 #include "core/philox.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace lockstep::cpu {
 
 /// Counters that philox_words() works on at a time.
@@ -13,34 +17,53 @@ inline constexpr int kPhiloxLanes = 64;
 /// Words of one call: four for each counter.
 inline constexpr int kPhiloxWords = 4 * kPhiloxLanes;
 
-/// words[i] = philox::word_at(key, 4 * counter + i) for i < kPhiloxWords. Lanes are independent and the rounds are
-/// unrolled, so that the compiler keeps eight counters at a time in vector registers.
-inline void philox_words(philox::Key key, std::uint64_t counter, std::uint32_t* __restrict words) {
-  std::uint32_t low[10], high[10];
-  for (int r = 0; r < 10; ++r) {
-    low[r] = key.lo + static_cast<std::uint32_t>(r) * 0x9E3779B9u;
-    high[r] = key.hi + static_cast<std::uint32_t>(r) * 0xBB67AE85u;
-  }
-  alignas(64) std::uint32_t lane[4][kPhiloxLanes];
-  for (int i = 0; i < kPhiloxLanes; ++i) {
-    const std::uint64_t c = counter + static_cast<std::uint64_t>(i);
-    std::uint32_t w0 = static_cast<std::uint32_t>(c), w1 = static_cast<std::uint32_t>(c >> 32), w2 = 0, w3 = 0;
+#if defined(__AVX2__)
+
+namespace detail {
+
+/// Words of four neighbouring counters. Each 64-bit lane holds one counter's word in its lower half; the upper halves
+/// hold leftovers, which the 32 x 32 multiplication and the final blend ignore.
+inline void philox_four(philox::Key key, std::uint64_t counter, std::uint32_t* words) {
+  const __m256i index =
+      _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(counter)), _mm256_setr_epi64x(0, 1, 2, 3));
+  const __m256i first = _mm256_set1_epi64x(0xD2511F53ll), second = _mm256_set1_epi64x(0xCD9E8D57ll);
+  __m256i w0 = index, w1 = _mm256_srli_epi64(index, 32), w2 = _mm256_setzero_si256(), w3 = w2;
 #pragma GCC unroll 10
-    for (int r = 0; r < 10; ++r) {
-      const std::uint64_t a = static_cast<std::uint64_t>(0xD2511F53u) * w0;
-      const std::uint64_t b = static_cast<std::uint64_t>(0xCD9E8D57u) * w2;
-      w0 = static_cast<std::uint32_t>(b >> 32) ^ w1 ^ low[r];
-      w1 = static_cast<std::uint32_t>(b);
-      w2 = static_cast<std::uint32_t>(a >> 32) ^ w3 ^ high[r];
-      w3 = static_cast<std::uint32_t>(a);
-    }
-    lane[0][i] = w0;
-    lane[1][i] = w1;
-    lane[2][i] = w2;
-    lane[3][i] = w3;
+  for (std::uint32_t r = 0; r < 10; ++r) {
+    const __m256i low = _mm256_set1_epi64x(static_cast<long long>(key.lo + r * 0x9E3779B9u));
+    const __m256i high = _mm256_set1_epi64x(static_cast<long long>(key.hi + r * 0xBB67AE85u));
+    const __m256i a = _mm256_mul_epu32(first, w0), b = _mm256_mul_epu32(second, w2);
+    w0 = _mm256_xor_si256(_mm256_srli_epi64(b, 32), _mm256_xor_si256(w1, low));
+    w2 = _mm256_xor_si256(_mm256_srli_epi64(a, 32), _mm256_xor_si256(w3, high));
+    w1 = b;
+    w3 = a;
   }
-  for (int i = 0; i < kPhiloxLanes; ++i)
-    for (int j = 0; j < 4; ++j) words[4 * i + j] = lane[j][i];
+  const __m256i left = _mm256_blend_epi32(w0, _mm256_slli_epi64(w1, 32), 0xAA);
+  const __m256i right = _mm256_blend_epi32(w2, _mm256_slli_epi64(w3, 32), 0xAA);
+  const __m256i even = _mm256_unpacklo_epi64(left, right), odd = _mm256_unpackhi_epi64(left, right);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), _mm256_permute2x128_si256(even, odd, 0x20));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + 8), _mm256_permute2x128_si256(even, odd, 0x31));
 }
+
+}  // namespace detail
+
+/// words[i] = philox::word_at(key, 4 * counter + i) for i < kPhiloxWords.
+inline void philox_words(philox::Key key, std::uint64_t counter, std::uint32_t* __restrict words) {
+  for (int i = 0; i < kPhiloxLanes; i += 4)
+    detail::philox_four(key, counter + static_cast<std::uint64_t>(i), words + 4 * i);
+}
+
+#else
+
+/// words[i] = philox::word_at(key, 4 * counter + i) for i < kPhiloxWords. Lanes are independent, so that the compiler
+/// may keep several counters in a vector register.
+inline void philox_words(philox::Key key, std::uint64_t counter, std::uint32_t* __restrict words) {
+  for (int i = 0; i < kPhiloxLanes; ++i) {
+    const philox::Block block = philox::generate(key, counter + static_cast<std::uint64_t>(i));
+    for (int j = 0; j < 4; ++j) words[4 * i + j] = block.word[j];
+  }
+}
+
+#endif
 
 }  // namespace lockstep::cpu
