@@ -49,22 +49,20 @@ TrainingState training_state(const SafetensorsFile& file) {
                  text_at(file, kFormat), kVersion);
   TrainingState state;
   state.seed = number_at<std::uint64_t>(file, "lockstep.seed");
-  state.global_step = number_at<std::int64_t>(file, "lockstep.global_step");
+  state.step = number_at<std::int64_t>(file, "lockstep.step");
   state.epoch = number_at<std::int64_t>(file, "lockstep.epoch");
   state.logical_shards = number_at<std::int64_t>(file, "lockstep.logical_shards");
   state.fingerprint = text_at(file, "lockstep.fingerprint");
   for (const auto& [key, value] : file.metadata())
     if (key.starts_with(kExtraPrefix)) state.extra.emplace(key.substr(kExtraPrefix.size()), value);
-  LOCKSTEP_CHECK(state.global_step >= 0 && state.epoch >= 0 && state.logical_shards >= 0,
+  LOCKSTEP_CHECK(state.step >= 0 && state.epoch >= 0 && state.logical_shards >= 0,
                  "[checkpoint] {}: step {}, epoch {} and logical shards {} must not be negative", file.path(),
-                 state.global_step, state.epoch, state.logical_shards);
+                 state.step, state.epoch, state.logical_shards);
   return state;
 }
 
 void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
   optim::OptimizerState state;
-  LOCKSTEP_CHECK(file.metadata().contains(kOptimizerType),
-                 "[checkpoint] {} holds no optimizer state; it was saved without one", file.path());
   state.type = text_at(file, kOptimizerType);
   for (const SafetensorsEntry& entry : file.entries())
     if (entry.name.starts_with(kOptimizerPrefix))
@@ -85,24 +83,21 @@ bool is_checkpoint(const SafetensorsFile& file) {
   return file.metadata().contains(kFormat);
 }
 
-void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer* optimizer,
-                     const optim::LRScheduler* scheduler, const TrainingState& state) {
+void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
+                     const TrainingState& state, const optim::LRScheduler* scheduler) {
   std::vector<NamedTensor> tensors = module.state();
   Metadata metadata{{kFormat, kVersion},
                     {"lockstep.seed", to_text(state.seed)},
-                    {"lockstep.global_step", to_text(state.global_step)},
+                    {"lockstep.step", to_text(state.step)},
                     {"lockstep.epoch", to_text(state.epoch)},
                     {"lockstep.logical_shards", to_text(state.logical_shards)},
                     {"lockstep.fingerprint", state.fingerprint}};
   for (const auto& [key, value] : state.extra) metadata.emplace(std::string(kExtraPrefix) + key, value);
   if (scheduler) metadata.emplace(kSchedule, to_text(scheduler->position()));
-  if (optimizer) {
-    optim::OptimizerState saved = optimizer->state();
-    metadata.emplace(kOptimizerType, saved.type);
-    for (const auto& [key, value] : saved.scalars) metadata.emplace(std::string(kScalarPrefix) + key, to_text(value));
-    for (NamedTensor& t : saved.tensors)
-      tensors.push_back({std::string(kOptimizerPrefix) + t.name, std::move(t.tensor)});
-  }
+  optim::OptimizerState saved = optimizer.state();
+  metadata.emplace(kOptimizerType, saved.type);
+  for (const auto& [key, value] : saved.scalars) metadata.emplace(std::string(kScalarPrefix) + key, to_text(value));
+  for (NamedTensor& t : saved.tensors) tensors.push_back({std::string(kOptimizerPrefix) + t.name, std::move(t.tensor)});
   save_safetensors(tensors, path, metadata);
 }
 
@@ -110,7 +105,7 @@ TrainingState read_training_state(const std::string& path) {
   return training_state(SafetensorsFile(path));
 }
 
-TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer* optimizer,
+TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler) {
   const SafetensorsFile file(path);
   TrainingState state = training_state(file);
@@ -119,7 +114,7 @@ TrainingState load_checkpoint(const std::string& path, Module& module, optim::Op
   const auto position = scheduler ? number_at<std::int64_t>(file, kSchedule) : 0;
   LOCKSTEP_CHECK(position >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path, position);
   load(module, file);
-  if (optimizer) load_optimizer(file, *optimizer);
+  load_optimizer(file, optimizer);
   if (scheduler) scheduler->set_position(position);
   return state;
 }

@@ -22,7 +22,7 @@ inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
 /// Where a run stands.
 struct TrainingState {
   std::uint64_t seed = 0;
-  std::int64_t global_step = 0;     ///< optimizer steps done
+  std::int64_t step = 0;            ///< optimizer steps done
   std::int64_t epoch = 0;           ///< epochs done
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
   std::string fingerprint;          ///< of build and libraries; equal bits are promised for equal ones alone
@@ -32,18 +32,18 @@ struct TrainingState {
 /// True for a file that save_checkpoint() wrote.
 bool is_checkpoint(const SafetensorsFile& file);
 
-/// Writes weights, the optimizer's state, the scheduler's position and `state`. Optimizer and scheduler may be null.
-/// Errors as save_safetensors().
-void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer* optimizer,
-                     const optim::LRScheduler* scheduler, const TrainingState& state);
+/// Writes weights, the optimizer's state, the position of the scheduler, if there is one, and `state`. Errors as
+/// save_safetensors().
+void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
+                     const TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
 
 /// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
 /// Throws Error for a damaged file or one that is no checkpoint.
 TrainingState read_training_state(const std::string& path);
 
-/// Reads all of it back. A null optimizer or scheduler is passed over; one that the file has no state for is an error,
-/// as is an optimizer of another type.
-TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer* optimizer,
-                              optim::LRScheduler* scheduler);
+/// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
+/// of another type, or if `scheduler` is given and was not saved; the module is unchanged if the weights are at fault.
+TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
+                              optim::LRScheduler* scheduler = nullptr);
 
 }  // namespace lockstep::nn

@@ -30,11 +30,9 @@ Conv2d::Conv2d(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Conv2d::forward(Tensor x) {
-  return conv2d(x, weight, bias,
-                {.stride = options_.stride,
-                 .padding = options_.padding,
-                 .dilation = options_.dilation,
-                 .groups = options_.groups});
+  const lockstep::Conv2dOptions call{
+      .stride = options_.stride, .padding = options_.padding, .dilation = options_.dilation, .groups = options_.groups};
+  return options_.relu ? conv2d_relu(x, weight, bias, call) : conv2d(x, weight, bias, call);
 }
 
 }  // namespace lockstep::nn

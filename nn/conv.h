@@ -13,6 +13,7 @@ struct Conv2dOptions {
   Size2d dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
+  bool relu = false;  ///< apply relu in the same pass
 };
 
 /// 2-D convolution of [n, in, h, w]; see lockstep::conv2d. Parameters weight [out, in / groups, kh, kw] and bias [out],

@@ -14,12 +14,13 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) : Linea
 Linear::Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options)
     : Module(parent, name),
       weight(this, "weight", empty({out, in})),
-      bias(this, "bias", options.bias ? empty({out}) : Tensor()) {
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      relu_(options.relu) {
   init::layer_default_(weight, bias);
 }
 
 Tensor Linear::forward(Tensor x) {
-  return linear(x, weight, bias);
+  return relu_ ? linear_relu(x, weight, bias) : linear(x, weight, bias);
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, EmbeddingOptions options)

@@ -9,6 +9,7 @@ namespace lockstep::nn {
 
 struct LinearOptions {
   bool bias = true;
+  bool relu = false;  ///< apply relu in the same pass
 };
 
 /// y = x * weight^T + bias: [*, in] to [*, out]. Parameters weight [out, in] and bias [out], drawn as PyTorch's.
@@ -20,6 +21,9 @@ class Linear : public Module {
 
   Parameter weight;
   Parameter bias;
+
+ private:
+  bool relu_;
 };
 
 struct EmbeddingOptions {
