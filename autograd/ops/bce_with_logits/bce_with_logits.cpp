@@ -1,0 +1,79 @@
+#include "autograd/ops/bce_with_logits/bce_with_logits.h"
+
+#include "autograd/elementwise_loss.h"
+#include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* kOp = "binary_cross_entropy_with_logits";
+constexpr KernelTable<BceWithLogitsKernel> bce_kernel{kOp, bce_with_logits_cpu, nullptr,
+                                                      LOCKSTEP_CUDA_KERNEL(bce_with_logits_cuda)};
+constexpr KernelTable<BceWithLogitsBackwardKernel> bce_backward_kernel{
+    "binary_cross_entropy_with_logits backward", bce_with_logits_backward_cpu, nullptr,
+    LOCKSTEP_CUDA_KERNEL(bce_with_logits_backward_cuda)};
+
+class BceWithLogitsBackward final : public Node {
+ public:
+  const char* name() const override { return "BceWithLogitsBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(2);
+    if (!grads[0].defined()) return result;
+    const Tensor& x = input.get(name());
+    if (needs_grad(0)) result[0] = empty_like(x);
+    if (needs_grad(1)) result[1] = empty_like(x);
+    bce_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), weight.get(name()), pos_weight.get(name()),
+                           result[0], result[1], reduction);
+    return result;
+  }
+  void release_saved() override {
+    for (SavedTensor* saved : {&input, &target, &weight, &pos_weight}) saved->reset();
+  }
+
+  SavedTensor input, target, weight, pos_weight;
+  Reduction reduction = Reduction::mean;
+};
+
+/// The weight, checked and repeated to the input's shape; undefined stays undefined.
+Tensor spread(const Tensor& weight, const Tensor& input, const char* what) {
+  if (!weight.defined()) return weight;
+  LOCKSTEP_CHECK(weight.dtype() == input.dtype() && weight.device() == input.device(),
+                 "[{}] expected {} to be {} on {} like the input, found {} on {}", kOp, what, name(input.dtype()),
+                 to_string(input.device()), name(weight.dtype()), to_string(weight.device()));
+  LOCKSTEP_CHECK(!needs_grad(weight), "[{}] {} takes no gradient; pass {}.detach()", kOp, what, what);
+  LOCKSTEP_CHECK(broadcast_shapes(weight.sizes(), input.sizes(), kOp) == input.sizes(),
+                 "[{}] expected {} to broadcast to the input's shape {}, found {}", kOp, what, to_string(input.sizes()),
+                 to_string(weight.sizes()));
+  if (weight.sizes() == input.sizes()) return as_contiguous(weight);
+  const Tensor full = empty(input.sizes(), options_of(input));
+  copy_values(weight, full);
+  return full;
+}
+
+}  // namespace
+
+Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& target,
+                                        const BceWithLogitsOptions& options) {
+  check_same_kind(input, target, kOp);
+  const Tensor x = as_contiguous(input), t = as_contiguous(target);
+  const Tensor weight = spread(options.weight, input, "weight");
+  const Tensor pos_weight = spread(options.pos_weight, input, "pos_weight");
+  const Tensor loss = empty_loss(input, options.reduction);
+  bce_kernel(x)(x, t, weight, pos_weight, loss, options.reduction);
+  if (auto* node = record<BceWithLogitsBackward>(loss, {&input, &target})) {
+    node->input = SavedTensor(x);
+    node->target = SavedTensor(t);
+    node->weight = SavedTensor(weight);
+    node->pos_weight = SavedTensor(pos_weight);
+    node->reduction = options.reduction;
+  }
+  return loss;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+#include <cmath>
+
+#include "autograd/block_sums.h"
+#include "autograd/elementwise_loss.h"
+#include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
+#include "core/cpu/vector_math.h"
+#include "core/dispatch.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::int64_t kBlock = 4096;  // elements to a task: log1p costs more than an addition
+
+template <typename T>
+const T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+
+/// log(1 + exp(-x)) without overflow.
+template <typename C>
+C softplus_of_minus(C x) {
+  return std::log1p(cpu::vector_exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
+}
+
+/// 1 / (1 + exp(x)).
+template <typename C>
+C sigmoid_of_minus(C x) {
+  const C e = cpu::vector_exp(-std::abs(x));
+  return (x < C(0) ? C(1) : e) / (C(1) + e);
+}
+
+}  // namespace
+
+void bce_with_logits_cpu(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
+                         const Tensor& loss, Reduction reduction) {
+  dispatch_floating(input.dtype(), "binary_cross_entropy_with_logits", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T* x = input.data<T>();
+    const T* t = target.data<T>();
+    const T* w = data_or_null<T>(weight);
+    const T* p = data_or_null<T>(pos_weight);
+    T* values = reduction == Reduction::none ? loss.data<T>() : nullptr;
+    const auto sum = block_sums<1>(input.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      const auto term = [&](std::int64_t i) {
+        const C label = static_cast<C>(t[begin + i]), logit = static_cast<C>(x[begin + i]);
+        const C slope = p ? C(1) + (static_cast<C>(p[begin + i]) - C(1)) * label : C(1);
+        C value = (C(1) - label) * logit + slope * softplus_of_minus(logit);
+        if (w) value *= static_cast<C>(w[begin + i]);
+        if (values) values[begin + i] = static_cast<T>(value);
+        return value;
+      };
+      return std::array<double, 1>{cpu::long_sum<C>(end - begin, term)};
+    });
+    const double count = reduction == Reduction::mean ? static_cast<double>(input.numel()) : 1.0;
+    if (reduction != Reduction::none) *loss.data<T>() = static_cast<T>(static_cast<C>(sum[0] / count));
+  });
+}
+
+void bce_with_logits_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
+                                  const Tensor& pos_weight, const Tensor& grad_input, const Tensor& grad_target,
+                                  Reduction reduction) {
+  dispatch_floating(input.dtype(), "binary_cross_entropy_with_logits", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T* g = grad.data<T>();
+    const T* x = input.data<T>();
+    const T* t = target.data<T>();
+    const T* w = data_or_null<T>(weight);
+    const T* p = data_or_null<T>(pos_weight);
+    T* dx = grad_input.defined() ? grad_input.data<T>() : nullptr;
+    T* dt = grad_target.defined() ? grad_target.data<T>() : nullptr;
+    const std::int64_t step = reduction == Reduction::none ? 1 : 0;
+    const C scale = static_cast<C>(reduction_scale(input, reduction));
+    parallel_for(input.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const C label = static_cast<C>(t[i]), logit = static_cast<C>(x[i]);
+        const C extra = p ? static_cast<C>(p[i]) - C(1) : C(0);
+        const C factor = scale * static_cast<C>(g[i * step]) * (w ? static_cast<C>(w[i]) : C(1));
+        if (dx) dx[i] = static_cast<T>(factor * (C(1) - label - (C(1) + extra * label) * sigmoid_of_minus(logit)));
+        if (dt) dt[i] = static_cast<T>(factor * (extra * softplus_of_minus(logit) - logit));
+      }
+    });
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,107 @@
+#include "autograd/ops/layer_norm/layer_norm.h"
+
+#include "autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr KernelTable<LayerNormKernel> layer_norm_kernel{"layer_norm", layer_norm_cpu, nullptr,
+                                                         LOCKSTEP_CUDA_KERNEL(layer_norm_cuda)};
+constexpr KernelTable<LayerNormBackwardKernel> layer_norm_backward_kernel{
+    "layer_norm backward", layer_norm_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(layer_norm_backward_cuda)};
+
+class LayerNormBackward final : public Node {
+ public:
+  const char* name() const override { return "LayerNormBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(3);
+    if (!grads[0].defined()) return result;
+    const Tensor& x = input.get(name());
+    const Tensor& factor = weight.get(name());
+    const Tensor& row_moments = moments.get(name());
+    const TensorOptions options = options_of(row_moments);
+    Tensor grad_weight, grad_bias;
+    if (needs_grad(0)) result[0] = empty_like(x);
+    if (needs_grad(1)) grad_weight = empty(normalized_shape, options);
+    if (needs_grad(2)) grad_bias = empty(normalized_shape, options);
+    if (width > 0)
+      layer_norm_backward_kernel(x)(as_contiguous(grads[0]), x, factor, row_moments, result[0], grad_weight, grad_bias,
+                                    rows, width);
+    if (grad_weight.defined()) result[1] = cast_values(grad_weight, factor.dtype());
+    if (grad_bias.defined()) result[2] = cast_values(grad_bias, bias_dtype);
+    return result;
+  }
+  void release_saved() override {
+    input.reset();
+    weight.reset();
+    moments.reset();
+  }
+
+  SavedTensor input, weight, moments;
+  Shape normalized_shape;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  DType bias_dtype = kFloat32;
+};
+
+void check_parameter(const Tensor& tensor, const Tensor& input, const Shape& normalized_shape, const char* what) {
+  if (!tensor.defined()) return;
+  LOCKSTEP_CHECK(tensor.sizes() == normalized_shape, "[layer_norm] expected {} of shape {}, found {}", what,
+                 to_string(normalized_shape), to_string(tensor.sizes()));
+  const bool half = input.dtype() == kFloat16 || input.dtype() == kBFloat16;
+  LOCKSTEP_CHECK(tensor.dtype() == input.dtype() || (half && tensor.dtype() == kFloat32),
+                 "[layer_norm] expected {} of dtype {} like the input{}, found {}", what, name(input.dtype()),
+                 half ? ", or float32" : "", name(tensor.dtype()));
+  LOCKSTEP_CHECK(tensor.device() == input.device(), "[layer_norm] {} is on {}, the input on {}; move one with to()",
+                 what, to_string(tensor.device()), to_string(input.device()));
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options) {
+  LOCKSTEP_CHECK(input.defined(), "[layer_norm] input is undefined");
+  LOCKSTEP_CHECK(input.is_floating_point(), "[layer_norm] expected a floating-point input, found {}",
+                 name(input.dtype()));
+  LOCKSTEP_CHECK(options.eps >= 0.0, "[layer_norm] eps is {}, expected a value of at least 0", options.eps);
+  const int leading = input.dim() - normalized_shape.dim();
+  bool fits = !normalized_shape.empty() && leading >= 0;
+  std::int64_t rows = 1;
+  for (int d = 0; fits && d < input.dim(); ++d) {
+    if (d < leading) {
+      rows *= input.sizes()[d];
+    } else {
+      fits = input.sizes()[d] == normalized_shape[d - leading];
+    }
+  }
+  LOCKSTEP_CHECK(fits, "[layer_norm] expected an input whose shape ends in normalized_shape {}, found {}",
+                 to_string(normalized_shape), to_string(input.sizes()));
+  check_parameter(options.weight, input, normalized_shape, "weight");
+  check_parameter(options.bias, input, normalized_shape, "bias");
+
+  const std::int64_t width = normalized_shape.numel();
+  const Tensor x = as_contiguous(input);
+  const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : options.weight;
+  const Tensor bias = options.bias.defined() ? as_contiguous(options.bias) : options.bias;
+  const Tensor output = empty(input.sizes(), options_of(input));
+  const Tensor moments =
+      empty({rows, 2}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
+  if (width > 0) layer_norm_kernel(x)(x, weight, bias, output, moments, rows, width, options.eps);
+  if (auto* node = record<LayerNormBackward>(output, {&input, &options.weight, &options.bias})) {
+    node->input = SavedTensor(x);
+    node->weight = SavedTensor(weight);
+    node->moments = SavedTensor(moments);
+    node->normalized_shape = normalized_shape;
+    node->rows = rows;
+    node->width = width;
+    if (bias.defined()) node->bias_dtype = bias.dtype();
+  }
+  return output;
+}
+
+}  // namespace lockstep

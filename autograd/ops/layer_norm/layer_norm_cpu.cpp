@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "core/cpu/vector_math.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+
+namespace lockstep {
+
+namespace {
+
+using cpu::kElementBlock;
+using cpu::long_sum;
+
+/// The values of a tensor of any floating-point dtype, or `fallback` if it is undefined.
+template <typename C>
+std::vector<C> values_of(const Tensor& tensor, std::int64_t width, C fallback) {
+  std::vector<C> values(static_cast<std::size_t>(width), fallback);
+  if (tensor.defined())
+    dispatch_floating(tensor.dtype(), "layer_norm",
+                      [&]<typename W>() { std::copy_n(tensor.data<W>(), width, values.begin()); });
+  return values;
+}
+
+template <typename T>
+void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output, const Tensor& moments,
+             std::int64_t rows, std::int64_t width, double eps) {
+  using C = compute_t<T>;
+  const T* x = input.data<T>();
+  T* y = output.data<T>();
+  C* moment = moments.data<C>();
+  const std::vector<C> scales = values_of<C>(weight, width, C(1)), shifts = values_of<C>(bias, width, C(0));
+  const C* w = scales.data();
+  const C* b = shifts.data();
+  parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* xr = x + row * width;
+      T* yr = y + row * width;
+      const auto n = static_cast<double>(width);
+      const C mean = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]); }) / n);
+      const double variance = long_sum<C>(width,
+                                          [&](std::int64_t i) {
+                                            const C difference = static_cast<C>(xr[i]) - mean;
+                                            return difference * difference;
+                                          }) /
+                              n;
+      const C inverse = static_cast<C>(1.0 / std::sqrt(variance + eps));
+      moment[2 * row] = mean;
+      moment[2 * row + 1] = inverse;
+      for (std::int64_t i = 0; i < width; ++i)
+        yr[i] = static_cast<T>((static_cast<C>(xr[i]) - mean) * inverse * w[i] + b[i]);
+    }
+  });
+}
+
+/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)).
+template <typename T>
+void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
+                    const Tensor& grad_input, std::int64_t rows, std::int64_t width) {
+  using C = compute_t<T>;
+  const T* g = grad.data<T>();
+  const T* x = input.data<T>();
+  const C* moment = moments.data<C>();
+  T* d = grad_input.data<T>();
+  const std::vector<C> scales = values_of<C>(weight, width, C(1));
+  const C* w = scales.data();
+  parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const C mean = moment[2 * row], inverse = moment[2 * row + 1];
+      const T* gr = g + row * width;
+      const T* xr = x + row * width;
+      const auto h = [&](std::int64_t i) { return static_cast<C>(gr[i]) * w[i]; };
+      const auto normalized = [&](std::int64_t i) { return (static_cast<C>(xr[i]) - mean) * inverse; };
+      const auto n = static_cast<double>(width);
+      const C mean_h = static_cast<C>(long_sum<C>(width, h) / n);
+      const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
+      T* dr = d + row * width;
+      for (std::int64_t i = 0; i < width; ++i)
+        dr[i] = static_cast<T>(inverse * (h(i) - mean_h - normalized(i) * mean_hn));
+    }
+  });
+}
+
+/// Column sums over rows: partial sums of blocks of rows, added in block order.
+template <typename T>
+void parameter_backward(const Tensor& grad, const Tensor& input, const Tensor& moments, const Tensor& grad_weight,
+                        const Tensor& grad_bias, std::int64_t rows, std::int64_t width) {
+  using C = compute_t<T>;
+  const T* g = grad.data<T>();
+  const T* x = input.data<T>();
+  const C* moment = moments.data<C>();
+  // At most 64 blocks, which bounds the memory for partials.
+  const std::int64_t block = std::max<std::int64_t>({kElementBlock / width, (rows + 63) / 64, 1});
+  const std::int64_t blocks = (rows + block - 1) / block;
+  std::vector<C> partials(static_cast<std::size_t>(blocks * 2 * width), C(0));
+  parallel_for(rows, block, [&](std::int64_t begin, std::int64_t end) {
+    C* weight_sums = partials.data() + begin / block * 2 * width;
+    C* bias_sums = weight_sums + width;
+    for (std::int64_t row = begin; row < end; ++row) {
+      const C mean = moment[2 * row], inverse = moment[2 * row + 1];
+      const T* gr = g + row * width;
+      const T* xr = x + row * width;
+      for (std::int64_t i = 0; i < width; ++i) {
+        const C incoming = static_cast<C>(gr[i]);
+        weight_sums[i] += incoming * (static_cast<C>(xr[i]) - mean) * inverse;
+        bias_sums[i] += incoming;
+      }
+    }
+  });
+  for (std::int64_t k = 1; k < blocks; ++k)
+    for (std::int64_t i = 0; i < 2 * width; ++i)
+      partials[static_cast<std::size_t>(i)] += partials[static_cast<std::size_t>(k * 2 * width + i)];
+  const auto take = [&](const Tensor& result, std::int64_t offset) {
+    if (!result.defined()) return;
+    for (std::int64_t i = 0; i < width; ++i)
+      result.data<C>()[i] = blocks > 0 ? partials[static_cast<std::size_t>(offset + i)] : C(0);
+  };
+  take(grad_weight, 0);
+  take(grad_bias, width);
+}
+
+}  // namespace
+
+void layer_norm_cpu(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
+                    const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
+  dispatch_floating(input.dtype(), "layer_norm",
+                    [&]<typename T>() { forward<T>(input, weight, bias, output, moments, rows, width, eps); });
+}
+
+void layer_norm_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
+                             const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
+                             std::int64_t rows, std::int64_t width) {
+  dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    if (grad_input.defined()) input_backward<T>(grad, input, weight, moments, grad_input, rows, width);
+    if (grad_weight.defined() || grad_bias.defined())
+      parameter_backward<T>(grad, input, moments, grad_weight, grad_bias, rows, width);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+#include "autograd/ops/mse_loss/mse_loss.h"
+
+#include "autograd/elementwise_loss.h"
+#include "autograd/ops/mse_loss/mse_loss_kernels.h"
+#include "autograd/record.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr KernelTable<MseLossKernel> mse_loss_kernel{"mse_loss", mse_loss_cpu, nullptr,
+                                                     LOCKSTEP_CUDA_KERNEL(mse_loss_cuda)};
+constexpr KernelTable<MseLossBackwardKernel> mse_loss_backward_kernel{
+    "mse_loss backward", mse_loss_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(mse_loss_backward_cuda)};
+
+class MseLossBackward final : public Node {
+ public:
+  const char* name() const override { return "MseLossBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(2);
+    if (!grads[0].defined()) return result;
+    const Tensor& x = input.get(name());
+    if (needs_grad(0)) result[0] = empty_like(x);
+    if (needs_grad(1)) result[1] = empty_like(x);
+    mse_loss_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), result[0], result[1], reduction);
+    return result;
+  }
+  void release_saved() override {
+    input.reset();
+    target.reset();
+  }
+
+  SavedTensor input, target;
+  Reduction reduction = Reduction::mean;
+};
+
+}  // namespace
+
+Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options) {
+  check_same_kind(input, target, "mse_loss");
+  const Tensor x = as_contiguous(input), y = as_contiguous(target);
+  const Tensor loss = empty_loss(input, options.reduction);
+  mse_loss_kernel(x)(x, y, loss, options.reduction);
+  if (auto* node = record<MseLossBackward>(loss, {&input, &target})) {
+    node->input = SavedTensor(x);
+    node->target = SavedTensor(y);
+    node->reduction = options.reduction;
+  }
+  return loss;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+#include "autograd/block_sums.h"
+#include "autograd/elementwise_loss.h"
+#include "autograd/ops/mse_loss/mse_loss_kernels.h"
+#include "core/cpu/vector_math.h"
+#include "core/dispatch.h"
+#include "core/elementwise.h"
+
+namespace lockstep {
+
+void mse_loss_cpu(const Tensor& input, const Tensor& target, const Tensor& loss, Reduction reduction) {
+  dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T* x = input.data<T>();
+    const T* y = target.data<T>();
+    T* out = loss.data<T>();
+    const auto square = [&](std::int64_t i) {
+      const C difference = static_cast<C>(x[i]) - static_cast<C>(y[i]);
+      return difference * difference;
+    };
+    if (reduction == Reduction::none) {
+      parallel_for(input.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) out[i] = static_cast<T>(square(i));
+      });
+      return;
+    }
+    const auto sum = block_sums<1>(input.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+      return std::array<double, 1>{cpu::long_sum<C>(end - begin, [&](std::int64_t i) { return square(begin + i); })};
+    });
+    const double count = reduction == Reduction::mean ? static_cast<double>(input.numel()) : 1.0;
+    *out = static_cast<T>(static_cast<C>(sum[0] / count));
+  });
+}
+
+void mse_loss_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& grad_input,
+                           const Tensor& grad_target, Reduction reduction) {
+  dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
+    using C = compute_t<T>;
+    const T* g = grad.data<T>();
+    const T* x = input.data<T>();
+    const T* y = target.data<T>();
+    T* dx = grad_input.defined() ? grad_input.data<T>() : nullptr;
+    T* dy = grad_target.defined() ? grad_target.data<T>() : nullptr;
+    const std::int64_t step = reduction == Reduction::none ? 1 : 0;
+    const C scale = static_cast<C>(2.0 * reduction_scale(input, reduction));
+    parallel_for(input.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
+      const auto value = [&](std::int64_t i) {
+        return scale * static_cast<C>(g[i * step]) * (static_cast<C>(x[i]) - static_cast<C>(y[i]));
+      };
+      if (dx)
+        for (std::int64_t i = begin; i < end; ++i) dx[i] = static_cast<T>(value(i));
+      if (dy)
+        for (std::int64_t i = begin; i < end; ++i) dy[i] = static_cast<T>(-value(i));
+    });
+  });
+}
+
+}  // namespace lockstep

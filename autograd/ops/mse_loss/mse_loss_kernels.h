@@ -1,0 +1,18 @@
+#pragma once
+
+#include "autograd/reduction.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// All tensors contiguous, of one dtype. `loss`: one value an element, or one.
+using MseLossKernel = void (*)(const Tensor& input, const Tensor& target, const Tensor& loss, Reduction reduction);
+/// grad_input and grad_target may be undefined.
+using MseLossBackwardKernel = void (*)(const Tensor& grad, const Tensor& input, const Tensor& target,
+                                       const Tensor& grad_input, const Tensor& grad_target, Reduction reduction);
+
+void mse_loss_cpu(const Tensor& input, const Tensor& target, const Tensor& loss, Reduction reduction);
+void mse_loss_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& grad_input,
+                           const Tensor& grad_target, Reduction reduction);
+
+}  // namespace lockstep
