@@ -1,1 +1,60 @@
-# cmake --install: headers, libraries, programs and the package files.
+# cmake --install: headers, libraries, programs and the package files of find_package(lockstep CONFIG).
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
+
+get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
+install(TARGETS ${layers} lockstep EXPORT lockstepTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+target_include_directories(lockstep INTERFACE
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
+get_property(programs GLOBAL PROPERTY LOCKSTEP_PROGRAMS)
+if(programs)
+  install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+# Which headers are for users is decided when installing, from what they include; see install_headers.cmake.
+get_property(layer_paths GLOBAL PROPERTY LOCKSTEP_LAYER_PATHS)
+install(CODE "
+  set(source_dir \"${PROJECT_SOURCE_DIR}\")
+  set(generated_dir \"${PROJECT_BINARY_DIR}/generated\")
+  set(folders \"${layer_paths}\")
+  set(include_dir \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/lockstep\")")
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_headers.cmake)
+
+# Shared libraries keep their dependencies to themselves; static ones hand them on. Those whose targets are ours or hold
+# absolute paths are found again on the user's machine.
+set(LOCKSTEP_STATIC_DEPENDENCIES "")
+set(LOCKSTEP_STATIC_LINKS "")
+macro(lockstep_static_dependency layer find target)
+  string(APPEND LOCKSTEP_STATIC_DEPENDENCIES "  ${find}\n")
+  string(APPEND LOCKSTEP_STATIC_LINKS
+    "set_property(TARGET lockstep::${layer} APPEND PROPERTY INTERFACE_LINK_LIBRARIES ${target})\n")
+endmacro()
+if(NOT BUILD_SHARED_LIBS)
+  if(LOCKSTEP_HAS_BLAS)
+    get_filename_component(blas_name ${LOCKSTEP_BLAS_LIBRARY} NAME_WE)
+    string(REGEX REPLACE "^lib" "" blas_name ${blas_name})
+    lockstep_static_dependency(core "find_library(LOCKSTEP_BLAS_LIBRARY NAMES ${blas_name} REQUIRED)"
+      "\${LOCKSTEP_BLAS_LIBRARY}")
+  endif()
+  if(LOCKSTEP_HAS_ONEDNN)
+    lockstep_static_dependency(autograd "find_dependency(dnnl CONFIG)" DNNL::dnnl)
+  endif()
+  if(LOCKSTEP_HAS_GLOO)
+    lockstep_static_dependency(gloo "find_dependency(Gloo CONFIG)" gloo)
+  endif()
+  if(LOCKSTEP_HAS_CUDA)
+    lockstep_static_dependency(core "find_dependency(CUDAToolkit)" CUDA::cudart_static)
+  endif()
+endif()
+install(EXPORT lockstepTargets NAMESPACE lockstep:: DESTINATION ${package_dir})
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lockstepConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/package/lockstepConfig.cmake INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/lockstepConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/package/lockstepConfig.cmake ${PROJECT_BINARY_DIR}/package/lockstepConfigVersion.cmake
+  DESTINATION ${package_dir})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
