@@ -8,8 +8,10 @@
 namespace lockstep::distributed::gloo {
 
 struct Options {
-  /// Numeric address of the interface that the other ranks can reach.
+  /// Address of this machine that the other ranks can reach.
   std::string address = "127.0.0.1";
+  /// Name of a network interface, such as "eth0"; if set, its address is used instead.
+  std::string interface = {};
 };
 
 /// True if this build has the Gloo backend.

@@ -208,7 +208,11 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
   meet(*store, group);
   try {
     ::gloo::transport::tcp::attr attr;
-    attr.hostname = options.address;
+    // Gloo looks at one of the two.
+    if (options.interface.empty())
+      attr.hostname = options.address;
+    else
+      attr.iface = options.interface;
     const SigpipeBlocked blocked;
     auto device = ::gloo::transport::tcp::CreateDevice(attr);
     auto context = std::make_shared<::gloo::rendezvous::Context>(group.rank, group.world_size);
@@ -224,8 +228,8 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
   } catch (const std::exception& error) {
     throw ProcessGroupError(
         fmt::format("[gloo] rank {} cannot connect to the other ranks from {}: {}; set "
-                    "LOCKSTEP_INTERFACE to the address that they can reach",
-                    group.rank, options.address, error.what()));
+                    "LOCKSTEP_INTERFACE to the interface or address that they can reach",
+                    group.rank, options.interface.empty() ? options.address : options.interface, error.what()));
   }
 }
 

@@ -128,7 +128,8 @@ void PeerMonitor::run() {
       stop = stop_;
     }
     try {
-      publish_if_changed();
+      // A last word, if the store is still there.
+      publish_if_changed(stop ? std::min(request_timeout_, Milliseconds(500)) : request_timeout_);
       if (stop) return;
       if (watching && (look_for_failure() || look_for_mismatch())) watching = false;
       store_answers = true;
@@ -141,7 +142,7 @@ void PeerMonitor::run() {
   }
 }
 
-void PeerMonitor::publish_if_changed() {
+void PeerMonitor::publish_if_changed(Milliseconds timeout) {
   std::string text;
   std::uint64_t changes = 0;
   {
@@ -150,7 +151,7 @@ void PeerMonitor::publish_if_changed() {
     changes = changes_;
     text = state_.encode();
   }
-  store_->set(rank_key("state", rank_), text, request_timeout_);
+  store_->set(rank_key("state", rank_), text, timeout);
   const std::lock_guard lock(mutex_);
   published_ = changes;
 }

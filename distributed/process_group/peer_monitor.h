@@ -67,7 +67,7 @@ class PeerMonitor {
   bool look_for_failure();
   bool look_for_mismatch();
   PeerState own_state() const;
-  void publish_if_changed();
+  void publish_if_changed(Milliseconds timeout);
   std::optional<PeerState> read(const std::string& prefix, int rank);
   std::string where(int rank, const std::optional<PeerState>& state) const;
   std::string mismatch(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const;

@@ -1,0 +1,141 @@
+#include "distributed/job/job.h"
+
+#include <net/if.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/log.h"
+#include "distributed/gloo/gloo.h"
+#include "distributed/rendezvous/rendezvous.h"
+#include "distributed/store/hash_store.h"
+#include "distributed/store/prefix_store.h"
+#include "distributed/store/socket.h"
+
+namespace lockstep::distributed {
+namespace {
+
+// How long rank 0 keeps the store for ranks that are still on their way out.
+constexpr Milliseconds kFarewell{10'000};
+
+Device device_of(const InitOptions& options) {
+  if (options.device == "auto") return Device(kCPU);
+  const Device device(options.device);
+  LOCKSTEP_CHECK(device.is_cpu(), "[init] device '{}' is not available in this build; use cpu", options.device);
+  return device;
+}
+
+void check_backend(const std::string& backend) {
+  LOCKSTEP_CHECK(backend == "auto" || backend == "gloo",
+                 "[init] backend '{}' is not available in this build; available: {}", backend,
+                 gloo::is_available() ? "gloo" : "none");
+}
+
+std::string text_of(const Environment& environment, std::string_view name) {
+  const auto entry = environment.find(name);
+  return entry == environment.end() ? std::string() : entry->second;
+}
+
+/// Where the other ranks can reach this one.
+gloo::Options gloo_options(const Rendezvous& found, const Environment& environment) {
+  gloo::Options options;
+  std::string wish = text_of(environment, "LOCKSTEP_INTERFACE");
+  if (wish.empty()) wish = text_of(environment, "GLOO_SOCKET_IFNAME");
+  if (!wish.empty()) {
+    (if_nametoindex(wish.c_str()) != 0 ? options.interface : options.address) = wish;
+    return options;
+  }
+  if (found.single_node) return options;
+  LOCKSTEP_CHECK(!found.master_addr.empty(),
+                 "[init] the job has several machines, and nothing says how they reach each other: set MASTER_ADDR to "
+                 "the address of rank 0's machine, or LOCKSTEP_INTERFACE to this machine's interface or address");
+  options.address = local_address_towards(found.master_addr, static_cast<std::uint16_t>(found.master_port));
+  return options;
+}
+
+}  // namespace
+
+struct Job::State {
+  Rendezvous place;
+  Device device;
+  StorePtr store;
+  ProcessGroupPtr group;
+
+  ~State() {
+    try {
+      // Others may still hold the group or store; then they are not at their end, and nobody is waited for.
+      const bool last = group.use_count() == 1 && store.use_count() == 1;
+      group.reset();
+      store.reset();
+      place.store.reset();
+      if (place.server && last && !place.server->wait_until_idle(kFarewell))
+        logging::info("the store closes while {} connections are open", place.server->connections());
+    } catch (const std::exception& error) {
+      logging::warn("leaving the job: {}", error.what());
+    }
+  }
+};
+
+Job::Job(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Job::Job(Job&&) noexcept = default;
+Job& Job::operator=(Job&&) noexcept = default;
+Job::~Job() = default;
+
+int Job::rank() const {
+  return state_->place.rank;
+}
+int Job::world_size() const {
+  return state_->place.world_size;
+}
+int Job::local_rank() const {
+  return state_->place.local_rank;
+}
+int Job::local_world_size() const {
+  return state_->place.local_world_size;
+}
+Device Job::device() const {
+  return state_->device;
+}
+std::string Job::backend() const {
+  return std::string(state_->group->backend());
+}
+const ProcessGroupPtr& Job::process_group() const {
+  return state_->group;
+}
+const StorePtr& Job::store() const {
+  return state_->store;
+}
+
+Job init(const InitOptions& options) {
+  check_backend(options.backend);
+  LOCKSTEP_CHECK(options.timeout.count() > 0, "[init] the timeout is {} ms; expected a positive one",
+                 options.timeout.count());
+  auto state = std::make_unique<Job::State>();
+  state->device = device_of(options);
+  const Environment environment = current_environment();
+  const bool alone = options.init_method.empty() && !options.rank && !options.world_size &&
+                     read_launcher(environment).launcher.empty();
+  if (!alone)
+    state->place = rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
+                               .rank = options.rank,
+                               .world_size = options.world_size,
+                               .token = options.token,
+                               .timeout = options.timeout},
+                              environment);
+  Rendezvous& place = state->place;
+  ProcessGroupOptions group{.rank = place.rank, .world_size = place.world_size, .timeout = options.timeout};
+  if (place.world_size == 1) {
+    state->store = std::make_shared<HashStore>();
+    state->group = make_single_process_group(group);
+    return Job(std::move(state));
+  }
+  logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
+  state->store = std::make_shared<PrefixStore>("user", place.store);
+  state->group = gloo::make_process_group(std::make_shared<PrefixStore>("world", place.store), group,
+                                          gloo_options(place, environment));
+  return Job(std::move(state));
+}
+
+}  // namespace lockstep::distributed

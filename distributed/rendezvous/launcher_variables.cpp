@@ -1,0 +1,103 @@
+#include <charconv>
+
+#include "core/check.h"
+#include "distributed/rendezvous/rendezvous.h"
+
+extern char** environ;
+
+namespace lockstep::distributed {
+namespace {
+
+std::string_view text_of(const Environment& environment, std::string_view name) {
+  const auto entry = environment.find(name);
+  return entry == environment.end() ? std::string_view() : entry->second;
+}
+
+std::optional<int> number_of(const Environment& environment, std::string_view name) {
+  const std::string_view text = text_of(environment, name);
+  if (text.empty()) return {};
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= 0,
+                 "[rendezvous] the environment variable {} is '{}'; expected a whole number", name, text);
+  return value;
+}
+
+/// The leading count of Slurm's "4(x2),3": tasks on the first node. Only of use where all nodes are alike.
+std::optional<int> first_count(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return {};
+  return value;
+}
+
+/// The first host of a Slurm node list such as "gpu[03-07,9],login1": "gpu03".
+std::string first_host(std::string_view list) {
+  const std::size_t bracket = list.find('[');
+  const std::size_t comma = list.find(',');
+  if (bracket == std::string_view::npos || comma < bracket) return std::string(list.substr(0, comma));
+  const std::string_view inside = list.substr(bracket + 1);
+  return std::string(list.substr(0, bracket)).append(inside.substr(0, inside.find_first_of("-,]")));
+}
+
+/// A port from 20000 to 29999 for a job's name: below the ephemeral range, and the same for all its processes.
+int port_of(std::string_view job) {
+  std::uint32_t hash = 2166136261u;
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return 20'000 + static_cast<int>((hash ^ (hash >> 16)) % 10'000);
+}
+
+}  // namespace
+
+Environment current_environment() {
+  Environment result;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text = *entry;
+    if (const std::size_t equals = text.find('='); equals != std::string_view::npos)
+      result.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return result;
+}
+
+LauncherVariables read_launcher(const Environment& environment) {
+  const auto has = [&](std::string_view name) { return !text_of(environment, name).empty(); };
+  const auto number = [&](std::string_view name) { return number_of(environment, name); };
+  const auto text = [&](std::string_view name) { return std::string(text_of(environment, name)); };
+  LauncherVariables found;
+  found.master_addr = text("MASTER_ADDR");
+  found.master_port = number("MASTER_PORT");
+  if (has("RANK") || has("WORLD_SIZE")) {
+    found.launcher = "lockstep-run or torchrun";
+    found.rank = number("RANK");
+    found.world_size = number("WORLD_SIZE");
+    found.local_rank = number("LOCAL_RANK");
+    found.local_world_size = number("LOCAL_WORLD_SIZE");
+  } else if (has("OMPI_COMM_WORLD_RANK")) {
+    found.launcher = "Open MPI";
+    found.rank = number("OMPI_COMM_WORLD_RANK");
+    found.world_size = number("OMPI_COMM_WORLD_SIZE");
+    found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
+    found.local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE");
+    found.derived_port = port_of(has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid"));
+  } else if (has("SLURM_PROCID") && has("SLURM_NTASKS") && has("SLURM_STEP_ID")) {
+    // Without a step this is the batch script itself, which is alone.
+    found.launcher = "Slurm";
+    found.rank = number("SLURM_PROCID");
+    found.world_size = number("SLURM_NTASKS");
+    found.local_rank = number("SLURM_LOCALID");
+    found.local_world_size = first_count(text_of(environment, "SLURM_STEP_TASKS_PER_NODE"));
+    const std::string_view nodes =
+        text_of(environment, has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
+    // Rank 0 runs on the first node of the step. The launch node is another one when srun was called from elsewhere.
+    found.first_node = nodes.empty() ? text("SLURM_LAUNCH_NODE_IPADDR") : first_host(nodes);
+    found.derived_port = port_of(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
+  } else if (has("PMIX_RANK")) {
+    found.launcher = "PMIx";
+    found.rank = number("PMIX_RANK");
+    found.world_size = number("PMIX_SIZE");
+    found.derived_port = port_of(text("PMIX_NAMESPACE"));
+  }
+  return found;
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "distributed/store/store.h"
+#include "distributed/store/tcp_store_server.h"
+
+namespace lockstep::distributed {
+
+/// Variables by name; see current_environment(). A parameter everywhere, so that tests need not change the real one.
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+Environment current_environment();
+
+/// What a launcher says about this process. Values that it does not say are empty.
+struct LauncherVariables {
+  std::string launcher;  ///< "lockstep-run or torchrun", "Open MPI", "PMIx", "Slurm"; empty if there is none
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  std::optional<int> local_rank;
+  std::optional<int> local_world_size;
+  std::string master_addr;
+  std::optional<int> master_port;
+  /// The address of rank 0 as far as the launcher knows it, for where master_addr is not given.
+  std::string first_node;
+  /// A port that all processes of the job find alike, for where master_port is not given.
+  std::optional<int> derived_port;
+};
+
+/// Reads, in this order: RANK and WORLD_SIZE (lockstep-run, torchrun), Open MPI's, PMIx's and Slurm's variables.
+/// Explicit MASTER_ADDR and MASTER_PORT count with each of them. Throws Error, naming the variable, for a value that is
+/// no number.
+LauncherVariables read_launcher(const Environment& environment);
+
+struct RendezvousOptions {
+  /// "env://", "tcp://host:port[?rank=R&world_size=W]" or "file:///path[?rank=R&world_size=W]".
+  std::string url = "env://";
+  /// Take the place of the URL's and the environment's, if set.
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  /// Default: LOCKSTEP_TOKEN. May be empty where all ranks meet on a loopback address; see Note [Token].
+  std::optional<std::string> token = {};
+  Milliseconds timeout{300'000};
+};
+
+/// The meeting point of a job's processes, and this process's place among them.
+struct Rendezvous {
+  StorePtr store = {};
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  /// True if all ranks are on this machine.
+  bool single_node = true;
+  /// Where rank 0's machine is; empty if a store in a file says nothing about it.
+  std::string master_addr = {};
+  int master_port = 0;
+  /// Set on the rank that holds the store itself; to be kept until the others have left.
+  std::unique_ptr<TCPStoreServer> server = {};
+};
+
+/// Note [Who holds the store]
+/// lockstep-run holds the TCPStore itself and says so with LOCKSTEP_STORE_HOSTED=1: then every rank connects. Otherwise
+/// rank 0 holds it, on MASTER_PORT. Under torchrun, MASTER_PORT belongs to torchrun's own store
+/// (TORCHELASTIC_USE_AGENT_STORE=True): rank 0 then takes the port after it. Jobs on one machine meet on 127.0.0.1,
+/// whatever MASTER_ADDR says; others on exactly MASTER_ADDR, or on all addresses if that is not one of rank 0's own.
+///
+/// Without a launcher's word on how many ranks share a machine, a job is on one if its address is a loopback address.
+///
+/// Finds the store and this process's place. Does not wait for other ranks beyond the store itself. Throws Error naming
+/// the missing variable or query key, the address, and what to do.
+Rendezvous rendezvous(const RendezvousOptions& options, const Environment& environment = current_environment());
+
+}  // namespace lockstep::distributed
