@@ -1,0 +1,306 @@
+#include "distributed/rendezvous/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "distributed/gloo/gloo.h"
+#include "distributed/job/job.h"
+#include "distributed/store/socket.h"
+#include "distributed/store/wire.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using testing::error_of;
+using testing::TemporaryPath;
+
+int free_port() {
+  return bound_port(listen_on("127.0.0.1", 0).get());
+}
+
+Environment two_ranks(int rank, int port) {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},          {"LOCAL_RANK", std::to_string(rank)},
+          {"LOCAL_WORLD_SIZE", "2"},      {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}};
+}
+
+struct BadCase {
+  const char* name;
+  const char* url;
+  Environment environment;
+  const char* expected;
+};
+
+class RendezvousErrors : public ::testing::TestWithParam<BadCase> {};
+
+const Environment kComplete = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
+
+Environment without(const char* name) {
+  Environment result = kComplete;
+  result.erase(name);
+  return result;
+}
+
+Environment with(const char* name, const char* value) {
+  Environment result = kComplete;
+  result[name] = value;
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, RendezvousErrors,
+    ::testing::Values(
+        BadCase{"NoRank", "env://", without("RANK"), "rank is not known: set the environment variable RANK"},
+        BadCase{"NoWorldSize", "env://", without("WORLD_SIZE"), "set the environment variable WORLD_SIZE"},
+        BadCase{"NoMasterAddr", "env://", without("MASTER_ADDR"), "environment variable MASTER_ADDR is missing"},
+        BadCase{"NoMasterPort", "env://", without("MASTER_PORT"), "environment variable MASTER_PORT is missing"},
+        BadCase{"RankIsText", "env://", with("RANK", "first"), "RANK is 'first'; expected a whole number"},
+        BadCase{"RankTooLarge", "env://", with("RANK", "2"), "RANK is 2 in a world of 2; expected 0 to 1"},
+        BadCase{"NegativeRank", "env://", with("RANK", "-1"), "RANK is '-1'"},
+        BadCase{"EmptyWorld", "env://", with("WORLD_SIZE", "0"), "WORLD_SIZE is 0; expected at least 1"},
+        BadCase{"PortTooLarge", "env://", with("MASTER_PORT", "70000"), "port 70000 is not between 0 and 65535"},
+        BadCase{"PortZero", "env://", with("MASTER_PORT", "0"), "port 0 means any free port"},
+        BadCase{"NoUrl", "somewhere", kComplete, "is no URL; expected env://, tcp://HOST:PORT or file:///PATH"},
+        BadCase{"OtherScheme", "http://x", kComplete, "the scheme 'http'; expected env, tcp or file"},
+        BadCase{"TcpNoPort", "tcp://localhost", kComplete, "names no host and port"},
+        BadCase{"TcpBadPort", "tcp://localhost:many", kComplete, "the port in 'tcp://localhost:many' is 'many'"},
+        BadCase{"TcpNoRank", "tcp://127.0.0.1:1", {}, "or add ?rank=N to 'tcp://127.0.0.1:1'"},
+        BadCase{"UnknownKey", "tcp://127.0.0.1:1?size=2", kComplete, "'size=2' in 'tcp://127.0.0.1:1?size=2'"},
+        BadCase{"RelativeFile", "file://relative", kComplete, "names no absolute path"},
+        BadCase{"NoSuchFolder", "file:///nonexistent/folder/store", kComplete, "No such file"},
+        BadCase{"PlaceInEnv", "env://here", kComplete, "env:// takes it from MASTER_ADDR"},
+        BadCase{"PmixWithoutSize", "env://", {{"PMIX_RANK", "1"}}, "PMIx tells rank 1 but not the size"},
+        BadCase{"AddressWithoutToken", "tcp://0.0.0.0:0?rank=0&world_size=1", {}, "needs a token"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(RendezvousErrors, NameWhatIsWrong) {
+  const std::string error =
+      error_of([&] { rendezvous({.url = GetParam().url, .timeout = Milliseconds(300)}, GetParam().environment); });
+  EXPECT_NE(error.find(GetParam().expected), std::string::npos) << error;
+  EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+}
+
+/// Runs both ranks of a job, which must find each other's words in the store.
+void expect_meeting(const std::function<RendezvousOptions(int)>& options,
+                    const std::function<Environment(int)>& environment) {
+  Rendezvous places[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Rendezvous place = rendezvous(options(rank), environment(rank));
+      place.store->set("from" + std::to_string(place.rank), "hello");
+      EXPECT_EQ(place.store->get("from" + std::to_string(1 - place.rank)), "hello");
+      places[rank] = std::move(place);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(places[rank].rank, rank);
+    EXPECT_EQ(places[rank].world_size, 2);
+  }
+}
+
+constexpr Milliseconds kTimeout{20'000};
+
+TEST(Rendezvous, ByEnvironment) {
+  const int port = free_port();
+  expect_meeting([](int) { return RendezvousOptions{.timeout = kTimeout}; }, [&](int r) { return two_ranks(r, port); });
+}
+
+TEST(Rendezvous, ByTcpUrl) {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  expect_meeting(
+      [&](int r) {
+        return RendezvousOptions{.url = url + "?rank=" + std::to_string(r) + "&world_size=2", .timeout = kTimeout};
+      },
+      [](int) { return Environment(); });
+}
+
+TEST(Rendezvous, ByTcpUrlWithRanksFromTheEnvironmentAndTokenFromOptions) {
+  const std::string url = "tcp://localhost:" + std::to_string(free_port());
+  expect_meeting([&](int) { return RendezvousOptions{.url = url, .token = "secret", .timeout = kTimeout}; },
+                 // A launcher's own store, which is elsewhere, must not keep rank 0 from holding this one.
+                 [&](int r) {
+                   Environment environment = two_ranks(r, 1);
+                   environment["LOCKSTEP_STORE_HOSTED"] = "1";
+                   return environment;
+                 });
+}
+
+TEST(Rendezvous, ByFile) {
+  const TemporaryPath path;
+  expect_meeting(
+      [&](int r) {
+        return RendezvousOptions{.url = "file://" + path.text(), .rank = r, .world_size = 2, .timeout = kTimeout};
+      },
+      [](int) { return Environment(); });
+  EXPECT_FALSE(std::filesystem::exists(path.text())) << "the last rank deletes the file";
+}
+
+TEST(Rendezvous, ARestartedGroupFindsACleanFile) {
+  const TemporaryPath path;
+  const auto start = [&](const char* restarts) {
+    return rendezvous({.url = "file://" + path.text(), .rank = 0, .world_size = 2, .timeout = kTimeout},
+                      {{"LOCKSTEP_RESTART_COUNT", restarts}});
+  };
+  const Rendezvous first = start("0");
+  first.store->set("key", "1");
+  const Rendezvous second = start("1");
+  EXPECT_FALSE(second.store->check({"key"}));
+  std::filesystem::remove(path.text() + ".restart-1");
+}
+
+TEST(Rendezvous, TheLauncherHoldsTheStore) {
+  const std::string token = make_token();
+  TCPStoreServer server({.token = token});
+  expect_meeting([](int) { return RendezvousOptions{.timeout = kTimeout}; },
+                 [&](int r) {
+                   Environment environment = two_ranks(r, server.port());
+                   environment["LOCKSTEP_STORE_HOSTED"] = "1";
+                   environment["LOCKSTEP_TOKEN"] = token;
+                   return environment;
+                 });
+}
+
+TEST(Rendezvous, WrongTokenIsRefusedWithinTheDeadline) {
+  TCPStoreServer server({.token = make_token()});
+  Environment environment = two_ranks(1, server.port());
+  environment["LOCKSTEP_STORE_HOSTED"] = "1";
+  environment["LOCKSTEP_TOKEN"] = "guess";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_NE(error_of([&] { rendezvous({.timeout = kTimeout}, environment); }).find("wrong token"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout);
+}
+
+TEST(Rendezvous, PortInUse) {
+  TCPStoreServer server;
+  const std::string error = error_of([&] { rendezvous({.timeout = kTimeout}, two_ranks(0, server.port())); });
+  EXPECT_NE(error.find("127.0.0.1:" + std::to_string(server.port()) + ": the port is in use"), std::string::npos)
+      << error;
+}
+
+TEST(Rendezvous, UnderTorchrunTheNextPortIsOurs) {
+  const FileDescriptor agent = listen_on("127.0.0.1", 0);  // torchrun's own store
+  const int port = bound_port(agent.get());
+  expect_meeting([](int) { return RendezvousOptions{.timeout = kTimeout}; },
+                 [&](int r) {
+                   Environment environment = two_ranks(r, port);
+                   environment["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+                   environment["MASTER_ADDR"] = "a-name-that-does-not-resolve.invalid";  // one machine: not asked
+                   return environment;
+                 });
+}
+
+TEST(Rendezvous, OpenMpiNeedsNoFlags) {
+  const std::string job = "job-" + make_token();
+  expect_meeting([](int) { return RendezvousOptions{.timeout = kTimeout}; },
+                 [&](int r) {
+                   return Environment{{"OMPI_COMM_WORLD_RANK", std::to_string(r)},
+                                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                                      {"OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(r)},
+                                      {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                      {"PMIX_NAMESPACE", job}};
+                 });
+}
+
+TEST(LauncherVariables, Slurm) {
+  const LauncherVariables found = read_launcher({{"SLURM_PROCID", "5"},
+                                                 {"SLURM_NTASKS", "8"},
+                                                 {"SLURM_LOCALID", "1"},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                                                 {"SLURM_STEP_NODELIST", "gpu[03-04]"},
+                                                 {"SLURM_JOB_ID", "77"},
+                                                 {"SLURM_STEP_ID", "0"}});
+  EXPECT_EQ(found.launcher, "Slurm");
+  EXPECT_EQ(found.rank, 5);
+  EXPECT_EQ(found.world_size, 8);
+  EXPECT_EQ(found.local_rank, 1);
+  EXPECT_EQ(found.local_world_size, 4);
+  EXPECT_EQ(found.first_node, "gpu03");
+  ASSERT_TRUE(found.derived_port);
+  EXPECT_GE(*found.derived_port, 20'000);
+  EXPECT_LT(*found.derived_port, 30'000);
+}
+
+TEST(LauncherVariables, SlurmNodeLists) {
+  const auto first = [](const char* list) {
+    return read_launcher(
+               {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", list}})
+        .first_node;
+  };
+  EXPECT_EQ(first("alpha"), "alpha");
+  EXPECT_EQ(first("alpha,beta[1-3]"), "alpha");
+  EXPECT_EQ(first("node[007,9-11]"), "node007");
+  EXPECT_EQ(first("node[9]"), "node9");
+}
+
+TEST(LauncherVariables, ABatchScriptIsNoStep) {
+  EXPECT_EQ(read_launcher({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).launcher, "");
+  EXPECT_EQ(read_launcher({}).launcher, "");
+}
+
+TEST(Job, WithoutALauncherIsAlone) {
+  for (const char* name : {"RANK", "WORLD_SIZE"}) unsetenv(name);
+  const Job job = init();
+  EXPECT_EQ(job.rank(), 0);
+  EXPECT_EQ(job.world_size(), 1);
+  EXPECT_EQ(job.local_world_size(), 1);
+  EXPECT_TRUE(job.is_rank0());
+  EXPECT_EQ(job.backend(), "self");
+  EXPECT_EQ(job.device(), Device(kCPU));
+  job.store()->set("a", "1");
+  EXPECT_EQ(job.store()->get("a"), "1");
+}
+
+TEST(Job, BadOptions) {
+  EXPECT_NE(error_of([] { init({.backend = "nccl"}); }).find("backend 'nccl' is not available in this build"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { init({.device = "cuda"}); }).find("device 'cuda' is not available"), std::string::npos);
+  EXPECT_NE(error_of([] { init({.timeout = Milliseconds(0)}); }).find("timeout is 0 ms"), std::string::npos);
+}
+
+TEST(Job, TwoRanksMeetThroughAFile) {
+  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  const TemporaryPath path;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Job job = init({.init_method = "file://" + path.text(), .timeout = kTimeout, .rank = rank, .world_size = 2});
+      EXPECT_EQ(job.backend(), "gloo");
+      const Tensor tensor = full({3}, rank + 1);
+      job.process_group()->all_reduce(tensor)->wait();
+      EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
+      const Job moved = std::move(job);
+      EXPECT_EQ(moved.world_size(), 2);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Job, RanksThatDoNotComeAreNamed) {
+  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  const TemporaryPath path;
+  const std::string error = error_of([&] {
+    init({.init_method = "file://" + path.text(), .timeout = Milliseconds(200), .rank = 1, .world_size = 3});
+  });
+  EXPECT_NE(error.find("of 3 ranks, these did not come within 200 ms: 0, 2"), std::string::npos) << error;
+}
+
+TEST(Job, TwoProcessesWithOneRankAreNamed) {
+  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  const TemporaryPath path;
+  const InitOptions options{
+      .init_method = "file://" + path.text(), .timeout = Milliseconds(500), .rank = 1, .world_size = 3};
+  std::thread first([&] { error_of([&] { init(options); }); });
+  std::this_thread::sleep_for(Milliseconds(100));
+  const std::string error = error_of([&] { init(options); });
+  EXPECT_NE(error.find("rank 1 has come 2 times"), std::string::npos) << error;
+  first.join();
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
