@@ -1,5 +1,6 @@
 #include "data/data_loader.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -43,7 +44,8 @@ struct Epoch::Impl {
   }
 
   void start() {
-    for (int i = 0; i < options.num_workers && i < steps - next_step; ++i) workers.emplace_back([this] { work(); });
+    const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
+    for (std::int64_t i = 0; i < count; ++i) workers.emplace_back([this] { work(); });
   }
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
