@@ -19,8 +19,7 @@ struct Outcome {
 };
 
 Outcome run_script(const std::string& arguments) {
-  const std::string command =
-      std::string("bash ") + LOCKSTEP_SOURCE_DIR + "/scripts/get_mnist.sh " + arguments + " 2>&1";
+  const std::string command = "bash '" LOCKSTEP_SOURCE_DIR "/scripts/get_mnist.sh' " + arguments + " 2>&1";
   FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return {};
   Outcome outcome;
