@@ -9,6 +9,7 @@
 
 #include "apps/support/cli.h"
 #include "core/check.h"
+#include "distributed/rendezvous/rendezvous.h"
 
 namespace lockstep::apps {
 namespace {
@@ -78,11 +79,8 @@ bool TrainOptions::shows_progress_bar() const {
 }
 
 bool started_by_launcher() {
-  for (const char* variable : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}) {
-    const char* text = std::getenv(variable);
-    if (text && std::atoi(text) > 1) return true;
-  }
-  return std::getenv("LOCKSTEP_STORE_HOSTED") != nullptr;
+  const auto launcher = distributed::read_launcher(distributed::current_environment());
+  return launcher.world_size.value_or(1) > 1 || std::getenv("LOCKSTEP_STORE_HOSTED") != nullptr;
 }
 
 std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {

@@ -159,7 +159,7 @@ class Trainer {
     state.global_step = step_;
     state.epoch = step_ / loader_.steps_per_epoch();
     state.extra = run_settings();
-    nn::save_checkpoint(options_.checkpoint, strategy_->module(), optimizer_.get(), nullptr, state);
+    nn::save_checkpoint(options_.checkpoint, strategy_->module(), *optimizer_, state);
   }
 
   // What must be the same for a resumed run to go on as the first one would have.
@@ -181,7 +181,7 @@ class Trainer {
     LOCKSTEP_CHECK(saved.global_step <= total_steps_,
                    "'{}' is at step {}, past the {} steps of this run; raise --epochs", options_.resume,
                    saved.global_step, total_steps_);
-    nn::load_checkpoint(options_.resume, strategy_->module(), optimizer_.get(), nullptr);
+    nn::load_checkpoint(options_.resume, strategy_->module(), *optimizer_);
     step_ = saved.global_step;
   }
 
