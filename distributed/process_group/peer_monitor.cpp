@@ -123,8 +123,7 @@ void PeerMonitor::run() {
   for (;;) {
     bool stop = false;
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, interval_, [this] { return stop_; });
+      const std::lock_guard lock(mutex_);
       stop = stop_;
     }
     try {
@@ -139,6 +138,8 @@ void PeerMonitor::run() {
       store_answers = false;
       if (stop) return;
     }
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, interval_, [this] { return stop_; });
   }
 }
 
@@ -192,12 +193,7 @@ bool PeerMonitor::look_for_mismatch() {
     const std::lock_guard lock(mutex_);
     last_read_ = states;
   }
-  failure.cause = mismatch(failure, states);
-  for (int r = 0; r < world_size_ && failure.cause.empty(); ++r) {
-    const auto& state = states[static_cast<std::size_t>(r)];
-    if (state && state->left && state->called <= *failure.collective)
-      failure.cause = fmt::format("rank {} has left the group without calling it", r);
-  }
+  failure.cause = explain(failure, states);
   if (failure.cause.empty()) return false;
   on_failure_(failure);
   return true;
@@ -223,50 +219,40 @@ std::string PeerMonitor::diagnose(const Failure& failure) {
   const Milliseconds patience = std::min({timeout_ / 2, 4 * interval_ + Milliseconds(200), Milliseconds(5'000)});
   const Milliseconds deadline = steady_now() + patience;
   std::vector<std::optional<PeerState>> states(static_cast<std::size_t>(world_size_));
+  std::vector<bool> answered(static_cast<std::size_t>(world_size_));
   std::string lost_store;
-  std::vector<int> silent;
   for (int r = 0; r < world_size_; ++r) {
     if (r == rank_) continue;
     auto& state = states[static_cast<std::size_t>(r)];
     try {
-      for (;;) {
-        if (lost_store.empty()) state = read("answer", r);
-        if (state || !lost_store.empty() || steady_now() >= deadline) break;
+      while (lost_store.empty()) {
+        state = read("answer", r);
+        answered[static_cast<std::size_t>(r)] = state.has_value();
+        if (!state) state = read("state", r);
+        // Who has left will not answer.
+        if (answered[static_cast<std::size_t>(r)] || (state && state->left) || steady_now() >= deadline) break;
         std::this_thread::sleep_for(std::min(interval_ / 4, Milliseconds(50)));
-      }
-      if (!state) {
-        silent.push_back(r);
-        if (lost_store.empty()) state = read("state", r);
       }
     } catch (const std::exception& error) {
       lost_store = error.what();
-      silent.push_back(r);
     }
-    if (!state) {
-      const std::lock_guard lock(mutex_);
-      state = last_read_[static_cast<std::size_t>(r)];
-    }
+    const std::lock_guard lock(mutex_);
+    if (!state) state = last_read_[static_cast<std::size_t>(r)];
   }
 
-  std::string cause = failure.cause;
-  if (failure.collective)
-    if (const std::string text = mismatch(failure, states); !text.empty()) cause = text;
+  const std::string explanation = explain(failure, states);
+  const std::string& cause = explanation.empty() ? failure.cause : explanation;
   std::vector<std::string> missing, late, others;
   for (int r = 0; r < world_size_; ++r) {
-    const auto& state = states[static_cast<std::size_t>(r)];
     if (r == rank_) continue;
-    const std::string item = fmt::format("rank {} ({})", r, where(r, state));
-    const bool is_silent = std::find(silent.begin(), silent.end(), r) != silent.end();
-    if (!lost_store.empty() && is_silent)
-      (r == failure.peer ? missing : others).push_back(item);
-    else if (state && state->left)
-      missing.push_back(item);
-    else if (is_silent)
-      missing.push_back(item);
-    else if (failure.collective && state && state->called <= *failure.collective)
-      late.push_back(item);
-    else
-      others.push_back(item + (state && !state->trouble.empty() ? " that says: " + state->trouble : ""));
+    const auto& state = states[static_cast<std::size_t>(r)];
+    const bool has_answered = answered[static_cast<std::size_t>(r)];
+    std::string item = fmt::format("rank {} ({})", r, where(r, state));
+    if (state && !state->trouble.empty()) item += " that says: " + state->trouble;
+    // Without the store nobody can answer: then only the rank that the connection was lost to is known to be missing.
+    const bool gone = lost_store.empty() ? !has_answered : r == failure.peer;
+    const bool behind = failure.collective && state && state->called <= *failure.collective;
+    (gone ? missing : has_answered && behind ? late : others).push_back(std::move(item));
   }
   std::string text = fmt::format("[Rank {}] {} failed: {}", rank_,
                                  failure.operation.empty() ? "the process group" : failure.operation, cause);
@@ -300,7 +286,13 @@ std::string PeerMonitor::where(int rank, const std::optional<PeerState>& state) 
   return text;
 }
 
-std::string PeerMonitor::mismatch(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const {
+std::string PeerMonitor::explain(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const {
+  if (!failure.collective) return {};
+  for (int r = 0; r < world_size_; ++r) {
+    const auto& state = states[static_cast<std::size_t>(r)];
+    if (r != rank_ && state && state->left && state->called <= *failure.collective)
+      return fmt::format("rank {} has left the group without calling it", r);
+  }
   for (int r = 0; r < world_size_; ++r) {
     const auto& state = states[static_cast<std::size_t>(r)];
     if (r == rank_ || !state || state->called != *failure.collective + 1) continue;

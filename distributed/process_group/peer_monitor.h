@@ -70,7 +70,8 @@ class PeerMonitor {
   void publish_if_changed(Milliseconds timeout);
   std::optional<PeerState> read(const std::string& prefix, int rank);
   std::string where(int rank, const std::optional<PeerState>& state) const;
-  std::string mismatch(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const;
+  /// A cause better than "timed out": a rank that is in another collective or has left. Empty if there is none.
+  std::string explain(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const;
 
   StorePtr store_;
   int rank_;

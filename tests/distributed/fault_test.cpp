@@ -128,7 +128,7 @@ class FaultTest : public ::testing::TestWithParam<Fault> {
       ASSERT_EQ(worker->line("ready", kTimeout * 2), "3") << "the ranks did not come together";
     Worker& faulty = *workers[static_cast<std::size_t>(fault.faulty)];
     if (fault.signal != 0) {
-      std::this_thread::sleep_for(Milliseconds(300));
+      std::this_thread::sleep_for(kTimeout / 4);  // longer than the peer monitor's interval
       faulty.signal(fault.signal);
     }
     for (int r = 0; r < kWorld; ++r) {
@@ -137,7 +137,7 @@ class FaultTest : public ::testing::TestWithParam<Fault> {
       const std::string took = worker.line("took", kTimeout * 2 + Milliseconds(1'000));
       ASSERT_FALSE(took.empty()) << "rank " << r << " said nothing within twice the deadline";
       EXPECT_LE(std::stoll(took), 2 * kTimeout.count()) << "rank " << r;
-      const std::string error = worker.line("error", Milliseconds(1'000));
+      const std::string error = worker.line("error", Milliseconds(10'000));
       EXPECT_NE(error.find("[Rank " + std::to_string(r) + "]"), std::string::npos) << error;
       EXPECT_NE(error.find("all_reduce #"), std::string::npos) << error;
       EXPECT_NE(error.find(fault.expected), std::string::npos) << error;
@@ -187,7 +187,16 @@ TEST_P(StoreHolderFaultTest, SurvivorsEndEvenWithoutTheStore) {
   run("tcp://127.0.0.1:" + std::to_string(port));
 }
 
-TEST_P(FaultTest, ThroughAFile) {
+class FileFaultTest : public FaultTest {};
+
+INSTANTIATE_TEST_SUITE_P(All, FileFaultTest,
+                         ::testing::Values(Fault{"Killed", "hang", 1, SIGKILL, "Missing: rank 1 (last seen",
+                                                 "after all_reduce #0 (float32 [1], sum)"},
+                                           Fault{"OtherShape", "shape", 1, 0, "mismatched collectives",
+                                                 "rank 1 called all_reduce #1 (float32 [7], sum)"}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(FileFaultTest, SurvivorsNameItAndEnd) {
   const TemporaryPath path;
   run("file://" + path.text());
 }
