@@ -36,12 +36,7 @@ class LinearBackward final : public Node {
     const std::int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
     const std::int64_t rows = rows_;
     Tensor grad = as_rows(grads[0], rows, outputs);
-    if (y_.defined()) {
-      const Tensor y = as_rows(y_.get(name()), rows, outputs);
-      const Tensor masked = empty_like(grad);
-      if (masked.numel() > 0) linear_relu_grad(grad)(grad, y, masked);
-      grad = masked;
-    }
+    if (y_.defined()) grad = relu_grad_values(grad, as_rows(y_.get(name()), rows, outputs));
     if (needs_grad(0)) {
       const Tensor flat = matmul_values(grad, weight);
       result[0] = flat.as_strided(x.sizes(), contiguous_strides(x.sizes()), 0);
@@ -118,6 +113,12 @@ Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bo
 }
 
 }  // namespace
+
+Tensor relu_grad_values(const Tensor& grad, const Tensor& y) {
+  const Tensor out = empty_like(grad);
+  if (out.numel() > 0) linear_relu_grad(grad)(grad, y, out);
+  return out;
+}
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return linear_impl(x, weight, bias, false);

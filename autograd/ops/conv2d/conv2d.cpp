@@ -1,0 +1,154 @@
+#include "autograd/ops/conv2d/conv2d.h"
+
+#include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "autograd/ops/linear/linear_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<Conv2dForward> conv2d_forward{"conv2d", conv2d_forward_reference, conv2d_forward_cpu,
+                                                    LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda)};
+constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d", conv2d_backward_data_reference,
+                                                               conv2d_backward_data_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda)};
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d", conv2d_backward_weight_reference,
+                                                                   conv2d_backward_weight_cpu,
+                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
+
+// Nothing to multiply: the result (if it has elements) is the bias alone.
+bool no_products(const Conv2dGeometry& g) {
+  return g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0;
+}
+
+class Conv2dBackward final : public Node {
+ public:
+  const char* name() const override { return "Conv2dBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor(), Tensor(), Tensor()};
+    if (!grads[0].defined()) return result;
+    const Tensor& x = x_.get(name());
+    const Tensor& weight = weight_.get(name());
+    Tensor grad = as_contiguous(grads[0]);
+    if (y_.defined()) grad = relu_grad_values(grad, y_.get(name()));
+    if (needs_grad(0)) {
+      result[0] = empty(x.sizes(), options_of(x));
+      if (no_products(geometry_))
+        fill_values(result[0], 0);
+      else
+        conv2d_backward_data(x)(geometry_, grad, as_contiguous(weight), result[0]);
+    }
+    if (needs_grad(1) || needs_grad(2)) {
+      result[1] = empty(weight.sizes(), options_of(weight));
+      if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
+      if (no_products(geometry_)) {
+        fill_values(result[1], 0);
+        if (result[2].defined()) fill_values(result[2], 0);
+      } else {
+        conv2d_backward_weight(x)(geometry_, grad, as_contiguous(x), result[1], result[2]);
+      }
+    }
+    return result;
+  }
+
+  void release_saved() override {
+    x_.reset();
+    weight_.reset();
+    y_.reset();
+  }
+
+  Conv2dGeometry geometry_;
+  SavedTensor x_, weight_;
+  SavedTensor y_;  // defined if relu was applied
+};
+
+void check_operand(const Tensor& x, const Tensor& other, const char* what) {
+  LOCKSTEP_CHECK(other.device() == x.device(), "[conv2d] x is on {} but {} on {}; move one of them",
+                 to_string(x.device()), what, to_string(other.device()));
+  LOCKSTEP_CHECK(other.dtype() == x.dtype(), "[conv2d] x is {} but {} is {}; cast one of them", name(x.dtype()), what,
+                 name(other.dtype()));
+}
+
+std::int64_t output_size(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                         std::int64_t dilation, const char* side) {
+  const std::int64_t reach = dilation * (kernel - 1) + 1;
+  LOCKSTEP_CHECK(size + 2 * padding >= reach,
+                 "[conv2d] the kernel is larger than the image: {} {} with padding {} is below {} (kernel {}, dilation "
+                 "{})",
+                 side, size, padding, reach, kernel, dilation);
+  return (size + 2 * padding - reach) / stride + 1;
+}
+
+Conv2dGeometry check_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                               const Conv2dOptions& options) {
+  LOCKSTEP_CHECK(x.defined() && weight.defined(), "[conv2d] x or weight is undefined");
+  LOCKSTEP_CHECK(x.is_floating_point(), "[conv2d] expected a floating-point x, found {}; cast it", name(x.dtype()));
+  check_operand(x, weight, "weight");
+  LOCKSTEP_CHECK(x.dim() == 4, "[conv2d] expected x of sizes [n, channels, height, width], found {}",
+                 to_string(x.sizes()));
+  LOCKSTEP_CHECK(weight.dim() == 4, "[conv2d] expected a weight of sizes [out, in / groups, kh, kw], found {}",
+                 to_string(weight.sizes()));
+  const auto& [stride, padding, dilation, groups] = options;
+  LOCKSTEP_CHECK(
+      stride.h >= 1 && stride.w >= 1 && dilation.h >= 1 && dilation.w >= 1 && padding.h >= 0 && padding.w >= 0,
+      "[conv2d] expected stride and dilation of at least 1 and padding of at least 0, found stride {}x{}, "
+      "dilation {}x{}, padding {}x{}",
+      stride.h, stride.w, dilation.h, dilation.w, padding.h, padding.w);
+  const Shape &xs = x.sizes(), &ws = weight.sizes();
+  LOCKSTEP_CHECK(groups >= 1 && xs[1] % groups == 0 && ws[0] % groups == 0,
+                 "[conv2d] groups must divide the channels: {} groups, {} in, {} out", groups, xs[1], ws[0]);
+  LOCKSTEP_CHECK(ws[1] == xs[1] / groups,
+                 "[conv2d] expected a weight of {} channels for x of {} and {} group{}, found {}", xs[1] / groups,
+                 to_string(xs), groups, groups == 1 ? "" : "s", to_string(ws));
+  LOCKSTEP_CHECK(ws[2] >= 1 && ws[3] >= 1, "[conv2d] the kernel is empty: weight {}", to_string(ws));
+  if (bias.defined()) {
+    check_operand(x, bias, "bias");
+    LOCKSTEP_CHECK(bias.dim() == 1 && bias.sizes()[0] == ws[0], "[conv2d] expected a bias of sizes [{}], found {}",
+                   ws[0], to_string(bias.sizes()));
+  }
+  Conv2dGeometry g{};
+  g.n = xs[0], g.in = xs[1], g.h = xs[2], g.w = xs[3];
+  g.out = ws[0], g.kh = ws[2], g.kw = ws[3];
+  g.oh = output_size(g.h, g.kh, stride.h, padding.h, dilation.h, "height");
+  g.ow = output_size(g.w, g.kw, stride.w, padding.w, dilation.w, "width");
+  g.stride = stride, g.padding = padding, g.dilation = dilation, g.groups = groups;
+  return g;
+}
+
+Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
+  const Conv2dGeometry g = check_arguments(x, weight, bias, options);
+  const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
+  if (!no_products(g)) {
+    conv2d_forward(x)(g, as_contiguous(x), as_contiguous(weight), bias.defined() ? as_contiguous(bias) : bias, out,
+                      relu);
+  } else if (out.numel() > 0) {
+    fill_values(out, 0);
+    if (bias.defined())
+      copy_values(bias.as_strided({1, g.out, 1, 1}, {0, bias.strides()[0], 0, 0}, bias.offset()), out);
+    if (relu) copy_values(relu_grad_values(out, out), out);
+  }
+  if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
+    node->geometry_ = g;
+    node->x_ = SavedTensor(x);
+    node->weight_ = SavedTensor(weight);
+    if (relu) node->y_ = SavedTensor::output(out);
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  return conv2d_impl(x, weight, bias, options, false);
+}
+
+Tensor conv2d_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  return conv2d_impl(x, weight, bias, options, true);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,198 @@
+// Direct convolution in the plain layout, for stride 1: no columns, no other layouts, and the small images of small
+// nets stay in the cache from one output channel to the next. Each task convolves whole images.
+
+#include "autograd/ops/conv2d/conv2d_direct.h"
+
+#include <algorithm>
+
+#include "autograd/ops/conv2d/conv2d_blocks.h"
+#include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "core/factories.h"
+#include "core/thread_pool.h"
+
+namespace lockstep {
+namespace conv2d_direct {
+
+PaddedImage padded_image(std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left) {
+  PaddedImage image{channels, h + 2 * top, w + 2 * left, 0};
+  image.plane = image.rows * image.pitch + kLanes;
+  return image;
+}
+
+void copy_into_padded(const PaddedImage& to, const float* image, std::int64_t h, std::int64_t w, std::int64_t top,
+                      std::int64_t left, float* padded) {
+  for (std::int64_t c = 0; c < to.channels; ++c)
+    for (std::int64_t y = 0; y < h; ++y)
+      std::copy_n(image + (c * h + y) * w, w, padded + c * to.plane + (y + top) * to.pitch + left);
+}
+
+std::vector<int> channel_blocks(std::int64_t channels) {
+  const std::int64_t count = (channels + 3) / 4;
+  std::vector<int> blocks;
+  for (std::int64_t i = 0; i < count; ++i)
+    blocks.push_back(static_cast<int>(channels * (i + 1) / count - channels * i / count));
+  return blocks;
+}
+
+Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_t kh, std::int64_t kw, std::int64_t oh,
+                         std::int64_t ow)
+    : image_(image), out_(out), kh_(kh), kw_(kw), oh_(oh), ow_(ow), blocks_(channel_blocks(out)) {
+  const std::int64_t flat_vectors = (oh * image.pitch - (image.pitch - ow) + kLanes - 1) / kLanes;
+  const std::int64_t row_vectors = oh * ((ow + kLanes - 1) / kLanes);
+  flat_ = ow < kLanes || flat_vectors < row_vectors;
+  flat_plane_ = flat_vectors * kLanes;
+  if (flat_) {
+    for (std::int64_t v = 0; v < flat_vectors; ++v) in_offsets_.push_back(static_cast<std::int32_t>(v * kLanes));
+    out_offsets_ = in_offsets_;
+    return;
+  }
+  for (std::int64_t y = 0; y < oh; ++y)
+    for (std::int64_t x = 0; x < ow; x += kLanes) {
+      const std::int64_t start = std::min(x, ow - kLanes);  // the last vector of a row may repeat positions
+      in_offsets_.push_back(static_cast<std::int32_t>(y * image.pitch + start));
+      out_offsets_.push_back(static_cast<std::int32_t>(y * ow + start));
+    }
+}
+
+}  // namespace conv2d_direct
+
+namespace {
+
+using conv2d_direct::Correlation;
+using conv2d_direct::kLanes;
+using conv2d_direct::PaddedImage;
+
+// Convolves each image of [n, image.channels, h, w] with zeros around it.
+void correlate(const Correlation& correlation, const PaddedImage& image, std::int64_t n, std::int64_t block,
+               const float* x, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left,
+               const std::vector<float>& weights, const float* bias, bool relu, float* result,
+               std::int64_t result_stride) {
+  const bool copy = top > 0 || left > 0 || !correlation.stays_inside();
+  const PaddedImage layout = copy ? image : PaddedImage{image.channels, h, w, h * w};
+  parallel_for(n, block, [&](std::int64_t begin, std::int64_t end) {
+    const Tensor padded = zeros({copy ? layout.size() : 0}), space = empty({correlation.space()});
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float* in = x + i * image.channels * h * w;
+      if (copy) {
+        conv2d_direct::copy_into_padded(layout, in, h, w, top, left, padded.data<float>());
+        in = padded.data<float>();
+      }
+      correlation.run(in, weights.data(), bias, relu, result + i * result_stride, space.data<float>());
+    }
+  });
+}
+
+PaddedImage layout_for(std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left,
+                       std::int64_t oh, std::int64_t ow, std::int64_t kh, std::int64_t kw) {
+  const PaddedImage image = conv2d_direct::padded_image(channels, h, w, top, left);
+  if (top == 0 && left == 0 && Correlation(image, 1, kh, kw, oh, ow).stays_inside()) return {channels, h, w, h * w};
+  return image;
+}
+
+}  // namespace
+
+bool conv2d_direct_supports(const Conv2dGeometry& g) {
+  constexpr std::int64_t kMaxPlane = 1 << 24;
+  return g.groups == 1 && g.stride == Size2d(1) && g.dilation == Size2d(1) && g.padding.h < g.kh &&
+         g.padding.w < g.kw && (g.h + 2 * g.kh) * (g.w + 2 * g.kw) <= kMaxPlane;
+}
+
+bool conv2d_direct_is_best(const Conv2dGeometry& g) {
+  constexpr std::int64_t kCache = 128 * 1024;  // floats: half of a common second-level cache
+  return g.kw >= 3 && g.kh * g.kw * g.in * 4 <= 8 * 1024 && (g.in * g.h * g.w + g.out * g.oh * g.ow) <= kCache;
+}
+
+void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Tensor& out, bool relu) {
+  const PaddedImage image = layout_for(g.in, g.h, g.w, g.padding.h, g.padding.w, g.oh, g.ow, g.kh, g.kw);
+  const Correlation correlation(image, g.out, g.kh, g.kw, g.oh, g.ow);
+  const float* w = weight.data<float>();
+  const std::vector<float> packed =
+      correlation.pack([&](std::int64_t o, std::int64_t c, std::int64_t ky, std::int64_t kx) {
+        return w[((o * g.in + c) * g.kh + ky) * g.kw + kx];
+      });
+  correlate(correlation, image, g.n, conv2d_blocks::images_per_block(g), x.data<float>(), g.h, g.w, g.padding.h,
+            g.padding.w, packed, bias.defined() ? bias.data<float>() : nullptr, relu, out.data<float>(),
+            g.out * g.oh * g.ow);
+}
+
+// The gradient of x is a correlation of the result's gradient, with zeros around it, and the kernel turned by half a
+// turn.
+void conv2d_backward_data_direct(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
+                                 const Tensor& x_grad) {
+  const std::int64_t top = g.kh - 1 - g.padding.h, left = g.kw - 1 - g.padding.w;
+  const PaddedImage image = layout_for(g.out, g.oh, g.ow, top, left, g.h, g.w, g.kh, g.kw);
+  const Correlation correlation(image, g.in, g.kh, g.kw, g.h, g.w);
+  const float* w = weight.data<float>();
+  const std::vector<float> packed =
+      correlation.pack([&](std::int64_t c, std::int64_t o, std::int64_t ky, std::int64_t kx) {
+        return w[((o * g.in + c) * g.kh + g.kh - 1 - ky) * g.kw + g.kw - 1 - kx];
+      });
+  correlate(correlation, image, g.n, conv2d_blocks::images_per_block(g), grad.data<float>(), g.oh, g.ow, top, left,
+            packed, nullptr, false, x_grad.data<float>(), g.in * g.h * g.w);
+}
+
+void conv2d_backward_weight_direct(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,
+                                   const Tensor& weight_grad, const Tensor& bias_grad) {
+  constexpr std::int64_t kCache = 96 * 1024;  // floats of images at a time
+  constexpr std::int64_t kChannels = 16;      // output channels to a task
+  const bool rows_fit = g.ow % kLanes == 0;   // else gradients are copied with the images' pitch and zeros between
+  const bool copy_images = !rows_fit || g.padding.h > 0 || g.padding.w > 0;
+  const PaddedImage image = copy_images ? conv2d_direct::padded_image(g.in, g.h, g.w, g.padding.h, g.padding.w)
+                                        : PaddedImage{g.in, g.h, g.w, g.h * g.w};
+  conv2d_direct::WeightGradient gradient{};
+  gradient.image = image;
+  gradient.image_stride = image.size();
+  gradient.kh = g.kh, gradient.kw = g.kw;
+  if (rows_fit) {
+    gradient.rows = g.oh, gradient.row_vecs = g.ow / kLanes;
+    gradient.grad_pitch = g.ow, gradient.grad_plane = g.oh * g.ow;
+  } else {
+    gradient.rows = 1, gradient.row_vecs = (g.oh * image.pitch - (image.pitch - g.ow) + kLanes - 1) / kLanes;
+    gradient.grad_pitch = image.pitch, gradient.grad_plane = g.oh * image.pitch + kLanes;
+  }
+  gradient.grad_stride = g.out * gradient.grad_plane;
+
+  const std::int64_t per_group = conv2d_blocks::images_per_group(g), groups = conv2d_blocks::group_count(g);
+  const std::int64_t chunks = (g.out + kChannels - 1) / kChannels, size = weight_grad.numel();
+  const std::int64_t at_once = std::clamp<std::int64_t>(kCache / image.size(), 1, per_group);
+  const Tensor partial = zeros({groups, size + g.out});
+  parallel_for(groups * chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const Tensor images = zeros({copy_images ? at_once * image.size() : 0});
+    const Tensor grads = zeros({rows_fit ? 0 : at_once * gradient.grad_stride});
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t group = task / chunks, first = task % chunks * kChannels;
+      const std::int64_t last = std::min(g.out, first + kChannels);
+      float* sums = partial.data<float>() + group * (size + g.out);
+      const std::int64_t stop = std::min(g.n, (group + 1) * per_group);
+      for (std::int64_t i = group * per_group; i < stop; i += at_once) {
+        const std::int64_t count = std::min(at_once, stop - i);
+        const float* in = x.data<float>() + i * g.in * g.h * g.w;
+        const float* d = grad.data<float>() + i * g.out * g.oh * g.ow;
+        if (bias_grad.defined())
+          for (std::int64_t j = 0; j < count; ++j)
+            conv2d_blocks::add_plane_sums(d + (j * g.out + first) * g.oh * g.ow, last - first, g.oh * g.ow,
+                                          sums + size + first);
+        if (copy_images) {
+          for (std::int64_t j = 0; j < count; ++j)
+            conv2d_direct::copy_into_padded(image, in + j * g.in * g.h * g.w, g.h, g.w, g.padding.h, g.padding.w,
+                                            images.data<float>() + j * image.size());
+          in = images.data<float>();
+        }
+        if (!rows_fit) {
+          const PaddedImage layout{last - first, g.oh, image.pitch, gradient.grad_plane};
+          for (std::int64_t j = 0; j < count; ++j)
+            conv2d_direct::copy_into_padded(
+                layout, d + (j * g.out + first) * g.oh * g.ow, g.oh, g.ow, 0, 0,
+                grads.data<float>() + j * gradient.grad_stride + first * gradient.grad_plane);
+          d = grads.data<float>();
+        }
+        gradient.add(d, in, count, first, last, sums);
+      }
+    }
+  });
+  conv2d_blocks::add_groups(partial.data<float>(), groups, size + g.out, size, weight_grad.data<float>(),
+                            bias_grad.defined() ? bias_grad.data<float>() : nullptr);
+}
+
+}  // namespace lockstep

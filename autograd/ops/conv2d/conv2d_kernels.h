@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+
+#include "autograd/size2d.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// The sizes of one convolution; every size is at least 1.
+struct Conv2dGeometry {
+  std::int64_t n, in, h, w;  ///< x: [n, in, h, w]
+  std::int64_t out, kh, kw;  ///< weight: [out, in / groups, kh, kw]
+  std::int64_t oh, ow;       ///< result: [n, out, oh, ow]
+  Size2d stride, padding, dilation;
+  std::int64_t groups;
+
+  std::int64_t group_in() const { return in / groups; }
+  std::int64_t group_out() const { return out / groups; }
+  /// Multiply-adds of one image.
+  std::int64_t macs() const { return out * oh * ow * group_in() * kh * kw; }
+  friend bool operator==(const Conv2dGeometry&, const Conv2dGeometry&) = default;
+};
+
+// All tensors are contiguous, of one dtype and on one device. `bias` and `bias_grad` may be undefined.
+/// out = conv(x, weight) + bias, then max(0, out) if `relu`.
+using Conv2dForward = void (*)(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
+                               const Tensor& bias, const Tensor& out, bool relu);
+/// The gradient of x.
+using Conv2dBackwardData = void (*)(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& weight,
+                                    const Tensor& x_grad);
+/// The gradients of weight and bias.
+using Conv2dBackwardWeight = void (*)(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x,
+                                      const Tensor& weight_grad, const Tensor& bias_grad);
+
+/// One way to compute all three.
+struct Conv2dEngine {
+  Conv2dForward forward;
+  Conv2dBackwardData backward_data;
+  Conv2dBackwardWeight backward_weight;
+};
+
+// Plain loops, any floating-point dtype.
+void conv2d_forward_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
+                                      const Tensor&);
+
+// The CPU's choice among the engines below, by dtype and geometry alone; halves are computed in float32.
+void conv2d_forward_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+
+// Image columns and matrix products: float32 and float64, any geometry.
+void conv2d_forward_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+
+// oneDNN: float32, any geometry.
+void conv2d_forward_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+
+// Direct convolution in the plain layout: float32, geometries that conv2d_direct_supports() accepts.
+bool conv2d_direct_supports(const Conv2dGeometry&);
+bool conv2d_direct_is_best(const Conv2dGeometry&);
+void conv2d_forward_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+
+/// Forces one engine for float32 on the CPU where it can serve (tests, benchmarks); `automatic` chooses.
+enum class Conv2dPath : unsigned char { automatic, im2col, onednn, direct };
+void set_conv2d_path(Conv2dPath path);
+/// False for onednn in a build without it.
+bool conv2d_path_available(Conv2dPath path);
+
+// CUDA.
+void conv2d_forward_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
+void conv2d_backward_data_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
+void conv2d_backward_weight_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+
+}  // namespace lockstep
