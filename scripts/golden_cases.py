@@ -62,12 +62,24 @@ def elementwise():
     g.case("div_number", lambda a: a / 3.0, a=a)
     g.case("number_div", lambda b: 3.0 / b, b=b)
     g.case("mul_self", lambda a: a * a, a=a)
+    g.case("add_alpha", lambda a, b: torch.add(a, b, alpha=-2.5), a=a, b=row)
+    g.case("sub_alpha", lambda a, b: torch.sub(a, b, alpha=0.25), a=a, b=row)
+    g.case("add_in_place", lambda a, b: a.clone().add_(b, alpha=0.5), a=a, b=row)
+    g.case("mul_in_place", lambda a, b: a.clone().mul_(b), a=a, b=b)
+    g.case("maximum", torch.maximum, a=a, b=row)
+    g.case("minimum", torch.minimum, a=a, b=row)
+    g.case("maximum_ties", torch.maximum, a=SPECIAL, b=[-3.0, 0.0, -1.0, 0.0, 1.0, 1.0, 2.0])
+    g.case("minimum_ties", torch.minimum, a=SPECIAL, b=[-3.0, 0.0, -1.0, 0.0, 1.0, 1.0, 2.0])
+    g.case("pow_tensor", torch.pow, a=b, b=Input(3, 5, low=-2, high=3))
+    g.case("number_pow", lambda b: torch.pow(1.75, b), b=Input(3, 5, low=-2, high=3))
     left, right = [1.0, 2.0, 3.0, -0.0, 5.0], [[1.0, 3.0, 2.0, 0.0, 5.0], [0.5, 2.0, 3.5, -1.0, 6.0]]
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
         g.case(name, getattr(torch, name), a=Fixed(left), b=Fixed(right))
+    g.case("lt_number", lambda a: a < 2.0, a=Fixed(right))
     mask = Fixed([[True, False, True], [False, False, True]])
     g.case("where", torch.where, c=mask, a=Input(2, 3), b=Input(2, 3))
     g.case("where_broadcast", torch.where, c=mask, a=Input(4, 1, 3), b=Input(2, 1))
+    g.case("where_number", lambda c, a: torch.where(c, a, -1.5), c=mask, a=Input(2, 3))
 
     g.case("to_float16", lambda x: x.to(torch.float16), x=x)
     g.case("to_bfloat16", lambda x: x.to(torch.bfloat16), x=x)
@@ -94,6 +106,9 @@ def reduce():
         g.case(f"max{name}", lambda x: x.amax(every, keepdim=keep), x=x)
         g.case(f"min{name}", lambda x: x.amin(every, keepdim=keep), x=x)
         g.case(f"logsumexp{name}", lambda x: x.logsumexp(every, keepdim=keep), x=x)
+    ties = [[1.0, 3.0, 3.0, -2.0], [0.0, 0.0, 0.0, 0.0]]
+    g.case("max_ties", lambda x: x.amax((1,)), x=ties)
+    g.case("min_ties", lambda x: x.amin((0, 1)), x=ties)
     for dim in (0, 1, -1):
         g.case(f"argmax_dim{dim % 3}", lambda x: x.argmax(dim), x=Fixed(uniform("argmax", (3, 4, 5))))
     g.case("argmax_keep", lambda x: x.argmax(1, keepdim=True), x=Fixed(uniform("argmax", (3, 4, 5))))

@@ -55,7 +55,7 @@ class Golden:
         self.tensors = {}
 
     def put(self, case, key, values):
-        values = np.ascontiguousarray(values.detach().numpy() if torch.is_tensor(values) else values)
+        values = np.array(values.detach().numpy() if torch.is_tensor(values) else values, order="C")
         name = f"{case}|{key}"
         assert name not in self.tensors, f"{name} is recorded twice"
         assert values.dtype.name in DTYPES, f"{name} is {values.dtype.name}"

@@ -1,3 +1,4 @@
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
@@ -83,6 +84,29 @@ TEST_P(GoldenShape, EqualsPyTorch) {
 INSTANTIATE_TEST_SUITE_P(Ops, GoldenShape, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 TEST(GoldenShapeFile, EveryRecordedCaseIsTested) {
   expect_all_recorded_cases("shape", kCases);
+}
+
+/// How many failures check_golden() reports.
+int failures_of(const GoldenCase& test_case) {
+  ::testing::TestPartResultArray results;
+  ::testing::ScopedFakeTestPartResultReporter reporter(
+      ::testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+  check_golden("shape", test_case);
+  int failures = 0;
+  for (int i = 0; i < results.size(); ++i) failures += results.GetTestPartResult(i).failed();
+  return failures;
+}
+
+TEST(GoldenCheck, FindsAWrongResultShapeOrGradient) {
+  EXPECT_EQ(failures_of({"flatten", [](In in) { return flatten(in["x"]); }}), 0);
+  EXPECT_GT(failures_of({"flatten", [](In in) { return flatten(in["x"].transpose(0, 1)); }}), 0);
+  EXPECT_GT(failures_of({"flatten", [](In in) { return flatten(in["x"], 1); }}), 0);
+  EXPECT_GT(failures_of({"flatten",
+                         [](In in) {
+                           const Tensor x = flatten(in["x"]);  // right values, no gradient for the first one
+                           return cat({x.detach().slice(0, 0, 1), x.slice(0, 1, x.numel())});
+                         }}),
+            0);
 }
 
 }  // namespace

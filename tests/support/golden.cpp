@@ -150,7 +150,8 @@ void expect_golden(const Tensor& actual, const Tensor& recorded, const std::stri
   for (double value : recorded.to_vector<double>())
     if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   SCOPED_TRACE(what);
-  ASSERT_NO_FATAL_FAILURE(expect_close(actual, recorded, rtol, 0.1 * rtol * largest));
+  const double smallest = actual.dtype() == kFloat64 ? 0.0 : 1e-37;  // what float32 can hold
+  ASSERT_NO_FATAL_FAILURE(expect_close(actual, recorded, rtol, std::max(0.1 * rtol * largest, smallest)));
 }
 
 }  // namespace lockstep::testing
