@@ -156,7 +156,7 @@ class Trainer {
     if (!is_rank0()) return;
     nn::TrainingState state;
     state.seed = options_.seed;
-    state.global_step = step_;
+    state.step = step_;
     state.epoch = step_ / loader_.steps_per_epoch();
     state.extra = run_settings();
     nn::save_checkpoint(options_.checkpoint, strategy_->module(), *optimizer_, state);
@@ -178,11 +178,10 @@ class Trainer {
                      "'{}' was trained with {} {}, not {}; pass the same one", options_.resume, name,
                      found == saved.extra.end() ? "unknown" : found->second, value);
     }
-    LOCKSTEP_CHECK(saved.global_step <= total_steps_,
-                   "'{}' is at step {}, past the {} steps of this run; raise --epochs", options_.resume,
-                   saved.global_step, total_steps_);
+    LOCKSTEP_CHECK(saved.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
+                   options_.resume, saved.step, total_steps_);
     nn::load_checkpoint(options_.resume, strategy_->module(), *optimizer_);
-    step_ = saved.global_step;
+    step_ = saved.step;
   }
 
   const TrainOptions& options_;
