@@ -3,6 +3,7 @@
 // Rows of any dtype to and from the type that a CPU kernel computes in. For .cpp files only.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/dtype.h"
 
@@ -38,5 +39,49 @@ inline const char* element_address(const void* base, std::int64_t index, DType d
 inline char* element_address(void* base, std::int64_t index, DType dtype) {
   return static_cast<char*>(base) + index * static_cast<std::int64_t>(element_size(dtype));
 }
+
+/// A strided row source of one tensor, read as C.
+template <typename C>
+struct RowSource {
+  const void* data;
+  DType dtype;
+
+  bool readable(std::int64_t stride) const { return dtype == dtype_of<C> && stride == 1; }
+  /// `count` elements from element `offset`: in place if they lie there as C, else in `buffer` (kRowChunk long).
+  const C* row(std::int64_t offset, std::int64_t stride, std::int64_t count, C* buffer) const {
+    const void* from = element_address(data, offset, dtype);
+    if (readable(stride)) return static_cast<const C*>(from);
+    load_row(dtype, from, stride, count, buffer);
+    return buffer;
+  }
+  /// The same, but a row of stride 0 is read as one element.
+  const C* row_or_one(std::int64_t offset, std::int64_t stride, std::int64_t count, C* buffer) const {
+    if (stride != 0) return row(offset, stride, count, buffer);
+    if (dtype == dtype_of<C>) return static_cast<const C*>(data) + offset;
+    load_row(dtype, element_address(data, offset, dtype), 0, 1, buffer);
+    return buffer;
+  }
+};
+
+/// Where a kernel's rows of C (or bool) go. Write to row(), then call finish().
+template <typename C>
+struct RowTarget {
+  void* data;
+  DType dtype;
+
+  bool writable(std::int64_t stride) const { return dtype == dtype_of<C> && stride == 1; }
+  C* row(std::int64_t offset, std::int64_t stride, C* buffer) const {
+    return writable(stride) ? static_cast<C*>(data) + offset : buffer;
+  }
+  void finish(const C* values, std::int64_t offset, std::int64_t stride, std::int64_t count) const {
+    if (writable(stride)) return;
+    char* to = element_address(data, offset, dtype);
+    if constexpr (std::is_same_v<C, bool>) {
+      for (std::int64_t i = 0; i < count; ++i) reinterpret_cast<bool*>(to)[i * stride] = values[i];
+    } else {
+      store_row(values, count, dtype, to, stride);
+    }
+  }
+};
 
 }  // namespace lockstep::cpu

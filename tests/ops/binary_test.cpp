@@ -398,14 +398,12 @@ TEST_P(InPlaceOps, Gradients) {
   gradcheck(function, {make_leaf({2, 3}, 1, kFloat64, 0.5, 2.0), make_input({3}, 2, kFloat64, 0.5, 2.0)});
 }
 
-TEST_P(InPlaceOps, RefuseLeavesAndViews) {
+TEST_P(InPlaceOps, RefuseLeavesAndRepeatedElements) {
   const Tensor leaf = make_leaf({3}), other = make_leaf({3});
   EXPECT_NE(error_of([&] { GetParam().run(leaf, other); }).find("a leaf that requires gradients"), std::string::npos);
-  const Tensor view = rows(leaf.clone(), 0, 3);
-  if (error_of([&] {
-        GetParam().run(make_input({4}).as_strided({3, 4}, {0, 1}, 0), make_input({4}));
-      }).find("repeats its elements") == std::string::npos)
-    ADD_FAILURE() << "an expanded target was changed";
+  const Tensor repeated = make_input({4}).as_strided({3, 4}, {0, 1}, 0);
+  EXPECT_NE(error_of([&] { GetParam().run(repeated, make_input({4})); }).find("repeats its elements"),
+            std::string::npos);
 }
 
 struct Refusal {

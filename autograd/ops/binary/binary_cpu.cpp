@@ -58,17 +58,15 @@ RowFunction<C, bool> row_function(CompareOp op) {
   return row;
 }
 
-/// Where an operand's elements lie. A scalar is a row of stride 0 in `value`.
+/// An operand's elements. A scalar is a row of stride 0 in `value`.
 template <typename C>
-struct Source {
-  const void* data;
-  DType dtype;
+struct Source : cpu::RowSource<C> {
   C value{};
 
   explicit Source(const Operand& operand) {
     if (operand.tensor) {
-      data = operand.tensor->raw_data();
-      dtype = operand.tensor->dtype();
+      this->data = operand.tensor->raw_data();
+      this->dtype = operand.tensor->dtype();
       return;
     }
     if constexpr (std::is_same_v<C, std::int64_t>) {
@@ -77,39 +75,12 @@ struct Source {
     } else {
       value = static_cast<C>(operand.scalar.to_double());
     }
-    data = &value;
-    dtype = dtype_of<C>;
+    this->data = &value;
+    this->dtype = dtype_of<C>;
   }
   Source(const Source&) = delete;
 
-  bool readable(std::int64_t stride) const { return dtype == dtype_of<C> && (stride == 1 || stride == 0); }
-  /// The row's elements as C: in place, or in `buffer` (kRowChunk long).
-  const C* row(std::int64_t offset, std::int64_t stride, std::int64_t count, C* buffer) const {
-    const void* from = cpu::element_address(data, offset, dtype);
-    if (readable(stride)) return static_cast<const C*>(from);
-    cpu::load_row(dtype, from, stride, stride == 0 ? 1 : count, buffer);
-    return buffer;
-  }
-};
-
-template <typename O>
-struct Target {
-  void* data;
-  DType dtype;
-
-  bool writable(std::int64_t stride) const { return dtype == dtype_of<O> && stride == 1; }
-  O* row(std::int64_t offset, std::int64_t stride, O* buffer) const {
-    return writable(stride) ? static_cast<O*>(data) + offset : buffer;
-  }
-  void finish(const O* values, std::int64_t offset, std::int64_t stride, std::int64_t count) const {
-    if (writable(stride)) return;
-    char* to = cpu::element_address(data, offset, dtype);
-    if constexpr (std::is_same_v<O, bool>) {
-      for (std::int64_t i = 0; i < count; ++i) reinterpret_cast<bool*>(to)[i * stride] = values[i];
-    } else {
-      cpu::store_row(values, count, dtype, to, stride);
-    }
-  }
+  bool direct(std::int64_t stride) const { return this->dtype == dtype_of<C> && (stride == 1 || stride == 0); }
 };
 
 bool dense_as(const Operand& operand, const Tensor& out) {
@@ -121,18 +92,18 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
   const RowFunction<C, O> apply = row_function<C>(op);
   LOCKSTEP_ASSERT(apply, "operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
   const Source<C> from_a(a), from_b(b);
-  const Target<O> target{out.raw_data(), out.dtype()};
+  const cpu::RowTarget<O> target{out.raw_data(), out.dtype()};
   const auto row = [&](std::int64_t at, std::int64_t at_a, std::int64_t at_b, std::int64_t step, std::int64_t step_a,
                        std::int64_t step_b, std::int64_t length) {
     C buffer_a[kRowChunk], buffer_b[kRowChunk];
     O buffer[kRowChunk];
-    const bool direct = target.writable(step) && from_a.readable(step_a) && from_b.readable(step_b);
+    const bool direct = target.writable(step) && from_a.direct(step_a) && from_b.direct(step_b);
     const std::int64_t chunk = direct ? length : kRowChunk;
     for (std::int64_t i = 0; i < length; i += chunk) {
       const std::int64_t count = std::min(chunk, length - i);
       O* to = target.row(at + i * step, step, buffer);
-      apply(alpha, from_a.row(at_a + i * step_a, step_a, count, buffer_a), step_a == 0,
-            from_b.row(at_b + i * step_b, step_b, count, buffer_b), step_b == 0, to, count);
+      apply(alpha, from_a.row_or_one(at_a + i * step_a, step_a, count, buffer_a), step_a == 0,
+            from_b.row_or_one(at_b + i * step_b, step_b, count, buffer_b), step_b == 0, to, count);
       target.finish(to, at + i * step, step, count);
     }
   };
@@ -178,7 +149,7 @@ void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute
 void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out) {
   with_compute_type(cpu::compute_dtype(out.dtype()), [&]<typename C>() {
     const Source<C> from_a(a), from_b(b);
-    const Target<C> target{out.raw_data(), out.dtype()};
+    const cpu::RowTarget<C> target{out.raw_data(), out.dtype()};
     const bool* chosen = condition.data<bool>();
     const auto loop = cpu::plan_loop<4>(
         out.sizes(), {&out, &condition, a.tensor ? a.tensor : &condition, b.tensor ? b.tensor : &condition});
@@ -187,8 +158,8 @@ void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, cons
       const std::int64_t step_a = a.tensor ? stride[2] : 0, step_b = b.tensor ? stride[3] : 0;
       for (std::int64_t i = 0; i < length; i += kRowChunk) {
         const std::int64_t count = std::min(kRowChunk, length - i);
-        const C* row_a = from_a.row(a.tensor ? offset[2] + i * step_a : 0, step_a, count, buffer_a);
-        const C* row_b = from_b.row(b.tensor ? offset[3] + i * step_b : 0, step_b, count, buffer_b);
+        const C* row_a = from_a.row_or_one(a.tensor ? offset[2] + i * step_a : 0, step_a, count, buffer_a);
+        const C* row_b = from_b.row_or_one(b.tensor ? offset[3] + i * step_b : 0, step_b, count, buffer_b);
         const bool* row = chosen + offset[1] + i * stride[1];
         C* to = target.row(offset[0] + i * stride[0], stride[0], buffer);
         const std::int64_t next_a = step_a == 0 ? 0 : 1, next_b = step_b == 0 ? 0 : 1;

@@ -1,0 +1,196 @@
+#include "autograd/ops/unary/unary.h"
+
+#include <limits>
+
+#include "autograd/ops/binary/binary_kernels.h"
+#include "autograd/ops/unary/unary_functors.h"
+#include "autograd/ops/unary/unary_kernels.h"
+#include "autograd/record.h"
+#include "core/check.h"
+#include "core/factories.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu};
+constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary_backward", unary_backward_cpu};
+
+struct Names {
+  const char* op;
+  const char* node;
+};
+/// In the order of UnaryOp.
+constexpr Names kNames[] = {
+    {"neg", "NegBackward"},
+    {"abs", "AbsBackward"},
+    {"relu", "ReluBackward"},
+    {"clamp", "ClampBackward"},
+    {"exp", "ExpBackward"},
+    {"log", "LogBackward"},
+    {"sqrt", "SqrtBackward"},
+    {"rsqrt", "RsqrtBackward"},
+    {"reciprocal", "ReciprocalBackward"},
+    {"square", "SquareBackward"},
+    {"pow", "PowBackward"},
+    {"tanh", "TanhBackward"},
+    {"sigmoid", "SigmoidBackward"},
+    {"leaky_relu", "LeakyReluBackward"},
+    {"gelu", "GeluBackward"},
+    {"gelu", "GeluBackward"},
+    {"silu", "SiluBackward"},
+};
+static_assert(std::size(kNames) == kUnaryOps && static_cast<int>(UnaryOp::silu) + 1 == kUnaryOps);
+
+constexpr const Names& names_of(UnaryOp op) {
+  return kNames[static_cast<std::size_t>(op)];
+}
+
+bool saves_output(UnaryOp op) {
+  bool output = false;
+  unary::visit<float>(op, [&]<typename F>() { output = F::kSaves == unary::Saves::output; });
+  return output;
+}
+
+class UnaryBackward final : public Node {
+ public:
+  const char* name() const override { return names_of(op).node; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& grad = grads[0];
+    Tensor out = empty_like(grad);
+    unary_backward_kernel(grad)(op, params, grad, saved.defined() ? saved.get(name()) : grad, out);
+    return {out};
+  }
+  void release_saved() override { saved.reset(); }
+
+  UnaryOp op = UnaryOp::neg;
+  UnaryParams params;
+  SavedTensor saved;
+};
+
+Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
+  Tensor out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
+  unary_kernel(x)(op, params, x, out);
+  if (auto* node = record<UnaryBackward>(out, {&x})) {
+    node->op = op;
+    node->params = params;
+    if (op != UnaryOp::neg) node->saved = saves_output(op) ? SavedTensor::output(out) : SavedTensor(x);
+  }
+  return out;
+}
+
+Tensor run(UnaryOp op, const Tensor& x, UnaryParams params = {}) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", names_of(op).op);
+  const bool keeps = x.is_floating_point() || (unary::takes_integers(op) && x.dtype() != kBool);
+  return run(op, x, keeps ? x.dtype() : kFloat32, params);
+}
+
+bool is_whole(double value) {
+  return Scalar(value).is_whole();
+}
+
+}  // namespace
+
+Tensor exp(const Tensor& x) {
+  return run(UnaryOp::exp, x);
+}
+Tensor log(const Tensor& x) {
+  return run(UnaryOp::log, x);
+}
+Tensor sqrt(const Tensor& x) {
+  return run(UnaryOp::sqrt, x);
+}
+Tensor rsqrt(const Tensor& x) {
+  return run(UnaryOp::rsqrt, x);
+}
+Tensor reciprocal(const Tensor& x) {
+  return run(UnaryOp::reciprocal, x);
+}
+Tensor square(const Tensor& x) {
+  return pow(x, 2.0);
+}
+Tensor abs(const Tensor& x) {
+  return run(UnaryOp::abs, x);
+}
+Tensor neg(const Tensor& x) {
+  LOCKSTEP_CHECK(!x.defined() || x.dtype() != kBool, "[neg] is not defined for bool tensors; use eq(x, false)");
+  return run(UnaryOp::neg, x);
+}
+Tensor tanh(const Tensor& x) {
+  return run(UnaryOp::tanh, x);
+}
+Tensor sigmoid(const Tensor& x) {
+  return run(UnaryOp::sigmoid, x);
+}
+Tensor relu(const Tensor& x) {
+  return run(UnaryOp::relu, x);
+}
+Tensor leaky_relu(const Tensor& x, double negative_slope) {
+  return run(UnaryOp::leaky_relu, x, {.a = negative_slope});
+}
+Tensor silu(const Tensor& x) {
+  return run(UnaryOp::silu, x);
+}
+Tensor gelu(const Tensor& x, GeluMode mode) {
+  return run(mode == GeluMode::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
+}
+
+Tensor pow(const Tensor& x, double exponent) {
+  LOCKSTEP_CHECK(x.defined(), "[pow] the tensor is undefined");
+  if (!x.is_floating_point() && is_whole(exponent)) {
+    LOCKSTEP_CHECK(exponent >= 0.0,
+                   "[pow] an integer tensor has no integer power of {}; convert the tensor with to(kFloat32)",
+                   exponent);
+    return binary_values(BinaryOp::pow, x, Scalar(static_cast<std::int64_t>(exponent)));
+  }
+  if (exponent == 2.0) return run(UnaryOp::square, x);
+  if (exponent == 0.5) return run(UnaryOp::sqrt, x);
+  if (exponent == -0.5) return run(UnaryOp::rsqrt, x);
+  if (exponent == -1.0) return run(UnaryOp::reciprocal, x);
+  return run(UnaryOp::pow, x, {.a = exponent});
+}
+
+Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
+  LOCKSTEP_CHECK(x.defined(), "[clamp] the tensor is undefined");
+  LOCKSTEP_CHECK(min || max, "[clamp] expected at least one bound");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const UnaryParams params{.a = min.value_or(-kInfinity), .b = max.value_or(kInfinity)};
+  if (x.is_floating_point()) return run(UnaryOp::clamp, x, params);
+  const bool whole = (!min || is_whole(*min)) && (!max || is_whole(*max));
+  return run(UnaryOp::clamp, x, !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype()), params);
+}
+
+Tensor Tensor::operator-() const {
+  return neg(*this);
+}
+Tensor Tensor::exp() const {
+  return lockstep::exp(*this);
+}
+Tensor Tensor::log() const {
+  return lockstep::log(*this);
+}
+Tensor Tensor::sqrt() const {
+  return lockstep::sqrt(*this);
+}
+Tensor Tensor::rsqrt() const {
+  return lockstep::rsqrt(*this);
+}
+Tensor Tensor::pow(double exponent) const {
+  return lockstep::pow(*this, exponent);
+}
+Tensor Tensor::abs() const {
+  return lockstep::abs(*this);
+}
+Tensor Tensor::tanh() const {
+  return lockstep::tanh(*this);
+}
+Tensor Tensor::sigmoid() const {
+  return lockstep::sigmoid(*this);
+}
+Tensor Tensor::relu() const {
+  return lockstep::relu(*this);
+}
+Tensor Tensor::clamp(std::optional<double> min, std::optional<double> max) const {
+  return lockstep::clamp(*this, min, max);
+}
+
+}  // namespace lockstep

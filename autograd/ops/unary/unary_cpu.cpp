@@ -1,0 +1,121 @@
+#include <algorithm>
+
+#include "autograd/ops/unary/unary_functors.h"
+#include "autograd/ops/unary/unary_kernels.h"
+#include "core/check.h"
+#include "core/cpu/row_io.h"
+#include "core/elementwise.h"
+
+namespace lockstep {
+namespace {
+
+using cpu::kRowChunk;
+
+template <typename C>
+using Row = void (*)(UnaryParams params, const C* x, C* out, std::int64_t count);
+template <typename C>
+using BackwardRow = void (*)(UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count);
+
+template <typename C>
+Row<C> row_function(UnaryOp op) {
+  Row<C> row = nullptr;
+  unary::visit<C>(op, [&]<typename F>() {
+    row = [](UnaryParams params, const C* x, C* out, std::int64_t count) {
+      const F f(params);
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < count; ++i) out[i] = f.value(x[i]);
+    };
+  });
+  LOCKSTEP_ASSERT(row, "unary operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
+  return row;
+}
+
+template <typename C>
+BackwardRow<C> backward_row_function(UnaryOp op) {
+  BackwardRow<C> row = nullptr;
+  unary::visit<C>(op, [&]<typename F>() {
+    row = [](UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count) {
+      const F f(params);
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < count; ++i) out[i] = f.gradient(grad[i], saved[i]);
+    };
+  });
+  return row;
+}
+
+template <typename C>
+void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
+  const Row<C> apply = row_function<C>(op);
+  const cpu::RowSource<C> source{x.raw_data(), x.dtype()};
+  const cpu::RowTarget<C> target{out.raw_data(), out.dtype()};
+  const auto row = [&](std::int64_t at, std::int64_t at_x, std::int64_t step, std::int64_t step_x,
+                       std::int64_t length) {
+    C buffer_x[kRowChunk], buffer[kRowChunk];
+    const std::int64_t chunk = source.readable(step_x) && target.writable(step) ? length : kRowChunk;
+    for (std::int64_t i = 0; i < length; i += chunk) {
+      const std::int64_t count = std::min(chunk, length - i);
+      C* to = target.row(at + i * step, step, buffer);
+      apply(params, source.row(at_x + i * step_x, step_x, count, buffer_x), to, count);
+      target.finish(to, at + i * step, step, count);
+    }
+  };
+  if (x.is_contiguous() && out.is_contiguous()) {
+    parallel_for(out.numel(), cpu::kElementBlock,
+                 [&](std::int64_t begin, std::int64_t end) { row(begin, begin, 1, 1, end - begin); });
+    return;
+  }
+  cpu::for_each_row(cpu::plan_loop<2>(out.sizes(), {&out, &x}),
+                    [&](const auto& offset, const auto& stride, std::int64_t length) {
+                      row(offset[0], offset[1], stride[0], stride[1], length);
+                    });
+}
+
+template <typename C>
+void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
+  const BackwardRow<C> apply = backward_row_function<C>(op);
+  const cpu::RowSource<C> from_grad{grad.raw_data(), grad.dtype()};
+  const cpu::RowSource<C> from_saved{saved.raw_data(), saved.dtype()};
+  const cpu::RowTarget<C> target{out.raw_data(), out.dtype()};
+  const auto row = [&](std::int64_t at, std::int64_t at_grad, std::int64_t at_saved, std::int64_t step,
+                       std::int64_t step_grad, std::int64_t step_saved, std::int64_t length) {
+    C buffer_grad[kRowChunk], buffer_saved[kRowChunk], buffer[kRowChunk];
+    const bool direct = from_grad.readable(step_grad) && from_saved.readable(step_saved) && target.writable(step);
+    const std::int64_t chunk = direct ? length : kRowChunk;
+    for (std::int64_t i = 0; i < length; i += chunk) {
+      const std::int64_t count = std::min(chunk, length - i);
+      C* to = target.row(at + i * step, step, buffer);
+      apply(params, from_grad.row(at_grad + i * step_grad, step_grad, count, buffer_grad),
+            from_saved.row(at_saved + i * step_saved, step_saved, count, buffer_saved), to, count);
+      target.finish(to, at + i * step, step, count);
+    }
+  };
+  if (grad.is_contiguous() && saved.is_contiguous() && out.is_contiguous()) {
+    parallel_for(out.numel(), cpu::kElementBlock,
+                 [&](std::int64_t begin, std::int64_t end) { row(begin, begin, begin, 1, 1, 1, end - begin); });
+    return;
+  }
+  cpu::for_each_row(cpu::plan_loop<3>(out.sizes(), {&out, &grad, &saved}),
+                    [&](const auto& offset, const auto& stride, std::int64_t length) {
+                      row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
+                    });
+}
+
+}  // namespace
+
+void unary_cpu(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
+  switch (cpu::compute_dtype(out.dtype())) {
+    case kFloat32:
+      return run<float>(op, params, x, out);
+    case kFloat64:
+      return run<double>(op, params, x, out);
+    default:
+      return run<std::int64_t>(op, params, x, out);
+  }
+}
+
+void unary_backward_cpu(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
+  if (out.dtype() == kFloat64) return run_backward<double>(op, params, grad, saved, out);
+  run_backward<float>(op, params, grad, saved, out);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,245 @@
+#pragma once
+
+// The functions of the unary family and their derivatives, shared by every device. For kernels (.cpp and .cu) only.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "autograd/ops/unary/unary_kernels.h"
+#include "core/vector_math.h"
+
+namespace lockstep::unary {
+
+// Each functor is made from UnaryParams for values of type T, and has value(x) and gradient(grad, saved), where kSaves
+// tells whether `saved` is the input or the output.
+enum class Saves { input, output };
+
+struct FunctorOfInput {
+  static constexpr Saves kSaves = Saves::input;
+  explicit FunctorOfInput(UnaryParams) {}
+};
+struct FunctorOfOutput {
+  static constexpr Saves kSaves = Saves::output;
+  explicit FunctorOfOutput(UnaryParams) {}
+};
+
+template <typename T>
+struct Neg : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(std::uint64_t{0} - static_cast<std::uint64_t>(x));
+    } else {
+      return -x;
+    }
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T) const { return value(grad); }
+};
+
+template <typename T>
+struct Abs : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    if constexpr (std::is_integral_v<T>) {
+      return x < 0 ? static_cast<T>(std::uint64_t{0} - static_cast<std::uint64_t>(x)) : x;
+    } else {
+      return std::fabs(x);
+    }
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x > T(0) ? grad : (x < T(0) ? -grad : T(0)); }
+};
+
+template <typename T>
+struct Relu : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x < T(0) ? T(0) : x; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return y <= T(0) ? T(0) : grad; }
+};
+
+template <typename T>
+struct Clamp {
+  static constexpr Saves kSaves = Saves::input;
+  T low, high;
+  explicit Clamp(UnaryParams params) : low(bound(params.a)), high(bound(params.b)) {}
+  static T bound(double value) {
+    if constexpr (std::is_integral_v<T>) {
+      if (value <= -0x1p63) return std::numeric_limits<T>::lowest();
+      if (value >= 0x1p63) return std::numeric_limits<T>::max();
+    }
+    return static_cast<T>(value);
+  }
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    const T raised = x < low ? low : x;
+    return raised > high ? high : raised;
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x >= low) & (x <= high) ? grad : T(0); }
+};
+
+template <typename T>
+struct Exp : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::exp(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * y; }
+};
+
+template <typename T>
+struct Log : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::log(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad / x; }
+};
+
+template <typename T>
+struct Sqrt : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return std::sqrt(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad / (y + y); }
+};
+
+template <typename T>
+struct Rsqrt : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return T(1) / std::sqrt(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return T(-0.5) * grad * y * y * y; }
+};
+
+template <typename T>
+struct Reciprocal : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return T(1) / x; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return -grad * y * y; }
+};
+
+template <typename T>
+struct Square : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * x; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * (x + x); }
+};
+
+template <typename T>
+struct Pow {
+  static constexpr Saves kSaves = Saves::input;
+  T exponent;
+  explicit Pow(UnaryParams params) : exponent(static_cast<T>(params.a)) {}
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return std::pow(x, exponent); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    return exponent == T(0) ? T(0) : grad * (exponent * std::pow(x, exponent - T(1)));
+  }
+};
+
+template <typename T>
+struct Tanh : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::tanh(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * (T(1) - y * y); }
+};
+
+template <typename T>
+struct Sigmoid : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::sigmoid(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * (y * (T(1) - y)); }
+};
+
+template <typename T>
+struct LeakyRelu {
+  static constexpr Saves kSaves = Saves::input;
+  T slope;
+  explicit LeakyRelu(UnaryParams params) : slope(static_cast<T>(params.a)) {}
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x > T(0) ? x : slope * x; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x > T(0) ? grad : slope * grad; }
+};
+
+template <typename T>
+struct Gelu : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE static T cumulative(T x) { return T(0.5) + T(0.5) * math::erf(x * T(0.7071067811865476)); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * cumulative(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    const T density = T(0.3989422804014327) * math::exp(T(-0.5) * x * x);
+    return grad * (cumulative(x) + x * density);
+  }
+};
+
+template <typename T>
+struct GeluTanh : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    return T(0.5) * x * (T(1) + math::tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)));
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    const T t = math::tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x));
+    const T inner = T(0.7978845608028654) * (T(1) + T(3 * 0.044715) * x * x);
+    return grad * (T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * inner);
+  }
+};
+
+template <typename T>
+struct Silu : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * math::sigmoid(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    const T s = math::sigmoid(x);
+    return grad * (s * (T(1) + x * (T(1) - s)));
+  }
+};
+
+/// True for the operations that keep integers.
+constexpr bool takes_integers(UnaryOp op) {
+  return op <= UnaryOp::clamp;
+}
+
+/// Calls f.operator()<Functor>() with the functor of `op` for values of type T (float, double; std::int64_t only if
+/// takes_integers(op)).
+template <typename T, typename F>
+void visit(UnaryOp op, F&& f) {
+  switch (op) {
+    case UnaryOp::neg:
+      return f.template operator()<Neg<T>>();
+    case UnaryOp::abs:
+      return f.template operator()<Abs<T>>();
+    case UnaryOp::relu:
+      return f.template operator()<Relu<T>>();
+    case UnaryOp::clamp:
+      return f.template operator()<Clamp<T>>();
+    default:
+      break;
+  }
+  if constexpr (!std::is_integral_v<T>) {
+    switch (op) {
+      case UnaryOp::exp:
+        return f.template operator()<Exp<T>>();
+      case UnaryOp::log:
+        return f.template operator()<Log<T>>();
+      case UnaryOp::sqrt:
+        return f.template operator()<Sqrt<T>>();
+      case UnaryOp::rsqrt:
+        return f.template operator()<Rsqrt<T>>();
+      case UnaryOp::reciprocal:
+        return f.template operator()<Reciprocal<T>>();
+      case UnaryOp::square:
+        return f.template operator()<Square<T>>();
+      case UnaryOp::pow:
+        return f.template operator()<Pow<T>>();
+      case UnaryOp::tanh:
+        return f.template operator()<Tanh<T>>();
+      case UnaryOp::sigmoid:
+        return f.template operator()<Sigmoid<T>>();
+      case UnaryOp::leaky_relu:
+        return f.template operator()<LeakyRelu<T>>();
+      case UnaryOp::gelu:
+        return f.template operator()<Gelu<T>>();
+      case UnaryOp::gelu_tanh:
+        return f.template operator()<GeluTanh<T>>();
+      case UnaryOp::silu:
+        return f.template operator()<Silu<T>>();
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace lockstep::unary

@@ -1,0 +1,232 @@
+#include "autograd/ops/unary/unary.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "core/copy.h"
+#include "core/error.h"
+#include "core/factories.h"
+#include "core/thread_pool.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::error_of;
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+double gelu_tanh_reference(double x) {
+  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+struct Op {
+  const char* name;
+  Tensor (*run)(const Tensor&);
+  double (*reference)(double);
+  double low = -3.0, high = 3.0;  // where its values and gradients are checked
+  bool keeps_integers = false;
+};
+
+const std::vector<Op> kOps = {
+    {"neg", [](const Tensor& x) { return -x; }, [](double x) { return -x; }, -3.0, 3.0, true},
+    {"abs", [](const Tensor& x) { return x.abs(); }, [](double x) { return std::fabs(x); }, -3.0, 3.0, true},
+    {"relu", [](const Tensor& x) { return x.relu(); }, [](double x) { return x > 0 ? x : 0.0; }, -3.0, 3.0, true},
+    {"clamp", [](const Tensor& x) { return x.clamp(-1.0, 2.0); },
+     [](double x) { return x < -1.0 ? -1.0 : (x > 2.0 ? 2.0 : x); }, -3.0, 3.0, true},
+    {"clamp_min", [](const Tensor& x) { return clamp(x, 1.0); }, [](double x) { return x < 1.0 ? 1.0 : x; }, -3.0, 3.0,
+     true},
+    {"clamp_max", [](const Tensor& x) { return clamp(x, {}, 1.0); }, [](double x) { return x > 1.0 ? 1.0 : x; }, -3.0,
+     3.0, true},
+    {"exp", [](const Tensor& x) { return x.exp(); }, [](double x) { return std::exp(x); }},
+    {"log", [](const Tensor& x) { return x.log(); }, [](double x) { return std::log(x); }, 0.1, 5.0},
+    {"sqrt", [](const Tensor& x) { return x.sqrt(); }, [](double x) { return std::sqrt(x); }, 0.1, 5.0},
+    {"rsqrt", [](const Tensor& x) { return x.rsqrt(); }, [](double x) { return 1.0 / std::sqrt(x); }, 0.1, 5.0},
+    {"reciprocal", reciprocal, [](double x) { return 1.0 / x; }, 0.1, 5.0},
+    {"square", square, [](double x) { return x * x; }, -3.0, 3.0, true},
+    {"pow_0", [](const Tensor& x) { return x.pow(0.0); }, [](double) { return 1.0; }, -3.0, 3.0, true},
+    {"pow_3", [](const Tensor& x) { return x.pow(3.0); }, [](double x) { return x * x * x; }, -3.0, 3.0, true},
+    {"pow_half", [](const Tensor& x) { return x.pow(0.5); }, [](double x) { return std::sqrt(x); }, 0.1, 5.0},
+    {"pow_minus_half", [](const Tensor& x) { return x.pow(-0.5); }, [](double x) { return 1.0 / std::sqrt(x); }, 0.1,
+     5.0},
+    {"pow_1_7", [](const Tensor& x) { return x.pow(1.7); }, [](double x) { return std::pow(x, 1.7); }, 0.1, 5.0},
+    {"tanh", [](const Tensor& x) { return x.tanh(); }, [](double x) { return std::tanh(x); }},
+    {"sigmoid", [](const Tensor& x) { return x.sigmoid(); }, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
+    {"leaky_relu", [](const Tensor& x) { return leaky_relu(x); }, [](double x) { return x > 0 ? x : 0.01 * x; }},
+    {"leaky_relu_2", [](const Tensor& x) { return leaky_relu(x, 0.2); }, [](double x) { return x > 0 ? x : 0.2 * x; }},
+    {"gelu", [](const Tensor& x) { return gelu(x); },
+     [](double x) { return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0))); }},
+    {"gelu_tanh", [](const Tensor& x) { return gelu(x, GeluMode::tanh); }, gelu_tanh_reference},
+    {"silu", silu, [](double x) { return x / (1.0 + std::exp(-x)); }},
+};
+
+Tensor reference(const Op& op, const Tensor& x) {
+  Tensor out = cast_values(x, kFloat64).clone();
+  for (std::int64_t i = 0; i < x.numel(); ++i) out.data<double>()[i] = op.reference(out.data<double>()[i]);
+  return out;
+}
+
+class Unary : public ::testing::TestWithParam<Op> {};
+INSTANTIATE_TEST_SUITE_P(Ops, Unary, ::testing::ValuesIn(kOps),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Unary, MatchesDoublePrecision) {
+  const Op& op = GetParam();
+  struct Tolerance {
+    DType dtype;
+    double rtol;
+  };
+  for (const Shape& sizes : {Shape{}, Shape{7}, Shape{3, 700}, Shape{2, 3, 4}, Shape{0, 3}})
+    for (const auto& [dtype, rtol] : {Tolerance{kFloat32, 5e-7}, Tolerance{kFloat64, 1e-14}, Tolerance{kFloat16, 1e-3},
+                                      Tolerance{kBFloat16, 8e-3}}) {
+      const Tensor x = make_input(sizes, 4, dtype, op.low, op.high);
+      for (const Tensor& input : {x, make_strided(x)}) {
+        EXPECT_EQ(op.run(input).dtype(), dtype);
+        expect_close(op.run(input), reference(op, x), rtol, rtol * 0.1);
+      }
+    }
+}
+
+TEST_P(Unary, Integers) {
+  const Op& op = GetParam();
+  for (DType dtype : {kInt64, kInt32}) {
+    const Tensor x = make_input({3, 200}, 4, dtype, op.low < 0 ? -9.0 : 1.0, 9.0);
+    EXPECT_EQ(op.run(x).dtype(), op.keeps_integers ? dtype : kFloat32);
+    expect_close(op.run(x), reference(op, x), 5e-7, 1e-7);
+  }
+}
+
+TEST_P(Unary, Gradients) {
+  const Op& op = GetParam();
+  gradcheck([&](const std::vector<Tensor>& in) { return op.run(in[0]); },
+            {make_leaf({3, 4}, 4, kFloat64, op.low, op.high)});
+  // The incoming gradient may be expanded, the input strided, the dtype narrow.
+  const Tensor x = make_leaf({3, 700}, 4, kFloat64, op.low, op.high);
+  op.run(x).sum().backward();
+  for (DType dtype : {kFloat32, kFloat16}) {
+    const Tensor y = make_strided(make_input({3, 700}, 4, dtype, op.low, op.high));
+    y.set_requires_grad(true);
+    op.run(y).sum().backward();
+    EXPECT_EQ(y.grad().dtype(), dtype);
+    const double rtol = dtype == kFloat32 ? 2e-6 : 4e-3;
+    expect_close(y.grad(), x.grad(), rtol, rtol * 2);
+  }
+}
+
+TEST_P(Unary, BitsDoNotDependOnThreads) {
+  const Op& op = GetParam();
+  const Tensor x = make_input({300, 333}, 4, kFloat32, op.low, op.high);
+  set_num_threads(1);
+  const auto one = op.run(x).to_vector<float>();
+  set_num_threads(2);
+  EXPECT_EQ(one, op.run(x).to_vector<float>());
+}
+
+TEST_P(Unary, NamesItselfWhenTheTensorIsUndefined) {
+  EXPECT_NE(error_of([&] { GetParam().run({}); }).find("undefined"), std::string::npos);
+}
+
+// --- accuracy over the whole range of float32 ---------------------------------------------------------------------
+
+struct Accuracy {
+  const char* name;
+  Tensor (*run)(const Tensor&);
+  double (*reference)(double);
+  double ulps;
+};
+
+class Float32 : public ::testing::TestWithParam<Accuracy> {};
+INSTANTIATE_TEST_SUITE_P(Unary, Float32,
+                         ::testing::Values(Accuracy{"exp", exp, [](double x) { return std::exp(x); }, 1.1},
+                                           Accuracy{"log", log, [](double x) { return std::log(x); }, 0.8},
+                                           Accuracy{"tanh", tanh, [](double x) { return std::tanh(x); }, 1.4},
+                                           Accuracy{"sigmoid", sigmoid,
+                                                    [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, 2.4},
+                                           Accuracy{"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.5},
+                                           Accuracy{"rsqrt", rsqrt, [](double x) { return 1.0 / std::sqrt(x); }, 1.5}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Float32, IsWithinAFewUlpEverywhere) {
+  const Accuracy& function = GetParam();
+  constexpr std::int64_t kCount = 1 << 20;
+  Tensor x = empty({kCount});
+  for (std::int64_t i = 0; i < kCount; ++i)  // every 4099th bit pattern: subnormals, infinities and NaNs too
+    x.data<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 4099));
+  const Tensor y = function.run(x);
+  double worst = 0.0;
+  float worst_at = 0.0f;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const float at = x.data<float>()[i], actual = y.data<float>()[i];
+    const double exact = function.reference(static_cast<double>(at));
+    const auto rounded = static_cast<float>(exact);
+    if (std::isnan(exact)) {
+      ASSERT_TRUE(std::isnan(actual)) << "at " << at;
+    } else if (std::isinf(rounded)) {
+      ASSERT_EQ(actual, rounded) << "at " << at;
+    } else {
+      const float size = std::fabs(rounded);
+      const double ulp = static_cast<double>(std::nextafter(size, HUGE_VALF)) - static_cast<double>(size);
+      const double error = std::fabs(static_cast<double>(actual) - exact) / ulp;
+      if (error > worst) {
+        worst = error;
+        worst_at = at;
+      }
+    }
+  }
+  EXPECT_LE(worst, function.ulps) << "at " << worst_at;
+}
+
+TEST(UnarySpecialValues, AreThoseOfC) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor x = tensor<float>({inf, -inf, nan, 0.0f, -0.0f});
+  expect_close(exp(x), tensor<float>({inf, 0.0f, nan, 1.0f, 1.0f}), 0.0, 0.0);
+  expect_close(log(x), tensor<float>({inf, nan, nan, -inf, -inf}), 0.0, 0.0);
+  expect_close(tanh(x), tensor<float>({1.0f, -1.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(sigmoid(x), tensor<float>({1.0f, 0.0f, nan, 0.5f, 0.5f}), 0.0, 0.0);
+  expect_close(relu(x), tensor<float>({inf, 0.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(clamp(x, -1.0, 1.0), tensor<float>({1.0f, -1.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+}
+
+TEST(UnaryDtypes, IntegersUnderFractionalParameters) {
+  const Tensor x = tensor<std::int64_t>({1, 4, 9});
+  EXPECT_EQ(clamp(x, 1.5).to_vector<double>(), (std::vector<double>{1.5, 4, 9}));
+  EXPECT_EQ(pow(x, 0.5).to_vector<double>(), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(pow(x, 2.0).dtype(), kInt64);
+  EXPECT_EQ(exp(tensor<bool>({true})).dtype(), kFloat32);
+}
+
+struct Refusal {
+  const char* what;
+  void (*run)();
+};
+
+class UnaryRefused : public ::testing::TestWithParam<Refusal> {};
+INSTANTIATE_TEST_SUITE_P(
+    Unary, UnaryRefused,
+    ::testing::Values(Refusal{"[clamp] expected at least one bound", [] { clamp(make_input({3}), {}); }},
+                      Refusal{"[neg] is not defined for bool tensors", [] { neg(tensor<bool>({true})); }},
+                      Refusal{"[pow] an integer tensor has no integer power of -2",
+                              [] { pow(tensor<std::int64_t>({3}), -2.0); }},
+                      Refusal{"[LogBackward] a tensor of shape [3] that backward needs was changed in place", [] {
+                                const Tensor x = make_leaf({3}, 1, kFloat64, 1.0, 2.0);
+                                const Tensor y = x.clone();
+                                const Tensor out = y.log();
+                                y.zero_();
+                                out.sum().backward();
+                              }}));
+
+TEST_P(UnaryRefused, SaysWhy) {
+  const std::string message = error_of(GetParam().run);
+  EXPECT_NE(message.find(GetParam().what), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace lockstep
