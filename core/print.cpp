@@ -1,4 +1,5 @@
 #include <ostream>
+#include <type_traits>
 
 #include "core/check.h"
 #include "core/copy.h"
@@ -9,9 +10,14 @@ namespace {
 
 constexpr std::int64_t kShown = 8;
 
-void print_values(std::ostream& out, const double* values, const Shape& sizes, const Shape& strides, int dim) {
+template <typename T>
+void print_values(std::ostream& out, const T* values, const Shape& sizes, const Shape& strides, int dim) {
   if (dim == sizes.dim()) {
-    out << fmt::format("{:.6g}", *values);
+    if constexpr (std::is_floating_point_v<T>) {
+      out << fmt::format("{:.6g}", *values);
+    } else {
+      out << *values;
+    }
     return;
   }
   out << '[';
@@ -32,9 +38,14 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << "Tensor(undefined)";
   out << fmt::format("Tensor({}, {}, {}) ", to_string(tensor.sizes()), name(tensor.dtype()),
                      to_string(tensor.device()));
-  const Tensor host = as_contiguous(cast_values(move_values(tensor.detach(), Device(kCPU)), kFloat64));
-  if (host.numel() == 0) return out << "[]";
-  print_values(out, host.data<double>(), host.sizes(), host.strides(), 0);
+  if (tensor.numel() == 0) return out << "[]";
+  const DType wide = tensor.is_floating_point() ? kFloat64 : kInt64;
+  const Tensor host = as_contiguous(cast_values(move_values(tensor.detach(), Device(kCPU)), wide));
+  if (wide == kFloat64) {
+    print_values(out, host.data<double>(), host.sizes(), host.strides(), 0);
+  } else {
+    print_values(out, host.data<std::int64_t>(), host.sizes(), host.strides(), 0);
+  }
   return out;
 }
 

@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 
+#include <algorithm>
 #include <new>
 #include <type_traits>
 
@@ -62,14 +63,17 @@ Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, std::int64_t
   LOCKSTEP_CHECK(sizes.dim() == strides.dim(), "[as_strided] {} sizes but {} strides", sizes.dim(), strides.dim());
   std::int64_t numel = 1;
   std::int64_t last = offset;
+  bool overflow = false;
   for (int d = 0; d < sizes.dim(); ++d) {
     LOCKSTEP_CHECK(sizes[d] >= 0 && strides[d] >= 0, "[as_strided] negative sizes {} or strides {}", to_string(sizes),
                    to_string(strides));
-    numel *= sizes[d];
-    last += (sizes[d] - 1) * strides[d];
+    std::int64_t reach = 0;
+    overflow = overflow || __builtin_mul_overflow(numel, sizes[d], &numel) ||
+               __builtin_mul_overflow(std::max<std::int64_t>(sizes[d] - 1, 0), strides[d], &reach) ||
+               __builtin_add_overflow(last, reach, &last);
   }
   const auto limit = static_cast<std::int64_t>(impl_->storage->bytes() / element_size(dtype()));
-  LOCKSTEP_CHECK(offset >= 0 && (numel == 0 || last < limit),
+  LOCKSTEP_CHECK(offset >= 0 && !overflow && (numel == 0 || last < limit),
                  "[as_strided] sizes {} with strides {} from {} reach outside a storage of {} elements",
                  to_string(sizes), to_string(strides), offset, limit);
   auto impl = make_intrusive<TensorImpl>();

@@ -1,0 +1,116 @@
+#include "core/allocator.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::error_of;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kReuses = false;  // sanitizer builds give memory back at once
+#else
+constexpr bool kReuses = true;
+#endif
+
+Allocator& cpu() {
+  return allocator(kCPU);
+}
+
+TEST(Allocator, BlocksAreAlignedAndWritableToTheLastByte) {
+  for (const std::size_t bytes : {1u, 255u, 256u, 257u, 320u, 321u, 1000u, 4096u, 100000u, 1u << 20, (1u << 20) + 1}) {
+    void* data = cpu().allocate(bytes, {});
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
+    std::memset(data, 0xab, bytes);
+    cpu().deallocate(data, bytes, {});
+  }
+  EXPECT_EQ(cpu().allocate(0, {}), nullptr);
+  cpu().deallocate(nullptr, 0, {});
+}
+
+TEST(Allocator, AFreedBlockIsHandedOutAgain) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds do not reuse memory";
+  const std::size_t bytes = 300000;
+  void* first = cpu().allocate(bytes, {});
+  cpu().deallocate(first, bytes, {});
+  const std::uint64_t before = cpu().stats({}).system_allocations;
+  void* second = cpu().allocate(bytes - 100, {});  // the same size class
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(cpu().stats({}).system_allocations, before);
+  cpu().deallocate(second, bytes - 100, {});
+}
+
+TEST(Allocator, StatisticsFollowUseAndPeak) {
+  cpu().empty_cache();
+  EXPECT_EQ(cpu().stats({}).cached, 0u);
+  cpu().reset_peak({});
+  const AllocatorStats before = cpu().stats({});
+  EXPECT_EQ(before.peak, before.in_use);
+  {
+    const Tensor a = empty({1 << 18});  // 1 MiB
+    const AllocatorStats during = cpu().stats({});
+    EXPECT_GE(during.in_use, before.in_use + (1u << 20));
+    EXPECT_LE(during.in_use, before.in_use + (1u << 20) * 5 / 4);
+    EXPECT_EQ(during.peak, during.in_use);
+    EXPECT_EQ(during.system_allocations, before.system_allocations + 1);
+  }
+  const AllocatorStats after = cpu().stats({});
+  EXPECT_EQ(after.in_use, before.in_use);
+  EXPECT_GE(after.peak, before.in_use + (1u << 20));
+  EXPECT_EQ(after.cached > 0, kReuses);
+  cpu().empty_cache();
+  EXPECT_EQ(cpu().stats({}).cached, 0u);
+}
+
+TEST(Allocator, AtMostAQuarterOfABlockIsWasted) {
+  for (std::size_t bytes = 257; bytes < 5000000; bytes += bytes / 3 + 1) {
+    const std::size_t before = cpu().stats({}).in_use;
+    void* data = cpu().allocate(bytes, {});
+    const std::size_t taken = cpu().stats({}).in_use - before;
+    EXPECT_GE(taken, bytes);
+    EXPECT_LE(taken, bytes * 5 / 4 + 64);
+    cpu().deallocate(data, bytes, {});
+  }
+}
+
+TEST(Allocator, IsSafeToUseFromSeveralThreads) {
+  const std::size_t before = cpu().stats({}).in_use;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([t] {
+      for (int i = 0; i < 500; ++i) {
+        const Tensor x = full({1 + (i * 37 + t) % 3000}, t);
+        ASSERT_EQ(x.data<float>()[x.numel() - 1], static_cast<float>(t));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(cpu().stats({}).in_use, before);
+}
+
+TEST(Allocator, AnAbsurdRequestIsAnErrorAndLeavesTheStatisticsAlone) {
+  const std::size_t before = cpu().stats({}).in_use;
+  EXPECT_NE(error_of([] { cpu().allocate(std::size_t{1} << 60, {}); }).find("1152921504606846976 bytes"),
+            std::string::npos);
+  EXPECT_EQ(cpu().stats({}).in_use, before);
+  EXPECT_NE(error_of([] {
+              empty({std::int64_t{1} << 40, std::int64_t{1} << 40});
+            }).find("too many elements"),
+            std::string::npos);
+}
+
+TEST(Allocator, ADeviceTypeWithoutAllocatorIsNamed) {
+#if !defined(LOCKSTEP_TEST_HAS_CUDA)
+  EXPECT_EQ(error_of([] { empty({1}, {.device = kCUDA}); }),
+            "there is no memory allocator for cuda devices in this build");
+#endif
+}
+
+}  // namespace
+}  // namespace lockstep
