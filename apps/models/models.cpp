@@ -8,17 +8,16 @@ namespace lockstep::models {
 Tensor LeNet::forward(Tensor x) {
   x = relu(max_pool2d(conv1(x), 2));
   x = relu(max_pool2d(conv2(x), 2));
-  return fc2(relu(fc1(x.flatten(1))));
+  return fc2(fc1(x.flatten(1)));
 }
 
 Tensor Cnn::forward(Tensor x) {
-  x = relu(conv2(relu(conv1(x))));
-  x = dropout1(max_pool2d(x, 2));
-  return fc2(dropout2(relu(fc1(x.flatten(1)))));
+  x = dropout1(max_pool2d(conv2(conv1(x)), 2));
+  return fc2(dropout2(fc1(x.flatten(1))));
 }
 
 Tensor Mlp::forward(Tensor x) {
-  return fc3(relu(fc2(relu(fc1(x.flatten(1))))));
+  return fc3(relu(fc2(fc1(x.flatten(1)))));
 }
 
 const std::vector<std::string>& model_names() {

@@ -16,7 +16,7 @@ struct LeNet : nn::Module {
   using nn::Module::Module;
   nn::Conv2d conv1{this, "conv1", 1, 10, 5};
   nn::Conv2d conv2{this, "conv2", 10, 20, 5};
-  nn::Linear fc1{this, "fc1", 320, 50};
+  nn::Linear fc1{this, "fc1", 320, 50, {.relu = true}};
   nn::Linear fc2{this, "fc2", 50, 10};
   Tensor forward(Tensor x) override;
 };
@@ -24,10 +24,10 @@ struct LeNet : nn::Module {
 /// The network of PyTorch's MNIST example, with dropout: 1,199,882 parameters.
 struct Cnn : nn::Module {
   using nn::Module::Module;
-  nn::Conv2d conv1{this, "conv1", 1, 32, 3};
-  nn::Conv2d conv2{this, "conv2", 32, 64, 3};
+  nn::Conv2d conv1{this, "conv1", 1, 32, 3, {.relu = true}};
+  nn::Conv2d conv2{this, "conv2", 32, 64, 3, {.relu = true}};
   nn::Dropout dropout1{this, "dropout1", 0.25};
-  nn::Linear fc1{this, "fc1", 9216, 128};
+  nn::Linear fc1{this, "fc1", 9216, 128, {.relu = true}};
   nn::Dropout dropout2{this, "dropout2", 0.5};
   nn::Linear fc2{this, "fc2", 128, 10};
   Tensor forward(Tensor x) override;
@@ -36,8 +36,8 @@ struct Cnn : nn::Module {
 /// 784-512-512-10 with relu: 669,706 parameters.
 struct Mlp : nn::Module {
   using nn::Module::Module;
-  nn::Linear fc1{this, "fc1", 784, 512};
-  nn::Linear fc2{this, "fc2", 512, 512};
+  nn::Linear fc1{this, "fc1", 784, 512, {.relu = true}};
+  nn::Linear fc2{this, "fc2", 512, 512, {.relu = true}};
   nn::Linear fc3{this, "fc3", 512, 10};
   Tensor forward(Tensor x) override;
 };
