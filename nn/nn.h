@@ -2,6 +2,7 @@
 
 // Everything in lockstep::nn and lockstep::optim.
 
+#include "nn/activation.h"
 #include "nn/checkpoint.h"
 #include "nn/container.h"
 #include "nn/conv.h"

@@ -52,7 +52,7 @@ struct OneCycle {
 /// 0.
 struct LinearWarmup {
   std::int64_t steps = 0;
-  Schedule next;
+  Schedule next = {};
   double start_factor = 0.0;
   double operator()(std::int64_t step) const;
 };
