@@ -4,8 +4,6 @@
 
 #include "autograd/gradcheck.h"
 #include "core/thread_pool.h"
-#include "tests/support/recorded.h"
-#include "tests/support/recorded/losses_norms.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -15,27 +13,10 @@ using namespace testing;
 
 constexpr auto bce = binary_cross_entropy_with_logits;
 
-const struct {
-  Reduction reduction;
-  const char* name;
-} kReductions[] = {{Reduction::none, "none"}, {Reduction::mean, "mean"}, {Reduction::sum, "sum"}};
-
-TEST(BceWithLogits, MatchesPyTorch) {
-  for (const auto& [reduction, name] : kReductions)
-    for (const bool weighted : {false, true}) {
-      const Tensor x = wave_leaf({3, 4}, 1.0, 5.0), y = wave({3, 4}, 2.0, 0.5, 0.5);
-      BceWithLogitsOptions options{.reduction = reduction};
-      if (weighted) {
-        options.weight = wave({3, 1}, 3.0, 1.0, 1.5);
-        options.pos_weight = wave({4}, 4.0, 1.0, 1.5);
-      }
-      expect_recorded_op(bce(x, y, options), {x}, losses_norms(),
-                         std::string("bce_with_logits.") + name + (weighted ? ".1" : ".0"), 5.0);
-    }
-}
+constexpr Reduction kReductions[] = {Reduction::none, Reduction::mean, Reduction::sum};
 
 TEST(BceWithLogits, GradientMatchesCentralDifferences) {
-  for (const auto& [reduction, name] : kReductions)
+  for (const Reduction reduction : kReductions)
     for (const bool weighted : {false, true}) {
       BceWithLogitsOptions options{.reduction = reduction};
       if (weighted) {
@@ -60,7 +41,7 @@ TEST(BceWithLogits, LargeLogitsStayFinite) {
 }
 
 TEST(BceWithLogits, EveryDtypeAndStridedInputs) {
-  for (const auto& [reduction, name] : kReductions) {
+  for (const Reduction reduction : kReductions) {
     const Tensor x = make_leaf({5, 7}, 1), y = make_input({5, 7}, 2, kFloat64, 0, 1);
     const Tensor w = make_input({5, 7}, 4, kFloat64, 0, 2), p = make_input({7}, 5, kFloat64, 0, 2);
     const Tensor exact = bce(x, y, {.reduction = reduction, .weight = w, .pos_weight = p});

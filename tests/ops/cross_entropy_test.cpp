@@ -6,8 +6,6 @@
 #include "autograd/ops/nll_loss/nll_loss.h"
 #include "autograd/ops/softmax/softmax.h"
 #include "core/thread_pool.h"
-#include "tests/support/recorded.h"
-#include "tests/support/recorded/losses_norms.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -27,7 +25,6 @@ Tensor labels(std::int64_t rows, std::int64_t classes) {
 
 struct Case {
   Reduction reduction;
-  const char* reduction_name;
   bool weighted;
   double smoothing;
 };
@@ -35,36 +32,21 @@ struct Case {
 class CrossEntropy : public ::testing::TestWithParam<Case> {
  protected:
   CrossEntropyOptions options(std::int64_t classes, std::int64_t ignore_index) const {
-    const auto [reduction, name, weighted, smoothing] = GetParam();
+    const auto [reduction, weighted, smoothing] = GetParam();
     return {.reduction = reduction,
             .ignore_index = ignore_index,
             .label_smoothing = smoothing,
-            .weight = weighted ? wave({classes}, 2.0, 1.0, 1.5) : Tensor()};
-  }
-  std::string tag() const {
-    const auto [reduction, name, weighted, smoothing] = GetParam();
-    return std::string(name) + (weighted ? ".1" : ".0") + (smoothing > 0 ? ".1" : ".0");
+            .weight = weighted ? make_input({classes}, 2, kFloat64, 0.5, 2.5) : Tensor()};
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Options, CrossEntropy,
-    ::testing::Values(Case{Reduction::none, "none", false, 0.0}, Case{Reduction::none, "none", false, 0.1},
-                      Case{Reduction::none, "none", true, 0.0}, Case{Reduction::none, "none", true, 0.1},
-                      Case{Reduction::mean, "mean", false, 0.0}, Case{Reduction::mean, "mean", false, 0.1},
-                      Case{Reduction::mean, "mean", true, 0.0}, Case{Reduction::mean, "mean", true, 0.1},
-                      Case{Reduction::sum, "sum", false, 0.0}, Case{Reduction::sum, "sum", false, 0.1},
-                      Case{Reduction::sum, "sum", true, 0.0}, Case{Reduction::sum, "sum", true, 0.1}));
-
-TEST_P(CrossEntropy, MatchesPyTorch) {
-  const Tensor target = tensor<std::int64_t>({1, 3, 2, 0, 2});
-  const Tensor x = wave_leaf({5, 4}, 1.0, 3.0);
-  expect_recorded_op(cross_entropy(x, target, options(4, 0)), {x}, losses_norms(), "cross_entropy." + tag(), 3.0);
-  const Tensor plane_target = with_shape(tensor<std::int64_t>({0, 2, 1, 1, 2, 2, 0, 1}), {2, 2, 2});
-  const Tensor planes = wave_leaf({2, 3, 2, 2}, 1.0, 3.0);
-  expect_recorded_op(cross_entropy(planes, plane_target, options(3, 1)), {planes}, losses_norms(),
-                     "cross_entropy.planes." + tag(), 3.0);
-}
+INSTANTIATE_TEST_SUITE_P(Options, CrossEntropy,
+                         ::testing::Values(Case{Reduction::none, false, 0.0}, Case{Reduction::none, false, 0.1},
+                                           Case{Reduction::none, true, 0.0}, Case{Reduction::none, true, 0.1},
+                                           Case{Reduction::mean, false, 0.0}, Case{Reduction::mean, false, 0.1},
+                                           Case{Reduction::mean, true, 0.0}, Case{Reduction::mean, true, 0.1},
+                                           Case{Reduction::sum, false, 0.0}, Case{Reduction::sum, false, 0.1},
+                                           Case{Reduction::sum, true, 0.0}, Case{Reduction::sum, true, 0.1}));
 
 TEST_P(CrossEntropy, GradientMatchesCentralDifferences) {
   const auto check = [&](const Shape& sizes, const Tensor& target) {
@@ -77,7 +59,7 @@ TEST_P(CrossEntropy, GradientMatchesCentralDifferences) {
 }
 
 TEST_P(CrossEntropy, EqualsLogSoftmaxThenNll) {
-  if (GetParam().smoothing > 0) return;  // nll_loss has no smoothing; PyTorch's values cover it
+  if (GetParam().smoothing > 0) return;  // nll_loss has no smoothing; the values recorded from PyTorch cover it
   for (const std::int64_t classes : {1, 2, 10, 17, 1000, 1500}) {
     const CrossEntropyOptions o = options(classes, 3);
     const Tensor a = make_leaf({9, classes}, 1, kFloat64, -5, 5), b = make_leaf({9, classes}, 1, kFloat64, -5, 5);

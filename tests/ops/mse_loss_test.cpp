@@ -4,8 +4,6 @@
 
 #include "autograd/gradcheck.h"
 #include "core/thread_pool.h"
-#include "tests/support/recorded.h"
-#include "tests/support/recorded/losses_norms.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -13,28 +11,17 @@ namespace {
 
 using namespace testing;
 
-const struct {
-  Reduction reduction;
-  const char* name;
-} kReductions[] = {{Reduction::none, "none"}, {Reduction::mean, "mean"}, {Reduction::sum, "sum"}};
-
-TEST(MseLoss, MatchesPyTorch) {
-  for (const auto& [reduction, name] : kReductions) {
-    const Tensor x = wave_leaf({3, 4}, 1.0), y = wave_leaf({3, 4}, 2.0);
-    expect_recorded_op(mse_loss(x, y, {.reduction = reduction}), {x, y}, losses_norms(),
-                       std::string("mse_loss.") + name);
-  }
-}
+constexpr Reduction kReductions[] = {Reduction::none, Reduction::mean, Reduction::sum};
 
 TEST(MseLoss, GradientMatchesCentralDifferences) {
-  for (const auto& [reduction, name] : kReductions)
+  for (const Reduction reduction : kReductions)
     for (const Shape& sizes : {Shape{}, Shape{5}, Shape{2, 3, 4}})
       gradcheck([&](const auto& in) { return mse_loss(in[0], in[1], {.reduction = reduction}); },
                 {make_leaf(sizes, 1), make_leaf(sizes, 2)});
 }
 
 TEST(MseLoss, EveryDtypeAndStridedInputs) {
-  for (const auto& [reduction, name] : kReductions) {
+  for (const Reduction reduction : kReductions) {
     const Tensor x = make_leaf({5, 7}, 1), y = make_input({5, 7}, 2);
     const Tensor exact = mse_loss(x, y, {.reduction = reduction});
     exact.backward(make_input(exact.sizes(), 3));

@@ -6,8 +6,6 @@
 
 #include "autograd/gradcheck.h"
 #include "core/thread_pool.h"
-#include "tests/support/recorded.h"
-#include "tests/support/recorded/losses_norms.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -82,14 +80,6 @@ TEST_P(Softmax, GradientIsTheSameInEveryDtype) {
       const double tolerance = dtype == kFloat32 ? 2e-5 : dtype == kFloat16 ? 3e-2 : 2e-1;
       expect_close(x.grad(), exact.grad(), tolerance, tolerance);
     }
-  }
-}
-
-TEST(SoftmaxRecorded, MatchesPyTorch) {
-  for (int dim = 0; dim < 3; ++dim) {
-    const Tensor a = wave_leaf({2, 3, 4}, 1.0, 3.0), b = wave_leaf({2, 3, 4}, 1.0, 3.0);
-    expect_recorded_op(softmax(a, dim), {a}, losses_norms(), "softmax." + std::to_string(dim), 3.0);
-    expect_recorded_op(log_softmax(b, dim - 3), {b}, losses_norms(), "log_softmax." + std::to_string(dim), 3.0);
   }
 }
 
