@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "autograd/gradcheck.h"
+#include "autograd/ops/binary/binary.h"
 #include "autograd/sum_to.h"
 #include "core/copy.h"
 #include "core/error.h"
@@ -135,6 +138,212 @@ TEST(Sum, RefusesBadDimensions) {
   const Tensor x = make_input({2, 3});
   EXPECT_NE(error_of([&] { x.sum({2}); }).find("[sum]"), std::string::npos);
   EXPECT_NE(error_of([&] { x.sum({1, -1}); }).find("twice"), std::string::npos);
+}
+
+// --- the others ---------------------------------------------------------------------------------------------------
+
+struct Op {
+  const char* name;
+  Tensor (*run)(const Tensor& x, const Shape& dims, bool keepdim);
+  double (*whole)(const std::vector<double>& terms);
+  bool integers = false;    // keeps integer dtypes
+  bool empty_terms = true;  // defined over no elements
+};
+
+double plain_mean(const std::vector<double>& terms) {
+  return plain_sum(terms) / static_cast<double>(terms.size());
+}
+
+double plain_var(const std::vector<double>& terms, double correction) {
+  const double mean = plain_mean(terms);
+  double total = 0;
+  for (double t : terms) total += (t - mean) * (t - mean);
+  return total / std::max(0.0, static_cast<double>(terms.size()) - correction);
+}
+
+double plain_logsumexp(const std::vector<double>& terms) {
+  double total = 0;
+  for (double t : terms) total += std::exp(t);
+  return std::log(total);
+}
+
+const std::vector<Op> kOps = {
+    {"mean", mean, plain_mean},
+    {"var", [](const Tensor& x, const Shape& d, bool keep) { return x.var(d, 1.0, keep); },
+     [](const std::vector<double>& t) { return plain_var(t, 1.0); }},
+    {"var_0", [](const Tensor& x, const Shape& d, bool keep) { return x.var(d, 0.0, keep); },
+     [](const std::vector<double>& t) { return plain_var(t, 0.0); }},
+    {"max", max, [](const std::vector<double>& t) { return *std::max_element(t.begin(), t.end()); }, true, false},
+    {"min", min, [](const std::vector<double>& t) { return *std::min_element(t.begin(), t.end()); }, true, false},
+    {"logsumexp", logsumexp, plain_logsumexp},
+};
+
+class ReduceOps : public ::testing::TestWithParam<Op> {};
+INSTANTIATE_TEST_SUITE_P(Ops, ReduceOps, ::testing::ValuesIn(kOps),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ReduceOps, MatchPlainLoops) {
+  const Op& op = GetParam();
+  for (const Case& c : kCases) {
+    const bool terms = Tensor(make_input(c.sizes)).numel() > 0 || kept_sizes(c).numel() == 0;
+    if (!terms && !op.empty_terms) continue;
+    for (DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
+      const Tensor x = make_input(c.sizes, 3, dtype, -2.0, 3.0);
+      const Tensor expected = reference(c, x, op.whole);
+      const double rtol = dtype == kFloat16 ? 1e-3 : dtype == kBFloat16 ? 8e-3 : dtype == kFloat32 ? 2e-6 : 1e-12;
+      for (const Tensor& input : {x, make_strided(x)}) {
+        const Tensor kept = op.run(input, c.dims, true);
+        EXPECT_EQ(kept.dtype(), dtype);
+        expect_close(kept, expected, rtol, rtol);
+        const Tensor dropped = op.run(input, c.dims, false);
+        EXPECT_EQ(dropped.dim(), c.dims.empty() ? 0 : c.sizes.dim() - c.dims.dim());
+        expect_close(dropped, kept.as_strided(dropped.sizes(), contiguous_strides(dropped.sizes()), 0), 0.0, 0.0);
+      }
+    }
+  }
+}
+
+TEST_P(ReduceOps, Integers) {
+  const Op& op = GetParam();
+  const Tensor x = make_input({3, 40}, 3, kInt64, -50.0, 50.0);
+  if (!op.integers) {
+    EXPECT_NE(error_of([&] { op.run(x, {1}, false); }).find("expected a floating-point tensor, found int64"),
+              std::string::npos);
+    return;
+  }
+  const Case c{{3, 40}, {1}};
+  for (DType dtype : {kInt64, kInt32}) {
+    EXPECT_EQ(op.run(cast_values(x, dtype), {1}, true).dtype(), dtype);
+    expect_close(op.run(cast_values(x, dtype), {1}, true), reference(c, x, op.whole), 0.0, 0.0);
+  }
+}
+
+TEST_P(ReduceOps, Gradients) {
+  const Op& op = GetParam();
+  for (const Case& c : {Case{{3, 4}, {}}, Case{{3, 4}, {1}}, Case{{3, 4}, {0}}, Case{{2, 3, 2}, {0, -1}}})
+    for (bool keepdim : {false, true})
+      gradcheck([&](const std::vector<Tensor>& in) { return op.run(in[0], c.dims, keepdim); }, {make_leaf(c.sizes)});
+  const Tensor x = make_leaf({3, 4}, 1, kFloat16);
+  op.run(x, {1}, false).sum().backward();
+  EXPECT_EQ(x.grad().dtype(), kFloat16);
+}
+
+TEST_P(ReduceOps, BitsDoNotDependOnThreads) {
+  const Op& op = GetParam();
+  const Tensor x = make_input({500, 600}, 5, kFloat32);
+  const auto run = [&](int threads) {
+    set_num_threads(threads);
+    std::vector<std::vector<float>> results;
+    for (const Shape& dims : {Shape{}, Shape{0}, Shape{1}})
+      results.push_back(op.run(x, dims, false).to_vector<float>());
+    return results;
+  };
+  const auto one = run(1);
+  EXPECT_EQ(one, run(2));
+}
+
+TEST_P(ReduceOps, RefuseBadDimensions) {
+  const Op& op = GetParam();
+  const Tensor x = make_input({2, 3});
+  EXPECT_NE(error_of([&] { op.run(x, {2}, false); }).find("["), std::string::npos);
+  EXPECT_NE(error_of([&] { op.run(x, {0, -2}, false); }).find("appears twice"), std::string::npos);
+  EXPECT_NE(error_of([&] { op.run({}, {}, false); }).find("undefined"), std::string::npos);
+  if (!op.empty_terms) {
+    EXPECT_NE(error_of([&] { op.run(empty({2, 0}), {1}, false); }).find("has no elements"), std::string::npos);
+  }
+}
+
+TEST(Extremes, TiesShareTheGradient) {
+  for (auto* run : {static_cast<Tensor (*)(const Tensor&, const Shape&, bool)>(max),
+                    static_cast<Tensor (*)(const Tensor&, const Shape&, bool)>(min)}) {
+    const Tensor x = full({2, 4}, 3.0, {.dtype = kFloat64});
+    x.set_requires_grad(true);
+    run(x, {1}, false).sum().backward();
+    EXPECT_EQ(x.grad().to_vector<double>(), std::vector<double>(8, 0.25));
+  }
+}
+
+TEST(Extremes, NanWins) {
+  for (DType dtype : {kFloat32, kFloat64})
+    for (std::int64_t at : {0, 5, 99}) {
+      const Tensor x = make_input({100, 3}, 1, dtype);
+      fill_values(rows(x, at, 1), std::numeric_limits<double>::quiet_NaN());
+      for (const Tensor& out : {max(x, {0}), min(x, {0}), max(x), min(x)})
+        for (double v : out.to_vector<double>()) EXPECT_TRUE(std::isnan(v));
+      EXPECT_EQ(argmax(x, 0).to_vector<std::int64_t>(), std::vector<std::int64_t>(3, at));
+      EXPECT_EQ(argmin(x, 0).to_vector<std::int64_t>(), std::vector<std::int64_t>(3, at));
+    }
+}
+
+TEST(LogSumExp, IsStable) {
+  const double inf = std::numeric_limits<double>::infinity();
+  expect_close(logsumexp(tensor<double>({1000.0, 1000.0}), {0}),
+               scalar_tensor(1000.0 + std::log(2.0), {.dtype = kFloat64}), 1e-15);
+  expect_close(logsumexp(tensor<float>({-1000.0f, -1000.0f}), {0}), scalar_tensor(-1000.0 + std::log(2.0)), 1e-6);
+  EXPECT_EQ(logsumexp(tensor<double>({-inf, -inf}), {0}).item(), -inf);
+  EXPECT_EQ(logsumexp(tensor<double>({inf, 1.0}), {0}).item(), inf);
+  EXPECT_EQ(logsumexp(tensor<double>({-inf, 1.0}), {0}).item(), 1.0);
+  const Tensor x = tensor<double>({-inf, -inf});
+  x.set_requires_grad(true);
+  logsumexp(x, {0}).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0.0, 0.0}));
+}
+
+TEST(Var, IsAccurateFarFromZero) {
+  const Tensor x = make_input({20000}, 1, kFloat32, 10000.0, 10001.0);
+  expect_close(x.var(), cast_values(cast_values(x, kFloat64).var(), kFloat32), 1e-4);
+}
+
+struct ArgCase {
+  Shape sizes;
+  std::int64_t dim;
+};
+
+class Arg : public ::testing::TestWithParam<ArgCase> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, Arg,
+                         ::testing::Values(ArgCase{{7}, 0}, ArgCase{{3, 4}, 0}, ArgCase{{3, 4}, 1},
+                                           ArgCase{{5, 3, 6}, 1}, ArgCase{{3, 700}, 0}, ArgCase{{700, 3}, 0},
+                                           ArgCase{{3, 2000}, -1}, ArgCase{{0, 3}, 1}, ArgCase{{}, 0},
+                                           ArgCase{{400, 300}, 0}, ArgCase{{400, 300}, 1}, ArgCase{{4, 1, 3}, 1}));
+
+TEST_P(Arg, FindsTheFirstExtreme) {
+  const ArgCase& c = GetParam();
+  for (DType dtype : {kFloat32, kFloat64, kFloat16, kInt64, kUInt8}) {
+    const Tensor x = make_input(c.sizes, 6, dtype, 0.0, 9.0);  // integers: with many ties
+    const Case along{c.sizes, c.sizes.empty() ? Shape{} : Shape{c.dim}};
+    const Tensor first_max = reference(along, x, [](const std::vector<double>& t) {
+      return static_cast<double>(std::max_element(t.begin(), t.end()) - t.begin());
+    });
+    const Tensor first_min = reference(along, x, [](const std::vector<double>& t) {
+      return static_cast<double>(std::min_element(t.begin(), t.end()) - t.begin());
+    });
+    for (const Tensor& input : {x, make_strided(x)}) {
+      EXPECT_EQ(argmax(input, c.dim).dtype(), kInt64);
+      expect_close(argmax(input, c.dim, true), first_max, 0.0, 0.0);
+      expect_close(argmin(input, c.dim, true), first_min, 0.0, 0.0);
+      EXPECT_EQ(input.argmax(c.dim).to_vector<double>(), first_max.to_vector<double>());
+    }
+  }
+}
+
+TEST(Arg, OverAllElements) {
+  const Tensor x = make_strided(tensor<float>({3.0f, 9.0f, 1.0f, 9.0f}));
+  EXPECT_EQ(argmax(x).item<std::int64_t>(), 1);
+  EXPECT_EQ(argmin(x).item<std::int64_t>(), 2);
+  EXPECT_EQ(to_string(argmax(x, {}, true).sizes()), "[1]");
+  EXPECT_NE(error_of([] { argmax(empty({0})); }).find("[argmax]"), std::string::npos);
+}
+
+TEST(AllAny, CountTruth) {
+  const Tensor x = tensor<float>({1.0f, 0.0f, 2.0f, 3.0f}).as_strided({2, 2}, {2, 1}, 0);
+  EXPECT_EQ(all(x, {1}).to_vector<double>(), (std::vector<double>{0.0, 1.0}));
+  EXPECT_EQ(any(x, {1}).to_vector<double>(), (std::vector<double>{1.0, 1.0}));
+  EXPECT_FALSE(all(x).item<bool>());
+  EXPECT_TRUE(any(x).item<bool>());
+  EXPECT_FALSE(any(x * 0.0).item<bool>());
+  EXPECT_TRUE(all(empty({0})).item<bool>());
+  EXPECT_FALSE(any(empty({0})).item<bool>());
+  EXPECT_EQ(all(x).dtype(), kBool);
 }
 
 TEST(SumTo, SumsOverBroadcastDimensions) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "autograd/ops/binary/binary_kernels.h"
@@ -104,11 +105,13 @@ struct PowByExponent {
   }
 };
 
-/// exp(a - b): what logsumexp's backward multiplies by.
+/// exp(a - b): what logsumexp's backward multiplies by. Where b is -infinity all terms are, and the result is 0.
 template <typename T>
 struct ExpDifference {
   T alpha;
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return math::exp(a - b); }
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    return math::exp(a - (b == -std::numeric_limits<T>::infinity() ? T(0) : b));
+  }
 };
 
 /// Calls f.operator()<Functor>() with the functor of `op` for values of type T. Operations that are not defined for

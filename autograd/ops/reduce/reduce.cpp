@@ -1,20 +1,49 @@
 #include "autograd/ops/reduce/reduce.h"
 
+#include <algorithm>
+#include <limits>
+
+#include "autograd/ops/binary/binary.h"
+#include "autograd/ops/binary/binary_kernels.h"
 #include "autograd/ops/reduce/reduce_dims.h"
 #include "autograd/ops/reduce/reduce_kernels.h"
 #include "autograd/record.h"
 #include "core/check.h"
+#include "core/copy.h"
 #include "core/factories.h"
 
 namespace lockstep {
 namespace {
 
 constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu};
+constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu};
 
 Tensor run(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.result_sizes, {.dtype = dtype, .device = x.device()});
   reduce_kernel(x)(op, x, about, divisor, dims.with_kept_dims(out));
   return out;
+}
+
+/// The same with the reduced dimensions kept, for further work on x.
+Tensor run_kept(ReduceOp op, const Tensor& x, double divisor, const ReduceDims& dims, DType dtype) {
+  Tensor out = empty(dims.kept_sizes, {.dtype = dtype, .device = x.device()});
+  reduce_kernel(x)(op, x, nullptr, divisor, out);
+  return out;
+}
+
+/// In which intermediate results on x are kept.
+DType wide(const Tensor& x) {
+  return x.dtype() == kFloat64 ? kFloat64 : kFloat32;
+}
+
+void check_floating(const Tensor& x, const char* op) {
+  LOCKSTEP_CHECK(!x.defined() || x.is_floating_point(),
+                 "[{}] expected a floating-point tensor, found {}; convert it with to(kFloat32)", op, name(x.dtype()));
+}
+
+void check_terms(const ReduceDims& dims, const char* op) {
+  LOCKSTEP_CHECK(dims.count > 0 || dims.result_sizes.numel() == 0,
+                 "[{}] shape {} has no elements along the reduced dimensions", op, to_string(dims.sizes));
 }
 
 class SumBackward final : public Node {
@@ -24,6 +53,106 @@ class SumBackward final : public Node {
 
   ReduceDims dims;
 };
+
+class MeanBackward final : public Node {
+ public:
+  const char* name() const override { return "MeanBackward"; }
+  TensorList apply(TensorList grads) override {
+    return {dims.spread(binary_values(BinaryOp::div, grads[0], static_cast<double>(dims.count)))};
+  }
+
+  ReduceDims dims;
+};
+
+class VarBackward final : public Node {
+ public:
+  const char* name() const override { return "VarBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& input = x.get(name());
+    const Tensor scaled = binary_values(BinaryOp::mul, dims.with_kept_dims(grads[0]), 2.0 / divisor);
+    const Tensor centred = binary_values(BinaryOp::add, input, mean.get(name()), -1.0);
+    return {cast_values(binary_values(BinaryOp::mul, centred, scaled), input.dtype())};
+  }
+  void release_saved() override {
+    x.reset();
+    mean.reset();
+  }
+
+  SavedTensor x, mean;
+  double divisor = 1.0;
+  ReduceDims dims;
+};
+
+/// max and min.
+class ExtremeBackward final : public Node {
+ public:
+  const char* name() const override { return "ExtremeBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor hits = eq(x.get(name()), dims.with_kept_dims(y.get(name())));
+    const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
+    return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
+  }
+  void release_saved() override {
+    x.reset();
+    y.reset();
+  }
+
+  SavedTensor x, y;
+  ReduceDims dims;
+};
+
+class LogSumExpBackward final : public Node {
+ public:
+  const char* name() const override { return "LogSumExpBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor share = binary_values(BinaryOp::exp_difference, x.get(name()), dims.with_kept_dims(y.get(name())));
+    return {binary_values(BinaryOp::mul, share, dims.with_kept_dims(grads[0]))};
+  }
+  void release_saved() override {
+    x.reset();
+    y.reset();
+  }
+
+  SavedTensor x, y;
+  ReduceDims dims;
+};
+
+Tensor extreme(ReduceOp op, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
+  const ReduceDims reduce(x, dims, keepdim, name);
+  check_terms(reduce, name);
+  Tensor out = run(op, x, nullptr, 1.0, reduce, x.dtype());
+  if (auto* node = record<ExtremeBackward>(out, {&x})) {
+    node->x = SavedTensor(x);
+    node->y = SavedTensor::output(out);
+    node->dims = reduce;
+  }
+  return out;
+}
+
+Tensor arg_extreme(bool maximum, const Tensor& x, std::optional<std::int64_t> dim, bool keepdim, const char* name) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", name);
+  if (!dim) {
+    const Tensor flat = as_contiguous(x.detach());
+    const Tensor index = arg_extreme(maximum, flat.as_strided({x.numel()}, {1}, flat.offset()), 0, false, name);
+    return keepdim ? index.as_strided(Shape::filled(x.dim(), 1), Shape::filled(x.dim(), 1), 0) : index;
+  }
+  const int d = wrap_dim(*dim, x.dim(), name);
+  const ReduceDims reduce(x, {d}, keepdim, name);
+  check_terms(reduce, name);
+  Tensor out = empty(reduce.result_sizes, {.dtype = kInt64, .device = x.device()});
+  if (x.dim() == 0) {
+    fill_values(out, 0.0);
+  } else {
+    arg_reduce_kernel(x)(maximum, x, d, reduce.with_kept_dims(out));
+  }
+  return out;
+}
+
+Tensor truth(bool every, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
+  const ReduceDims reduce(x, dims, keepdim, name);
+  if (reduce.count == 0) return full(reduce.result_sizes, every ? 1.0 : 0.0, {.dtype = kBool, .device = x.device()});
+  return run(every ? ReduceOp::min : ReduceOp::max, ne(x, 0), nullptr, 1.0, reduce, kBool);
+}
 
 }  // namespace
 
@@ -38,8 +167,88 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
   return out;
 }
 
+Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
+  check_floating(x, "mean");
+  const ReduceDims reduce(x, dims, keepdim, "mean");
+  Tensor out = run(ReduceOp::sum, x, nullptr, static_cast<double>(reduce.count), reduce, x.dtype());
+  if (auto* node = record<MeanBackward>(out, {&x})) node->dims = reduce;
+  return out;
+}
+
+Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  check_floating(x, "var");
+  const ReduceDims reduce(x, dims, keepdim, "var");
+  const auto count = static_cast<double>(reduce.count);
+  const double divisor = std::max(0.0, count - correction);
+  const Tensor average = run_kept(ReduceOp::sum, x, count, reduce, wide(x));
+  Tensor out = run(ReduceOp::squared_difference, x, &average, divisor, reduce, x.dtype());
+  if (auto* node = record<VarBackward>(out, {&x})) {
+    node->x = SavedTensor(x);
+    node->mean = SavedTensor(average);
+    node->divisor = divisor;
+    node->dims = reduce;
+  }
+  return out;
+}
+
+Tensor max(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme(ReduceOp::max, x, dims, keepdim, "max");
+}
+Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
+  return extreme(ReduceOp::min, x, dims, keepdim, "min");
+}
+
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  check_floating(x, "logsumexp");
+  const ReduceDims reduce(x, dims, keepdim, "logsumexp");
+  if (reduce.count == 0) {
+    // The sum of no exponentials is 0.
+    return full(reduce.result_sizes, -std::numeric_limits<double>::infinity(), options_of(x));
+  }
+  const Tensor shift = run_kept(ReduceOp::max, x, 1.0, reduce, wide(x));
+  Tensor out = run(ReduceOp::log_sum_exp, x, &shift, 1.0, reduce, x.dtype());
+  if (auto* node = record<LogSumExpBackward>(out, {&x})) {
+    node->x = SavedTensor(x);
+    node->y = SavedTensor::output(out);
+    node->dims = reduce;
+  }
+  return out;
+}
+
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return arg_extreme(true, x, dim, keepdim, "argmax");
+}
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim, bool keepdim) {
+  return arg_extreme(false, x, dim, keepdim, "argmin");
+}
+
+Tensor all(const Tensor& x, const Shape& dims, bool keepdim) {
+  return truth(true, x, dims, keepdim, "all");
+}
+Tensor any(const Tensor& x, const Shape& dims, bool keepdim) {
+  return truth(false, x, dims, keepdim, "any");
+}
+
 Tensor Tensor::sum(const Shape& dims, bool keepdim) const {
   return lockstep::sum(*this, dims, keepdim);
+}
+Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
+  return lockstep::mean(*this, dims, keepdim);
+}
+Tensor Tensor::var(const Shape& dims, double correction, bool keepdim) const {
+  return lockstep::var(*this, dims, correction, keepdim);
+}
+Tensor Tensor::max(const Shape& dims, bool keepdim) const {
+  return lockstep::max(*this, dims, keepdim);
+}
+Tensor Tensor::min(const Shape& dims, bool keepdim) const {
+  return lockstep::min(*this, dims, keepdim);
+}
+Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const {
+  return lockstep::logsumexp(*this, dims, keepdim);
+}
+Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const {
+  return lockstep::argmax(*this, dim, keepdim);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -10,5 +12,24 @@ namespace lockstep {
 
 /// Sum. Integer and bool tensors give int64. The sum over no elements is 0.
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+/// Arithmetic mean of a floating-point tensor; NaN over no elements.
+Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+/// Variance of a floating-point tensor: squared differences from the mean (two passes), divided by n - correction.
+Tensor var(const Tensor& x, const Shape& dims = {}, double correction = 1.0, bool keepdim = false);
+/// Largest (smallest) element; NaN if any is. Equal extremes share the gradient evenly, as in torch.amax. Throws Error
+/// over no elements.
+Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+/// log(sum(exp(x))) of a floating-point tensor, shifted by the maximum so that it neither overflows nor vanishes.
+Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
+
+/// int64 index of the first largest (smallest) element along `dim`, or of the flattened tensor without `dim`. NaN
+/// counts as the extreme. Not differentiable. Throws Error over no elements.
+Tensor argmax(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+
+/// Whether all (any) elements differ from 0; true (false) over no elements. Bool.
+Tensor all(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/ops/reduce/reduce_kernels.h"
+#include "autograd/ops/reduce/reduce_plan.h"
 #include "core/check.h"
 #include "core/cpu/row_io.h"
 #include "core/thread_pool.h"
@@ -91,46 +92,6 @@ struct Min : Max<C> {
   static C join(C a, C b) { return fold(a, b); }
 };
 
-/// Which elements meet: kept dimensions number the outputs in row-major order, reduced ones the terms of each.
-struct Plan {
-  Shape kept, kept_strides;
-  Shape reduced, reduced_strides;
-  std::int64_t outputs = 1;
-  std::int64_t count = 1;
-
-  Plan(const Tensor& x, const Tensor& out) {
-    for (int d = 0; d < x.dim(); ++d) {
-      const std::int64_t size = x.sizes()[d];
-      if (size == 1) continue;
-      const bool keep = out.sizes()[d] == size;
-      append(keep ? kept : reduced, keep ? kept_strides : reduced_strides, size, x.strides()[d]);
-      (keep ? outputs : count) *= size;
-    }
-    if (kept.empty()) append(kept, kept_strides, 1, 0);
-    if (reduced.empty()) append(reduced, reduced_strides, 1, 0);
-  }
-
-  static void append(Shape& sizes, Shape& strides, std::int64_t size, std::int64_t stride) {
-    if (!sizes.empty() && strides.back() == stride * size) {
-      sizes[sizes.dim() - 1] *= size;
-      strides[sizes.dim() - 1] = stride;
-    } else {
-      sizes.push_back(size);
-      strides.push_back(stride);
-    }
-  }
-
-  /// Offset of element `index` of a row-major walk over all but the last dimension.
-  static std::int64_t outer_offset(const Shape& sizes, const Shape& strides, std::int64_t index) {
-    std::int64_t offset = 0;
-    for (int d = sizes.dim() - 2; d >= 0; --d) {
-      offset += index % sizes[d] * strides[d];
-      index /= sizes[d];
-    }
-    return offset;
-  }
-};
-
 template <typename R, typename C>
 typename R::Total fold_chunk(const C* values, std::int64_t count) {
   constexpr int kLanes = std::is_same_v<C, float> ? 32 : 16;
@@ -147,8 +108,8 @@ typename R::Total fold_chunk(const C* values, std::int64_t count) {
 
 /// The terms [begin, end) of the output whose first element has offset `base`.
 template <typename R, typename C>
-typename R::Total fold_terms(const Plan& plan, const Tensor& x, std::int64_t base, std::int64_t begin, std::int64_t end,
-                             C about) {
+typename R::Total fold_terms(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t begin,
+                             std::int64_t end, C about) {
   constexpr DType kCompute = dtype_of<C>;
   const std::int64_t width = plan.reduced.back();
   const std::int64_t stride = plan.reduced_strides.back();
@@ -158,7 +119,7 @@ typename R::Total fold_terms(const Plan& plan, const Tensor& x, std::int64_t bas
   while (begin < end) {
     const std::int64_t column = begin % width;
     const std::int64_t offset =
-        base + Plan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
+        base + ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
     const std::int64_t length = std::min({width - column, end - begin, kRowChunk});
     const void* source = cpu::element_address(x.raw_data(), offset, x.dtype());
     if (direct) {
@@ -191,10 +152,11 @@ void store_one(const Tensor& out, std::int64_t index, C value) {
 
 /// The terms of one output lie close together: one output after the other.
 template <typename R, typename C>
-void reduce_along(const Plan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
   const std::int64_t width = plan.kept.back();
   const auto base = [&](std::int64_t output) {
-    return Plan::outer_offset(plan.kept, plan.kept_strides, output / width) + output % width * plan.kept_strides.back();
+    return ReducePlan::outer_offset(plan.kept, plan.kept_strides, output / width) +
+           output % width * plan.kept_strides.back();
   };
   const auto finish = [&](std::int64_t output, typename R::Total total) {
     store_one(out, output, R::finish(total, load_about<R, C>(about, output), divisor));
@@ -227,7 +189,7 @@ void reduce_along(const Plan& plan, const Tensor& x, const Tensor* about, double
 
 /// Folds rows [begin, end) of `width` neighbouring outputs, starting at offset `base`, into totals.
 template <typename R, typename C>
-void fold_columns(const Plan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
+void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
                   std::int64_t end, const C* about, typename R::Total* totals) {
   const std::int64_t stride = plan.kept_strides.back();
   const bool direct = !R::kMaps && stride == 1 && x.dtype() == dtype_of<C>;
@@ -238,11 +200,11 @@ void fold_columns(const Plan& plan, const Tensor& x, std::int64_t base, std::int
   for (std::int64_t r = begin; r < end;) {
     const std::int64_t flush = std::min(r + kRowsPerFlush, end);
     std::fill_n(sums, width, R::start());
-    std::int64_t outer = Plan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
+    std::int64_t outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
     std::int64_t inner = r % rows;
     for (; r < flush; ++r, ++inner) {
       if (inner == rows) {
-        outer = Plan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
+        outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
         inner = 0;
       }
       const void* source =
@@ -261,7 +223,7 @@ void fold_columns(const Plan& plan, const Tensor& x, std::int64_t base, std::int
 
 /// Neighbouring outputs lie close together: a strip of up to kRowChunk of them at a time, row by row.
 template <typename R, typename C>
-void reduce_across(const Plan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+void reduce_across(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
   using Total = typename R::Total;
   const std::int64_t width = plan.kept.back();
   const std::int64_t strips = (width + kRowChunk - 1) / kRowChunk;
@@ -276,7 +238,7 @@ void reduce_across(const Plan& plan, const Tensor& x, const Tensor* about, doubl
     C shifts[kRowChunk];
     for (std::int64_t i = 0; i < length; ++i) shifts[i] = load_about<R, C>(about, outer * width + column + i);
     const std::int64_t base =
-        Plan::outer_offset(plan.kept, plan.kept_strides, outer) + column * plan.kept_strides.back();
+        ReducePlan::outer_offset(plan.kept, plan.kept_strides, outer) + column * plan.kept_strides.back();
     fold_columns<R>(plan, x, base, length, begin, end, shifts, totals);
   };
   const auto finish = [&](std::int64_t item, const Total* totals) {
@@ -320,7 +282,7 @@ void reduce_across(const Plan& plan, const Tensor& x, const Tensor* about, doubl
 
 template <template <typename> class R, typename C>
 void reduce_as(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
-  const Plan plan(x, out);
+  const ReducePlan plan(x, out);
   if (plan.outputs == 0) return;
   const bool near = plan.reduced_strides.back() <= plan.kept_strides.back() || plan.outputs == 1;
   const bool few_terms = plan.count < 16 && plan.kept.back() >= 16;
