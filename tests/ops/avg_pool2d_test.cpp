@@ -1,0 +1,114 @@
+#include "autograd/ops/avg_pool2d/avg_pool2d.h"
+
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "core/thread_pool.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+struct Case {
+  const char* name;
+  Shape x;
+  Size2d kernel;
+  AvgPool2dOptions options;
+  Shape out;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+Tensor expected_pool(const Case& c, const Tensor& x) {
+  const std::vector<double> values = x.to_vector<double>();
+  const std::int64_t h = x.size(-2), w = x.size(-1), oh = c.out[c.out.dim() - 2], ow = c.out.back();
+  const std::int64_t sh = c.options.stride.h ? c.options.stride.h : c.kernel.h;
+  const std::int64_t sw = c.options.stride.w ? c.options.stride.w : c.kernel.w;
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < c.out.numel(); ++i) {
+    double sum = 0;
+    int inside = 0, padded = 0;
+    for (std::int64_t ky = 0; ky < c.kernel.h; ++ky)
+      for (std::int64_t kx = 0; kx < c.kernel.w; ++kx) {
+        const std::int64_t y = i / ow % oh * sh - c.options.padding.h + ky;
+        const std::int64_t column = i % ow * sw - c.options.padding.w + kx;
+        if (y >= h + c.options.padding.h || column >= w + c.options.padding.w) continue;
+        ++padded;
+        if (y < 0 || y >= h || column < 0 || column >= w) continue;
+        ++inside;
+        sum += values[static_cast<std::size_t>((i / (oh * ow) * h + y) * w + column)];
+      }
+    const double divisor = c.options.divisor_override    ? static_cast<double>(c.options.divisor_override)
+                           : c.options.count_include_pad ? padded
+                                                         : inside;
+    out.push_back(sum / divisor);
+  }
+  return tensor(out).as_strided(c.out, contiguous_strides(c.out), 0);
+}
+
+class AvgPool2dCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(AvgPool2dCases, values_and_sizes) {
+  const Case& c = GetParam();
+  const Tensor x = make_input(c.x), expected = expected_pool(c, x);
+  expect_close(avg_pool2d(x, c.kernel, c.options), expected, 1e-12, 1e-12);
+  expect_close(avg_pool2d(make_strided(x), c.kernel, c.options), expected, 1e-12, 1e-12);
+  expect_close(avg_pool2d(make_input(c.x, 1, kFloat32), c.kernel, c.options), expected, 1e-5, 1e-6);
+  expect_close(avg_pool2d(make_input(c.x, 1, kFloat16), c.kernel, c.options), expected, 2e-3, 2e-3);
+  expect_close(avg_pool2d(make_input(c.x, 1, kBFloat16), c.kernel, c.options), expected, 2e-2, 2e-2);
+}
+
+TEST_P(AvgPool2dCases, gradients) {
+  const Case& c = GetParam();
+  gradcheck([&](const std::vector<Tensor>& in) { return avg_pool2d(in[0], c.kernel, c.options); }, {make_leaf(c.x)});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Windows, AvgPool2dCases,
+    ::testing::Values(
+        Case{"two", {2, 3, 6, 8}, 2, {}, {2, 3, 3, 4}}, Case{"three_dims", {2, 5, 4}, 2, {}, {2, 2, 2}},
+        Case{"overlap", {1, 2, 6, 7}, 3, {.stride = 1}, {1, 2, 4, 5}},
+        Case{"padding", {1, 2, 5, 6}, 3, {.stride = 2, .padding = 1}, {1, 2, 3, 3}},
+        Case{"padding_not_counted",
+             {1, 2, 5, 6},
+             3,
+             {.stride = 2, .padding = 1, .count_include_pad = false},
+             {1, 2, 3, 3}},
+        Case{"ceil", {1, 2, 7, 5}, 2, {.ceil_mode = true}, {1, 2, 4, 3}},
+        Case{"ceil_padding", {1, 1, 6, 6}, 3, {.stride = 2, .padding = 1, .ceil_mode = true}, {1, 1, 4, 4}},
+        Case{"divisor", {1, 2, 4, 4}, {2, 3}, {.divisor_override = 7}, {1, 2, 2, 1}},
+        Case{"empty_batch", {0, 2, 4, 4}, 2, {}, {0, 2, 2, 2}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(AvgPool2d, thread_count_does_not_change_bits) {
+  const int before = num_threads();
+  std::vector<float> bits[2];
+  for (int run = 0; run < 2; ++run) {
+    set_num_threads(1 + 2 * run);
+    const Tensor x = make_leaf({40, 16, 24, 24}, 1, kFloat32);
+    avg_pool2d(x, 3, {.stride = 1}).backward(make_input({40, 16, 22, 22}, 2, kFloat32));
+    bits[run] = x.grad().to_vector<float>();
+  }
+  set_num_threads(before);
+  EXPECT_EQ(bits[0], bits[1]);
+}
+
+TEST(AvgPool2d, errors_name_the_sizes) {
+  const auto message = [](const Tensor& x, Size2d kernel, const AvgPool2dOptions& options = {}) {
+    return testing::error_of([&] { avg_pool2d(x, kernel, options); });
+  };
+  EXPECT_NE(message(ones({4}), 2).find("found [4]"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}), {2, 5}).find("larger than the image: width 4"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}), 2, {.padding = -1}).find("found -1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep

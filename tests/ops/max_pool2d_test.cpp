@@ -1,0 +1,144 @@
+#include "autograd/ops/max_pool2d/max_pool2d.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "core/kernel_table.h"
+#include "core/thread_pool.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+struct Case {
+  const char* name;
+  Shape x;
+  Size2d kernel;
+  MaxPool2dOptions options;
+  Shape out;
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+// Maximum and its position by plain loops over one plane.
+Tensor expected_pool(const Case& c, const Tensor& x) {
+  const std::vector<double> values = x.to_vector<double>();
+  const std::int64_t h = x.size(-2), w = x.size(-1), oh = c.out[c.out.dim() - 2], ow = c.out.back();
+  const std::int64_t sh = c.options.stride.h ? c.options.stride.h : c.kernel.h;
+  const std::int64_t sw = c.options.stride.w ? c.options.stride.w : c.kernel.w;
+  std::vector<double> out;
+  for (std::int64_t i = 0; i < c.out.numel(); ++i) {
+    double best = -std::numeric_limits<double>::infinity();
+    for (std::int64_t ky = 0; ky < c.kernel.h; ++ky)
+      for (std::int64_t kx = 0; kx < c.kernel.w; ++kx) {
+        const std::int64_t y = i / ow % oh * sh - c.options.padding.h + ky * c.options.dilation.h;
+        const std::int64_t column = i % ow * sw - c.options.padding.w + kx * c.options.dilation.w;
+        if (y < 0 || y >= h || column < 0 || column >= w) continue;
+        best = std::max(best, values[static_cast<std::size_t>((i / (oh * ow) * h + y) * w + column)]);
+      }
+    out.push_back(best);
+  }
+  return tensor(out).as_strided(c.out, contiguous_strides(c.out), 0);
+}
+
+class MaxPool2dCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MaxPool2dCases, values_and_sizes) {
+  const Case& c = GetParam();
+  const Tensor expected = expected_pool(c, make_input(c.x));
+  for (const bool reference : {false, true}) {
+    set_reference_kernels(reference);
+    expect_close(max_pool2d(make_input(c.x), c.kernel, c.options), expected, 0, 0);
+    expect_close(max_pool2d(make_strided(make_input(c.x)), c.kernel, c.options), expected, 0, 0);
+    for (const DType dtype : {kFloat32, kFloat16, kBFloat16}) {
+      const Tensor x = make_input(c.x, 1, dtype);  // the maximum of rounded values is exact
+      expect_close(max_pool2d(x, c.kernel, c.options), expected_pool(c, x), 0, 0);
+    }
+    set_reference_kernels(false);
+  }
+}
+
+TEST_P(MaxPool2dCases, gradients) {
+  const Case& c = GetParam();
+  gradcheck([&](const std::vector<Tensor>& in) { return max_pool2d(in[0], c.kernel, c.options); }, {make_leaf(c.x)});
+}
+
+TEST_P(MaxPool2dCases, fast_gradients_equal_the_reference) {
+  const Case& c = GetParam();
+  Tensor grads[2];
+  for (const bool reference : {false, true}) {
+    set_reference_kernels(reference);
+    const Tensor x = make_leaf(c.x, 1, kFloat32);
+    max_pool2d(x, c.kernel, c.options).backward(make_input(c.out, 2, kFloat32));
+    grads[reference] = x.grad();
+    set_reference_kernels(false);
+  }
+  expect_close(grads[0], grads[1], 1e-6, 1e-6);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Windows, MaxPool2dCases,
+    ::testing::Values(
+        Case{"two", {2, 3, 6, 8}, 2, {}, {2, 3, 3, 4}}, Case{"two_wide", {1, 2, 4, 38}, 2, {}, {1, 2, 2, 19}},
+        Case{"odd_sides", {2, 2, 7, 5}, 2, {}, {2, 2, 3, 2}}, Case{"three_dims", {2, 4, 4}, 2, {}, {2, 2, 2}},
+        Case{"overlap", {1, 2, 6, 7}, 3, {.stride = 1}, {1, 2, 4, 5}},
+        Case{"padding", {1, 2, 5, 6}, 3, {.stride = 2, .padding = 1}, {1, 2, 3, 3}},
+        Case{"ceil", {1, 2, 7, 5}, 2, {.ceil_mode = true}, {1, 2, 4, 3}},
+        Case{"ceil_padding", {1, 1, 6, 6}, 3, {.stride = 2, .padding = 1, .ceil_mode = true}, {1, 1, 4, 4}},
+        Case{"dilation", {1, 2, 7, 8}, 2, {.stride = 1, .dilation = 2}, {1, 2, 5, 6}},
+        Case{"mixed", {2, 1, 8, 9}, {3, 2}, {.stride = {2, 3}, .padding = {1, 0}}, {2, 1, 4, 3}},
+        Case{"whole_image", {2, 2, 17, 18}, {17, 18}, {}, {2, 2, 1, 1}},
+        Case{"empty_batch", {0, 2, 4, 4}, 2, {}, {0, 2, 2, 2}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
+  const double nan = std::nan("");
+  for (int position = 0; position < 4; ++position) {
+    std::vector<float> values = {5, 1, 2, 3};
+    values[static_cast<std::size_t>(position)] = static_cast<float>(nan);
+    const Tensor x = tensor(values).as_strided({1, 2, 2}, {4, 2, 1}, 0);
+    EXPECT_TRUE(std::isnan(max_pool2d(x, 2).item())) << position;
+  }
+  const Tensor x = ones({1, 4, 4});
+  x.set_requires_grad(true);
+  max_pool2d(x, 2).backward(ones({1, 2, 2}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
+}
+
+TEST(MaxPool2d, thread_count_does_not_change_bits) {
+  const int before = num_threads();
+  std::vector<float> bits[2];
+  for (int run = 0; run < 2; ++run) {
+    set_num_threads(1 + 2 * run);
+    const Tensor x = make_leaf({40, 16, 24, 24}, 1, kFloat32);
+    max_pool2d(x, 3, {.stride = 1}).backward(make_input({40, 16, 22, 22}, 2, kFloat32));
+    bits[run] = x.grad().to_vector<float>();
+  }
+  set_num_threads(before);
+  EXPECT_EQ(bits[0], bits[1]);
+}
+
+TEST(MaxPool2d, errors_name_the_sizes) {
+  const auto message = [](const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {}) {
+    return testing::error_of([&] { max_pool2d(x, kernel, options); });
+  };
+  EXPECT_NE(message(ones({4, 4}), 2).find("found [4, 4]"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}), 5).find("window is larger than the image"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}), 2, {.padding = 2}).find("half the kernel (1), found 2"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}), 0).find("at least 1"), std::string::npos);
+  EXPECT_NE(message(ones({1, 0, 4}), 2).find("image is empty"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}, {.dtype = kInt32}), 2).find("floating-point"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep
