@@ -25,8 +25,8 @@ struct TrainingState {
   std::int64_t step = 0;            ///< optimizer steps done
   std::int64_t epoch = 0;           ///< epochs done
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
-  std::string fingerprint;          ///< of build and libraries; equal bits are promised for equal ones alone
-  Metadata extra;                   ///< what else the program wants back, such as the model's name
+  std::string fingerprint = {};     ///< of build and libraries; equal bits are promised for equal ones alone
+  Metadata extra = {};              ///< what else the program wants back, such as the model's name
 };
 
 /// True for a file that save_checkpoint() wrote.

@@ -160,7 +160,8 @@ void load(Module& module, const SafetensorsFile& file, LoadOptions options) {
   for (const SafetensorsEntry& entry : file.entries())
     if (!wanted.contains(entry.name) && !(checkpoint && entry.name.starts_with(kOptimizerPrefix)))
       unexpected.add(entry.name);
-  if (!options.strict) missing = unexpected = {};
+  const bool any = std::ranges::any_of(state, [&](const NamedTensor& t) { return file.find(t.name) != nullptr; });
+  if (!options.strict && any) missing = unexpected = {};
   LOCKSTEP_CHECK(missing.empty() && unexpected.empty() && mismatched.empty(), "[nn::load] {} does not fit {}:{}{}{}",
                  file.path(), module.type_name(), missing.text(" missing "), unexpected.text(" unexpected "),
                  mismatched.text(" wrong shape or dtype "));

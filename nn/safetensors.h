@@ -69,7 +69,7 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
 void save(const Module& module, const std::string& path, const Metadata& metadata = {});
 
 struct LoadOptions {
-  bool strict = true;  ///< false: names that only one side has are passed over
+  bool strict = true;  ///< false: names that only one side has are passed over, unless no name is common
 };
 
 /// Reads parameters and buffers by name, in place, on whatever devices they are. Also takes a training checkpoint, of

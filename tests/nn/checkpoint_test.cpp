@@ -1,0 +1,162 @@
+#include "nn/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "autograd/ops.h"
+#include "core/random.h"
+#include "nn/nn.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::nn {
+namespace {
+
+using namespace lockstep::testing;
+
+struct Net : Module {
+  Linear fc1{this, "fc1", 4, 8};
+  BatchNorm1d norm{this, "norm", 8};
+  Dropout drop{this, "drop", 0.3};
+  Linear fc2{this, "fc2", 8, 3};
+  Tensor forward(Tensor x) override { return fc2(drop(relu(norm(fc1(x))))); }
+};
+
+using MakeOptimizer = std::unique_ptr<optim::Optimizer> (*)(std::vector<Tensor>);
+
+/// A run of `total` steps whose data and random numbers are functions of the step.
+struct Job {
+  Net net;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  optim::LRScheduler scheduler;
+  std::int64_t step = 0;
+  std::vector<double> losses;
+
+  explicit Job(MakeOptimizer make)
+      : net(),
+        optimizer(make(net.parameters())),
+        scheduler(*optimizer, optim::OneCycle{.max_lr = 0.1, .total_steps = 20}) {}
+
+  void train_until(std::int64_t end) {
+    for (; step < end; ++step) {
+      const RandomKeyGuard key(static_cast<std::uint64_t>(step), 0);
+      const Tensor x = make_input({6, 4}, static_cast<std::uint32_t>(step), kFloat32);
+      const Tensor y = tensor<std::int64_t>({0, 1, 2, 0, 1, 2});
+      optimizer->zero_grad();
+      const Tensor loss = cross_entropy(net(x), y);
+      loss.backward();
+      optim::clip_grad_norm_(net.parameters(), 1.0);
+      optimizer->step();
+      scheduler.step();
+      losses.push_back(loss.item<double>());
+    }
+  }
+};
+
+std::unique_ptr<optim::Optimizer> make_sgd(std::vector<Tensor> p) {
+  return std::make_unique<optim::SGD>(std::move(p), optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .nesterov = true});
+}
+std::unique_ptr<optim::Optimizer> make_plain_sgd(std::vector<Tensor> p) {
+  return std::make_unique<optim::SGD>(std::move(p), optim::SGDOptions{.lr = 0.1, .momentum = 0.5});
+}
+std::unique_ptr<optim::Optimizer> make_adam(std::vector<Tensor> p) {
+  return std::make_unique<optim::Adam>(std::move(p));
+}
+std::unique_ptr<optim::Optimizer> make_adamw(std::vector<Tensor> p) {
+  return std::make_unique<optim::AdamW>(std::move(p));
+}
+
+class Resume : public ::testing::TestWithParam<MakeOptimizer> {};
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, ::testing::Values(make_sgd, make_plain_sgd, make_adam, make_adamw));
+
+TEST_P(Resume, GivesTheSameBitsAsAnUndisturbedRun) {
+  const TemporaryPath path;
+  Job a(GetParam());
+  Job b(GetParam());
+  copy_parameters_and_buffers(a.net, b.net);
+  manual_seed(7);
+  a.train_until(20);
+  b.train_until(9);
+  save_checkpoint(path.text(), b.net, *b.optimizer, {.seed = 7, .step = b.step, .epoch = 2}, &b.scheduler);
+
+  Job c(GetParam());  // other weights, until the checkpoint is loaded
+  const TrainingState state = load_checkpoint(path.text(), c.net, *c.optimizer, &c.scheduler);
+  manual_seed(state.seed);
+  c.step = state.step;
+  EXPECT_EQ(c.scheduler.position(), 9);
+  c.train_until(20);
+
+  std::vector<double> losses = b.losses;
+  losses.insert(losses.end(), c.losses.begin(), c.losses.end());
+  EXPECT_EQ(losses, a.losses);
+  EXPECT_EQ(weights_sha256(c.net), weights_sha256(a.net));
+  EXPECT_NE(weights_sha256(b.net), weights_sha256(a.net));
+}
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  std::string path() const { return path_.text(); }
+  Net net;
+  optim::Adam adam{net.parameters()};
+
+ private:
+  TemporaryPath path_;
+};
+
+TEST_F(Checkpoint, KeepsTheSettings) {
+  const TrainingState saved{.seed = 0xffffffffffffffffull,
+                            .step = 123456789012345,
+                            .epoch = 4,
+                            .logical_shards = 8,
+                            .fingerprint = "gcc 12, avx2",
+                            .extra = {{"model", "lenet"}, {"step", "x"}}};
+  save_checkpoint(path(), net, adam, saved);
+  const TrainingState read = read_training_state(path());
+  EXPECT_EQ(read.seed, saved.seed);
+  EXPECT_EQ(read.step, saved.step);
+  EXPECT_EQ(read.epoch, saved.epoch);
+  EXPECT_EQ(read.logical_shards, saved.logical_shards);
+  EXPECT_EQ(read.fingerprint, saved.fingerprint);
+  EXPECT_EQ(read.extra, saved.extra);
+}
+
+TEST_F(Checkpoint, ServesAsAWeightsFile) {
+  save_checkpoint(path(), net, adam, {});
+  Net other;
+  load(other, path());
+  EXPECT_EQ(weights_sha256(other), weights_sha256(net));
+}
+
+TEST_F(Checkpoint, ErrorsSayWhatIsWrong) {
+  const auto contains = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  save(net, path());
+  contains(error_of([&] { load_checkpoint(path(), net, adam); }), path() + " is a safetensors file, but no training");
+  contains(error_of([&] { read_training_state(path()); }), "no training checkpoint");
+  save(net, path(), {{"lockstep.checkpoint", "2"}});
+  contains(error_of([&] { read_training_state(path()); }), "is of version 2, expected 1");
+  save(net, path(), {{"lockstep.checkpoint", "1"}});
+  contains(error_of([&] { read_training_state(path()); }), "has no metadata 'lockstep.seed'");
+  save(net, path(), {{"lockstep.checkpoint", "1"}, {"lockstep.seed", "1x"}});
+  contains(error_of([&] { read_training_state(path()); }), "metadata 'lockstep.seed' is '1x', expected a number");
+
+  save_checkpoint(path(), net, adam, {});
+  optim::SGD sgd(net.parameters());
+  contains(error_of([&] { load_checkpoint(path(), net, sgd); }), path() + ": [SGD] the state to load is that of Adam");
+  optim::LRScheduler scheduler(adam, optim::StepLR{});
+  contains(error_of([&] { load_checkpoint(path(), net, adam, &scheduler); }), "holds no schedule's position");
+  struct Wider : Module {
+    Linear fc1{this, "fc1", 5, 8};
+    Linear fc3{this, "fc3", 1, 1, {.bias = false}};
+  } wider;
+  optim::Adam wider_adam(wider.parameters());
+  const std::string error = error_of([&] { load_checkpoint(path(), wider, wider_adam); });
+  contains(error, "missing fc3.weight; unexpected ");
+  contains(error, "wrong shape or dtype fc1.weight (file: float32 [8, 4], model: float32 [8, 5])");
+  EXPECT_EQ(error.find("__optimizer__"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace lockstep::nn

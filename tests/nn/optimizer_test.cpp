@@ -1,0 +1,260 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+
+#include "core/thread_pool.h"
+#include "nn/linear.h"
+#include "nn/optim/optim.h"
+#include "tests/support/golden.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::optim {
+namespace {
+
+using namespace lockstep::testing;
+using Make = std::function<std::unique_ptr<Optimizer>(std::vector<Tensor>)>;
+
+Make sgd(SGDOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<SGD>(std::move(p), options); };
+}
+Make adam(AdamOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Adam>(std::move(p), options); };
+}
+Make adamw(AdamWOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<AdamW>(std::move(p), options); };
+}
+
+struct Case {
+  const char* name;
+  Make make;
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+};
+
+const Case kCases[] = {
+    {"sgd", sgd({.lr = 0.1})},
+    {"sgd_momentum", sgd({.lr = 0.1, .momentum = 0.9})},
+    {"sgd_nesterov", sgd({.lr = 0.1, .momentum = 0.9, .nesterov = true})},
+    {"sgd_weight_decay", sgd({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.05})},
+    {"sgd_nesterov_weight_decay", sgd({.lr = 0.1, .momentum = 0.8, .weight_decay = 0.05, .nesterov = true})},
+    {"sgd_dampening", sgd({.lr = 0.1, .momentum = 0.9, .dampening = 0.3})},
+    {"adam", adam({.lr = 0.01})},
+    {"adam_betas", adam({.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6})},
+    {"adam_weight_decay", adam({.lr = 0.01, .weight_decay = 0.1})},
+    {"adamw", adamw({.lr = 0.01})},
+    {"adamw_weight_decay", adamw({.lr = 0.02, .weight_decay = 0.3})},
+};
+
+class EachOptimizer : public ::testing::TestWithParam<Case> {
+ protected:
+  std::unique_ptr<Optimizer> make(std::vector<Tensor> parameters) const {
+    return GetParam().make(std::move(parameters));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cases, EachOptimizer, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(EachOptimizer, MatchesPyTorch) {
+  const GoldenFile& golden = GoldenFile::open("optim");
+  for (const DType dtype : {kFloat64, kFloat32}) {
+    const Tensor p = copy_contiguous(cast_values(golden.get(GetParam().name, "start"), dtype));
+    p.set_requires_grad(true);
+    const auto optimizer = make({p});
+    const Tensor grads = cast_values(golden.get(GetParam().name, "grads"), dtype);
+    const Tensor after = cast_values(golden.get(GetParam().name, "after"), dtype);
+    for (std::int64_t step = 0; step < 5; ++step) {
+      p.set_grad(copy_contiguous(rows(grads, step, 1)).as_strided({7}, {1}, 0));
+      optimizer->step();
+      expect_close(p, copy_contiguous(rows(after, step, 1)).as_strided({7}, {1}, 0), dtype == kFloat64 ? 1e-12 : 1e-5,
+                   dtype == kFloat64 ? 1e-14 : 1e-6);
+    }
+  }
+}
+
+// Parameters and gradients cut from one buffer each, so that they are neighbours, or each in its own memory.
+std::vector<Tensor> parameters_of(const std::vector<Shape>& shapes, bool flat, DType dtype = kFloat32) {
+  std::int64_t total = 0;
+  for (const Shape& s : shapes) total += s.numel();
+  const Tensor buffer = empty({total}, {.dtype = dtype});
+  std::vector<Tensor> parameters;
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const Tensor values = make_input(shapes[i], static_cast<std::uint32_t>(i + 1), dtype);
+    Tensor p = values;
+    if (flat) {
+      p = buffer.as_strided(shapes[i], contiguous_strides(shapes[i]), offset);
+      copy_values(values, p);
+    }
+    offset += shapes[i].numel();
+    p.set_requires_grad(true);
+    parameters.push_back(p);
+  }
+  return parameters;
+}
+
+void set_gradients(const std::vector<Tensor>& parameters, std::uint32_t seed, bool flat) {
+  std::vector<Shape> shapes;
+  for (const Tensor& p : parameters) shapes.push_back(p.sizes());
+  const std::vector<Tensor> grads = parameters_of(shapes, flat, parameters[0].dtype());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    copy_values(make_input(shapes[i], seed * 100 + static_cast<std::uint32_t>(i), parameters[0].dtype()), grads[i]);
+    parameters[i].set_grad(grads[i].detach());
+  }
+}
+
+void expect_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    ASSERT_EQ(a[i].to_vector<double>(), b[i].to_vector<double>()) << "parameter " << i;
+}
+
+TEST_P(EachOptimizer, BitsDependOnNeitherLayoutNorThreads) {
+  const std::vector<Shape> shapes{{3, 5}, {1}, {130, 131}, {7}, {0}, {20000}};
+  const auto run = [&](bool flat, bool flat_grads, int threads) {
+    const int before = num_threads();
+    set_num_threads(threads);
+    const std::vector<Tensor> parameters = parameters_of(shapes, flat);
+    const auto optimizer = make(parameters);
+    for (std::uint32_t step = 1; step <= 3; ++step) {
+      set_gradients(parameters, step, flat_grads);
+      optimizer->step();
+    }
+    set_num_threads(before);
+    return parameters;
+  };
+  const std::vector<Tensor> expected = run(false, false, 1);
+  expect_same_bits(run(true, true, 1), expected);
+  expect_same_bits(run(true, false, 2), expected);
+  expect_same_bits(run(false, false, 2), expected);
+}
+
+TEST_P(EachOptimizer, PassesOverParametersWithoutGradient) {
+  const std::vector<Tensor> parameters = parameters_of({{4}, {4}}, true);
+  const std::vector<double> before = parameters[1].to_vector<double>();
+  const auto optimizer = make(parameters);
+  parameters[0].set_grad(ones({4}));
+  optimizer->step();
+  EXPECT_EQ(parameters[1].to_vector<double>(), before);
+  // Its own first step is still to come, and equals the first step of a parameter alone.
+  const Tensor alone = copy_contiguous(parameters[1].detach());
+  alone.set_requires_grad(true);
+  const auto other = make({alone});
+  parameters[0].set_grad({});
+  parameters[1].set_grad(full({4}, 0.5));
+  alone.set_grad(full({4}, 0.5));
+  optimizer->step();
+  other->step();
+  EXPECT_EQ(parameters[1].to_vector<double>(), alone.to_vector<double>());
+}
+
+TEST_P(EachOptimizer, TakesAnyLayout) {
+  const Tensor dense = make_leaf({4, 3}, 1, kFloat32);
+  const Tensor strided = make_strided(dense.detach());
+  strided.set_requires_grad(true);
+  const auto a = make({dense});
+  const auto b = make({strided});
+  for (std::uint32_t step = 1; step <= 3; ++step) {
+    const Tensor grad = make_input({4, 3}, step, kFloat32);
+    dense.set_grad(grad);
+    strided.set_grad(make_strided(grad));
+    a->step();
+    b->step();
+  }
+  EXPECT_EQ(strided.to_vector<double>(), dense.to_vector<double>());
+  EXPECT_FALSE(strided.is_contiguous());
+}
+
+TEST_P(EachOptimizer, ComputesHalvesInFloat) {
+  for (const DType dtype : {kFloat16, kBFloat16}) {
+    const Tensor half = make_leaf({64}, 1, dtype);
+    const Tensor wide = cast_values(half.detach(), kFloat32);
+    wide.set_requires_grad(true);
+    const auto a = make({half});
+    const auto b = make({wide});
+    const Tensor grad = make_input({64}, 2, dtype);
+    half.set_grad(grad);
+    wide.set_grad(cast_values(grad, kFloat32));
+    a->step();
+    b->step();
+    EXPECT_EQ(half.to_vector<double>(), cast_values(wide.detach(), dtype).to_vector<double>());
+  }
+}
+
+TEST_P(EachOptimizer, GoesOnFromItsSavedState) {
+  const std::vector<Tensor> a = parameters_of({{3, 2}, {5}}, false);
+  const auto first = make(a);
+  for (std::uint32_t step = 1; step <= 2; ++step) {
+    set_gradients(a, step, false);
+    first->step();
+  }
+  const std::vector<Tensor> b = parameters_of({{3, 2}, {5}}, true);
+  for (std::size_t i = 0; i < a.size(); ++i) copy_values(a[i], b[i]);
+  const auto second = make(b);
+  first->set_lr(0.03);
+  second->load_state(first->state());
+  EXPECT_EQ(second->lr(), 0.03);
+  set_gradients(a, 3, false);
+  set_gradients(b, 3, false);
+  first->step();
+  second->step();
+  expect_same_bits(b, a);
+}
+
+TEST(Optimizer, KeepsGradientsOfABucketInPlace) {
+  const Tensor bucket = ones({8});
+  const Tensor p = make_leaf({4}, 1, kFloat32);
+  p.set_grad(bucket.as_strided({4}, {1}, 2));
+  SGD optimizer({p});
+  optimizer.zero_grad();
+  EXPECT_EQ(bucket.to_vector<double>(), (std::vector<double>{1, 1, 0, 0, 0, 0, 1, 1}));
+  optimizer.zero_grad(true);
+  EXPECT_FALSE(p.grad().defined());
+}
+
+TEST(Optimizer, FollowsAModelThatMovesBeforeTheFirstStep) {
+  nn::Linear fc(2, 2);
+  Adam optimizer(fc.parameters());
+  fc.to(Device(kCPU, 1));
+  for (const Tensor& p : fc.parameters()) p.set_grad(ones_like(p.detach()));
+  const std::vector<double> before = fc.weight.to_vector<double>();
+  optimizer.step();
+  EXPECT_NE(fc.weight.to_vector<double>(), before);
+  fc.to(Device(kCPU, 0));
+  const std::string error = error_of([&] { optimizer.step(); });
+  EXPECT_NE(error.find("was float32 on cpu:1 at the first step and is float32 on cpu:0 now"), std::string::npos)
+      << error;
+}
+
+TEST(Optimizer, StateNamesItsTensors) {
+  const std::vector<Tensor> parameters = parameters_of({{2}, {3}}, false);
+  const OptimizerState state = Adam(parameters).state();
+  std::vector<std::string> names;
+  for (const nn::NamedTensor& t : state.tensors) names.push_back(t.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"steps", "exp_avg.0", "exp_avg.1", "exp_avg_sq.0", "exp_avg_sq.1"}));
+  EXPECT_EQ(state.type, "Adam");
+}
+
+TEST(Optimizer, ErrorsSayWhatIsWrong) {
+  const Tensor p = make_leaf({2});
+  const auto contains = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  contains(error_of([&] { SGD({}); }), "[SGD] expected at least one parameter, found none");
+  contains(error_of([&] { SGD({p, p}); }), "[SGD] parameter 1 was passed twice");
+  contains(error_of([&] { Adam({Tensor()}); }), "[Adam] parameter 0 is not a floating-point leaf");
+  contains(error_of([&] { AdamW({p}, {.lr = -1}); }), "[AdamW] expected lr >= 0, found -1");
+  contains(error_of([&] { SGD({p}).set_lr(-1); }), "[SGD] expected lr >= 0");
+  contains(error_of([&] { SGD({p}, {.momentum = -0.5}); }), "[SGD] expected momentum >= 0");
+  contains(error_of([&] { SGD({p}, {.nesterov = true}); }), "nesterov needs momentum > 0 and dampening 0");
+  contains(error_of([&] { SGD({p}, {.weight_decay = -1}); }), "[SGD] expected weight_decay >= 0");
+  contains(error_of([&] { Adam({p}, {.beta1 = 1.0}); }), "[Adam] expected 0 <= beta1 < 1, found 1");
+  contains(error_of([&] { AdamW({p}, {.beta2 = -0.1}); }), "[AdamW] expected 0 <= beta2 < 1");
+  contains(error_of([&] { Adam({p}, {.eps = -1}); }), "[Adam] expected eps >= 0");
+  contains(error_of([&] { SGD({p}).load_state(Adam({p}).state()); }), "[SGD] the state to load is that of Adam");
+  contains(error_of([&] { SGD({p}, {.momentum = 0.9}).load_state(SGD({p}).state()); }), "missing momentum.0");
+  contains(error_of([&] { SGD({p}).load_state(SGD({p}, {.momentum = 0.9}).state()); }), "unexpected momentum.0");
+  contains(error_of([&] { Adam({p}).load_state(Adam({make_leaf({3})}).state()); }),
+           "exp_avg.0 is float64 [3], expected float64 [2]");
+}
+
+}  // namespace
+}  // namespace lockstep::optim

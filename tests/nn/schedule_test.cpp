@@ -1,0 +1,105 @@
+#include "nn/optim/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/optim/adam.h"
+#include "nn/optim/sgd.h"
+#include "tests/support/golden.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::optim {
+namespace {
+
+using namespace lockstep::testing;
+
+struct Case {
+  const char* name;
+  Schedule schedule;
+  friend std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+};
+
+class RecordedSchedule : public ::testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    PyTorch, RecordedSchedule,
+    ::testing::Values(Case{"step_lr", StepLR{.lr = 0.1, .step_size = 4, .gamma = 0.5}},
+                      Case{"cosine_annealing", CosineAnnealing{.lr = 0.1, .period = 15}},
+                      Case{"cosine_annealing_min", CosineAnnealing{.lr = 0.1, .period = 20, .min_lr = 0.01}},
+                      Case{"one_cycle", OneCycle{.max_lr = 1.0, .total_steps = 20}},
+                      Case{"one_cycle_linear", OneCycle{.max_lr = 0.5,
+                                                        .total_steps = 20,
+                                                        .pct_start = 0.25,
+                                                        .div_factor = 10,
+                                                        .final_div_factor = 100,
+                                                        .linear = true}},
+                      Case{"warm_up",
+                           LinearWarmup{.steps = 8, .next = [](std::int64_t) { return 0.1; }, .start_factor = 0.1}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(RecordedSchedule, MatchesPyTorch) {
+  const std::vector<double> recorded = GoldenFile::open("optim").get(GetParam().name, "lr").to_vector<double>();
+  ASSERT_EQ(recorded.size(), 20u);
+  for (std::size_t i = 0; i < recorded.size(); ++i)
+    EXPECT_NEAR(GetParam().schedule(static_cast<std::int64_t>(i)), recorded[i], 1e-12) << "step " << i;
+}
+
+TEST(Schedule, OneCycleInThreePhases) {
+  // total 13, pct 0.25: turns at steps 2.25, 4.5 and 12.
+  const OneCycle cycle{.max_lr = 1.0, .total_steps = 13, .pct_start = 0.25, .three_phase = true, .linear = true};
+  EXPECT_DOUBLE_EQ(cycle(0), 0.04);
+  EXPECT_NEAR(cycle(2), 0.04 + 0.96 * 2 / 2.25, 1e-12);
+  EXPECT_NEAR(cycle(4), 1.0 - 0.96 * 1.75 / 2.25, 1e-12);
+  EXPECT_NEAR(cycle(12), 0.04 / 1e4, 1e-15);
+  EXPECT_EQ(cycle(500), cycle(12)) << "stays at the end";
+}
+
+TEST(Schedule, OneCycleMomentumRunsTheOtherWay) {
+  const OneCycle cycle{.max_lr = 1.0, .total_steps = 20};
+  EXPECT_DOUBLE_EQ(cycle.momentum(0), 0.95);
+  EXPECT_DOUBLE_EQ(cycle.momentum(5), 0.85);
+  EXPECT_DOUBLE_EQ(cycle.momentum(19), 0.95);
+}
+
+TEST(Schedule, WarmupGoesOnWithTheNextFromItsStart) {
+  const LinearWarmup warmup{.steps = 4, .next = StepLR{.lr = 1.0, .step_size = 2, .gamma = 0.5}};
+  EXPECT_EQ(warmup(0), 0.0);
+  EXPECT_EQ(warmup(1), 0.25);
+  EXPECT_EQ(warmup(4), 1.0);
+  EXPECT_EQ(warmup(6), 0.5);
+}
+
+TEST(Schedule, SchedulerDrivesTheOptimizer) {
+  const Tensor p = make_leaf({1});
+  SGD sgd({p}, {.lr = 9.0, .momentum = 0.5});
+  LRScheduler scheduler(sgd, OneCycle{.max_lr = 1.0, .total_steps = 20});
+  EXPECT_NEAR(sgd.lr(), 0.04, 1e-15);
+  EXPECT_DOUBLE_EQ(sgd.momentum(), 0.95);
+  for (int i = 0; i < 5; ++i) scheduler.step();
+  EXPECT_EQ(scheduler.position(), 5);
+  EXPECT_DOUBLE_EQ(sgd.lr(), 1.0);
+  EXPECT_DOUBLE_EQ(sgd.momentum(), 0.85);
+  scheduler.set_position(0);
+  EXPECT_NEAR(sgd.lr(), 0.04, 1e-15);
+
+  Adam adam({p});
+  const LRScheduler fixed(adam, OneCycle{.max_lr = 1.0, .total_steps = 20, .cycle_momentum = false});
+  EXPECT_EQ(adam.momentum(), 0.9);
+}
+
+TEST(Schedule, RefusesNonsense) {
+  const Tensor p = make_leaf({1});
+  SGD sgd({p});
+  const auto contains = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  contains(error_of([] { StepLR{.step_size = 0}(1); }), "[StepLR] expected step_size >= 1, found 0");
+  contains(error_of([] { CosineAnnealing{.period = 0}(1); }), "[CosineAnnealing] expected period >= 1");
+  contains(error_of([] { OneCycle{.total_steps = 0}(1); }), "[OneCycle] expected total_steps >= 1");
+  contains(error_of([] { LinearWarmup{.steps = 2}(1); }), "[LinearWarmup] has no schedule");
+  contains(error_of([&] { LRScheduler(sgd, Schedule()); }), "[LRScheduler] has no schedule");
+  contains(error_of([&] { LRScheduler(sgd, StepLR{}).set_position(-1); }), "position >= 0");
+  contains(error_of([&] { LRScheduler(sgd, OneCycle{.total_steps = 20}); }), "momentum cannot be switched on later");
+}
+
+}  // namespace
+}  // namespace lockstep::optim
