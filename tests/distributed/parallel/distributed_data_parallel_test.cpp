@@ -9,6 +9,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "data/partition.h"
 #include "nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
