@@ -5,7 +5,6 @@
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "nn/nn.h"
-#include "tests/support/golden.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -13,48 +12,6 @@ namespace lockstep {
 namespace {
 
 using namespace lockstep::testing;
-
-struct LeNet : nn::Module {
-  nn::Conv2d conv1{this, "conv1", 1, 10, 5};
-  nn::Conv2d conv2{this, "conv2", 10, 20, 5};
-  nn::Linear fc1{this, "fc1", 320, 50}, fc2{this, "fc2", 50, 10};
-
-  Tensor forward(Tensor x) override {
-    x = relu(max_pool2d(conv1(x), 2));
-    x = relu(max_pool2d(conv2(x), 2));
-    return fc2(relu(fc1(x.flatten(1))));
-  }
-};
-
-/// Weights, logits, gradients and ten losses as PyTorch gives them in float64.
-TEST(Training, LeNetFollowsPyTorch) {
-  for (const DType dtype : {kFloat64, kFloat32}) {
-    const double rtol = dtype == kFloat64 ? 1e-9 : 1e-4;
-    const GoldenFile& golden = GoldenFile::open("model");
-    LeNet net;
-    nn::load(net, std::string(LOCKSTEP_SOURCE_DIR) + "/tests/golden/model_weights.safetensors");
-    net.to(dtype);
-    const Tensor x = cast_values(golden.get("batch|images"), dtype);
-    const Tensor y = golden.get("batch|labels");
-
-    const Tensor logits = net(x);
-    expect_golden(logits, cast_values(golden.get("first|logits"), dtype), "logits", rtol);
-    cross_entropy(logits, y).backward();
-    for (const nn::NamedTensor& p : net.named_parameters())
-      expect_golden(cast_values(p.tensor.grad(), kFloat32), golden.get("first|grad." + p.name), p.name,
-                    dtype == kFloat64 ? 1e-6 : 1e-3);
-
-    optim::SGD optimizer(net.parameters(), {.lr = 0.05, .momentum = 0.9});
-    const std::vector<double> recorded = golden.get("training|losses").to_vector<double>();
-    for (double expected : recorded) {
-      optimizer.zero_grad();
-      const Tensor loss = cross_entropy(net(x), y);
-      loss.backward();
-      optimizer.step();
-      EXPECT_NEAR(loss.item<double>(), expected, rtol * expected);
-    }
-  }
-}
 
 /// The program that a user writes first.
 TEST(Training, ThirtyLineProgramLearns) {
