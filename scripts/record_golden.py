@@ -40,7 +40,7 @@ def model():
             values = uniform(name, p.shape) * np.float32(fan_in**-0.5)
             p.copy_(torch.from_numpy(values))
             checkpoint.tensors[name] = values
-    images = uniform("images", (8, 1, 28, 28), 0, 1)
+    images = uniform("images", (8, 1, 28, 28), -2, 3)
     labels = torch.arange(8) * 7 % 10
     g.put("batch", "images", images)
     g.put("batch", "labels", labels)
