@@ -139,17 +139,20 @@ TEST(MnistTrain, MetricsHoldALineForEachStep) {
   EXPECT_FALSE(std::getline(in, line));
 }
 
-// The curves of all modes against single's, step by step.
+// The curves of all modes against single's, step by step. Modes add the same numbers in another order, so they differ
+// by rounding; a high learning rate amplifies that without limit (an argmax of a pooling window flips, and the runs
+// part), so this one is low.
 TEST(MnistTrain, CurvesOfAllModesAgree) {
   if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
   constexpr double kRelative = 1e-4;
   const TemporaryDirectory directory;
   const auto curve = [&](const std::string& name, const std::vector<std::string>& mode) {
     const std::string metrics = directory.file(name + ".jsonl");
-    const ProcessResult result = train(
-        dataset() +
-        std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "200", "--metrics", metrics} +
-        mode);
+    const ProcessResult result =
+        train(dataset() +
+              std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "200", "--lr", "0.01",
+                                       "--momentum", "0.5", "--metrics", metrics} +
+              mode);
     EXPECT_EQ(result.status, 0) << name << ": " << result.err;
     return losses_of(metrics);
   };
