@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "data/mnist.h"
-#include "data_testing.h"
+#include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

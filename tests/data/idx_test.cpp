@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "data_testing.h"
+#include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

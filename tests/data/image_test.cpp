@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "data/image_folder.h"
-#include "data_testing.h"
+#include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "data_testing.h"
+#include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

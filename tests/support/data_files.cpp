@@ -1,4 +1,4 @@
-#include "data_testing.h"
+#include "tests/support/data_files.h"
 
 #include <zlib.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Files for the tests of data/: a folder that cleans up after itself, IDX and gzip bytes, images.
+// Files for tests: a folder that cleans up after itself, IDX and gzip bytes, images.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -109,9 +109,9 @@ inline Bytes ramp(std::size_t count, int modulus = 256, int step = 1) {
   return bytes;
 }
 
-/// `bytes` as one gzip member. Defined in data_testing.cpp.
+/// `bytes` as one gzip member. Defined in data_files.cpp.
 Bytes gzip(const Bytes& bytes);
-/// PNG or JPEG (quality 95) files. Defined in data_testing.cpp.
+/// PNG or JPEG (quality 95) files. Defined in data_files.cpp.
 void write_png(const std::filesystem::path& path, const data::Image& image);
 void write_jpeg(const std::filesystem::path& path, const data::Image& image);
 
