@@ -77,7 +77,7 @@ std::function<double()> make_step(const Setup& setup) {
     train_rounds::fill_batch(random, index.data_ptr<std::int64_t>(), setup.batch);
     Tensor loss = torch::nn::functional::cross_entropy(net->forward(images.index_select(0, index)),
                                                        labels.index_select(0, index));
-    optimizer->zero_grad();
+    for (Tensor& parameter : net->parameters()) parameter.mutable_grad() = Tensor();
     loss.backward();
     optimizer->step();
     return loss.item<double>();

@@ -17,7 +17,7 @@ Tensor Cnn::forward(Tensor x) {
 }
 
 Tensor Mlp::forward(Tensor x) {
-  return fc3(relu(fc2(fc1(x.flatten(1)))));
+  return fc3(fc2(fc1(x.flatten(1))));
 }
 
 const std::vector<std::string>& model_names() {

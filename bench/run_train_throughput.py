@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Training throughput of lockstep beside libtorch, in one run.
+
+For each model, batch size and thread count both programs are started, and take turns: in every round each trains for
+the same time, one after the other, in alternating order. A row gives the median of the rounds, the median of the rounds'
+ratios with its range, and the same for processor time, which other work on the machine disturbs less.
+
+The peer is tuned: glibc keeps its memory instead of returning it to the system each step, the OpenMP build of OpenBLAS
+replaces the pthread build (two thread pools fight over the cores), and the number of threads is set explicitly.
+
+    bench/run_train_throughput.py --build build --rounds 7 --json out.json --markdown out.md
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+OPENMP_BLAS = Path("/usr/lib/x86_64-linux-gnu/openblas-openmp")
+
+
+class Program:
+    """One benchmark process, which trains when told to."""
+
+    def __init__(self, name, path, model, batch, threads, environment):
+        self.name = name
+        self.process = subprocess.Popen(
+            [str(path), model, str(batch), str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.library = self.read()["library"]
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.name} ended with status {self.process.wait()}")
+        return json.loads(line)
+
+    def run(self, steps):
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def own_environment(threads):
+    return dict(os.environ, OMP_NUM_THREADS=str(threads))
+
+
+def peer_environment(threads):
+    environment = own_environment(threads)
+    environment["GLIBC_TUNABLES"] = (
+        "glibc.malloc.mmap_threshold=2000000000:glibc.malloc.trim_threshold=4000000000")
+    if OPENMP_BLAS.is_dir():
+        environment["LD_LIBRARY_PATH"] = str(OPENMP_BLAS)
+        environment["LD_PRELOAD"] = str(OPENMP_BLAS / "libblas.so.3")
+    return environment
+
+
+def measure(arguments, model, batch, threads):
+    """Medians and ratios of one row."""
+    programs = [Program("lockstep", arguments.build / "bench/train_throughput", model, batch, threads,
+                        own_environment(threads))]
+    peer = arguments.build / "bench/peer_libtorch"
+    if peer.exists() and not arguments.no_peer:
+        programs.append(Program("libtorch", peer, model, batch, threads, peer_environment(threads)))
+    steps = {}
+    for program in programs:
+        program.run(3)
+        program.run(10 if model in ("lenet", "mlp") else 2)
+        warm = program.run(10 if model in ("lenet", "mlp") else 2)
+        steps[program.name] = max(2, round(arguments.seconds * warm["steps"] / warm["seconds"]))
+    rounds = {program.name: [] for program in programs}
+    for index in range(arguments.rounds):
+        for program in programs if index % 2 == 0 else reversed(programs):
+            rounds[program.name].append(program.run(steps[program.name]))
+    for program in programs:
+        program.close()
+
+    def per_second(result, clock):
+        return result["steps"] * batch / max(result[clock], 1e-9)
+
+    row = {"model": model, "batch": batch, "threads": threads, "rounds": arguments.rounds,
+           "libraries": [program.library for program in programs]}
+    for program in programs:
+        results = rounds[program.name]
+        row[program.name] = {
+            "images_per_s": statistics.median(per_second(r, "seconds") for r in results),
+            "images_per_cpu_s": statistics.median(per_second(r, "cpu_seconds") for r in results),
+            "ms_per_step": 1e3 * statistics.median(r["seconds"] / r["steps"] for r in results),
+            "last_loss": results[-1]["loss"]}
+    if len(programs) == 2:
+        for key, clock in (("ratio", "seconds"), ("cpu_ratio", "cpu_seconds")):
+            ratios = [per_second(a, clock) / per_second(b, clock)
+                      for a, b in zip(rounds["lockstep"], rounds["libtorch"])]
+            row[key] = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+    return row
+
+
+def markdown(rows):
+    lines = ["| model | batch | threads | lockstep img/s | libtorch img/s | ratio (range) | processor-time ratio |",
+             "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        peer = row.get("libtorch")
+        ratio, cpu = row.get("ratio"), row.get("cpu_ratio")
+        lines.append("| {} | {} | {} | {:.0f} | {} | {} | {} |".format(
+            row["model"], row["batch"], row["threads"], row["lockstep"]["images_per_s"],
+            f"{peer['images_per_s']:.0f}" if peer else "-",
+            f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})" if ratio else "-",
+            f"{cpu['median']:.2f}" if cpu else "-"))
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=Path("build"), help="build folder, made with LOCKSTEP_BUILD_BENCH=ON")
+    parser.add_argument("--models", default="lenet,cnn,mlp", help="of lenet, cnn, cnn_plain (no dropout), mlp")
+    parser.add_argument("--batches", default="64,256")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each program in each round")
+    parser.add_argument("--no-peer", action="store_true", help="measure lockstep alone")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    arguments = parser.parse_args()
+    rows = []
+    for model in arguments.models.split(","):
+        for batch in map(int, arguments.batches.split(",")):
+            for threads in map(int, arguments.threads.split(",")):
+                rows.append(measure(arguments, model, batch, threads))
+                print(markdown(rows[-1:]).splitlines()[-1], flush=True)
+    print("\n" + markdown(rows))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
