@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -19,11 +20,14 @@ using distributed::TransportError;
 
 /// Where ranks that are threads leave messages for each other.
 struct Mailboxes {
+  static constexpr std::size_t kMaxRanks = 64;
+
   std::mutex mutex;
-  std::condition_variable changed;
+  /// By the rank that waits.
+  std::array<std::condition_variable, kMaxRanks> changed;
   /// From, to, tag.
   std::map<std::tuple<int, int, std::uint64_t>, std::deque<std::vector<char>>> messages;
-  std::vector<bool> aborted = std::vector<bool>(64);
+  std::array<bool, kMaxRanks> aborted{};
 };
 
 /// A transport without a network, whose every line a thread sanitizer sees.
@@ -35,7 +39,7 @@ class InProcessTransport final : public Transport {
     const auto* begin = static_cast<const char*>(data);
     const std::lock_guard lock(boxes_->mutex);
     boxes_->messages[{rank_, peer, tag}].emplace_back(begin, begin + bytes);
-    boxes_->changed.notify_all();
+    boxes_->changed[static_cast<std::size_t>(peer)].notify_all();
     return std::make_unique<Sent>();
   }
 
@@ -46,7 +50,7 @@ class InProcessTransport final : public Transport {
   void abort() override {
     const std::lock_guard lock(boxes_->mutex);
     boxes_->aborted[static_cast<std::size_t>(rank_)] = true;
-    boxes_->changed.notify_all();
+    for (std::condition_variable& changed : boxes_->changed) changed.notify_all();
   }
 
  private:
@@ -64,7 +68,7 @@ class InProcessTransport final : public Transport {
       std::unique_lock lock(boxes.mutex);
       auto& box = boxes.messages[{peer_, transport_.rank_, tag_}];
       const auto gone = [&](int rank) { return boxes.aborted[static_cast<std::size_t>(rank)]; };
-      const bool ready = boxes.changed.wait_until(
+      const bool ready = boxes.changed[static_cast<std::size_t>(transport_.rank_)].wait_until(
           lock, deadline, [&] { return !box.empty() || gone(peer_) || gone(transport_.rank_); });
       if (!ready) throw TransportError(peer_, "timed out waiting for rank " + std::to_string(peer_));
       if (box.empty()) throw TransportError(peer_, "the connection to rank " + std::to_string(peer_) + " is lost");
