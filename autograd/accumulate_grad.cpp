@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-AccumulateGrad::AccumulateGrad(const Tensor& leaf) : leaf_(leaf.impl_ptr()) {}
+AccumulateGrad::AccumulateGrad(const Tensor& leaf) : Node(/*urgent=*/true), leaf_(leaf.impl_ptr()) {}
 
 AccumulateGrad::~AccumulateGrad() {
   if (auto* meta = static_cast<AutogradMeta*>(leaf_->autograd.get()); meta && meta->accumulator == this)

@@ -15,7 +15,8 @@ thread_local constinit std::vector<Node*>* deletions = nullptr;
 
 }  // namespace
 
-Node::Node() : sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+Node::Node(bool urgent)
+    : sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (urgent ? std::uint64_t{1} << 63 : 0)) {}
 
 void intrusive_delete(Node* node) {
   if (deletions) {

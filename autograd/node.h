@@ -37,13 +37,16 @@ class Node : public RefCounted {
 
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
   const SmallVector<Edge, 3>& edges() const { return edges_; }
-  /// Rises with each node made on any thread, so later operations run first in backward().
+  /// Rises with each node made on any thread, so later operations run first in backward(). Urgent nodes have the
+  /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
   std::uint32_t num_outputs() const { return num_outputs_; }
   bool released() const { return released_; }
 
  protected:
-  Node();
+  /// An urgent node runs before all others that are ready, however old it is: gradients are accumulated, and their
+  /// hooks called, as soon as they are complete.
+  explicit Node(bool urgent = false);
 
  private:
   friend class Engine;

@@ -34,6 +34,12 @@ void check_in_place(const Tensor& target, bool recording, const char* op) {
                     "that returns "
                     "a new tensor",
                     op));
+  // A view keeps the history it was made with, which would not explain its new values: its gradients would be wrong.
+  if (recording && target.storage()->use_count() > 1)
+    detail::throw_error(
+        fmt::format("[{}] the tensor cannot be changed in place while recording: it shares its memory with a view or a "
+                    "result saved for backward; change a clone(), or use the op that returns a new tensor",
+                    op));
   target.storage()->bump_version();
 }
 

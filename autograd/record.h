@@ -60,7 +60,7 @@ N* record_many(std::span<const Tensor* const> outputs, std::span<const Tensor* c
 }
 
 /// For operations that write into `target`: throws Error naming `op` if target is a leaf that requires gradients, or a
-/// view, while recording; bumps the version. Call before writing; then record_in_place<N>().
+/// view, or has views, while recording; bumps the version. Call before writing; then record_in_place<N>().
 void check_in_place(const Tensor& target, bool recording, const char* op);
 
 /// Like record(), for `target = op(target, others...)` written in place: list target itself among the inputs.

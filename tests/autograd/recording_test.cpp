@@ -1,0 +1,200 @@
+// What is recorded, what is not, and what may be changed in place.
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "autograd/engine.h"
+#include "autograd/ops.h"
+#include "tests/support/probe_node.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing;
+
+Tensor leaf(double value) {
+  const Tensor x = full({2}, value, {.dtype = kFloat64});
+  x.set_requires_grad(true);
+  return x;
+}
+double grad_of(const Tensor& x) {
+  return x.grad().to_vector<double>()[0];
+}
+void run(const Tensor& y) {
+  y.backward(ones_like(y));
+}
+
+TEST(Recording, RequiresGradSpreadsFromLeavesToResults) {
+  const Tensor x = leaf(2), plain = make_input({2});
+  EXPECT_TRUE(x.requires_grad());
+  EXPECT_TRUE(x.is_leaf());
+  const Tensor y = x * plain;
+  EXPECT_TRUE(y.requires_grad());
+  EXPECT_FALSE(y.is_leaf());
+  const Tensor z = plain * 2.0;
+  EXPECT_FALSE(z.requires_grad());
+  EXPECT_TRUE(z.is_leaf());
+  EXPECT_FALSE(Tensor().requires_grad());
+  x.set_requires_grad(false);
+  EXPECT_FALSE((x * 2.0).requires_grad());
+}
+
+TEST(Recording, OnlyFloatingPointLeavesCanRequireGradients) {
+  EXPECT_NE(error_of([] { zeros({2}, {.dtype = kInt64}).set_requires_grad(true); }).find("this one is int64"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { (leaf(1) * 2.0).set_requires_grad(false); }).find("only leaves can be switched"),
+            std::string::npos);
+  zeros({2}, {.dtype = kInt64}).set_requires_grad(false);
+  EXPECT_FALSE(eq(leaf(1), 1.0).requires_grad());
+  EXPECT_FALSE(leaf(1).to(kInt64).requires_grad());
+}
+
+TEST(Recording, DetachCutsTheGraphAndSharesTheMemory) {
+  const Tensor x = leaf(3);
+  const Tensor y = x * 2.0;
+  const Tensor d = y.detach();
+  EXPECT_FALSE(d.requires_grad());
+  EXPECT_EQ(d.storage(), y.storage());
+  run(x * d);
+  EXPECT_EQ(grad_of(x), 6.0);
+}
+
+TEST(Recording, GuardsNestAndBelongToTheirThread) {
+  const Tensor x = leaf(3);
+  {
+    const NoGradGuard off;
+    EXPECT_FALSE(GradMode::enabled());
+    EXPECT_FALSE((x * 2.0).requires_grad());
+    {
+      const EnableGradGuard on;
+      EXPECT_TRUE((x * 2.0).requires_grad());
+      const GradModeGuard off_again(false);
+      EXPECT_FALSE((x * 2.0).requires_grad());
+    }
+    EXPECT_FALSE(GradMode::enabled());
+    bool other = false;
+    std::thread([&] { other = GradMode::enabled(); }).join();
+    EXPECT_TRUE(other);
+  }
+  EXPECT_TRUE((x * 2.0).requires_grad());
+}
+
+TEST(Recording, UnwantedGradientsAreNotComputed) {
+  const Tensor x = leaf(3), fixed = make_input({2});
+  const Tensor y = probe({x, fixed}, 2, {});
+  run(y);
+  EXPECT_EQ(grad_of(x), 2.0);
+  EXPECT_FALSE(fixed.grad().defined());
+}
+
+TEST(SavedTensors, ChangedInPlaceTheyAreAnError) {
+  const Tensor x = leaf(3), w = leaf(5);
+  const Tensor h = x * 2.0;
+  const Tensor y = h * w;
+  h.add_(1.0);
+  const std::string message = error_of([&] { run(y); });
+  EXPECT_NE(message.find("[MulBackward] a tensor of shape [2] that backward needs was changed in place"),
+            std::string::npos)
+      << message;
+}
+
+TEST(SavedTensors, AChangeThroughAnotherHandleOrViewIsSeenToo) {
+  for (const bool through_view : {false, true}) {
+    const Tensor x = leaf(3), data = make_input({2});
+    const Tensor y = x * data;
+    (through_view ? rows(data, 0, 1) : data.detach()).mul_(2.0);
+    EXPECT_NE(error_of([&] { run(y); }).find("was changed in place"), std::string::npos);
+  }
+}
+
+TEST(SavedTensors, ChangesThatBackwardDoesNotMeetAreAllowed) {
+  const Tensor x = leaf(3), data = full({2}, 2, {.dtype = kFloat64});
+  const Tensor sum = x + data;  // saves nothing
+  data.mul_(100.0);
+  run(sum);
+  EXPECT_EQ(grad_of(x), 1.0);
+  const Tensor product = x * data;
+  run(product);
+  data.mul_(2.0);
+  EXPECT_EQ(grad_of(x), 201.0);
+}
+
+TEST(SavedTensors, AResultThatBackwardNeedsIsGuardedToo) {
+  const Tensor x = leaf(3);
+  const Tensor y = x.exp();
+  {
+    const NoGradGuard off;
+    y.mul_(2.0);
+  }
+  EXPECT_NE(error_of([&] { run(y); }).find("was changed in place"), std::string::npos);
+}
+
+TEST(InPlace, IsRecordedLikeAnyOperation) {
+  const Tensor x = leaf(3), w = leaf(5);
+  const Tensor y = x * 2.0;
+  y.add_(w, 3.0);
+  y.mul_(10.0);
+  y.add_(x);
+  EXPECT_EQ(y.to_vector<double>()[0], (6 + 15) * 10 + 3);
+  run(y);
+  EXPECT_EQ(grad_of(x), 21.0);
+  EXPECT_EQ(grad_of(w), 30.0);
+}
+
+TEST(InPlace, PlainTensorsStartToRequireGradients) {
+  const Tensor w = leaf(5);
+  const Tensor buffer = zeros({2}, {.dtype = kFloat64});
+  buffer.add_(w, 2.0);
+  EXPECT_TRUE(buffer.requires_grad());
+  run(buffer * 3.0);
+  EXPECT_EQ(grad_of(w), 6.0);
+}
+
+TEST(InPlace, LeavesThatRequireGradientsAreChangedOnlyWithoutRecording) {
+  const Tensor x = leaf(3);
+  const std::string message = error_of([&] { x.add_(1.0); });
+  EXPECT_EQ(message,
+            "[add_] a leaf that requires gradients cannot be changed in place while recording; use a NoGradGuard");
+  EXPECT_EQ(x.to_vector<double>()[0], 3.0);
+  const NoGradGuard off;
+  x.add_(1.0);
+  EXPECT_EQ(x.to_vector<double>()[0], 4.0);
+  EXPECT_TRUE(x.requires_grad());
+  EXPECT_TRUE(x.is_leaf());
+}
+
+TEST(InPlace, ViewsAreNotChangedWhileRecording) {
+  const Tensor x = leaf(3);
+  const Tensor y = x * 2.0;
+  const std::string message = error_of([&] { y.view({2, 1}).mul_(2.0); });
+  EXPECT_NE(message.find("[mul_] a view cannot be changed in place while recording"), std::string::npos) << message;
+}
+
+// A view keeps the history it was made with; changing its base afterwards would leave it with values that its history
+// does not explain, and with wrong gradients.
+TEST(InPlace, ATensorThatHasViewsIsNotChangedWhileRecording) {
+  const Tensor x = leaf(3);
+  const Tensor y = x * 2.0;
+  const Tensor view = y.view({2, 1});
+  const std::string message = error_of([&] { y.mul_(2.0); });
+  EXPECT_NE(message.find("[mul_]"), std::string::npos) << message;
+  EXPECT_NE(message.find("shares its memory"), std::string::npos) << message;
+  run(view);
+  EXPECT_EQ(grad_of(x), 2.0);
+}
+
+TEST(InPlace, EveryChangeRaisesTheVersion) {
+  const Tensor x = zeros({2});
+  const std::uint32_t before = x.storage()->version();
+  x.add_(1.0);
+  x.fill_(2.0);
+  x.zero_();
+  x.copy_(ones({2}));
+  x.mul_(x);
+  EXPECT_EQ(x.storage()->version(), before + 5);
+}
+
+}  // namespace
+}  // namespace lockstep
