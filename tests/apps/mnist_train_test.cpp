@@ -70,6 +70,10 @@ struct BadCommand {
   const char* message;
 };
 
+void PrintTo(const BadCommand& command, std::ostream* out) {
+  *out << command.name;
+}
+
 class MnistTrainRefuses : public ::testing::TestWithParam<BadCommand> {};
 
 TEST_P(MnistTrainRefuses, InOneClearLine) {
@@ -97,9 +101,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCommand{"bad_devices", {"--devices", "0,x"}, 2, "--devices '0,x' is not understood"},
         BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr -1 is not a learning rate"},
         BadCommand{"no_data", {"--data-dir", "/nonexistent"}, 1, "/nonexistent"},
-        BadCommand{"no_master", {"--mode", "ddp", "--init-method", "env://"}, 1, "MASTER_ADDR"},
+        BadCommand{"no_rank", {"--mode", "ddp", "--init-method", "env://"}, 1, "environment variable RANK"},
         BadCommand{"bad_url", {"--mode", "ddp", "--init-method", "ftp://x"}, 1, "ftp"}),
     [](const auto& info) { return std::string(info.param.name); });
+
+TEST(MnistTrain, NamesTheMissingMasterAddress) {
+  auto environment = kClean;
+  environment.push_back({"RANK", "0"});
+  environment.push_back({"WORLD_SIZE", "2"});
+  const ProcessResult result =
+      run_process({LOCKSTEP_MNIST_TRAIN, "--mode", "ddp"}, environment, std::chrono::seconds(30));
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("MASTER_ADDR"), std::string::npos) << result.err;
+}
 
 TEST(MnistTrain, HelpAndVersion) {
   EXPECT_EQ(train({"--help"}).status, 0);
