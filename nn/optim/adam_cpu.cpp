@@ -17,7 +17,7 @@ void update(const Optimizer::Run& run, std::int64_t begin, std::int64_t end, con
   C* __restrict v = static_cast<C*>(run.state[1]);
   const double t = static_cast<double>(run.step);
   const C step_size = static_cast<C>(options.lr / (1.0 - std::pow(options.beta1, t)));
-  const C root = static_cast<C>(std::sqrt(1.0 - std::pow(options.beta2, t)));
+  const C root = static_cast<C>(1.0 / std::sqrt(1.0 - std::pow(options.beta2, t)));
   const C keep = decoupled ? static_cast<C>(1.0 - options.lr * options.weight_decay) : C(1);
   const C decay = decoupled ? C(0) : static_cast<C>(options.weight_decay);
   const C beta1 = static_cast<C>(options.beta1), rest1 = static_cast<C>(1.0 - options.beta1);
@@ -30,7 +30,7 @@ void update(const Optimizer::Run& run, std::int64_t begin, std::int64_t end, con
     const C square = beta2 * v[i] + rest2 * grad * grad;
     m[i] = mean;
     v[i] = square;
-    p[i] = static_cast<T>(keep * value - step_size * (mean / (std::sqrt(square) / root + eps)));
+    p[i] = static_cast<T>(keep * value - step_size * (mean / (std::sqrt(square) * root + eps)));
   }
 }
 
