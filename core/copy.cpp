@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/check.h"
+#include "core/cpu/row_io.h"
 #include "core/device_copy.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
@@ -44,6 +45,26 @@ void copy_words(const cpu::StridedLoop<2>& loop, const Tensor& source, const Ten
   copy_loop(loop, static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));
 }
 
+/// To a floating-point dtype, by way of C.
+template <typename C>
+void copy_through(const cpu::StridedLoop<2>& loop, const Tensor& source, const Tensor& target) {
+  const cpu::RowSource<C> from{source.raw_data(), source.dtype()};
+  const cpu::RowTarget<C> to{target.raw_data(), target.dtype()};
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    C buffer[cpu::kRowChunk];
+    for (std::int64_t i = 0; i < length; i += cpu::kRowChunk) {
+      const std::int64_t count = length - i < cpu::kRowChunk ? length - i : cpu::kRowChunk;
+      const std::int64_t at = offset[0] + i * stride[0], at_source = offset[1] + i * stride[1];
+      if (to.writable(stride[0])) {
+        cpu::load_row(source.dtype(), cpu::element_address(from.data, at_source, from.dtype), stride[1], count,
+                      static_cast<C*>(to.data) + at);
+      } else {
+        to.finish(from.row(at_source, stride[1], count, buffer), at, stride[0], count);
+      }
+    }
+  });
+}
+
 void copy_on_cpu(const Tensor& source, const Tensor& target) {
   const auto loop = cpu::plan_loop<2>(target.sizes(), {&target, &source});
   if (loop.numel == 0) return;
@@ -59,9 +80,14 @@ void copy_on_cpu(const Tensor& source, const Tensor& target) {
         return copy_words<std::uint64_t>(loop, source, target);
     }
   }
+  if (is_floating_point(target.dtype())) {
+    const bool wide = source.dtype() == kFloat64 || target.dtype() == kFloat64;
+    return wide ? copy_through<double>(loop, source, target) : copy_through<float>(loop, source, target);
+  }
   dispatch_all(source.dtype(), "copy", [&]<typename S>() {
-    dispatch_all(target.dtype(), "copy",
-                 [&]<typename T>() { copy_loop<S, T>(loop, source.data<S>(), target.data<T>()); });
+    const auto to = [&]<typename T>() { copy_loop<S, T>(loop, source.data<S>(), target.data<T>()); };
+    if (target.dtype() == kBool) return to.template operator()<bool>();
+    dispatch_integer(target.dtype(), "copy", to);
   });
 }
 

@@ -72,19 +72,30 @@ void for_each_row(const StridedLoop<N>& loop, Row&& row) {
   for (int n = 0; n < N; ++n) inner[n] = loop.strides[n][last];
   const std::int64_t width = loop.sizes[last];
   parallel_for(loop.numel, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-    while (begin < end) {
-      std::int64_t rest = begin / width;
-      const std::int64_t column = begin % width;
-      std::array<std::int64_t, N> offset;
-      for (int n = 0; n < N; ++n) offset[n] = column * inner[n];
-      for (int d = last - 1; d >= 0; --d) {
-        const std::int64_t i = rest % loop.sizes[d];
-        rest /= loop.sizes[d];
-        for (int n = 0; n < N; ++n) offset[n] += i * loop.strides[n][d];
-      }
+    // Divisions find the block's first row; from there on the indices count up like an odometer.
+    std::array<std::int64_t, Shape::kMaxDims> index{};
+    std::array<std::int64_t, N> start{};  // of the present row
+    std::int64_t rest = begin / width;
+    for (int d = last - 1; d >= 0; --d) {
+      index[static_cast<std::size_t>(d)] = rest % loop.sizes[d];
+      rest /= loop.sizes[d];
+      for (int n = 0; n < N; ++n) start[n] += index[static_cast<std::size_t>(d)] * loop.strides[n][d];
+    }
+    std::int64_t column = begin % width;
+    while (true) {
       const std::int64_t length = width - column < end - begin ? width - column : end - begin;
+      std::array<std::int64_t, N> offset = start;
+      for (int n = 0; n < N; ++n) offset[n] += column * inner[n];
       row(offset, inner, length);
       begin += length;
+      if (begin >= end) return;
+      column = 0;
+      for (int d = last - 1; d >= 0; --d) {
+        for (int n = 0; n < N; ++n) start[n] += loop.strides[n][d];
+        if (++index[static_cast<std::size_t>(d)] < loop.sizes[d]) break;
+        index[static_cast<std::size_t>(d)] = 0;
+        for (int n = 0; n < N; ++n) start[n] -= loop.strides[n][d] * loop.sizes[d];
+      }
     }
   });
 }

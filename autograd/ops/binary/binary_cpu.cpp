@@ -124,6 +124,30 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
   });
 }
 
+template <typename C>
+void choose_row(const bool* chosen, std::int64_t stride, const C* a, bool one_a, const C* b, bool one_b, C* out,
+                std::int64_t count) {
+  if (stride != 1) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = chosen[i * stride] ? a[one_a ? 0 : i] : b[one_b ? 0 : i];
+    return;
+  }
+  // Read as bytes, because a select on bool does not vectorise.
+  const auto* mask = reinterpret_cast<const unsigned char*>(chosen);
+  const auto apply = [&](auto first, auto second) {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < count; ++i) {
+      const C x = first(i), y = second(i);
+      out[i] = mask[i] != 0 ? x : y;
+    }
+  };
+  const auto all_a = [a](std::int64_t i) { return a[i]; };
+  const auto all_b = [b](std::int64_t i) { return b[i]; };
+  const auto same_a = [value = *a](std::int64_t) { return value; };
+  const auto same_b = [value = *b](std::int64_t) { return value; };
+  if (one_a) return one_b ? apply(same_a, same_b) : apply(same_a, all_b);
+  one_b ? apply(all_a, same_b) : apply(all_a, all_b);
+}
+
 template <typename F>
 void with_compute_type(DType compute, F&& f) {
   switch (compute) {
@@ -162,8 +186,7 @@ void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, cons
         const C* row_b = from_b.row_or_one(b.tensor ? offset[3] + i * step_b : 0, step_b, count, buffer_b);
         const bool* row = chosen + offset[1] + i * stride[1];
         C* to = target.row(offset[0] + i * stride[0], stride[0], buffer);
-        const std::int64_t next_a = step_a == 0 ? 0 : 1, next_b = step_b == 0 ? 0 : 1;
-        for (std::int64_t k = 0; k < count; ++k) to[k] = row[k * stride[1]] ? row_a[k * next_a] : row_b[k * next_b];
+        choose_row(row, stride[1], row_a, step_a == 0, row_b, step_b == 0, to, count);
         target.finish(to, offset[0] + i * stride[0], stride[0], count);
       }
     });

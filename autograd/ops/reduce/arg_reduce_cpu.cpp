@@ -63,7 +63,8 @@ void run(const Tensor& x, int dim, const Tensor& out) {
   const std::int64_t terms = x.sizes()[dim], term_stride = x.strides()[dim];
   const std::int64_t width = plan.kept.back(), stride = plan.kept_strides.back();
   std::int64_t* indices = out.data<std::int64_t>();
-  if (stride < term_stride && width > 1) {
+  const bool few_terms = terms < 16 && width >= 16;
+  if ((stride < term_stride && width > 1) || few_terms) {
     const std::int64_t strips = (width + kRowChunk - 1) / kRowChunk;
     const std::int64_t block = std::max<std::int64_t>(1, kBlock / (terms * std::min(width, kRowChunk)));
     parallel_for(plan.outputs / width * strips, block, [&](std::int64_t begin, std::int64_t end) {
