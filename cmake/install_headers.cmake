@@ -1,6 +1,7 @@
 # Installs the headers that users may include: all but those that need a third-party library, directly or through another
 # of our headers. Those are for lockstep's own .cpp files, so a user's machine does not need the library's headers.
 # Set by the caller: source_dir, generated_dir, folders, include_dir.
+cmake_policy(VERSION 3.22)
 set(third_party "#include <(fmt|spdlog|Eigen|nlohmann|CLI|oneapi|dnnl|gloo|zlib|cuda|cublas|cudnn|nccl|cblas|stb)")
 
 set(headers lockstep.h)
