@@ -1,5 +1,26 @@
-# oneDNN: convolution, pooling and normalisation primitives on the CPU. Target DNNL::dnnl.
+# oneDNN 2: convolution primitives on the CPU. Target DNNL::dnnl.
+# Not through its dnnl-config.cmake: Debian's insists on OpenCL's headers, which the CPU primitives do not use.
+set(lockstep_onednn_found OFF)
+set(lockstep_onednn_version "")
 if(NOT LOCKSTEP_ONEDNN STREQUAL "OFF")
-  find_package(dnnl CONFIG QUIET)
+  find_path(LOCKSTEP_ONEDNN_INCLUDE oneapi/dnnl/dnnl.hpp)
+  find_library(LOCKSTEP_ONEDNN_LIBRARY NAMES dnnl)
+  mark_as_advanced(LOCKSTEP_ONEDNN_INCLUDE LOCKSTEP_ONEDNN_LIBRARY)
+  if(LOCKSTEP_ONEDNN_INCLUDE AND LOCKSTEP_ONEDNN_LIBRARY)
+    file(STRINGS ${LOCKSTEP_ONEDNN_INCLUDE}/oneapi/dnnl/dnnl_version.h lines REGEX "#define DNNL_VERSION_(MAJOR|MINOR|PATCH)")
+    string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+    list(JOIN numbers "." lockstep_onednn_version)
+    # Version 3 has another way to describe primitives.
+    if(lockstep_onednn_version VERSION_GREATER_EQUAL 2.5 AND lockstep_onednn_version VERSION_LESS 3)
+      set(lockstep_onednn_found ON)
+    elseif(NOT LOCKSTEP_ONEDNN STREQUAL "ON")
+      message(STATUS "oneDNN ${lockstep_onednn_version} is not used: lockstep is written for 2.5 and later 2.x")
+    endif()
+  endif()
 endif()
-lockstep_optional(ONEDNN dnnl_FOUND "${dnnl_VERSION}" libdnnl-dev)
+lockstep_optional(ONEDNN lockstep_onednn_found "${lockstep_onednn_version}" "libdnnl-dev, oneDNN 2.x")
+if(LOCKSTEP_HAS_ONEDNN)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_ONEDNN_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ONEDNN_INCLUDE})
+endif()
