@@ -37,6 +37,25 @@ inline double vector_exp(double x) {
   return std::exp(x);
 }
 
+/// log(1 + x) for x in [0, 1], within 2 units in the last place.
+inline float vector_log1p(float x) {
+  // 2 atanh(s) = log((1 + s) / (1 - s)) with s = x / (2 + x) <= 1/3: the series in s^2 needs eight terms.
+  const float s = x / (2.0f + x);
+  const float z = s * s;
+  float p = 1.0f / 15;
+  p = p * z + 1.0f / 13;
+  p = p * z + 1.0f / 11;
+  p = p * z + 1.0f / 9;
+  p = p * z + 1.0f / 7;
+  p = p * z + 1.0f / 5;
+  p = p * z + 1.0f / 3;
+  p = p * z;
+  return 2.0f * (s + s * p);
+}
+inline double vector_log1p(double x) {
+  return std::log1p(x);
+}
+
 inline constexpr int kLanes = 16;
 
 /// The sum of term(0) ... term(n - 1), added up in interleaved lanes. The order depends on n alone.
@@ -50,15 +69,16 @@ T lane_sum(std::int64_t n, Term&& term) {
     }
     return n & 1 ? even + odd + term(n - 1) : even + odd;
   }
-  T lanes[kLanes] = {};
+  T s[kLanes] = {};
   const std::int64_t whole = n / kLanes * kLanes;
   for (std::int64_t i = 0; i < whole; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) lanes[l] += term(i + l);
-  T total = 0;
-  for (std::int64_t i = whole; i < n; ++i) total += term(i);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) lanes[l] += lanes[l + width];
-  return total + lanes[0];
+    for (int l = 0; l < kLanes; ++l) s[l] += term(i + l);
+  T rest = 0;
+  for (std::int64_t i = whole; i < n; ++i) rest += term(i);
+  // Written out, so that the lanes stay in registers.
+  const T even = ((s[0] + s[8]) + (s[4] + s[12])) + ((s[2] + s[10]) + (s[6] + s[14]));
+  const T odd = ((s[1] + s[9]) + (s[5] + s[13])) + ((s[3] + s[11]) + (s[7] + s[15]));
+  return rest + (even + odd);
 }
 
 /// The sum of n terms as a double: lanes of T over runs of up to 4096 terms, runs added in double.

@@ -15,8 +15,10 @@ namespace {
 using cpu::kElementBlock;
 using cpu::long_sum;
 
-constexpr std::int64_t kColumns = 64;     // neighbouring channels handled together where inner == 1
-constexpr std::int64_t kChunkRows = 256;  // samples to a chunk where inner == 1
+constexpr std::int64_t kGroup = 64;  // at most so many neighbouring channels are handled together
+constexpr std::int64_t kRun = 4096;  // elements of a sample that are handled together, if there are enough channels
+constexpr std::int64_t kChunk = 1 << 15;   // elements to a task: two passes over them stay in the second-level cache
+constexpr std::int64_t kColumnRows = 512;  // samples to a task where inner == 1: each column adds up in one float
 
 /// The values of a [C] tensor of any floating-point dtype, or `fallback` for each channel if it is undefined.
 template <typename C>
@@ -37,44 +39,45 @@ std::vector<C> inverse_deviations(const Tensor& var, double eps) {
 }
 
 /// Note [Channel chunks]
-/// The samples of a channel are cut into chunks of about kElementBlock elements, a function of the shape alone. Each
-/// (channel, chunk) yields partial sums, and the partials of a channel are combined in chunk order: so channels and
-/// chunks run in parallel and the bits do not depend on the number of threads.
+/// Sums over the samples of each channel are taken in chunks: some neighbouring channels of some samples, a cut that is
+/// a function of the shape alone. Chunks run in parallel; the partial sums of a channel are combined in sample order.
+/// So memory is read in long runs whatever the number of channels, and the bits do not depend on the number of threads.
 struct Chunks {
-  std::int64_t samples;  ///< to a chunk; the last may have fewer
-  std::int64_t count;    ///< chunks of each channel
+  std::int64_t group;    ///< channels to a chunk; the last may have fewer
+  std::int64_t samples;  ///< samples to a chunk; the last may have fewer
+  std::int64_t count;    ///< chunks along the samples
   explicit Chunks(const ChannelLayout& layout)
-      : samples(layout.inner == 1 ? kChunkRows : std::max<std::int64_t>(kElementBlock / layout.inner, 1)),
+      : group(std::clamp<std::int64_t>(kRun / std::max<std::int64_t>(layout.inner, 1), 1,
+                                       std::min(kGroup, std::max<std::int64_t>(layout.channels, 1)))),
+        samples(std::clamp<std::int64_t>(kChunk / std::max<std::int64_t>(group * layout.inner, 1), 1,
+                                         layout.inner == 1 ? kColumnRows : kChunk)),
         count((layout.batch + samples - 1) / samples) {}
+
+  std::size_t partial(std::int64_t channel, std::int64_t chunk) const {
+    return static_cast<std::size_t>(channel * count + chunk);
+  }
 };
 
-/// Calls planes(channel, chunk, first sample, samples) for each chunk of each channel, or, where inner == 1,
-/// columns(first channel, channels, chunk, first sample, samples) for groups of channels; in parallel.
-template <typename Planes, typename Columns>
-void for_each_chunk(const ChannelLayout& layout, const Chunks& chunks, Planes&& planes, Columns&& columns) {
-  const auto samples_of = [&](std::int64_t chunk) {
-    return std::min(chunks.samples, layout.batch - chunk * chunks.samples);
-  };
-  const std::int64_t width = layout.inner == 1 ? std::min(kColumns, layout.channels) : layout.inner;
-  const std::int64_t elements = std::max<std::int64_t>(std::min(chunks.samples, layout.batch) * width, 1);
-  const std::int64_t block = std::max<std::int64_t>(kElementBlock / elements, 1);
-  if (layout.inner == 1) {
-    const std::int64_t groups = (layout.channels + kColumns - 1) / kColumns;
-    parallel_for(groups * chunks.count, block, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t item = begin; item < end; ++item) {
-        const std::int64_t channel = item / chunks.count * kColumns, chunk = item % chunks.count;
-        columns(channel, std::min(kColumns, layout.channels - channel), chunk, chunk * chunks.samples,
-                samples_of(chunk));
-      }
-    });
-    return;
-  }
-  parallel_for(layout.channels * chunks.count, block, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t chunk = item % chunks.count;
-      planes(item / chunks.count, chunk, chunk * chunks.samples, samples_of(chunk));
-    }
-  });
+/// One chunk: `width` channels from `channel`, `samples` samples from `first`.
+struct Chunk {
+  std::int64_t channel, width, index, first, samples;
+};
+
+/// Calls body(chunk) for each, in parallel.
+template <typename Body>
+void for_each_chunk(const ChannelLayout& layout, const Chunks& chunks, Body&& body) {
+  const std::int64_t groups = (layout.channels + chunks.group - 1) / chunks.group;
+  const std::int64_t elements =
+      std::max<std::int64_t>(std::min(chunks.samples, layout.batch) * chunks.group * layout.inner, 1);
+  parallel_for(groups * chunks.count, std::max<std::int64_t>(kElementBlock / elements, 1),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t item = begin; item < end; ++item) {
+                   const std::int64_t channel = item / chunks.count * chunks.group, index = item % chunks.count;
+                   const std::int64_t first = index * chunks.samples;
+                   body(Chunk{channel, std::min(chunks.group, layout.channels - channel), index, first,
+                              std::min(chunks.samples, layout.batch - first)});
+                 }
+               });
 }
 
 struct Moments {
@@ -87,43 +90,55 @@ void statistics(const Tensor& input, const Tensor& mean, const Tensor& var, cons
   const T* x = input.data<T>();
   const Chunks chunks(layout);
   std::vector<Moments> partials(static_cast<std::size_t>(layout.channels * chunks.count));
-  for_each_chunk(
-      layout, chunks,
-      [&](std::int64_t channel, std::int64_t chunk, std::int64_t first, std::int64_t samples) {
-        const auto sum_over_planes = [&](auto&& term) {
-          double sum = 0;
-          for (std::int64_t n = first; n < first + samples; ++n) {
-            const T* plane = x + (n * layout.channels + channel) * layout.inner;
-            sum += long_sum<C>(layout.inner, [&](std::int64_t i) { return term(static_cast<C>(plane[i])); });
-          }
-          return sum;
-        };
-        Moments& m = partials[static_cast<std::size_t>(channel * chunks.count + chunk)];
-        m.mean = sum_over_planes([](C value) { return value; }) / static_cast<double>(samples * layout.inner);
-        const C center = static_cast<C>(m.mean);
-        m.squares = sum_over_planes([&](C value) { return (value - center) * (value - center); });
-      },
-      [&](std::int64_t channel, std::int64_t width, std::int64_t chunk, std::int64_t first, std::int64_t samples) {
-        C sum[kColumns] = {}, squares[kColumns] = {}, center[kColumns];
-        const T* rows = x + first * layout.channels + channel;
-        for (std::int64_t n = 0; n < samples; ++n)
-          for (std::int64_t j = 0; j < width; ++j) sum[j] += static_cast<C>(rows[n * layout.channels + j]);
-        for (std::int64_t j = 0; j < width; ++j) center[j] = sum[j] / static_cast<C>(samples);
-        for (std::int64_t n = 0; n < samples; ++n)
-          for (std::int64_t j = 0; j < width; ++j) {
-            const C difference = static_cast<C>(rows[n * layout.channels + j]) - center[j];
-            squares[j] += difference * difference;
-          }
-        for (std::int64_t j = 0; j < width; ++j)
-          partials[static_cast<std::size_t>((channel + j) * chunks.count + chunk)] = {static_cast<double>(center[j]),
-                                                                                      static_cast<double>(squares[j])};
-      });
+  for_each_chunk(layout, chunks, [&](const Chunk& chunk) {
+    const T* from = x + (chunk.first * layout.channels + chunk.channel) * layout.inner;
+    const std::int64_t stride = layout.channels * layout.inner;
+    double sum[kGroup] = {}, squares[kGroup] = {};
+    C center[kGroup] = {};
+    const auto find_centers = [&] {
+      const double count = static_cast<double>(chunk.samples * layout.inner);
+      for (std::int64_t j = 0; j < chunk.width; ++j) center[j] = static_cast<C>(sum[j] / count);
+    };
+    if (layout.inner == 1) {
+      C columns[kGroup] = {};
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) columns[j] += static_cast<C>(from[n * stride + j]);
+      std::copy_n(columns, chunk.width, sum);
+      find_centers();
+      std::fill_n(columns, chunk.width, C(0));
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) {
+          const C difference = static_cast<C>(from[n * stride + j]) - center[j];
+          columns[j] += difference * difference;
+        }
+      std::copy_n(columns, chunk.width, squares);
+    } else {
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) {
+          const T* plane = from + n * stride + j * layout.inner;
+          sum[j] += long_sum<C>(layout.inner, [=](std::int64_t i) { return static_cast<C>(plane[i]); });
+        }
+      find_centers();
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) {
+          const T* plane = from + n * stride + j * layout.inner;
+          const C middle = center[j];
+          squares[j] += long_sum<C>(layout.inner, [=](std::int64_t i) {
+            const C difference = static_cast<C>(plane[i]) - middle;
+            return difference * difference;
+          });
+        }
+    }
+    const double count = static_cast<double>(chunk.samples * layout.inner);
+    for (std::int64_t j = 0; j < chunk.width; ++j)
+      partials[chunks.partial(chunk.channel + j, chunk.index)] = {sum[j] / count, squares[j]};
+  });
   // Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
   for (std::int64_t channel = 0; channel < layout.channels; ++channel) {
     Moments total;
     double count = 0;
     for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-      const Moments& m = partials[static_cast<std::size_t>(channel * chunks.count + chunk)];
+      const Moments& m = partials[chunks.partial(channel, chunk)];
       const double n =
           static_cast<double>(std::min(chunks.samples, layout.batch - chunk * chunks.samples) * layout.inner);
       const double delta = m.mean - total.mean;
@@ -148,37 +163,39 @@ void gradient_sums(const Tensor& grad, const Tensor& input, const Tensor& mean, 
     double grad = 0, product = 0;
   };
   std::vector<Sums> partials(static_cast<std::size_t>(layout.channels * chunks.count));
-  for_each_chunk(
-      layout, chunks,
-      [&](std::int64_t channel, std::int64_t chunk, std::int64_t first, std::int64_t samples) {
-        Sums& sums = partials[static_cast<std::size_t>(channel * chunks.count + chunk)];
-        const C middle = center[channel];
-        for (std::int64_t n = first; n < first + samples; ++n) {
-          const std::int64_t offset = (n * layout.channels + channel) * layout.inner;
-          const T* gp = g + offset;
-          const T* xp = x + offset;
-          sums.grad += long_sum<C>(layout.inner, [&](std::int64_t i) { return static_cast<C>(gp[i]); });
-          sums.product += long_sum<C>(
-              layout.inner, [&](std::int64_t i) { return static_cast<C>(gp[i]) * (static_cast<C>(xp[i]) - middle); });
+  for_each_chunk(layout, chunks, [&](const Chunk& chunk) {
+    const std::int64_t offset = (chunk.first * layout.channels + chunk.channel) * layout.inner;
+    const std::int64_t stride = layout.channels * layout.inner;
+    double sum[kGroup] = {}, product[kGroup] = {};
+    if (layout.inner == 1) {
+      C columns[kGroup] = {}, products[kGroup] = {};
+      const C* middle = center + chunk.channel;
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) {
+          const C incoming = static_cast<C>(g[offset + n * stride + j]);
+          columns[j] += incoming;
+          products[j] += incoming * (static_cast<C>(x[offset + n * stride + j]) - middle[j]);
         }
-      },
-      [&](std::int64_t channel, std::int64_t width, std::int64_t chunk, std::int64_t first, std::int64_t samples) {
-        C sum[kColumns] = {}, product[kColumns] = {};
-        const std::int64_t offset = first * layout.channels + channel;
-        for (std::int64_t n = 0; n < samples; ++n)
-          for (std::int64_t j = 0; j < width; ++j) {
-            const std::int64_t at = offset + n * layout.channels + j;
-            sum[j] += static_cast<C>(g[at]);
-            product[j] += static_cast<C>(g[at]) * (static_cast<C>(x[at]) - center[channel + j]);
-          }
-        for (std::int64_t j = 0; j < width; ++j)
-          partials[static_cast<std::size_t>((channel + j) * chunks.count + chunk)] = {static_cast<double>(sum[j]),
-                                                                                      static_cast<double>(product[j])};
-      });
+      std::copy_n(columns, chunk.width, sum);
+      std::copy_n(products, chunk.width, product);
+    } else {
+      for (std::int64_t n = 0; n < chunk.samples; ++n)
+        for (std::int64_t j = 0; j < chunk.width; ++j) {
+          const T* gp = g + offset + n * stride + j * layout.inner;
+          const T* xp = x + offset + n * stride + j * layout.inner;
+          const C middle = center[chunk.channel + j];
+          sum[j] += long_sum<C>(layout.inner, [=](std::int64_t i) { return static_cast<C>(gp[i]); });
+          product[j] += long_sum<C>(
+              layout.inner, [=](std::int64_t i) { return static_cast<C>(gp[i]) * (static_cast<C>(xp[i]) - middle); });
+        }
+    }
+    for (std::int64_t j = 0; j < chunk.width; ++j)
+      partials[chunks.partial(chunk.channel + j, chunk.index)] = {sum[j], product[j]};
+  });
   for (std::int64_t channel = 0; channel < layout.channels; ++channel) {
     Sums total;
     for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-      const Sums& sums = partials[static_cast<std::size_t>(channel * chunks.count + chunk)];
+      const Sums& sums = partials[chunks.partial(channel, chunk)];
       total.grad += sums.grad;
       total.product += sums.product;
     }

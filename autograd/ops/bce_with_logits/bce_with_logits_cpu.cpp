@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/block_sums.h"
@@ -10,6 +11,7 @@ namespace lockstep {
 
 namespace {
 
+constexpr std::int64_t kStep = 256;
 constexpr std::int64_t kBlock = 4096;  // elements to a task: log1p costs more than an addition
 
 template <typename T>
@@ -20,7 +22,7 @@ const T* data_or_null(const Tensor& tensor) {
 /// log(1 + exp(-x)) without overflow.
 template <typename C>
 C softplus_of_minus(C x) {
-  return std::log1p(cpu::vector_exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
+  return cpu::vector_log1p(cpu::vector_exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
 }
 
 /// 1 / (1 + exp(x)).
@@ -42,15 +44,26 @@ void bce_with_logits_cpu(const Tensor& input, const Tensor& target, const Tensor
     const T* p = data_or_null<T>(pos_weight);
     T* values = reduction == Reduction::none ? loss.data<T>() : nullptr;
     const auto sum = block_sums<1>(input.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-      const auto term = [&](std::int64_t i) {
-        const C label = static_cast<C>(t[begin + i]), logit = static_cast<C>(x[begin + i]);
-        const C slope = p ? C(1) + (static_cast<C>(p[begin + i]) - C(1)) * label : C(1);
-        C value = (C(1) - label) * logit + slope * softplus_of_minus(logit);
-        if (w) value *= static_cast<C>(w[begin + i]);
-        if (values) values[begin + i] = static_cast<T>(value);
-        return value;
-      };
-      return std::array<double, 1>{cpu::long_sum<C>(end - begin, term)};
+      // In steps, over a small buffer, so that each loop is vectorised.
+      C buffer[kStep];
+      double total = 0;
+      for (std::int64_t first = begin; first < end; first += kStep) {
+        const std::int64_t count = std::min(kStep, end - first);
+        for (std::int64_t i = 0; i < count; ++i) buffer[i] = softplus_of_minus(static_cast<C>(x[first + i]));
+        if (p)
+          for (std::int64_t i = 0; i < count; ++i)
+            buffer[i] *= C(1) + (static_cast<C>(p[first + i]) - C(1)) * static_cast<C>(t[first + i]);
+        for (std::int64_t i = 0; i < count; ++i)
+          buffer[i] += (C(1) - static_cast<C>(t[first + i])) * static_cast<C>(x[first + i]);
+        if (w)
+          for (std::int64_t i = 0; i < count; ++i) buffer[i] *= static_cast<C>(w[first + i]);
+        if (values) {
+          for (std::int64_t i = 0; i < count; ++i) values[first + i] = static_cast<T>(buffer[i]);
+        } else {
+          total += static_cast<double>(cpu::lane_sum<C>(count, [&](std::int64_t i) { return buffer[i]; }));
+        }
+      }
+      return std::array<double, 1>{total};
     });
     const double count = reduction == Reduction::mean ? static_cast<double>(input.numel()) : 1.0;
     if (reduction != Reduction::none) *loss.data<T>() = static_cast<T>(static_cast<C>(sum[0] / count));
