@@ -1,5 +1,7 @@
 #include "autograd/ops/conv2d/conv2d.h"
 
+#include <utility>
+
 #include "autograd/ops/conv2d/conv2d_kernels.h"
 #include "autograd/ops/linear/linear_kernels.h"
 #include "autograd/record.h"
@@ -35,7 +37,8 @@ class Conv2dBackward final : public Node {
     const Tensor& x = x_.get(name());
     const Tensor& weight = weight_.get(name());
     Tensor grad = as_contiguous(grads[0]);
-    if (y_.defined()) grad = relu_grad_values(grad, y_.get(name()));
+    grads[0] = Tensor();
+    if (y_.defined()) grad = relu_grad_values(std::move(grad), y_.get(name()));
     if (needs_grad(0)) {
       result[0] = empty(x.sizes(), options_of(x));
       if (no_products(geometry_))

@@ -23,13 +23,31 @@ constexpr Conv2dEngine kDirect{conv2d_forward_direct, conv2d_backward_data_direc
 
 std::atomic<Conv2dPath> forced_path{Conv2dPath::automatic};
 
-const Conv2dEngine& choose(const Conv2dGeometry& g, DType dtype) {
+enum class Pass : unsigned char { forward, backward_data, backward_weight };
+
+// Where the direct kernels beat oneDNN, measured on Zen 3 and Zen 4: few channels, as oneDNN's layouts hold 8 or 16 at
+// a time, but enough taps to pay for a tile's loads and stores. Without oneDNN they beat image columns nearly always.
+bool direct_is_best(const Conv2dGeometry& g, Pass pass) {
+  if (!conv2d_direct_supports(g) || g.kw < 2) return false;
+  if (!kHasOnednn) return g.in <= 128;
+  if (g.in * g.kh * g.kw < 16) return false;
+  switch (pass) {
+    case Pass::forward:
+      return g.in <= 16;
+    case Pass::backward_data:
+      return g.in <= 16 && g.out <= 32 && conv2d_direct_scatters(g);
+    case Pass::backward_weight:
+      return g.in <= 32;
+  }
+  return false;
+}
+
+const Conv2dEngine& choose(const Conv2dGeometry& g, DType dtype, Pass pass) {
   if (dtype == kFloat64) return kIm2col;
   const Conv2dPath path = forced_path.load(std::memory_order_relaxed);
-  const bool direct = conv2d_direct_supports(g);
   if (path == Conv2dPath::im2col) return kIm2col;
   if (path == Conv2dPath::onednn && kHasOnednn) return kOnednn;
-  if (direct && (path == Conv2dPath::direct || conv2d_direct_is_best(g))) return kDirect;
+  if (path == Conv2dPath::direct ? conv2d_direct_supports(g) : direct_is_best(g, pass)) return kDirect;
   return kHasOnednn ? kOnednn : kIm2col;
 }
 
@@ -57,24 +75,25 @@ bool conv2d_path_available(Conv2dPath path) {
 
 void conv2d_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& out, bool relu) {
-  if (!is_half(x)) return choose(g, x.dtype()).forward(g, x, weight, bias, out, relu);
+  if (!is_half(x)) return choose(g, x.dtype(), Pass::forward).forward(g, x, weight, bias, out, relu);
   const Tensor wide = widened_empty(out);
-  choose(g, kFloat32).forward(g, widened(x), widened(weight), widened(bias), wide, relu);
+  choose(g, kFloat32, Pass::forward).forward(g, widened(x), widened(weight), widened(bias), wide, relu);
   copy_values(wide, out);
 }
 
 void conv2d_backward_data_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
-  if (!is_half(grad)) return choose(g, grad.dtype()).backward_data(g, grad, weight, x_grad);
+  if (!is_half(grad)) return choose(g, grad.dtype(), Pass::backward_data).backward_data(g, grad, weight, x_grad);
   const Tensor wide = widened_empty(x_grad);
-  choose(g, kFloat32).backward_data(g, widened(grad), widened(weight), wide);
+  choose(g, kFloat32, Pass::backward_data).backward_data(g, widened(grad), widened(weight), wide);
   copy_values(wide, x_grad);
 }
 
 void conv2d_backward_weight_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad,
                                 const Tensor& bias_grad) {
-  if (!is_half(grad)) return choose(g, grad.dtype()).backward_weight(g, grad, x, weight_grad, bias_grad);
+  if (!is_half(grad))
+    return choose(g, grad.dtype(), Pass::backward_weight).backward_weight(g, grad, x, weight_grad, bias_grad);
   const Tensor wide_weight = widened_empty(weight_grad), wide_bias = widened_empty(bias_grad);
-  choose(g, kFloat32).backward_weight(g, widened(grad), widened(x), wide_weight, wide_bias);
+  choose(g, kFloat32, Pass::backward_weight).backward_weight(g, widened(grad), widened(x), wide_weight, wide_bias);
   copy_values(wide_weight, weight_grad);
   if (bias_grad.defined()) copy_values(wide_bias, bias_grad);
 }

@@ -41,6 +41,9 @@ Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_
   const std::int64_t row_vectors = oh * ((ow + kLanes - 1) / kLanes);
   flat_ = ow < kLanes || flat_vectors < row_vectors;
   flat_plane_ = flat_vectors * kLanes;
+  constexpr std::int64_t kFirstLevel = 5 * 1024;  // floats of image rows to a group: 20 KiB of a cache of 32
+  const std::int64_t positions = kFirstLevel / image.channels - (kh - 1) * image.pitch;
+  group_ = std::max<std::int64_t>(positions / (3 * kLanes), 1) * 3;
   if (flat_) {
     for (std::int64_t v = 0; v < flat_vectors; ++v) in_offsets_.push_back(static_cast<std::int32_t>(v * kLanes));
     out_offsets_ = in_offsets_;
@@ -97,9 +100,8 @@ bool conv2d_direct_supports(const Conv2dGeometry& g) {
          g.padding.w < g.kw && (g.h + 2 * g.kh) * (g.w + 2 * g.kw) <= kMaxPlane;
 }
 
-bool conv2d_direct_is_best(const Conv2dGeometry& g) {
-  constexpr std::int64_t kCache = 128 * 1024;  // floats: half of a common second-level cache
-  return g.kw >= 3 && g.kh * g.kw * g.in * 4 <= 8 * 1024 && (g.in * g.h * g.w + g.out * g.oh * g.ow) <= kCache;
+bool conv2d_direct_scatters(const Conv2dGeometry& g) {
+  return g.ow % kLanes == 0 && g.out >= 8 && 8 * g.h * g.w > 9 * g.oh * g.ow;
 }
 
 void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -116,20 +118,58 @@ void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tenso
             g.out * g.oh * g.ow);
 }
 
+namespace {
+
 // The gradient of x is a correlation of the result's gradient, with zeros around it, and the kernel turned by half a
 // turn.
-void conv2d_backward_data_direct(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
-                                 const Tensor& x_grad) {
+void backward_data_by_correlation(const Conv2dGeometry& g, const float* grad, const float* w, float* x_grad) {
   const std::int64_t top = g.kh - 1 - g.padding.h, left = g.kw - 1 - g.padding.w;
   const PaddedImage image = layout_for(g.out, g.oh, g.ow, top, left, g.h, g.w, g.kh, g.kw);
   const Correlation correlation(image, g.in, g.kh, g.kw, g.h, g.w);
-  const float* w = weight.data<float>();
   const std::vector<float> packed =
       correlation.pack([&](std::int64_t c, std::int64_t o, std::int64_t ky, std::int64_t kx) {
         return w[((o * g.in + c) * g.kh + g.kh - 1 - ky) * g.kw + g.kw - 1 - kx];
       });
-  correlate(correlation, image, g.n, conv2d_blocks::images_per_block(g), grad.data<float>(), g.oh, g.ow, top, left,
-            packed, nullptr, false, x_grad.data<float>(), g.in * g.h * g.w);
+  correlate(correlation, image, g.n, conv2d_blocks::images_per_block(g), grad, g.oh, g.ow, top, left, packed, nullptr,
+            false, x_grad, g.in * g.h * g.w);
+}
+
+// For each tap, the sum over output channels of weight * gradient at every position, added to x's gradient there. No
+// product with a zero around the gradient is computed, which would be most of them for a small image and a wide kernel.
+void backward_data_by_scatter(const Conv2dGeometry& g, const float* grad, const float* w, float* x_grad) {
+  const std::int64_t taps = g.in * g.kh * g.kw;
+  const conv2d_direct::Scatter scatter{g.out, taps, g.oh, g.ow, g.h + 2 * g.padding.h, g.w + 2 * g.padding.w,
+                                       g.kh,  g.kw};
+  std::vector<float> packed(static_cast<std::size_t>(g.out * taps));
+  for (std::int64_t tap = 0; tap < taps; tap += conv2d_direct::kScatterTaps) {
+    const std::int64_t width = std::min(conv2d_direct::kScatterTaps, taps - tap);
+    for (std::int64_t o = 0; o < g.out; ++o)
+      for (std::int64_t t = 0; t < width; ++t)
+        packed[static_cast<std::size_t>(tap * g.out + o * width + t)] = w[o * taps + tap + t];
+  }
+  const bool padded = g.padding.h > 0 || g.padding.w > 0;
+  const std::int64_t image = g.in * g.h * g.w, padded_image = g.in * scatter.rows * scatter.pitch;
+  parallel_for(g.n, conv2d_blocks::images_per_block(g), [&](std::int64_t begin, std::int64_t end) {
+    const Tensor space = empty({padded ? padded_image : 0});
+    for (std::int64_t i = begin; i < end; ++i) {
+      float* result = padded ? space.data<float>() : x_grad + i * image;
+      std::fill_n(result, padded_image, 0.0f);
+      scatter.add(grad + i * g.out * g.oh * g.ow, packed.data(), result);
+      if (!padded) continue;
+      for (std::int64_t row = 0; row < g.in * g.h; ++row) {
+        const std::int64_t from = (row / g.h * scatter.rows + row % g.h + g.padding.h) * scatter.pitch + g.padding.w;
+        std::copy_n(result + from, g.w, x_grad + i * image + row * g.w);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void conv2d_backward_data_direct(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
+                                 const Tensor& x_grad) {
+  const auto run = conv2d_direct_scatters(g) ? backward_data_by_scatter : backward_data_by_correlation;
+  run(g, grad.data<float>(), weight.data<float>(), x_grad.data<float>());
 }
 
 void conv2d_backward_weight_direct(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,

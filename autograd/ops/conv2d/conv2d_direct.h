@@ -3,20 +3,14 @@
 // The pieces of direct convolution. For .cpp files only.
 
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "core/cpu/vec8.h"
 
 namespace lockstep::conv2d_direct {
 
-/// Eight floats: one AVX register, two of SSE or NEON.
-constexpr std::int64_t kLanes = 8;
-typedef float Vec __attribute__((vector_size(4 * kLanes)));
-
-struct alignas(4) UnalignedVec {
-  float lanes[kLanes];
-};
+using cpu::kLanes;
 
 /// Images of several channels with room around them: planes of `rows` x `pitch` floats, `plane` floats apart.
 struct PaddedImage {
@@ -60,7 +54,7 @@ class Correlation {
   /// True if image rows are read to their end but not beyond, so that an unpadded tensor will do.
   bool stays_inside() const { return !flat_; }
   /// Floats of work space that run() needs.
-  std::int64_t space() const { return flat_ ? 4 * flat_plane_ : 0; }
+  std::int64_t space() const { return flat_ ? out_ * flat_plane_ : 0; }
   /// One image. `bias` may be null.
   void run(const float* image, const float* packed_weights, const float* bias, bool relu, float* result,
            float* space) const;
@@ -70,6 +64,7 @@ class Correlation {
   std::int64_t out_, kh_, kw_, oh_, ow_;
   bool flat_;                // vectors run over the ends of rows; else each lies within a row
   std::int64_t flat_plane_;  // floats of one channel in flat form
+  std::int64_t group_;       // vectors to a group; see run()
   std::vector<int> blocks_;
   std::vector<std::int32_t> in_offsets_, out_offsets_;  // where each vector of a plane starts
 };
@@ -87,6 +82,21 @@ struct WeightGradient {
 
   void add(const float* grad, const float* images, std::int64_t count, std::int64_t first, std::int64_t last,
            float* sums) const;
+};
+
+/// Taps that Scatter takes at a time.
+constexpr std::int64_t kScatterTaps = 4;
+
+/// The transpose of a stride-1 correlation with result rows of whole vectors: image[c][y + ky][x + kx] += sum over o of
+/// weight[o][c][ky][kx] * grad[o][y][x].
+struct Scatter {
+  std::int64_t out, taps;    ///< taps: channels * kh * kw
+  std::int64_t oh, ow;       ///< of grad; ow is a multiple of kLanes
+  std::int64_t rows, pitch;  ///< of the image
+  std::int64_t kh, kw;
+
+  /// One image. The weights lie in groups of kScatterTaps taps (the last may be short), each [out][taps of the group].
+  void add(const float* grad, const float* packed_weights, float* image) const;
 };
 
 }  // namespace lockstep::conv2d_direct

@@ -5,20 +5,16 @@
 #include <array>
 
 #include "autograd/ops/conv2d/conv2d_direct.h"
-
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors never cross a function call
+#include "core/cpu/vec8.h"
 
 namespace lockstep::conv2d_direct {
 namespace {
 
-[[gnu::always_inline]] inline Vec load(const float* p) {
-  Vec v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-[[gnu::always_inline]] inline void store(float* p, Vec v) {
-  std::memcpy(p, &v, sizeof v);
-}
+using cpu::broadcast8;
+using cpu::load8;
+using cpu::store8;
+using cpu::sum8;
+using Vec = cpu::Vec8;
 
 struct TileArguments {
   const float* image;
@@ -35,7 +31,7 @@ template <int O, int V, int KW>
 [[gnu::noinline]] void tile(const TileArguments& a, const std::int32_t* in_offset, const std::int32_t* out_offset) {
   Vec sum[O][V];
   for (int o = 0; o < O; ++o)
-    for (int v = 0; v < V; ++v) sum[o][v] = Vec{} + (a.bias ? a.bias[o] : 0.0f);
+    for (int v = 0; v < V; ++v) sum[o][v] = broadcast8(a.bias ? a.bias[o] : 0.0f);
   const float* in[V];
   for (int v = 0; v < V; ++v) in[v] = a.image + in_offset[v];
   const float* w = a.weights;
@@ -45,9 +41,9 @@ template <int O, int V, int KW>
       const std::int64_t row = c * a.plane + ky * a.pitch;
       for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
         Vec x[V];
-        for (int v = 0; v < V; ++v) x[v] = load(in[v] + row + kx);
+        for (int v = 0; v < V; ++v) x[v] = load8(in[v] + row + kx);
         for (int o = 0; o < O; ++o) {
-          const Vec factor = Vec{} + w[o];
+          const Vec factor = broadcast8(w[o]);
           for (int v = 0; v < V; ++v) sum[o][v] += factor * x[v];
         }
       }
@@ -57,7 +53,7 @@ template <int O, int V, int KW>
     for (int v = 0; v < V; ++v) {
       Vec value = sum[o][v];
       if (a.relu) value = value < Vec{} ? Vec{} : value;
-      store(a.out + o * a.out_plane + out_offset[v], value);
+      store8(a.out + o * a.out_plane + out_offset[v], value);
     }
 }
 
@@ -83,6 +79,47 @@ const std::array<Tile, 3>& tiles_for(int channels, std::int64_t kw) {
   }
 }
 
+struct ProductArguments {
+  const float* grad;
+  std::int64_t out, plane;
+  const float* weights;
+};
+
+// Sums over all output channels for T taps at V neighbouring vectors of positions; add(t, v, sum) takes each.
+template <int T, int V, typename Add>
+[[gnu::always_inline]] inline void products(const ProductArguments& a, Add&& add) {
+  Vec sum[T][V];
+  for (int t = 0; t < T; ++t)
+    for (int v = 0; v < V; ++v) sum[t][v] = Vec{};
+  const float *d = a.grad, *w = a.weights;
+  for (std::int64_t o = 0; o < a.out; ++o, d += a.plane, w += T) {
+    Vec g[V];
+    for (int v = 0; v < V; ++v) g[v] = load8(d + v * kLanes);
+    for (int t = 0; t < T; ++t) {
+      const Vec factor = broadcast8(w[t]);
+      for (int v = 0; v < V; ++v) sum[t][v] += factor * g[v];
+    }
+  }
+  for (int t = 0; t < T; ++t)
+    for (int v = 0; v < V; ++v) add(t, v, sum[t][v]);
+}
+
+// to[v] and shift[t] together say where the image gets the sum of tap t at vector v.
+template <int T, int V>
+[[gnu::noinline]] void scatter_tile(const ProductArguments& a, float* const* to, const std::int64_t* shift) {
+  products<T, V>(a, [&](int t, int v, Vec sum) {
+    float* p = to[v] + shift[t];
+    store8(p, load8(p) + sum);
+  });
+}
+
+using ScatterTile = void (*)(const ProductArguments&, float* const*, const std::int64_t*);
+constexpr std::array<std::array<ScatterTile, 3>, kScatterTaps> kScatterTiles = {
+    {{scatter_tile<1, 1>, scatter_tile<1, 2>, scatter_tile<1, 3>},
+     {scatter_tile<2, 1>, scatter_tile<2, 2>, scatter_tile<2, 3>},
+     {scatter_tile<3, 1>, scatter_tile<3, 2>, scatter_tile<3, 3>},
+     {scatter_tile<4, 1>, scatter_tile<4, 2>, scatter_tile<4, 3>}}};
+
 struct SweepArguments {
   const float* grad;
   const float* image;
@@ -104,9 +141,9 @@ template <int O, int K>
       const float* x = a.image + i * a.image_stride + y * a.image_pitch;
       for (std::int64_t v = 0; v < a.row_vecs; ++v, d += kLanes, x += kLanes) {
         Vec g[O];
-        for (int o = 0; o < O; ++o) g[o] = load(d + o * a.grad_plane);
+        for (int o = 0; o < O; ++o) g[o] = load8(d + o * a.grad_plane);
         for (int k = 0; k < K; ++k) {
-          const Vec tap = load(x + k);
+          const Vec tap = load8(x + k);
           for (int o = 0; o < O; ++o) sum[o][k] += g[o] * tap;
         }
       }
@@ -114,8 +151,7 @@ template <int O, int K>
   }
   for (int o = 0; o < O; ++o)
     for (int k = 0; k < K; ++k) {
-      const Vec s = sum[o][k];
-      a.sums[o * a.sums_stride + k] += ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
+      a.sums[o * a.sums_stride + k] += sum8(sum[o][k]);
     }
 }
 
@@ -137,35 +173,62 @@ std::int64_t channels_to_sweep(std::int64_t taps) {
 
 }  // namespace
 
+// A group of vectors covers a few rows of all channels, which then stay in the first-level cache while every block of
+// output channels passes over them.
 void Correlation::run(const float* image, const float* packed_weights, const float* bias, bool relu, float* result,
                       float* space) const {
   const auto vectors = static_cast<std::int64_t>(in_offsets_.size());
-  const std::int64_t out_plane = oh_ * ow_;
-  std::int64_t first = 0;
-  for (const int width : blocks_) {
-    const std::array<Tile, 3>& tiles = tiles_for(width, kw_);
-    const TileArguments arguments{image,
-                                  image_.channels,
-                                  image_.plane,
-                                  image_.pitch,
-                                  kh_,
-                                  kw_,
-                                  packed_weights + first * image_.channels * kh_ * kw_,
-                                  bias ? bias + first : nullptr,
-                                  relu,
-                                  flat_ ? space : result + first * out_plane,
-                                  flat_ ? flat_plane_ : out_plane};
-    for (std::int64_t v = 0; v < vectors;) {
-      const std::int64_t left = vectors - v;
-      const std::int64_t take = left == 4 ? 2 : std::min<std::int64_t>(left, 3);  // 2 + 2 keeps more sums than 3 + 1
-      tiles[static_cast<std::size_t>(take - 1)](arguments, in_offsets_.data() + v, out_offsets_.data() + v);
-      v += take;
+  const std::int64_t out_plane = flat_ ? flat_plane_ : oh_ * ow_;
+  for (std::int64_t begin = 0; begin < vectors; begin += group_) {
+    const std::int64_t end = std::min(vectors, begin + group_);
+    std::int64_t first = 0;
+    for (const int width : blocks_) {
+      const std::array<Tile, 3>& tiles = tiles_for(width, kw_);
+      const TileArguments arguments{image,
+                                    image_.channels,
+                                    image_.plane,
+                                    image_.pitch,
+                                    kh_,
+                                    kw_,
+                                    packed_weights + first * image_.channels * kh_ * kw_,
+                                    bias ? bias + first : nullptr,
+                                    relu,
+                                    (flat_ ? space : result) + first * out_plane,
+                                    out_plane};
+      for (std::int64_t v = begin; v < end;) {
+        const std::int64_t left = end - v;
+        const std::int64_t take = left == 4 ? 2 : std::min<std::int64_t>(left, 3);  // 2 + 2 beat 3 + 1
+        tiles[static_cast<std::size_t>(take - 1)](arguments, in_offsets_.data() + v, out_offsets_.data() + v);
+        v += take;
+      }
+      first += width;
     }
-    if (flat_)
-      for (int o = 0; o < width; ++o)
-        for (std::int64_t y = 0; y < oh_; ++y)
-          std::copy_n(space + o * flat_plane_ + y * image_.pitch, ow_, result + (first + o) * out_plane + y * ow_);
-    first += width;
+  }
+  if (flat_)
+    for (std::int64_t o = 0; o < out_; ++o)
+      for (std::int64_t y = 0; y < oh_; ++y)
+        std::copy_n(space + o * flat_plane_ + y * image_.pitch, ow_, result + (o * oh_ + y) * ow_);
+}
+
+void Scatter::add(const float* grad, const float* packed_weights, float* image) const {
+  const std::int64_t vectors = oh * ow / kLanes, per_row = ow / kLanes;
+  for (std::int64_t v = 0; v < vectors;) {
+    const std::int64_t left = vectors - v;
+    const std::int64_t take = left == 4 ? 2 : std::min<std::int64_t>(left, 3);
+    std::array<float*, 3> to{};
+    for (std::int64_t i = 0; i < take; ++i)
+      to[static_cast<std::size_t>(i)] = image + (v + i) / per_row * pitch + (v + i) % per_row * kLanes;
+    for (std::int64_t tap = 0; tap < taps; tap += kScatterTaps) {
+      const std::int64_t width = std::min(kScatterTaps, taps - tap);
+      std::array<std::int64_t, kScatterTaps> shift{};
+      for (std::int64_t t = 0; t < width; ++t) {
+        const std::int64_t channel = (tap + t) / (kh * kw), ky = (tap + t) / kw % kh, kx = (tap + t) % kw;
+        shift[static_cast<std::size_t>(t)] = (channel * rows + ky) * pitch + kx;
+      }
+      kScatterTiles[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(take - 1)](
+          {grad + v * kLanes, out, oh * ow, packed_weights + tap * out}, to.data(), shift.data());
+    }
+    v += take;
   }
 }
 

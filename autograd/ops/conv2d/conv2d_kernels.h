@@ -63,7 +63,8 @@ void conv2d_backward_weight_onednn(const Conv2dGeometry&, const Tensor&, const T
 
 // Direct convolution in the plain layout: float32, geometries that conv2d_direct_supports() accepts.
 bool conv2d_direct_supports(const Conv2dGeometry&);
-bool conv2d_direct_is_best(const Conv2dGeometry&);
+/// True if conv2d_backward_data_direct() adds each product where it belongs, instead of correlating with zeros around.
+bool conv2d_direct_scatters(const Conv2dGeometry&);
 void conv2d_forward_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
 void conv2d_backward_data_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
 void conv2d_backward_weight_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);

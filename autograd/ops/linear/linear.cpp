@@ -1,5 +1,7 @@
 #include "autograd/ops/linear/linear.h"
 
+#include <utility>
+
 #include "autograd/ops/linear/linear_kernels.h"
 #include "autograd/ops/matmul/matmul_kernels.h"
 #include "autograd/record.h"
@@ -24,6 +26,11 @@ Tensor as_rows(const Tensor& t, std::int64_t rows, std::int64_t columns) {
   return dense.as_strided({rows, columns}, {columns, 1}, dense.offset());
 }
 
+// The same, letting go of `t`, so that the result may be the only handle to its memory.
+Tensor take_rows(Tensor t, std::int64_t rows, std::int64_t columns) {
+  return as_rows(t, rows, columns);
+}
+
 class LinearBackward final : public Node {
  public:
   const char* name() const override { return "LinearBackward"; }
@@ -35,8 +42,8 @@ class LinearBackward final : public Node {
     const Tensor& weight = weight_.get(name());
     const std::int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
     const std::int64_t rows = rows_;
-    Tensor grad = as_rows(grads[0], rows, outputs);
-    if (y_.defined()) grad = relu_grad_values(grad, as_rows(y_.get(name()), rows, outputs));
+    Tensor grad = take_rows(std::move(grads[0]), rows, outputs);
+    if (y_.defined()) grad = relu_grad_values(std::move(grad), as_rows(y_.get(name()), rows, outputs));
     if (needs_grad(0)) {
       const Tensor flat = matmul_values(grad, weight);
       result[0] = flat.as_strided(x.sizes(), contiguous_strides(x.sizes()), 0);
@@ -114,8 +121,9 @@ Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bo
 
 }  // namespace
 
-Tensor relu_grad_values(const Tensor& grad, const Tensor& y) {
-  const Tensor out = empty_like(grad);
+Tensor relu_grad_values(Tensor grad, const Tensor& y) {
+  const bool sole_owner = grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1;
+  Tensor out = sole_owner ? grad : empty_like(grad);
   if (out.numel() > 0) linear_relu_grad(grad)(grad, y, out);
   return out;
 }

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "autograd/ops/linear/linear_kernels.h"
 #include "core/copy.h"
 #include "core/cpu/gemm.h"
+#include "core/cpu/vec8.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
 #include "core/factories.h"
@@ -72,13 +74,18 @@ void linear_bias_grad_cpu(const Tensor& grad, const Tensor& out) {
   });
 }
 
+// `out` may be `grad`; the compiler would not vectorise that by itself.
 void linear_relu_grad_cpu(const Tensor& grad, const Tensor& y, const Tensor& out) {
   dispatch_floating(grad.dtype(), "linear", [&]<typename T>() {
     using C = compute_t<T>;
     const T *g = grad.data<T>(), *v = y.data<T>();
     T* o = out.data<T>();
     parallel_for(grad.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) o[i] = static_cast<C>(v[i]) <= C(0) ? T(0) : g[i];
+      std::int64_t i = begin;
+      if constexpr (std::is_same_v<T, float>)
+        for (; i + cpu::kLanes <= end; i += cpu::kLanes)
+          cpu::store8(o + i, cpu::load8(v + i) <= cpu::Vec8{} ? cpu::Vec8{} : cpu::load8(g + i));
+      for (; i < end; ++i) o[i] = static_cast<C>(v[i]) <= C(0) ? T(0) : g[i];
     });
   });
 }

@@ -21,8 +21,8 @@ void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bi
 void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out);
 void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out);
 
-/// The gradient before a fused relu with result y, without recording: y <= 0 ? 0 : grad, in new memory. `grad` and `y`
-/// are contiguous, of equal sizes.
-Tensor relu_grad_values(const Tensor& grad, const Tensor& y);
+/// The gradient before a fused relu with result y, without recording: y <= 0 ? 0 : grad. `grad` and `y` are contiguous,
+/// of equal sizes. Written over `grad` if the caller's handle is the only one to its memory, else into new memory.
+Tensor relu_grad_values(Tensor grad, const Tensor& y);
 
 }  // namespace lockstep

@@ -1,0 +1,35 @@
+#pragma once
+
+// Eight floats at a time, by the compiler's vector extension: one AVX register, two of SSE or NEON. For .cpp files
+// only.
+
+#include <cstdint>
+#include <cstring>
+
+#pragma GCC diagnostic ignored "-Wpsabi"  // every function that takes or returns vectors is inlined
+
+namespace lockstep::cpu {
+
+inline constexpr std::int64_t kLanes = 8;
+typedef float Vec8 __attribute__((vector_size(32)));
+typedef std::int32_t IntVec8 __attribute__((vector_size(32)));
+typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
+
+/// From and to any address.
+[[gnu::always_inline]] inline Vec8 load8(const float* p) {
+  Vec8 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+[[gnu::always_inline]] inline void store8(float* p, Vec8 v) {
+  std::memcpy(p, &v, sizeof v);
+}
+[[gnu::always_inline]] inline Vec8 broadcast8(float value) {
+  return Vec8{value, value, value, value, value, value, value, value};
+}
+/// The sum of all lanes, always in the same order.
+[[gnu::always_inline]] inline float sum8(Vec8 s) {
+  return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));
+}
+
+}  // namespace lockstep::cpu
