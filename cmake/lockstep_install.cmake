@@ -41,7 +41,7 @@ if(NOT BUILD_SHARED_LIBS)
       "\${LOCKSTEP_BLAS_LIBRARY}")
   endif()
   if(LOCKSTEP_HAS_ONEDNN)
-    lockstep_static_dependency(autograd "find_library(LOCKSTEP_ONEDNN_LIBRARY NAMES dnnl REQUIRED)"
+    lockstep_static_dependency(core "find_library(LOCKSTEP_ONEDNN_LIBRARY NAMES dnnl REQUIRED)"
       "\${LOCKSTEP_ONEDNN_LIBRARY}")
   endif()
   if(LOCKSTEP_HAS_GLOO)

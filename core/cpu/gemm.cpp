@@ -3,21 +3,23 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <vector>
+#include <type_traits>
 
 #include "core/check.h"
+#include "core/cpu/gemm_onednn.h"
+#include "core/factories.h"
 #include "core/thread_pool.h"
 
 namespace lockstep::cpu {
 namespace {
 
 // Note [GEMM blocks]
-// The product is cut into a grid of blocks by m, n and k alone: at most kMaxBlocks, each worth at least kBlockFlops (a
-// library call below that is mostly packing and overhead). Cutting rows or columns makes each block read a whole
+// The product is cut into a grid of blocks by m, n and k alone: at most kMaxBlocks, each worth at least kBlockFlops
+// (smaller ones lose some 10 % to packing). Cutting rows or columns makes each block read a whole
 // operand again, so the longer side of the result is cut first. A long inner dimension over a small result (the weight
 // gradient of a wide layer) is cut too: each part writes its own partial result, and the parts are added in order.
-constexpr std::int64_t kMaxBlocks = 16;
-constexpr double kBlockFlops = 6e6;
+constexpr std::int64_t kMaxBlocks = 32;
+constexpr double kBlockFlops = 16e6;
 constexpr std::int64_t kMinSide = 32;    // rows or columns of a block; the libraries' tiles are 6 to 32 wide
 constexpr std::int64_t kMinInner = 512;  // inner length of a block
 
@@ -81,6 +83,15 @@ void add_parts(const T* partial, std::int64_t parts, std::int64_t m, std::int64_
   });
 }
 
+// One block by the library that is best for it.
+template <typename T>
+void multiply_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
+                    const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+  if constexpr (std::is_same_v<T, float>)
+    if (gemm_onednn(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)) return;
+  gemm_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
 template <typename T>
 void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
                std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
@@ -93,10 +104,10 @@ void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t 
   const Grid grid = plan(m, n, k);
   const std::int64_t tiles = grid.m_blocks * grid.n_blocks;
   if (tiles * grid.k_blocks == 1)
-    return gemm_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    return multiply_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 
-  std::vector<T> partial;
-  if (grid.k_blocks > 1) partial.resize(static_cast<std::size_t>(grid.k_blocks * m * n));
+  const Tensor space = empty({grid.k_blocks > 1 ? grid.k_blocks * m * n : 0}, {.dtype = dtype_of<T>});
+  T* const partial = space.data<T>();
   parallel_for(tiles * grid.k_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
       const std::int64_t part = block / tiles;
@@ -107,16 +118,16 @@ void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t 
       const T* block_a = transpose_a ? a + k0 * lda + m0 : a + m0 * lda + k0;
       const T* block_b = transpose_b ? b + n0 * ldb + k0 : b + k0 * ldb + n0;
       if (grid.k_blocks > 1) {
-        T* out = partial.data() + part * m * n + m0 * n + n0;
-        gemm_block(transpose_a, transpose_b, m1 - m0, n1 - n0, k1 - k0, alpha, block_a, lda, block_b, ldb, T(0), out,
-                   n);
+        T* out = partial + part * m * n + m0 * n + n0;
+        multiply_block(transpose_a, transpose_b, m1 - m0, n1 - n0, k1 - k0, alpha, block_a, lda, block_b, ldb, T(0),
+                       out, n);
       } else {
-        gemm_block(transpose_a, transpose_b, m1 - m0, n1 - n0, k1 - k0, alpha, block_a, lda, block_b, ldb, beta,
-                   c + m0 * ldc + n0, ldc);
+        multiply_block(transpose_a, transpose_b, m1 - m0, n1 - n0, k1 - k0, alpha, block_a, lda, block_b, ldb, beta,
+                       c + m0 * ldc + n0, ldc);
       }
     }
   });
-  if (grid.k_blocks > 1) add_parts(partial.data(), grid.k_blocks, m, n, beta, c, ldc);
+  if (grid.k_blocks > 1) add_parts(partial, grid.k_blocks, m, n, beta, c, ldc);
 }
 
 }  // namespace
