@@ -70,6 +70,9 @@ PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds 
       on_failure_(std::move(on_failure)),
       last_read_(static_cast<std::size_t>(world_size)) {
   state_.since_ms = wall_now_ms();
+}
+
+void PeerMonitor::start() {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -81,7 +84,7 @@ PeerMonitor::~PeerMonitor() {
     ++changes_;
   }
   wake_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void PeerMonitor::collective_started(const Operation& operation, std::uint64_t fingerprint) {

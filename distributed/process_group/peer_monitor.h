@@ -44,12 +44,14 @@ struct Failure {
 /// collective stalls it reads what the others are doing, and calls a failure when one of them is in another collective
 /// under the same number or has left. After a failure every rank that still lives answers with its last state within
 /// an interval; who does not answer in time is missing.
-/// The interval is a tenth of the deadline, 20 ms to 1 s; answers are awaited for half the deadline at most, 5 s at
-/// most.
+/// The interval is a tenth of the deadline, 20 ms to 1 s (a FileStore grows by some 10 MB a day and rank by it);
+/// answers are awaited for half the deadline at most, 5 s at most.
 class PeerMonitor {
  public:
   /// `on_failure` is called at most once, from the monitor's thread, when another rank has failed or will never come.
   PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout, std::function<void(Failure)> on_failure);
+  /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
+  void start();
   /// Publishes that this rank has left.
   ~PeerMonitor();
 

@@ -24,9 +24,11 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
       backend_(std::move(backend)),
       transport_(std::move(transport)),
       collectives_(*transport_, options.rank, options.world_size) {
-  if (store)
+  if (store) {
     monitor_ = std::make_unique<PeerMonitor>(std::move(store), options.rank, options.world_size, options.timeout,
                                              [this](const Failure& failure) { fail(failure); });
+    monitor_->start();
+  }
   threads_.emplace_back([this] { run_collectives(); });
 }
 
