@@ -71,7 +71,7 @@ void check(const TrainOptions& options) {
 }  // namespace
 
 double TrainOptions::learning_rate() const {
-  return lr.value_or(optimizer == "sgd" ? 0.05 : 0.001);
+  return lr.value_or(optimizer == "sgd" ? 0.02 : 0.001);
 }
 
 bool TrainOptions::shows_progress_bar() const {
@@ -113,7 +113,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--batch-size", options.batch_size, "Samples a step, over all devices and processes together");
   app.add_option("--optimizer", options.optimizer, "sgd, adam or adamw")
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}));
-  app.add_option("--lr", options.lr, "Learning rate; default 0.05 for sgd, 0.001 for adam and adamw");
+  app.add_option("--lr", options.lr, "Learning rate; default 0.02 for sgd, 0.001 for adam and adamw");
   app.add_option("--momentum", options.momentum, "Momentum of sgd");
   app.add_option("--schedule", options.schedule, "constant, cosine or one-cycle")
       ->check(CLI::IsMember({"constant", "cosine", "one-cycle"}));
