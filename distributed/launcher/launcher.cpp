@@ -160,6 +160,10 @@ class Launcher {
       say(text + "; it wrote nothing to stderr");
       return text;
     }
+    if (options_.output == Output::rank0_plain && failure.rank == 0) {
+      say(text);  // its stderr has just come through unchanged
+      return text + ": " + failure.last_lines.back();
+    }
     say(text + "; its last lines on stderr:");
     for (const std::string& line : failure.last_lines) say("  | " + line);
     return text + ": " + failure.last_lines.back();
