@@ -56,12 +56,12 @@ inline double vector_log1p(double x) {
   return std::log1p(x);
 }
 
-inline constexpr int kLanes = 16;
+inline constexpr int kSumLanes = 16;
 
 /// The sum of term(0) ... term(n - 1), added up in interleaved lanes. The order depends on n alone.
 template <typename T, typename Term>
 T lane_sum(std::int64_t n, Term&& term) {
-  if (n < kLanes) {
+  if (n < kSumLanes) {
     T even = 0, odd = 0;
     for (std::int64_t i = 0; i + 1 < n; i += 2) {
       even += term(i);
@@ -69,10 +69,10 @@ T lane_sum(std::int64_t n, Term&& term) {
     }
     return n & 1 ? even + odd + term(n - 1) : even + odd;
   }
-  T s[kLanes] = {};
-  const std::int64_t whole = n / kLanes * kLanes;
-  for (std::int64_t i = 0; i < whole; i += kLanes)
-    for (int l = 0; l < kLanes; ++l) s[l] += term(i + l);
+  T s[kSumLanes] = {};
+  const std::int64_t whole = n / kSumLanes * kSumLanes;
+  for (std::int64_t i = 0; i < whole; i += kSumLanes)
+    for (int l = 0; l < kSumLanes; ++l) s[l] += term(i + l);
   T rest = 0;
   for (std::int64_t i = whole; i < n; ++i) rest += term(i);
   // Written out, so that the lanes stay in registers.
@@ -98,13 +98,13 @@ template <typename T, typename Value>
 T lane_max(std::int64_t n, const Value* values) {
   const auto larger = [](T a, T b) { return a > b ? a : b; };
   T result = static_cast<T>(values[0]);
-  const std::int64_t whole = n / kLanes * kLanes;
+  const std::int64_t whole = n / kSumLanes * kSumLanes;
   if (whole > 0) {
-    T lanes[kLanes];
-    for (int l = 0; l < kLanes; ++l) lanes[l] = result;
-    for (std::int64_t i = 0; i < whole; i += kLanes)
-      for (int l = 0; l < kLanes; ++l) lanes[l] = larger(static_cast<T>(values[i + l]), lanes[l]);
-    for (int l = 0; l < kLanes; ++l) result = larger(lanes[l], result);
+    T lanes[kSumLanes];
+    for (int l = 0; l < kSumLanes; ++l) lanes[l] = result;
+    for (std::int64_t i = 0; i < whole; i += kSumLanes)
+      for (int l = 0; l < kSumLanes; ++l) lanes[l] = larger(static_cast<T>(values[i + l]), lanes[l]);
+    for (int l = 0; l < kSumLanes; ++l) result = larger(lanes[l], result);
   }
   const int rest = static_cast<int>(n - whole);
   for (int l = 0; l < rest; ++l) result = larger(static_cast<T>(values[whole + l]), result);
