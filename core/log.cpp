@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace lockstep::logging {
@@ -32,7 +33,14 @@ struct Logger {
     const char* level = std::getenv("LOCKSTEP_LOG_LEVEL");
     logger.set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
   }
+
+  std::string current_prefix() {
+    const std::lock_guard lock(mutex);
+    return prefix;
+  }
+
   spdlog::logger logger;
+  std::mutex mutex;  // of the prefix
   std::string prefix;
 };
 
@@ -49,10 +57,11 @@ bool enabled(Level level) {
 }
 
 void write(Level level, std::string_view message) {
-  instance().logger.log(to_spdlog(level), "{}{}", instance().prefix, message);
+  instance().logger.log(to_spdlog(level), "{}{}", instance().current_prefix(), message);
 }
 
 void set_prefix(std::string_view prefix) {
+  const std::lock_guard lock(instance().mutex);
   instance().prefix = prefix;
 }
 

@@ -150,6 +150,9 @@ TEST_F(ThreadPool, WorkersThatSleptWakeUp) {
 }
 
 TEST_F(ThreadPool, AForkedChildLoopsWithoutWorkers) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
+#endif
   set_num_threads(2);
   parallel_for(100, 1, [](std::int64_t, std::int64_t) {});  // the workers exist now
   const pid_t child = fork();

@@ -95,7 +95,11 @@ void spread_row(const float* grad, const std::uint8_t* positions, std::int64_t w
         store_alternating(lower + 2 * x, at(2), at(3));
       },
       [&](std::int64_t x) {
-        for (int i = 0; i < 4; ++i) (i < 2 ? upper : lower)[2 * x + i % 2] = positions[x] == i ? grad[x] : 0.0f;
+        const auto at = [&](int index) { return positions[x] == index ? grad[x] : 0.0f; };
+        upper[2 * x] = at(0);
+        upper[2 * x + 1] = at(1);
+        lower[2 * x] = at(2);
+        lower[2 * x + 1] = at(3);
       });
 }
 
