@@ -1,32 +1,16 @@
 #include "distributed/process_group/collectives.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/check.h"
+#include "distributed/process_group/collectives_call.h"
 #include "distributed/process_group/reduce_kernel.h"
 
 namespace lockstep::distributed {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-// Up to this much from each rank goes whole to everybody.
-constexpr std::size_t kWholeBytes = std::size_t{16} << 10;
 // In larger worlds a rank does not talk to all others at once about little.
 constexpr int kLargeWorld = 16;
-
-std::byte* bytes_of(const Tensor& tensor) {
-  return static_cast<std::byte*>(tensor.raw_data());
-}
-
-void copy_bytes(std::byte* target, const std::byte* source, std::size_t bytes) {
-  if (bytes != 0 && target != source) std::memcpy(target, source, bytes);
-}
-
-/// Elements [begin, end) of block `rank` when `count` elements are cut into `world_size` blocks, as equal as they go.
-std::int64_t block_begin(std::int64_t count, int world_size, int rank) {
-  return count / world_size * rank + std::min<std::int64_t>(rank, count % world_size);
-}
 
 }  // namespace
 
@@ -38,19 +22,6 @@ std::uint64_t message_tag(std::uint64_t fingerprint, std::uint64_t number, std::
   return x ^ (x >> 31);
 }
 
-struct Collectives::Call {
-  const Operation& operation;
-  Deadline deadline;
-  std::uint64_t fingerprint;
-
-  DType dtype() const { return agreed_tensor(operation).dtype(); }
-  std::size_t element() const { return element_size(dtype()); }
-  double divisor(int world_size) const { return operation.reduce == ReduceOp::avg ? world_size : 1.0; }
-  void wait_all(const Requests& requests) const {
-    for (const auto& request : requests) request->wait(deadline);
-  }
-};
-
 void Collectives::run(const Operation& operation, Deadline deadline) {
   const Call call{operation, deadline, fingerprint(operation)};
   const Tensor& input = operation.input;
@@ -60,6 +31,8 @@ void Collectives::run(const Operation& operation, Deadline deadline) {
       return broadcast(call, bytes_of(output), output.nbytes(), operation.peer);
     case OperationKind::all_reduce:
       return all_reduce(call);
+    case OperationKind::all_reduce_tree:
+      return all_reduce_tree(call);
     case OperationKind::reduce:
       return reduce(call, operation.peer);
     case OperationKind::all_gather:
@@ -143,13 +116,22 @@ void Collectives::all_reduce_blocks(const Call& call) {
                    call.divisor(world_size_));
   call.wait_all(sends);
 
-  Requests back;
+  share_blocks(call, data, count);
+}
+
+void Collectives::share_blocks(const Call& call, std::byte* data, std::int64_t count) {
+  const auto begin = [&](int r) {
+    return static_cast<std::size_t>(block_begin(count, world_size_, r)) * call.element();
+  };
+  const std::byte* mine = data + begin(rank_);
+  const std::size_t mine_bytes = begin(rank_ + 1) - begin(rank_);
+  Requests requests;
   for (int i = 1; i < world_size_; ++i) {
     const int peer = (rank_ - i + world_size_) % world_size_;
-    post_recv(back, call, 1, peer, data + begin(peer), begin(peer + 1) - begin(peer));
+    post_recv(requests, call, 1, peer, data + begin(peer), begin(peer + 1) - begin(peer));
   }
-  for (int i = 1; i < world_size_; ++i) post_send(back, call, 1, (rank_ + i) % world_size_, data + mine, mine_bytes);
-  call.wait_all(back);
+  for (int i = 1; i < world_size_; ++i) post_send(requests, call, 1, (rank_ + i) % world_size_, mine, mine_bytes);
+  call.wait_all(requests);
 }
 
 /// Receives this rank's block from all others (step 0) and reduces it with `mine` into `target`, piece by piece.

@@ -16,6 +16,10 @@ namespace lockstep::distributed {
 /// - all_reduce: block r of the tensor is reduced by rank r, which gets it from everybody and gives the result back to
 ///   everybody: each rank sends 2 (W - 1) / W of the tensor, the least possible, in two rounds for any W. Small tensors
 ///   go whole to everybody in one round; in large worlds, up and down a binomial tree.
+/// - all_reduce_tree: the same two rounds, but ranks give the units of the shard tree that they hold (one each, if W is
+/// a
+///   power of two), and a block is added up along the tree. Recursive halving would take 2 log2(W) rounds, moves no
+///   less, and works for powers of two alone.
 /// - broadcast and barrier take log2(W) rounds; the others exchange their blocks directly.
 ///
 /// Large blocks travel in pieces of a MiB, so that reducing one piece overlaps with receiving the next.
@@ -39,6 +43,7 @@ class Collectives {
   void all_reduce(const Call& call);
   void all_reduce_whole(const Call& call);
   void all_reduce_blocks(const Call& call);
+  void all_reduce_tree(const Call& call);
   void reduce(const Call& call, int root);
   void reduce_tree(const Call& call);
   void all_gather(const Call& call, const std::byte* block, std::byte* blocks, std::size_t block_bytes);
@@ -48,6 +53,8 @@ class Collectives {
   void all_to_all(const Call& call);
   void barrier(const Call& call);
 
+  /// Gives everybody this rank's block of `data`, and takes theirs (step 1).
+  void share_blocks(const Call& call, std::byte* data, std::int64_t count);
   void reduce_own_block(const Call& call, const std::byte* mine, std::byte* target, std::int64_t count, double divisor);
   void post_send(Requests& requests, const Call& call, std::uint64_t step, int peer, const void* data,
                  std::size_t bytes);

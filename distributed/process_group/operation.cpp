@@ -26,6 +26,8 @@ std::string_view name(OperationKind kind) {
       return "broadcast";
     case OperationKind::all_reduce:
       return "all_reduce";
+    case OperationKind::all_reduce_tree:
+      return "all_reduce_tree";
     case OperationKind::reduce:
       return "reduce";
     case OperationKind::all_gather:
@@ -75,6 +77,7 @@ class Hash {
 const Tensor& agreed_tensor(const Operation& operation) {
   // Of a rooted operation's two tensors, the one that every rank has; it is also the one of a single block.
   switch (operation.kind) {
+    case OperationKind::all_reduce_tree:
     case OperationKind::scatter:
     case OperationKind::recv:
       return operation.output;
@@ -88,6 +91,7 @@ std::uint64_t fingerprint(const Operation& operation) {
   hash.add(static_cast<std::uint64_t>(operation.kind));
   hash.add(static_cast<std::uint64_t>(operation.peer + 1));
   if (reduces(operation.kind)) hash.add(static_cast<std::uint64_t>(operation.reduce) + 1);
+  if (operation.shards > 0) hash.add(static_cast<std::uint64_t>(operation.shards));
   if (const Tensor& tensor = agreed_tensor(operation); tensor.defined()) {
     hash.add(static_cast<std::uint64_t>(tensor.dtype())).add(static_cast<std::uint64_t>(tensor.dim()));
     for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));

@@ -16,6 +16,7 @@ enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };
 enum class OperationKind : std::uint8_t {
   broadcast,
   all_reduce,
+  all_reduce_tree,
   reduce,
   all_gather,
   gather,
@@ -46,6 +47,9 @@ struct Operation {
   ReduceOp reduce = ReduceOp::sum;
   /// Position among this rank's collectives, or among its operations of this kind with this peer; from 0.
   std::uint64_t number = 0;
+  /// all_reduce_tree: leaves of the tree, and where the divisor will stand when the operation runs (undefined: 1).
+  std::int64_t shards = 0;
+  Tensor divisor = {};
 };
 
 /// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes.

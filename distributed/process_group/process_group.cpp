@@ -1,6 +1,7 @@
 #include "distributed/process_group/process_group.h"
 
 #include "core/check.h"
+#include "distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed {
 
@@ -26,6 +27,29 @@ WorkPtr ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
   check_tensor(tensor, "tensor", kind);
   check_reduction(tensor, op, kind);
   return issue({.kind = kind, .input = tensor, .output = tensor, .reduce = op});
+}
+
+WorkPtr ProcessGroup::all_reduce_tree(const Tensor& output, const Tensor& units, std::int64_t shards,
+                                      const Tensor& divisor) {
+  constexpr auto kind = OperationKind::all_reduce_tree;
+  check_shards(shards, world_size(), "all_reduce_tree");
+  check_tensor(output, "output", kind);
+  check_tensor(units, "units", kind);
+  check_pair(output, "output", units, "units", kind);
+  LOCKSTEP_CHECK(output.is_floating_point(), "[all_reduce_tree] expected floating-point tensors, found {}",
+                 name(output.dtype()));
+  const auto count = static_cast<std::int64_t>(tree_units(shards_of_worker(shards, world_size(), rank())).size());
+  LOCKSTEP_CHECK(units.numel() == count * output.numel(),
+                 "[all_reduce_tree] units {} has {} elements; expected {}: those of output {} for each of the {} units "
+                 "of rank {} of {} with {} shards",
+                 to_string(units.sizes()), units.numel(), count * output.numel(), to_string(output.sizes()), count,
+                 rank(), world_size(), shards);
+  LOCKSTEP_CHECK(count == 1 || output.storage() != units.storage(),
+                 "[all_reduce_tree] output shares memory with {} units; expected memory of its own", count);
+  LOCKSTEP_CHECK(!divisor.defined() || (divisor.numel() == 1 && divisor.dtype() == kFloat64),
+                 "[all_reduce_tree] the divisor must be one float64 element, found {} {}",
+                 divisor.defined() ? name(divisor.dtype()) : "", divisor.defined() ? to_string(divisor.sizes()) : "");
+  return issue({.kind = kind, .input = units, .output = output, .shards = shards, .divisor = divisor});
 }
 
 WorkPtr ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {

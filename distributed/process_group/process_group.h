@@ -58,7 +58,13 @@ class ProcessGroup {
   WorkPtr broadcast(const Tensor& tensor, int root = 0);
   /// Replaces `tensor` by the reduction over all ranks; every rank gets the same bits.
   WorkPtr all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum);
-  /// The same, on the root alone; elsewhere `tensor` is left as it was.
+  /// The sum over all ranks along the shard tree (Note [Shard tree]) with `shards` leaves, divided by the one float64
+  /// element of `divisor`, which is read when the operation runs, so that an earlier one of this group may write it;
+  /// undefined: 1. Every rank gets the same bits, and the same for every world size up to `shards`. `units` holds the
+  /// sums of this rank's units, tree_units(shards_of_worker(shards, world_size, rank)), one after the other, each with
+  /// as many elements as `output`, which may be the memory of `units` if there is one.
+  WorkPtr all_reduce_tree(const Tensor& output, const Tensor& units, std::int64_t shards, const Tensor& divisor = {});
+  /// all_reduce() with its result on the root alone; elsewhere `tensor` is left as it was.
   WorkPtr reduce(const Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum);
   /// `output` gets every rank's `input`, in rank order: output.numel() == world_size * input.numel().
   WorkPtr all_gather(const Tensor& output, const Tensor& input);

@@ -1,5 +1,6 @@
 #include "core/copy.h"
 #include "distributed/process_group/process_group.h"
+#include "distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -17,7 +18,12 @@ class SingleProcessGroup final : public ProcessGroup {
   WorkPtr launch(Operation operation, std::uint64_t record) override {
     auto work = std::make_shared<Work>(describe(operation), timeout());
     recorder().started(record);
-    if (operation.output.defined() && !operation.output.is_same(operation.input))
+    if (operation.divisor.defined()) {
+      const void* part = operation.input.raw_data();
+      const TreeNode root;
+      tree_sum(operation.output.dtype(), operation.output.raw_data(), {&part, 1}, {&root, 1}, operation.output.numel(),
+               *operation.divisor.data<double>());
+    } else if (operation.output.defined() && !operation.output.is_same(operation.input))
       copy_values(operation.input.as_strided({operation.input.numel()}, {1}, operation.input.offset()),
                   operation.output.as_strided({operation.output.numel()}, {1}, operation.output.offset()));
     recorder().finished(record, true);
