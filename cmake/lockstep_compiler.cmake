@@ -31,6 +31,9 @@ endif()
 target_compile_options(lockstep_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math -fno-semantic-interposition>)
 
+# numeric_fingerprint() tells builds apart by these.
+target_link_options(lockstep_flags INTERFACE -Wl,--build-id=sha1)
+
 if(LOCKSTEP_SANITIZE)
   if(NOT LOCKSTEP_SANITIZE MATCHES "^(address|undefined|thread)$")
     message(FATAL_ERROR "LOCKSTEP_SANITIZE is '${LOCKSTEP_SANITIZE}'; expected address, undefined, thread or empty")

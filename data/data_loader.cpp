@@ -50,9 +50,16 @@ struct Epoch::Impl {
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
 
+  Range part_of_rank(std::int64_t samples) const {
+    if (options.logical_shards == 0) return partition(samples, options.world_size, options.rank);
+    const Range shards = partition(options.logical_shards, options.world_size, options.rank);
+    return {partition(samples, options.logical_shards, shards.begin).begin,
+            partition(samples, options.logical_shards, shards.end - 1).end};
+  }
+
   Batch make_batch(std::int64_t step) const {
     const Range global = batch_range(static_cast<std::int64_t>(order.size()), options.batch_size, step);
-    const Range part = partition(global.size(), options.world_size, options.rank);
+    const Range part = part_of_rank(global.size());
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
                                                   static_cast<std::size_t>(part.size()));
     Batch batch = dataset->get_batch(indices);
@@ -161,6 +168,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
                  options_.timeout.count());
   for (const Transform& transform : options_.transforms)
     LOCKSTEP_CHECK(transform != nullptr, "[DataLoader] a transform is empty; expected a callable");
+  LOCKSTEP_CHECK(options_.logical_shards == 0 || options_.logical_shards >= options_.world_size,
+                 "[DataLoader] {} logical shards cannot be shared by {} ranks; expected at least as many, or 0",
+                 options_.logical_shards, options_.world_size);
   LOCKSTEP_CHECK(options_.world_size == 1 || dynamic_cast<const DistributedSampler*>(options_.sampler.get()) == nullptr,
                  "[DataLoader] a DistributedSampler already gives each rank its share; leave rank and world_size at "
                  "their defaults, found world_size {}",

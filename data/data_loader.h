@@ -29,6 +29,9 @@ struct DataLoaderOptions {
   /// The parts of a short batch may be empty; the number of steps is the same on every rank.
   int rank = 0;
   int world_size = 1;
+  /// Of lockstep training: the batch is cut into so many parts first, and a rank gets the samples of its consecutive
+  /// parts, partition(logical_shards, world_size, rank). 0: off.
+  std::int64_t logical_shards = 0;
   std::vector<Transform> transforms = {};
   /// Gives the order instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;

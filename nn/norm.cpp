@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "nn/deferred_statistics.h"
 
 namespace lockstep::nn {
 
@@ -23,13 +24,43 @@ Tensor BatchNorm::forward(Tensor x) {
   lockstep::BatchNormOptions call{.weight = weight, .bias = bias, .eps = options_.eps};
   call.training = is_training() || !running_mean.defined();
   if (is_training() && running_mean.defined()) {
+    if (DeferredStatistics* deferred = DeferredStatistics::current()) {
+      ChannelStatistics statistics;
+      call.statistics = &statistics;
+      Tensor out = batch_norm(x, {}, {}, call);
+      deferred->add(this, statistics);
+      return out;
+    }
     const double batches = num_batches_tracked.item<double>() + 1.0;
-    call.momentum = options_.momentum ? *options_.momentum : 1.0 / batches;
+    call.momentum = momentum_of(batches);
     Tensor out = batch_norm(x, running_mean, running_var, call);
     fill_values(num_batches_tracked, batches);
     return out;
   }
   return batch_norm(x, running_mean, running_var, call);
+}
+
+double BatchNorm::momentum_of(double batches) const {
+  return options_.momentum ? *options_.momentum : 1.0 / batches;
+}
+
+void BatchNorm::track(const Tensor& mean, const Tensor& variance) {
+  if (!running_mean.defined()) return;
+  LOCKSTEP_CHECK(mean.sizes() == running_mean.sizes() && variance.sizes() == running_var.sizes(),
+                 "[nn::BatchNorm] statistics {} and {} do not fit the running ones {}", to_string(mean.sizes()),
+                 to_string(variance.sizes()), to_string(running_mean.sizes()));
+  const double batches = num_batches_tracked.item<double>() + 1.0;
+  const double momentum = momentum_of(batches);
+  const auto blend = [&](const Tensor& running, const Tensor& fresh) {
+    auto values = running.to_vector<double>();
+    const auto updates = fresh.to_vector<double>();
+    for (std::size_t c = 0; c < values.size(); ++c) values[c] = (1.0 - momentum) * values[c] + momentum * updates[c];
+    copy_values(tensor(values), running);
+    running.storage()->bump_version();
+  };
+  blend(running_mean, mean);
+  blend(running_var, variance);
+  fill_values(num_batches_tracked, batches);
 }
 
 BatchNorm1d::BatchNorm1d(std::int64_t channels, BatchNormOptions options) : BatchNorm(nullptr, {}, channels, options) {}

@@ -20,6 +20,11 @@ class BatchNorm : public Module {
  public:
   Tensor forward(Tensor x) override;
 
+  /// Takes one more batch into the running statistics: mean and *unbiased* variance, [channels] each. forward() does so
+  /// in training; for steps that combine the statistics of several parts first (DeferredStatistics). Nothing happens
+  /// without running statistics.
+  void track(const Tensor& mean, const Tensor& variance);
+
   Parameter weight;
   Parameter bias;
   Buffer running_mean;
@@ -32,6 +37,8 @@ class BatchNorm : public Module {
   virtual void check_input(const Tensor& x) const = 0;
 
  private:
+  double momentum_of(double batches) const;
+
   BatchNormOptions options_;
 };
 

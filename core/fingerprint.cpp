@@ -1,0 +1,111 @@
+#include "core/fingerprint.h"
+
+#include <elf.h>
+#include <link.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string_view>
+
+#include "core/sha256.h"
+
+namespace lockstep {
+namespace {
+
+// Libraries whose code computes.
+constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
+// Settings that select kernels.
+constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+                                     "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"};
+
+// The build id in a loaded object's notes, in hex; empty: it has none.
+std::string build_id(const dl_phdr_info& info) {
+  for (int h = 0; h < info.dlpi_phnum; ++h) {
+    const auto& header = info.dlpi_phdr[h];
+    if (header.p_type != PT_NOTE) continue;
+    const auto* at = reinterpret_cast<const unsigned char*>(info.dlpi_addr + header.p_vaddr);
+    const auto* end = at + header.p_memsz;
+    while (end - at >= static_cast<std::ptrdiff_t>(sizeof(ElfW(Nhdr)))) {
+      ElfW(Nhdr) note;
+      std::memcpy(&note, at, sizeof(note));
+      const auto padded = [](std::size_t n) { return (n + 3) / 4 * 4; };
+      const unsigned char* name = at + sizeof(note);
+      const unsigned char* value = name + padded(note.n_namesz);
+      if (end - value < static_cast<std::ptrdiff_t>(note.n_descsz)) break;
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
+        static const char* digits = "0123456789abcdef";
+        std::string hex;
+        for (std::size_t i = 0; i < note.n_descsz; ++i) {
+          hex += digits[value[i] >> 4];
+          hex += digits[value[i] & 15];
+        }
+        return hex;
+      }
+      at = value + padded(note.n_descsz);
+    }
+  }
+  return {};
+}
+
+struct Objects {
+  std::map<std::string, std::string> own;  // file name to build id
+  std::map<std::string, std::string> computing;
+  std::string program;
+};
+
+int visit(dl_phdr_info* info, std::size_t, void* data) {
+  auto& objects = *static_cast<Objects*>(data);
+  const std::string_view path = info->dlpi_name ? info->dlpi_name : "";
+  if (path.empty()) {
+    if (objects.program.empty()) objects.program = build_id(*info);
+    return 0;
+  }
+  const std::string_view file = path.substr(path.rfind('/') + 1);
+  if (file.starts_with("liblockstep")) objects.own.emplace(file, build_id(*info));
+  for (const std::string_view name : kComputing)
+    if (file.starts_with(name)) objects.computing.emplace(file, build_id(*info));
+  return 0;
+}
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos && line.starts_with("model name")) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::string short_id(const std::string& id) {
+  return id.empty() ? "without a build id" : id.substr(0, 12);
+}
+
+std::string make_fingerprint() {
+  Objects objects;
+  dl_iterate_phdr(visit, &objects);
+  std::string own = objects.program;
+  if (!objects.own.empty()) {
+    Sha256 hash;
+    for (const auto& [file, id] : objects.own) {
+      const std::string entry = file + " " + id + "\n";
+      hash.update(entry.data(), entry.size());
+    }
+    own = to_hex(hash.finish());
+  }
+  std::string text = "cpu " + processor() + "; lockstep " + short_id(own);
+  for (const auto& [file, id] : objects.computing) text += "; " + file + " " + short_id(id);
+  for (const char* name : kSettings)
+    if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
+  return text;
+}
+
+}  // namespace
+
+const std::string& numeric_fingerprint() {
+  static const std::string fingerprint = make_fingerprint();
+  return fingerprint;
+}
+
+}  // namespace lockstep
