@@ -1,7 +1,7 @@
 #include "distributed/parallel/data_parallel.h"
 
 #include <algorithm>
-#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "autograd/add_values.h"
@@ -87,7 +87,8 @@ struct DataParallelBackward final : Node {
   }
 };
 
-DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices) : devices_(std::move(devices)) {
+DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options)
+    : devices_(std::move(devices)) {
   LOCKSTEP_CHECK(!devices_.empty(), "[DataParallel] no devices were given");
   const auto make = [&](Device device) {
     auto module = factory();
@@ -104,6 +105,11 @@ DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices) 
   }
   threads_ = std::make_shared<DeviceThreads>(num_devices());
   update_replicas();
+  if (options.logical_shards == 0) return;
+  check_shards(options.logical_shards, num_devices(), "DataParallel");
+  std::vector<nn::Module*> modules;
+  for (const auto& replica : replicas_) modules.push_back(replica.get());
+  lockstep_ = make_local_lockstep_step(*module_, std::move(modules), threads_, options.logical_shards);
 }
 
 // The step of the random keys: the caller's, if it set one, else our own count.
@@ -136,6 +142,9 @@ void DataParallel::update_replicas() {
 Tensor DataParallel::operator()(Tensor x) {
   LOCKSTEP_CHECK(x.defined() && x.dim() > 0 && x.size(0) > 0,
                  "[DataParallel] expected a batch with at least one sample along dimension 0");
+  LOCKSTEP_CHECK(!lockstep_ || !GradMode::enabled() || !module_->is_training(),
+                 "[DataParallel] in lockstep mode a graph can only be recorded by step(), which computes the logical "
+                 "shards one by one");
   update_replicas();
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), x.size(0)));
   const bool recording = GradMode::enabled();
@@ -177,8 +186,11 @@ double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
   LOCKSTEP_CHECK(batch.size() > 0, "[DataParallel::step] the batch is empty");
   update_replicas();
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(num_devices(), batch.size()));
-  std::vector<double> losses(active, 0.0);
   const std::uint64_t step = next_random_step();
+  if (lockstep_) return (*lockstep_)(batch, step, loss);
+
+  std::vector<std::optional<LossValue>> values(active);
+  std::vector<std::int64_t> sizes(active, 0);
   threads_->run([&](int device) {
     const auto i = static_cast<std::size_t>(device);
     if (i >= active) return;
@@ -188,18 +200,29 @@ double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
     part.y = move_values(rows(batch.y, range.begin, range.size()), devices_[i]);
     part.global_size = batch.size();
     RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
-    const Tensor value = loss(*replicas_[i], part);
-    LOCKSTEP_CHECK(value.defined() && value.numel() == 1,
-                   "[DataParallel::step] the loss function must return the mean loss as one element");
-    const double share = static_cast<double>(range.size()) / static_cast<double>(batch.size());
-    losses[i] = value.item<double>() * share;
-    const Tensor seed = full(value.sizes(), share, options_of(value));
+    values[i] = loss(*replicas_[i], part);
+    check_loss(*values[i], "DataParallel::step");
+    sizes[i] = range.size();
+  });
+  double sum = 0.0;
+  double count = 0.0;
+  for (std::size_t i = 0; i < active; ++i) {
+    sum += values[i]->value().item<double>() * values[i]->sum_factor(sizes[i]);
+    count += values[i]->count_of(sizes[i]);
+  }
+  LOCKSTEP_CHECK(count > 0.0, "[DataParallel::step] the losses of this batch count 0");
+  threads_->run([&](int device) {
+    const auto i = static_cast<std::size_t>(device);
+    if (i >= active) return;
+    const Tensor& value = values[i]->value();
+    const Tensor seed = full(value.sizes(), values[i]->sum_factor(sizes[i]) / count, options_of(value));
     Engine::backward({&value, 1}, {&seed, 1});
+    values[i].reset();
   });
   const std::vector<Tensor> parameters = module_->parameters();
   const std::vector<Tensor> sums = collect_gradients(parameters_, devices_.front());
   for (std::size_t p = 0; p < sums.size(); ++p) parameters[p].set_grad(sums[p]);
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
+  return sum / count;
 }
 
 }  // namespace lockstep::distributed

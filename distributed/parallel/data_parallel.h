@@ -9,9 +9,17 @@
 #include "core/tensor.h"
 #include "data/dataset.h"
 #include "distributed/parallel/device_threads.h"
+#include "distributed/parallel/lockstep_step.h"
+#include "distributed/parallel/loss_value.h"
 #include "nn/module.h"
 
 namespace lockstep::distributed {
+
+struct DataParallelOptions {
+  /// V, a power of two and at least the number of devices: lockstep mode (docs/lockstep.md), in which step() gives the
+  /// same bits on every number of devices. 0: off.
+  std::int64_t logical_shards = 0;
+};
 
 /// Trains one module on several devices of this process: scatters the batch along dimension 0, runs one lasting replica
 /// a device, each on a thread of its own, gathers the outputs, and adds the replicas' gradients onto the module's.
@@ -25,16 +33,16 @@ namespace lockstep::distributed {
 class DataParallel {
  public:
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
-  /// Returns the mean loss over the samples of the part, as a one-element tensor. Called on several threads at once,
-  /// with that thread's replica.
-  using LossFunction = std::function<Tensor(nn::Module& replica, const data::Batch& part)>;
+  /// Returns the mean loss over the samples of the part, as a one-element tensor, or a sum and its count. Called on
+  /// several threads at once, with that thread's replica; in lockstep mode once for each logical shard.
+  using LossFunction = std::function<LossValue(nn::Module& replica, const data::Batch& part)>;
 
   /// Calls `factory` once for the module and once for each device. Throws Error if `devices` is empty or the modules
   /// differ in structure.
-  DataParallel(const Factory& factory, std::vector<Device> devices);
+  DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options = {});
 
   /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
-  /// backward passes side by side.
+  /// backward passes side by side. In lockstep mode, an error while a graph is recorded: use step().
   Tensor operator()(Tensor x);
 
   /// One training step: clears gradients, computes the loss of each part and its gradients on each device, adds them on
@@ -56,6 +64,7 @@ class DataParallel {
   std::vector<std::unique_ptr<nn::Module>> replicas_;
   std::vector<std::vector<Tensor>> parameters_;  // by replica
   std::shared_ptr<DeviceThreads> threads_;
+  std::unique_ptr<LockstepStep> lockstep_;
   std::uint64_t steps_ = 0;
 };
 

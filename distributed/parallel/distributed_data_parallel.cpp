@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "data/partition.h"
 #include "distributed/parallel/broadcast_coalesced.h"
+#include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/module_agreement.h"
 
 namespace lockstep::distributed {
@@ -19,18 +20,26 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
     : module_(module), group_(std::move(group)), options_(options), buffers_(module.buffers()) {
   LOCKSTEP_CHECK(group_, "[DistributedDataParallel] the process group is null");
   check_module_agreement(module_, *group_);
+  if (options_.logical_shards != 0) {
+    check_shards(options_.logical_shards, group_->world_size(), "DistributedDataParallel");
+    check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards), *group_);
+  }
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
 
+  const ReducerOptions buckets{.first_bucket_bytes = options_.first_bucket_bytes,
+                               .bucket_bytes = options_.bucket_bytes};
+  if (options_.logical_shards != 0) {
+    lockstep_ = make_group_lockstep_step(module_, group_, options_.logical_shards, buckets);
+    return;
+  }
   std::vector<nn::NamedTensor> trained;
   for (nn::NamedTensor& parameter : module_.named_parameters())
     if (parameter.tensor.requires_grad()) trained.push_back(std::move(parameter));
   LOCKSTEP_CHECK(!trained.empty(), "[DistributedDataParallel] {} has no parameter that requires gradients",
                  module_.type_name());
-  reducer_ = std::make_unique<Reducer>(
-      std::move(trained), group_,
-      ReducerOptions{.first_bucket_bytes = options_.first_bucket_bytes, .bucket_bytes = options_.bucket_bytes});
+  reducer_ = std::make_unique<Reducer>(std::move(trained), group_, buckets);
 }
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, const Job& job,
@@ -38,16 +47,43 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, const Job& 
     : DistributedDataParallel(module, job.process_group(), options) {}
 
 void DistributedDataParallel::share_buffers() {
-  if (!options_.broadcast_buffers || buffers_.empty() || !reducer_->synchronize() || !module_.is_training()) return;
+  if (!options_.broadcast_buffers || buffers_.empty() || !reducer_ || !reducer_->synchronize() ||
+      !module_.is_training())
+    return;
   broadcast_coalesced(buffers_, *group_);
 }
 
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {
+  LOCKSTEP_CHECK(reducer_,
+                 "[DistributedDataParallel] no_sync() is not for lockstep mode, where step() accumulates over "
+                 "the logical shards; raise the batch size and the number of shards instead");
+  return NoSync(*reducer_);
+}
+
+const ReducerTrace& DistributedDataParallel::trace() const {
+  return lockstep_ ? *lockstep_->trace() : reducer_->trace();
+}
+
+std::vector<std::string> DistributedDataParallel::unused_parameters() const {
+  return reducer_ ? reducer_->unused_parameters() : std::vector<std::string>();
+}
+
 Tensor DistributedDataParallel::operator()(Tensor x) {
+  LOCKSTEP_CHECK(!lockstep_ || !GradMode::enabled() || !module_.is_training(),
+                 "[DistributedDataParallel] in lockstep mode a graph can only be recorded by step(), which computes "
+                 "the logical shards one by one; call step(), or module().forward() under NoGradGuard");
   if (GradMode::enabled()) share_buffers();
   return module_.forward(std::move(x));
 }
 
 double DistributedDataParallel::step(const data::Batch& batch, const LossFunction& loss) {
+  const std::uint64_t count = steps_++;
+  const std::uint64_t step = guarded_random_step().value_or(count);
+  if (!lockstep_) return plain_step(batch, step, loss);
+  return (*lockstep_)(batch, step, [&](nn::Module&, const data::Batch& shard) { return loss(shard); });
+}
+
+double DistributedDataParallel::plain_step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
   const int world = group_->world_size();
   data::Batch part = batch;
   if (part.global_size == 0) part.global_size = batch.size();
@@ -60,29 +96,41 @@ double DistributedDataParallel::step(const data::Batch& batch, const LossFunctio
   module_.zero_grad();
   share_buffers();
 
-  // Each rank's mean counts by its share of the samples; the reducer's average divides by the world size.
-  const double share = static_cast<double>(part.size()) / static_cast<double>(part.global_size);
-  const Tensor total = zeros({1}, {.dtype = kFloat64, .device = module_.device()});
+  // Sum of losses and what to divide it by, over all ranks; they travel while backward computes.
+  const Tensor totals = zeros({2}, {.dtype = kFloat64});
+  double* const sums = totals.data<double>();
   Tensor value;
+  double seed = 0.0;
+  bool count_is_known = true;
   // Ranks draw as different shards of the step, so that dropout differs between them.
-  const std::uint64_t count = steps_++;
-  const RandomKeyGuard key(guarded_random_step().value_or(count), static_cast<std::uint32_t>(group_->rank()));
+  const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
   if (part.size() > 0) {
-    value = loss(part);
-    LOCKSTEP_CHECK(value.defined() && value.numel() == 1,
-                   "[DistributedDataParallel::step] the loss function must return the mean loss as one element");
-    fill_values(total, value.item<double>() * share);
+    const LossValue result = loss(part);
+    check_loss(result, "DistributedDataParallel::step");
+    value = result.value();
+    seed = result.sum_factor(part.size());
+    count_is_known = !result.count();
+    sums[0] = value.item<double>() * seed;
+    sums[1] = result.count_of(part.size());
   }
-  // The sum of the losses travels while backward computes.
-  const WorkPtr summed = world > 1 ? group_->all_reduce(total) : nullptr;
+  const Tensor moved = move_values(totals, module_.device());
+  const WorkPtr summed = world > 1 ? group_->all_reduce(moved) : nullptr;
   if (part.size() > 0) {
-    const Tensor seed = full(value.sizes(), share * world, options_of(value));
-    Engine::backward({&value, 1}, {&seed, 1});
+    double divisor = static_cast<double>(part.global_size);
+    if (!count_is_known) {
+      if (summed) summed->wait();
+      divisor = moved.to_vector<double>()[1];
+      LOCKSTEP_CHECK(divisor > 0.0, "[DistributedDataParallel::step] the losses of this batch count 0");
+    }
+    // The reducer's average divides by the world size.
+    const Tensor gradient = full(value.sizes(), seed / divisor * world, options_of(value));
+    Engine::backward({&value, 1}, {&gradient, 1});
   } else {
     reducer_->reduce_now();
   }
   if (summed) summed->wait();
-  return total.item<double>();
+  const auto all = moved.to_vector<double>();
+  return all[0] / all[1];
 }
 
 }  // namespace lockstep::distributed

@@ -9,6 +9,8 @@
 #include "core/tensor.h"
 #include "data/dataset.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/lockstep_step.h"
+#include "distributed/parallel/loss_value.h"
 #include "distributed/parallel/reducer.h"
 #include "distributed/process_group/process_group.h"
 #include "nn/module.h"
@@ -16,6 +18,9 @@
 namespace lockstep::distributed {
 
 struct DistributedDataParallelOptions {
+  /// V, a power of two and at least the world size: lockstep mode (docs/lockstep.md), in which step() gives the same
+  /// bits on every number of processes. 0: off.
+  std::int64_t logical_shards = 0;
   /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
   bool broadcast_buffers = true;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
@@ -36,10 +41,14 @@ struct DistributedDataParallelOptions {
 ///   optimizer.step();
 ///
 /// or PyTorch's idiom, on this rank's samples: `loss = f(ddp(x)); optimizer.zero_grad(); loss.backward();`.
+///
+/// In lockstep mode the constructor also compares the fingerprints of all ranks (numeric_fingerprint(), V, seed), and
+/// only the first way is open: the second leaves it to the caller what is computed together, so that recording a graph
+/// through operator(), and no_sync(), are errors there.
 class DistributedDataParallel {
  public:
-  /// Returns the mean loss over the samples of the part, as a one-element tensor.
-  using LossFunction = std::function<Tensor(const data::Batch& part)>;
+  /// Returns the mean loss over the samples of the part, as a one-element tensor, or a sum and its count.
+  using LossFunction = std::function<LossValue(const data::Batch& part)>;
 
   DistributedDataParallel(nn::Module& module, ProcessGroupPtr group, DistributedDataParallelOptions options = {});
   DistributedDataParallel(nn::Module& module, const Job& job, DistributedDataParallelOptions options = {});
@@ -49,9 +58,10 @@ class DistributedDataParallel {
 
   /// One training step. Clears the gradients, computes this rank's part of the loss and its gradients, and leaves the
   /// gradients of the mean loss over the whole *global* batch for the optimizer, however unevenly the batch divides.
-  /// Returns that mean loss, the same on every rank. `batch` is either the global batch, the same on every rank (then
-  /// this rank takes its part by data::partition), or, from a loader that knows rank and world size, this rank's part
-  /// of it (batch.global_size tells; a part may be empty).
+  /// Returns that mean loss, the same on every rank. In lockstep mode the loss function is called for each logical
+  /// shard of this rank. `batch` is either the global batch, the same on every rank (then this rank takes its part by
+  /// data::partition), or, from a loader that knows rank and world size, this rank's part of it (batch.global_size
+  /// tells; a part may be empty; in lockstep mode the loader must know the shards).
   double step(const data::Batch& batch, const LossFunction& loss);
 
   /// While the returned guard lives, backward() only accumulates locally. The first backward() after it averages the
@@ -70,20 +80,25 @@ class DistributedDataParallel {
     Reducer& reducer_;
     bool previous_;
   };
-  [[nodiscard]] NoSync no_sync() { return NoSync(*reducer_); }
+  [[nodiscard]] NoSync no_sync();
 
   nn::Module& module() { return module_; }
   ProcessGroup& process_group() { return *group_; }
-  const Reducer& reducer() const { return *reducer_; }
+  /// When gradients and reductions of the last step happened.
+  const ReducerTrace& trace() const;
+  /// Names of the parameters that got no gradient on this rank in the last step; in lockstep mode, none.
+  std::vector<std::string> unused_parameters() const;
 
  private:
   void share_buffers();
+  double plain_step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss);
 
   nn::Module& module_;
   ProcessGroupPtr group_;
   DistributedDataParallelOptions options_;
   std::vector<Tensor> buffers_;
-  std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Reducer> reducer_;  // one of the two
+  std::unique_ptr<LockstepStep> lockstep_;
   std::uint64_t steps_ = 0;
 };
 

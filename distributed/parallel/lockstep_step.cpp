@@ -1,0 +1,156 @@
+#include "distributed/parallel/lockstep_step.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+
+namespace lockstep::distributed {
+namespace {
+
+void check_batch(const data::Batch& batch) {
+  LOCKSTEP_CHECK(batch.global_size > 0 || batch.size() > 0, "[lockstep] the batch has no samples");
+}
+
+double mean_loss(std::span<const double> totals) {
+  LOCKSTEP_CHECK(StepTotals::count(totals) > 0.0,
+                 "[lockstep] the losses of this batch count {}; expected more than 0 to divide by",
+                 StepTotals::count(totals));
+  return StepTotals::loss_sum(totals) / StepTotals::count(totals);
+}
+
+class LocalLockstepStep final : public LockstepStep {
+ public:
+  LocalLockstepStep(nn::Module& module, std::vector<nn::Module*> replicas, std::shared_ptr<DeviceThreads> threads,
+                    std::int64_t shards)
+      : layout_(module), threads_(std::move(threads)), shards_(shards) {
+    const auto workers = static_cast<int>(replicas.size());
+    check_shards(shards, workers, "lockstep");
+    for (int w = 0; w < workers; ++w) {
+      const ShardRange mine = shards_of_worker(shards, workers, w);
+      ranges_.push_back(mine);
+      runners_.push_back(std::make_unique<ShardRunner>(*replicas[static_cast<std::size_t>(w)], shards, mine));
+    }
+    for (const nn::NamedTensor& parameter : module.named_parameters())
+      if (parameter.tensor.requires_grad()) parameters_.push_back(parameter.tensor);
+  }
+
+  double operator()(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) override {
+    check_batch(batch);
+    const auto run = [&](int worker) {
+      const auto w = static_cast<std::size_t>(worker);
+      runners_[w]->run(samples_of_shards(batch, shards_, ranges_[w]), step, loss, {});
+    };
+    if (threads_)
+      threads_->run(run);
+    else
+      run(0);
+
+    const std::vector<double> totals = sum_totals();
+    const double value = mean_loss(totals);
+    for (std::size_t p = 0; p < parameters_.size(); ++p) {
+      ShardRunner::Parts parts;
+      for (const auto& runner : runners_) {
+        ShardRunner::Parts more = runner->parts(p);
+        for (const Tensor& tensor : more.tensors) parts.tensors.push_back(move_values(tensor, parameters_[p].device()));
+        parts.nodes.insert(parts.nodes.end(), more.nodes.begin(), more.nodes.end());
+      }
+      const Tensor grad = empty(parameters_[p].sizes(), options_of(parameters_[p]));
+      sum_parts(grad, parts, StepTotals::count(totals));
+      parameters_[p].set_grad(grad);
+    }
+    for (const auto& runner : runners_) runner->clear();
+    layout_.track(totals);
+    return value;
+  }
+
+ private:
+  std::vector<double> sum_totals() const {
+    TreeStack<std::vector<double>> sums;
+    for (std::size_t w = 0; w < runners_.size(); ++w) {
+      const std::vector<TreeNode> units = tree_units(ranges_[w]);
+      for (std::size_t u = 0; u < units.size(); ++u)
+        sums.push(units[u], runners_[w]->totals()[u], [](std::vector<double>& left, const std::vector<double>& right) {
+          for (std::size_t i = 0; i < left.size(); ++i) left[i] += right[i];
+        });
+    }
+    return sums.entries().front().value;
+  }
+
+  StepTotals layout_;
+  std::shared_ptr<DeviceThreads> threads_;
+  std::int64_t shards_;
+  std::vector<ShardRange> ranges_;  // by worker
+  std::vector<std::unique_ptr<ShardRunner>> runners_;
+  std::vector<Tensor> parameters_;
+};
+
+class GroupLockstepStep final : public LockstepStep {
+ public:
+  GroupLockstepStep(nn::Module& module, ProcessGroupPtr group, std::int64_t shards, const ReducerOptions& options)
+      : group_(std::move(group)),
+        shards_(shards),
+        mine_(shards_of_worker(shards, group_->world_size(), group_->rank())),
+        runner_(module, shards, mine_),
+        reducer_(runner_.parameters(), group_, shards, options) {
+    const auto units = static_cast<std::int64_t>(tree_units(mine_).size());
+    const auto columns = static_cast<std::int64_t>(runner_.layout().size());
+    unit_totals_ = zeros({units, columns}, {.dtype = kFloat64});
+    totals_ = zeros({columns}, {.dtype = kFloat64});
+    divisor_ = totals_.as_strided({1}, {1}, StepTotals::kCountColumn);
+  }
+
+  double operator()(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) override {
+    check_batch(batch);
+    data::Batch part = batch;
+    if (part.global_size == 0 || part.global_size == batch.size()) part = samples_of_shards(batch, shards_, mine_);
+    WorkPtr summed;
+    ShardRunner::Observer observer;
+    observer.totals_ready = [&] {
+      double* out = unit_totals_.data<double>();
+      for (const std::vector<double>& row : runner_.totals()) out = std::copy(row.begin(), row.end(), out);
+      summed = group_->all_reduce_tree(totals_, unit_totals_, shards_);
+      reducer_.begin(divisor_);
+    };
+    observer.gradient_ready = [&](std::size_t parameter) { reducer_.add(parameter, runner_.parts(parameter)); };
+    runner_.run(part, step, loss, observer);
+    reducer_.finish();
+    runner_.clear();
+    summed->wait();
+    const std::vector<double> totals = totals_.to_vector<double>();
+    const double value = mean_loss(totals);
+    runner_.layout().track(totals);
+    return value;
+  }
+
+  const ReducerTrace* trace() const override { return &reducer_.trace(); }
+
+ private:
+  ProcessGroupPtr group_;
+  std::int64_t shards_;
+  ShardRange mine_;
+  ShardRunner runner_;
+  TreeReducer reducer_;
+  Tensor unit_totals_;  // [units, columns]
+  Tensor totals_;
+  Tensor divisor_;  // a view of totals_
+};
+
+}  // namespace
+
+std::unique_ptr<LockstepStep> make_local_lockstep_step(nn::Module& module, std::vector<nn::Module*> replicas,
+                                                       std::shared_ptr<DeviceThreads> threads, std::int64_t shards) {
+  return std::make_unique<LocalLockstepStep>(module, std::move(replicas), std::move(threads), shards);
+}
+
+std::unique_ptr<LockstepStep> make_group_lockstep_step(nn::Module& module, ProcessGroupPtr group, std::int64_t shards,
+                                                       const ReducerOptions& options) {
+  LOCKSTEP_CHECK(group, "[lockstep] the process group is null");
+  check_shards(shards, group->world_size(), "lockstep");
+  return std::make_unique<GroupLockstepStep>(module, std::move(group), shards, options);
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,113 @@
+#include "distributed/parallel/training_step.h"
+
+#include <utility>
+
+#include "autograd/engine.h"
+#include "core/check.h"
+#include "core/factories.h"
+#include "core/random.h"
+#include "distributed/parallel/data_parallel.h"
+#include "distributed/parallel/distributed_data_parallel.h"
+#include "distributed/parallel/lockstep_step.h"
+
+namespace lockstep::distributed {
+
+struct TrainingStep::Impl {
+  virtual ~Impl() = default;
+  virtual double run(const data::Batch& batch, const LossFunction& loss) = 0;
+  virtual nn::Module& module() = 0;
+  virtual const ReducerTrace* trace() const { return nullptr; }
+};
+
+struct TrainingStep::Single final : Impl {
+  Single(const Factory& factory, Device device, std::int64_t shards) : module_(factory()) {
+    LOCKSTEP_CHECK(module_, "[TrainingStep] the factory returned null");
+    module_->to(device);
+    if (shards != 0) lockstep_ = make_local_lockstep_step(*module_, {module_.get()}, nullptr, shards);
+  }
+
+  double run(const data::Batch& batch, const LossFunction& loss) override {
+    const std::uint64_t count = steps_++;
+    const std::uint64_t step = guarded_random_step().value_or(count);
+    if (lockstep_) return (*lockstep_)(batch, step, loss);
+    LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch has no samples");
+    const RandomKeyGuard key(step, 0);
+    module_->zero_grad(/*set_to_none=*/true);
+    const LossValue result = loss(*module_, batch);
+    check_loss(result, "TrainingStep");
+    const Tensor& value = result.value();
+    const double count_of_batch = result.count_of(batch.size());
+    LOCKSTEP_CHECK(count_of_batch > 0.0, "[TrainingStep] the losses of this batch count 0");
+    const double weight = result.sum_factor(batch.size()) / count_of_batch;
+    const Tensor seed = full(value.sizes(), weight, options_of(value));
+    Engine::backward({&value, 1}, {&seed, 1});
+    return value.item<double>() * weight;
+  }
+  nn::Module& module() override { return *module_; }
+
+  std::unique_ptr<nn::Module> module_;
+  std::unique_ptr<LockstepStep> lockstep_;
+  std::uint64_t steps_ = 0;
+};
+
+struct TrainingStep::Devices final : Impl {
+  Devices(const Factory& factory, std::vector<Device> devices, std::int64_t shards)
+      : parallel_(factory, std::move(devices), {.logical_shards = shards}) {}
+
+  double run(const data::Batch& batch, const LossFunction& loss) override { return parallel_.step(batch, loss); }
+  nn::Module& module() override { return parallel_.module(); }
+
+  DataParallel parallel_;
+};
+
+struct TrainingStep::Processes final : Impl {
+  Processes(std::unique_ptr<nn::Module> module, const Job& job, std::int64_t shards)
+      : module_(std::move(module)), ddp_(*module_, job, {.logical_shards = shards}) {}
+
+  static std::unique_ptr<nn::Module> on_device(const Factory& factory, Device device) {
+    auto module = factory();
+    LOCKSTEP_CHECK(module, "[TrainingStep] the factory returned null");
+    module->to(device);
+    return module;
+  }
+
+  double run(const data::Batch& batch, const LossFunction& loss) override {
+    return ddp_.step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
+  }
+  nn::Module& module() override { return *module_; }
+  const ReducerTrace* trace() const override { return &ddp_.trace(); }
+
+  std::unique_ptr<nn::Module> module_;
+  DistributedDataParallel ddp_;
+};
+
+TrainingStep::TrainingStep(const Factory& factory, TrainingStepOptions options) {
+  LOCKSTEP_CHECK(!options.job || options.devices.empty(),
+                 "[TrainingStep] both a job and devices were given; a process of a job trains on the job's device");
+  if (options.job)
+    impl_ = std::make_unique<Processes>(Processes::on_device(factory, options.job->device()), *options.job,
+                                        options.logical_shards);
+  else if (options.devices.size() > 1)
+    impl_ = std::make_unique<Devices>(factory, std::move(options.devices), options.logical_shards);
+  else
+    impl_ = std::make_unique<Single>(factory, options.devices.empty() ? Device() : options.devices.front(),
+                                     options.logical_shards);
+}
+
+TrainingStep::~TrainingStep() = default;
+TrainingStep::TrainingStep(TrainingStep&&) noexcept = default;
+TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
+
+double TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
+  return impl_->run(batch, loss);
+}
+
+nn::Module& TrainingStep::module() {
+  return impl_->module();
+}
+
+const ReducerTrace* TrainingStep::trace() const {
+  return impl_->trace();
+}
+
+}  // namespace lockstep::distributed

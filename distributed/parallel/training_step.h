@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "data/dataset.h"
+#include "distributed/job/job.h"
+#include "distributed/parallel/loss_value.h"
+#include "distributed/parallel/reducer.h"
+#include "nn/module.h"
+
+namespace lockstep::distributed {
+
+struct TrainingStepOptions {
+  /// Train on the processes of this job (DistributedDataParallel), which must outlive the step; null: in this process
+  /// alone. A job of one process is allowed.
+  const Job* job = nullptr;
+  /// Without a job: several devices are several replicas (DataParallel); one or none is one module.
+  std::vector<Device> devices = {};
+  /// V: lockstep mode, see docs/lockstep.md. 0: off.
+  std::int64_t logical_shards = 0;
+};
+
+/// A model and its training step, the same code for one device, several devices and several processes:
+///
+///   distributed::TrainingStep step([] { return std::make_unique<Net>(); }, {.job = &job, .logical_shards = 8});
+///   optim::SGD optimizer(step.module().parameters(), {.lr = 0.02});
+///   for (const data::Batch& batch : loader.epoch(0)) {
+///     double loss = step(batch, [](nn::Module& net, const data::Batch& part) {
+///       return cross_entropy(net.forward(part.x), part.y);
+///     });
+///     optimizer.step();
+///   }
+///
+/// Cutting the batch, weighting its parts, accumulation and short batches are the step's business.
+class TrainingStep {
+ public:
+  using Factory = std::function<std::unique_ptr<nn::Module>()>;
+  /// The mean loss over the samples of the part, or a sum and its count. Called with the module to use, for each part
+  /// that is computed here; with several devices, on several threads at once.
+  using LossFunction = std::function<LossValue(nn::Module& module, const data::Batch& part)>;
+
+  /// Calls `factory` for the module and for each replica, after which the random keys of this thread are as if it had
+  /// been called once. Throws Error for options that do not fit together.
+  TrainingStep(const Factory& factory, TrainingStepOptions options = {});
+  ~TrainingStep();
+  TrainingStep(TrainingStep&&) noexcept;
+  TrainingStep& operator=(TrainingStep&&) noexcept;
+
+  /// Clears the gradients, leaves those of the loss over the whole global batch in module()'s parameters and returns
+  /// that loss, the same on every rank. `batch` is the global batch, or a loader's part of it for this rank.
+  double operator()(const data::Batch& batch, const LossFunction& loss);
+
+  /// The module that is trained, saved and given to the optimizer.
+  nn::Module& module();
+  /// With a job: when gradients and reductions of the last step happened; else null.
+  const ReducerTrace* trace() const;
+
+ private:
+  struct Impl;
+  struct Single;
+  struct Devices;
+  struct Processes;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::distributed
