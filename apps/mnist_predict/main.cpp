@@ -43,7 +43,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "Says which digit each image shows. Images may be PNG or JPEG of any size, dark on light or light on dark, with "
       "one digit each.",
       "mnist_predict"};
-  app.add_option("MODEL", options.model, "Weights of lenet, cnn or mlp, as safetensors (mnist_train --save)")
+  app.add_option("MODEL", options.model, "Weights of a model of mnist_train, as safetensors (mnist_train --save)")
       ->required();
   app.add_option("IMAGE", options.images, "PNG or JPEG files")->required();
   app.add_flag("--json", options.json, "Print a JSON object for each image, one a line");

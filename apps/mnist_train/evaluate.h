@@ -14,8 +14,8 @@ struct Evaluation {
   double loss = 0.0;
 };
 
-/// Accuracy and mean loss over the whole set. With a group, the ranks share the samples, each of which is counted
-/// exactly once, and all get the result. Leaves the module in training mode.
+/// Accuracy and mean loss over the whole set. With a group, the ranks share the batches, each sample is counted exactly
+/// once, and all get the result: the same bits on any number of ranks. Leaves the module in training mode.
 Evaluation evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset,
                     distributed::ProcessGroup* group);
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "apps/models/models.h"
 #include "apps/support/cli.h"
 #include "core/check.h"
 #include "distributed/rendezvous/rendezvous.h"
@@ -33,19 +34,25 @@ std::vector<Device> parse_devices(const std::string& text) {
   return devices;
 }
 
-void refuse_what_is_missing(const TrainOptions& options, std::optional<std::int64_t> lockstep,
-                            const std::string& tensorboard) {
+void refuse_what_is_missing(const TrainOptions& options, const std::string& tensorboard) {
   if (options.device == "cuda")
     throw_not_available("--device cuda", "version", "training on GPUs is not part of it; use --device cpu");
   if (options.backend == "nccl" || options.backend == "mpi")
     throw_not_available("--backend " + options.backend, "version", "use --backend gloo");
-  if (lockstep) {
-    const std::int64_t v = *lockstep;
-    require(v > 0 && (v & (v - 1)) == 0,
-            fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
-    throw_not_available("--lockstep", "version", "train without it");
-  }
   if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
+}
+
+void check_lockstep(const TrainOptions& options) {
+  const std::int64_t v = options.lockstep;
+  require(v > 0 && v <= (1 << 20) && (v & (v - 1)) == 0,
+          fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
+  const auto workers = options.mode == Mode::dp ? static_cast<std::int64_t>(options.devices.size()) : options.nproc;
+  require(workers <= v, fmt::format("--lockstep {} cannot be shared by {} workers; expected at least as many logical "
+                                    "shards as workers",
+                                    v, workers));
+  require(v <= options.batch_size,
+          fmt::format("--lockstep {} is more than --batch-size {}; expected at least one sample for each logical shard",
+                      v, options.batch_size));
 }
 
 void check(const TrainOptions& options) {
@@ -62,6 +69,7 @@ void check(const TrainOptions& options) {
   require(options.momentum >= 0 && options.momentum < 1,
           fmt::format("--momentum {} is out of range; expected 0 <= momentum < 1", options.momentum));
   require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
+  require(options.resume != "auto" || !options.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(options.checkpoint_every == 0 || !options.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
   require(options.nproc == 0 || options.mode == Mode::ddp, "--nproc belongs to --mode ddp");
   require(options.mode == Mode::ddp || !started_by_launcher(),
@@ -78,6 +86,14 @@ bool TrainOptions::shows_progress_bar() const {
   return !no_progress && isatty(STDOUT_FILENO) != 0;
 }
 
+std::string TrainOptions::resume_from() const {
+  const char* restarts = std::getenv("LOCKSTEP_RESTART_COUNT");
+  const bool restarted = restarts && std::string(restarts) != "0" && !checkpoint.empty();
+  if (resume != "auto" && !restarted) return resume;
+  if (access(checkpoint.c_str(), F_OK) == 0) return checkpoint;
+  return resume == "auto" ? std::string() : resume;
+}
+
 bool started_by_launcher() {
   const auto launcher = distributed::read_launcher(distributed::current_environment());
   return launcher.world_size.value_or(1) > 1 || std::getenv("LOCKSTEP_STORE_HOSTED") != nullptr;
@@ -88,7 +104,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   CLI::App app{"Trains a small network on MNIST, on one device, several devices, or several processes.", "mnist_train"};
   std::string mode;
   std::string devices;
-  std::optional<std::int64_t> lockstep;
+  CLI::Option* lockstep = nullptr;
   std::string tensorboard;
   bool version = false;
 
@@ -107,7 +123,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"mnist", "fashion-mnist"}));
   app.add_option("--data-dir", options.data_dir,
                  "Folder of the data set; default: LOCKSTEP_DATA, then the usual places");
-  app.add_option("--model", options.model, "lenet, cnn or mlp")->check(CLI::IsMember({"lenet", "cnn", "mlp"}));
+  app.add_option("--model", options.model, "lenet, cnn, mlp or lenet-bn")->check(CLI::IsMember(models::model_names()));
   app.add_option("--epochs", options.epochs, "Passes over the training set");
   app.add_option("--max-steps", options.max_steps, "Stop after this many steps");
   app.add_option("--batch-size", options.batch_size, "Samples a step, over all devices and processes together");
@@ -119,13 +135,15 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"constant", "cosine", "one-cycle"}));
   app.add_option("--seed", options.seed, "Seed of weights, data order and dropout");
   app.add_option("--threads", options.threads, "Threads of each process");
-  app.add_option("--lockstep", lockstep, "Logical shards: the same bits on any number of workers");
+  lockstep = app.add_option("--lockstep", options.lockstep,
+                            "Logical shards, a power of two: the same bits on any number of workers up to it");
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
-  app.add_option("--resume", options.resume, "Training checkpoint to go on from");
+  app.add_option("--resume", options.resume, "Training checkpoint to go on from; auto: --checkpoint's, if there");
   app.add_option("--save", options.save, "Write the weights as safetensors at the end");
   app.add_option("--metrics", options.metrics, "Write a JSON line for each step");
   app.add_option("--trace", options.trace, "ddp: write a Chrome trace of gradients and all-reduces");
+  app.add_option("--trace-hashes", options.trace_hashes, "Write hashes of each step's tensors, for lockstep-bisect");
   app.add_option("--tensorboard", tensorboard, "Folder for TensorBoard event files");
   app.add_flag("--no-progress", options.no_progress, "Print plain lines even on a terminal");
 
@@ -146,7 +164,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   require(devices.empty() || options.mode == Mode::dp, "--devices belongs to --mode dp");
   if (!devices.empty()) options.devices = parse_devices(devices);
   check(options);
-  refuse_what_is_missing(options, lockstep, tensorboard);
+  if (lockstep->count() > 0) check_lockstep(options);
+  refuse_what_is_missing(options, tensorboard);
   return options;
 }
 

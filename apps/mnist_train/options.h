@@ -33,7 +33,8 @@ struct TrainOptions {
   double momentum = 0.9;
   std::string schedule = "cosine";
   std::uint64_t seed = 1;
-  int threads = 0;  ///< 0: as the environment says
+  int threads = 0;            ///< 0: as the environment says
+  std::int64_t lockstep = 0;  ///< logical shards; 0: not in lockstep mode
 
   std::string checkpoint;
   std::int64_t checkpoint_every = 0;
@@ -41,10 +42,14 @@ struct TrainOptions {
   std::string save;
   std::string metrics;
   std::string trace;
+  std::string trace_hashes;
   bool no_progress = false;
 
   double learning_rate() const;
   bool shows_progress_bar() const;
+  /// The checkpoint to go on from, empty for none: what --resume names, or the own --checkpoint, if it is there, for
+  /// "auto" and for workers that a launcher has started again.
+  std::string resume_from() const;
 };
 
 /// True if a launcher started this process as one of several (lockstep-run, torchrun, Open MPI, Slurm).

@@ -6,16 +6,19 @@
 #include <optional>
 
 #include "apps/mnist_train/evaluate.h"
+#include "apps/mnist_train/hash_trace.h"
 #include "apps/mnist_train/reporter.h"
-#include "apps/mnist_train/strategy.h"
 #include "apps/mnist_train/trace.h"
 #include "apps/models/models.h"
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
 #include "core/thread_pool.h"
 #include "data/data_loader.h"
 #include "data/mnist.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/lockstep_fingerprint.h"
+#include "distributed/parallel/training_step.h"
 #include "nn/checkpoint.h"
 #include "nn/optim/optim.h"
 #include "nn/safetensors.h"
@@ -57,13 +60,12 @@ class Trainer {
         test_set_(open_dataset(options, false)),
         loader_(train_set_, loader_options()) {
     manual_seed(options_.seed);
-    strategy_ = make_strategy(
-        options_, [&] { return models::make_model(options_.model); }, job_ ? &*job_ : nullptr);
-    optimizer_ = make_optimizer(options_, strategy_->module());
+    train_step_.emplace([&] { return models::make_model(options_.model); }, step_options());
+    optimizer_ = make_optimizer(options_, module());
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     schedule_ = make_schedule(options_, total_steps_);
-    if (!options_.resume.empty()) resume();
+    resume();
   }
 
   void run() {
@@ -73,6 +75,8 @@ class Trainer {
                        .batch_size = options_.batch_size,
                        .total_steps = total_steps_,
                        .first_step = step_});
+    if (!resumed_.empty()) reporter.message(resumed_);
+    HashTrace hashes(is_rank0() ? options_.trace_hashes : std::string(), describe_run(), step_ > 0);
     const std::int64_t first_step = step_;
     std::int64_t images = 0;
     double seconds = 0.0;
@@ -81,21 +85,21 @@ class Trainer {
     while (step_ < total_steps_) {
       const std::int64_t epoch = step_ / loader_.steps_per_epoch();
       const auto start = Clock::now();
-      images += train_epoch(epoch, reporter);
+      images += train_epoch(epoch, reporter, hashes);
       seconds += std::chrono::duration<double>(Clock::now() - start).count();
-      last = evaluate(strategy_->module(), test_set_, group());
+      last = evaluate(module(), test_set_, group());
       evaluated_at = step_;
       reporter.evaluation(epoch, last.accuracy, last.loss);
     }
-    if (evaluated_at != step_) last = evaluate(strategy_->module(), test_set_, group());
+    if (evaluated_at != step_) last = evaluate(module(), test_set_, group());
     if (!options_.checkpoint.empty()) save_checkpoint();
-    if (is_rank0() && !options_.save.empty()) nn::save(strategy_->module(), options_.save);
+    if (is_rank0() && !options_.save.empty()) nn::save(module(), options_.save);
     reporter.result({.test_accuracy = last.accuracy,
                      .test_loss = last.loss,
                      .steps = step_ - first_step,
                      .seconds = seconds,
                      .images_per_s = seconds > 0 ? static_cast<double>(images) / seconds : 0.0,
-                     .weights_sha256 = nn::weights_sha256(strategy_->module())});
+                     .weights_sha256 = nn::weights_sha256(module())});
   }
 
  private:
@@ -109,9 +113,30 @@ class Trainer {
     return distributed::init(init);
   }
 
+  nn::Module& module() { return train_step_->module(); }
   int rank() const { return job_ ? job_->rank() : 0; }
   bool is_rank0() const { return rank() == 0; }
   distributed::ProcessGroup* group() const { return job_ ? job_->process_group().get() : nullptr; }
+
+  distributed::TrainingStepOptions step_options() const {
+    distributed::TrainingStepOptions step{.job = job_ ? &*job_ : nullptr, .logical_shards = options_.lockstep};
+    if (options_.mode == Mode::dp) step.devices = options_.devices;
+    return step;
+  }
+
+  int workers() const {
+    if (job_) return job_->world_size();
+    return options_.mode == Mode::dp ? static_cast<int>(options_.devices.size()) : 1;
+  }
+
+  std::string fingerprint() const {
+    return options_.lockstep > 0 ? distributed::lockstep_fingerprint(options_.lockstep) : std::string();
+  }
+
+  std::string describe_run() const {
+    return fmt::format("{} on {} worker(s), batch {}; {}", options_.model, workers(), options_.batch_size,
+                       distributed::lockstep_fingerprint(options_.lockstep));
+  }
 
   data::DataLoaderOptions loader_options() const {
     data::DataLoaderOptions loader;
@@ -120,20 +145,24 @@ class Trainer {
     if (job_) {
       loader.rank = job_->rank();
       loader.world_size = job_->world_size();
+      loader.logical_shards = options_.lockstep;
     }
     return loader;
   }
 
   // Returns the number of images of all ranks together.
-  std::int64_t train_epoch(std::int64_t epoch, Reporter& reporter) {
+  std::int64_t train_epoch(std::int64_t epoch, Reporter& reporter, HashTrace& hashes) {
     const std::int64_t first = epoch * loader_.steps_per_epoch();
     std::int64_t images = 0;
     auto batches = loader_.epoch(static_cast<std::uint64_t>(epoch), step_ - first);
     for (const data::Batch& batch : batches) {
       const RandomKeyGuard key(static_cast<std::uint64_t>(step_), 0);
       optimizer_->set_lr(schedule_(step_));
-      const double loss = strategy_->step(batch);
+      const double loss = (*train_step_)(
+          batch, [](nn::Module& net, const data::Batch& part) { return cross_entropy(net.forward(part.x), part.y); });
+      hashes.gradients(module());
       optimizer_->step();
+      hashes.step(step_, loss, module());
       images += batch.global_size;
       reporter.step(step_, epoch, loss, batch.global_size);
       ++step_;
@@ -147,9 +176,9 @@ class Trainer {
   // Of an early step, when everything that is made once has been made.
   void write_trace() {
     constexpr std::int64_t kTracedStep = 5;
-    if (options_.trace.empty() || !is_rank0() || !strategy_->trace()) return;
+    if (options_.trace.empty() || !is_rank0() || !train_step_->trace()) return;
     if (step_ != std::min(kTracedStep, total_steps_)) return;
-    write_step_trace(options_.trace, *strategy_->trace(), group()->records());
+    write_step_trace(options_.trace, *train_step_->trace(), group()->records());
   }
 
   void save_checkpoint() {
@@ -158,8 +187,11 @@ class Trainer {
     state.seed = options_.seed;
     state.step = step_;
     state.epoch = step_ / loader_.steps_per_epoch();
+    state.logical_shards = options_.lockstep;
+    state.fingerprint = fingerprint();
     state.extra = run_settings();
-    nn::save_checkpoint(options_.checkpoint, strategy_->module(), *optimizer_, state);
+    state.extra["workers"] = std::to_string(workers());
+    nn::save_checkpoint(options_.checkpoint, module(), *optimizer_, state);
   }
 
   // What must be the same for a resumed run to go on as the first one would have.
@@ -169,19 +201,32 @@ class Trainer {
   }
 
   void resume() {
-    const nn::TrainingState saved = nn::read_training_state(options_.resume);
-    LOCKSTEP_CHECK(saved.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed",
-                   options_.resume, saved.seed, options_.seed);
-    for (const auto& [name, value] : run_settings()) {
+    const std::string path = options_.resume_from();
+    if (path.empty()) return;
+    const nn::TrainingState saved = nn::read_training_state(path);
+    LOCKSTEP_CHECK(saved.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed", path,
+                   saved.seed, options_.seed);
+    const auto setting = [&](const std::string& name) {
       const auto found = saved.extra.find(name);
-      LOCKSTEP_CHECK(found != saved.extra.end() && found->second == value,
-                     "'{}' was trained with {} {}, not {}; pass the same one", options_.resume, name,
-                     found == saved.extra.end() ? "unknown" : found->second, value);
-    }
+      return found == saved.extra.end() ? std::string("unknown") : found->second;
+    };
+    for (const auto& [name, value] : run_settings())
+      LOCKSTEP_CHECK(setting(name) == value, "'{}' was trained with {} {}, not {}; pass the same one", path, name,
+                     setting(name), value);
+    LOCKSTEP_CHECK(saved.logical_shards == options_.lockstep,
+                   "'{}' was trained with --lockstep {}, not {} (0: without); pass the same number", path,
+                   saved.logical_shards, options_.lockstep);
+    LOCKSTEP_CHECK(
+        saved.fingerprint == fingerprint(),
+        "'{}' cannot be continued with the same bits: it comes from \"{}\", this is \"{}\"; continue it on a "
+        "machine and with a build like those, or train without --lockstep",
+        path, saved.fingerprint, fingerprint());
     LOCKSTEP_CHECK(saved.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
-                   options_.resume, saved.step, total_steps_);
-    nn::load_checkpoint(options_.resume, strategy_->module(), *optimizer_);
+                   path, saved.step, total_steps_);
+    nn::load_checkpoint(path, module(), *optimizer_);
     step_ = saved.step;
+    resumed_ = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, step_, workers(),
+                           setting("workers"));
   }
 
   const TrainOptions& options_;
@@ -189,11 +234,12 @@ class Trainer {
   std::shared_ptr<const data::Dataset> train_set_;
   std::shared_ptr<const data::Dataset> test_set_;
   data::DataLoader loader_;
-  std::unique_ptr<Strategy> strategy_;
+  std::optional<distributed::TrainingStep> train_step_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;
+  std::string resumed_;  // what to say about it
 };
 
 }  // namespace

@@ -1,5 +1,9 @@
 #include "apps/models/models.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "autograd/ops.h"
 #include "core/check.h"
 
@@ -16,32 +20,47 @@ Tensor Cnn::forward(Tensor x) {
   return fc2(dropout2(fc1(x.flatten(1))));
 }
 
+Tensor LeNetBn::forward(Tensor x) {
+  x = relu(max_pool2d(bn1(conv1(x)), 2));
+  x = relu(max_pool2d(bn2(conv2(x)), 2));
+  return fc2(fc1(x.flatten(1)));
+}
+
 Tensor Mlp::forward(Tensor x) {
   return fc3(fc2(fc1(x.flatten(1))));
 }
 
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names = {"lenet", "cnn", "mlp"};
+  static const std::vector<std::string> names = {"lenet", "cnn", "mlp", "lenet-bn"};
   return names;
 }
 
 std::unique_ptr<nn::Module> make_model(std::string_view name) {
   if (name == "lenet") return std::make_unique<LeNet>();
   if (name == "cnn") return std::make_unique<Cnn>();
-  LOCKSTEP_CHECK(name == "mlp", "there is no model '{}'; expected lenet, cnn or mlp", name);
-  return std::make_unique<Mlp>();
+  if (name == "mlp") return std::make_unique<Mlp>();
+  LOCKSTEP_CHECK(name == "lenet-bn", "there is no model '{}'; expected {}", name, fmt::join(model_names(), ", "));
+  return std::make_unique<LeNetBn>();
 }
 
 std::string model_of(const nn::SafetensorsFile& file) {
+  // Of the models whose tensors are all there, the largest: one model's names can be among another's.
+  std::string found;
+  std::size_t most = 0;
   for (const std::string& name : model_names()) {
-    bool all = true;
-    for (const nn::NamedTensor& parameter : make_model(name)->named_parameters()) {
-      const nn::SafetensorsEntry* entry = file.find(parameter.name);
-      all = all && entry && entry->shape == parameter.tensor.sizes();
-    }
-    if (all) return name;
+    const auto model = make_model(name);
+    const std::vector<nn::NamedTensor> state = model->state();
+    const bool all = std::ranges::all_of(state, [&](const nn::NamedTensor& tensor) {
+      const nn::SafetensorsEntry* entry = file.find(tensor.name);
+      return entry && entry->shape == tensor.tensor.sizes();
+    });
+    if (!all || state.size() <= most) continue;
+    found = name;
+    most = state.size();
   }
-  throw Error(fmt::format("'{}' holds the weights of none of the models lenet, cnn and mlp", file.path()));
+  LOCKSTEP_CHECK(!found.empty(), "'{}' holds the weights of none of the models {}", file.path(),
+                 fmt::join(model_names(), ", "));
+  return found;
 }
 
 }  // namespace lockstep::models

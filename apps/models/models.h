@@ -33,6 +33,18 @@ struct Cnn : nn::Module {
   Tensor forward(Tensor x) override;
 };
 
+/// LeNet with batch norm after each convolution: 21,900 parameters.
+struct LeNetBn : nn::Module {
+  using nn::Module::Module;
+  nn::Conv2d conv1{this, "conv1", 1, 10, 5};
+  nn::BatchNorm2d bn1{this, "bn1", 10};
+  nn::Conv2d conv2{this, "conv2", 10, 20, 5};
+  nn::BatchNorm2d bn2{this, "bn2", 20};
+  nn::Linear fc1{this, "fc1", 320, 50, {.relu = true}};
+  nn::Linear fc2{this, "fc2", 50, 10};
+  Tensor forward(Tensor x) override;
+};
+
 /// 784-512-512-10 with relu: 669,706 parameters.
 struct Mlp : nn::Module {
   using nn::Module::Module;
@@ -42,7 +54,7 @@ struct Mlp : nn::Module {
   Tensor forward(Tensor x) override;
 };
 
-/// "lenet", "cnn", "mlp".
+/// "lenet", "cnn", "mlp", "lenet-bn".
 const std::vector<std::string>& model_names();
 
 /// A new model with fresh weights. Throws Error, listing the names, for one it does not know.

@@ -127,7 +127,7 @@ TEST(Predict, BadInputHasStatusOneAndOneLine) {
   const std::vector<Case> cases = {{{dir / "missing", image}, (dir / "missing").string()},
                                    {{dir / "cut", image}, (dir / "cut").string()},
                                    {{image, image}, image},
-                                   {{dir / "other", image}, "none of the models lenet, cnn and mlp"},
+                                   {{dir / "other", image}, "none of the models lenet, cnn, mlp, lenet-bn"},
                                    {{dir / "nan", image}, "no finite probabilities"},
                                    {{weights, image, dir / "missing.png"}, "missing.png': No such file"},
                                    {{weights, dir / "text.png"}, "text.png' is no PNG or JPEG file"},

@@ -52,13 +52,14 @@ TEST_P(EachModel, IsKnownByItsWeights) {
 }
 
 TEST(Models, UnknownOnesAreErrors) {
-  EXPECT_EQ(model_names(), (std::vector<std::string>{"lenet", "cnn", "mlp"}));
-  EXPECT_EQ(error_of([] { make_model("resnet"); }), "there is no model 'resnet'; expected lenet, cnn or mlp");
+  EXPECT_EQ(model_names(), (std::vector<std::string>{"lenet", "cnn", "mlp", "lenet-bn"}));
+  EXPECT_EQ(error_of([] { make_model("resnet"); }), "there is no model 'resnet'; expected lenet, cnn, mlp, lenet-bn");
   const TemporaryPath path;
   nn::save_safetensors({{"conv1.weight", ones({10, 1, 5, 4})}}, path.text());
   const std::string error = error_of([&] { model_of(nn::SafetensorsFile(path.text())); });
   EXPECT_NE(error.find(path.text()), std::string::npos) << error;
-  EXPECT_NE(error.find("holds the weights of none of the models lenet, cnn and mlp"), std::string::npos) << error;
+  EXPECT_NE(error.find("holds the weights of none of the models lenet, cnn, mlp, lenet-bn"), std::string::npos)
+      << error;
 }
 
 }  // namespace

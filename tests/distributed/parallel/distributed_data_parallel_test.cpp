@@ -246,7 +246,7 @@ TEST(DistributedDataParallel, TheFirstAllReduceStartsWhileBackwardRuns) {
     for (int step = 0; step < 5 && !overlapped; ++step) {
       net.zero_grad();
       ddp(x).sum().backward();
-      const ReducerTrace& trace = ddp.reducer().trace();
+      const ReducerTrace& trace = ddp.trace();
       EXPECT_LT(trace.launched_ns[0], trace.last_gradient_ns);
       for (const OperationRecord& record : group->records())
         overlapped =

@@ -1,0 +1,47 @@
+#include "apps/mnist_train/hash_trace.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/sha256.h"
+
+namespace lockstep::apps {
+namespace {
+
+std::string hash_of(const Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  const Tensor value = as_contiguous(move_values(tensor.detach(), Device()));
+  Sha256 hash;
+  hash.update(value.raw_data(), value.nbytes());
+  return to_hex(hash.finish()).substr(0, 16);
+}
+
+}  // namespace
+
+HashTrace::HashTrace(const std::string& path, const std::string& settings, bool appends) : path_(path) {
+  if (path_.empty()) return;
+  file_.open(path_, appends ? std::ios::app : std::ios::trunc);
+  LOCKSTEP_CHECK(file_.is_open(), "the file '{}' cannot be opened for writing; check --trace-hashes", path_);
+  file_ << nlohmann::ordered_json{{"run", settings}}.dump() << '\n';
+}
+
+void HashTrace::gradients(nn::Module& module) {
+  if (path_.empty()) return;
+  nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
+  for (const nn::NamedTensor& parameter : module.named_parameters())
+    hashes[parameter.name] = hash_of(parameter.tensor.grad());
+  gradients_ = hashes.dump();
+}
+
+void HashTrace::step(std::int64_t step, double loss, nn::Module& module) {
+  if (path_.empty()) return;
+  nlohmann::ordered_json line{{"step", step}, {"loss_hex", fmt::format("{:a}", loss)}};
+  line["gradients"] = nlohmann::ordered_json::parse(gradients_);
+  nlohmann::ordered_json& weights = line["weights"] = nlohmann::ordered_json::object();
+  for (const nn::NamedTensor& each : module.state()) weights[each.name] = hash_of(each.tensor);
+  file_ << line.dump() << std::endl;
+  LOCKSTEP_CHECK(file_.good(), "the file '{}' could not be written; is the disk full?", path_);
+}
+
+}  // namespace lockstep::apps
