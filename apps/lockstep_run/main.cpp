@@ -38,7 +38,7 @@ int run(int argc, char** argv) {
 
   lockstep::launcher::Options options;
   std::string nproc = "auto";
-  int min_nproc = 0;
+  double node_timeout = 30;
   CLI::App app{
       "Starts the processes of a job on this machine, joins their output and ends them together.\n"
       "  lockstep-run --nproc-per-node 2 -- ./mnist_train --mode ddp\n"
@@ -58,8 +58,12 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--max-restarts", options.max_restarts, "how often all workers are started again after a failure")
       ->type_name("K");
-  app.add_option("--min-nproc", min_nproc, "go on with fewer workers after a failure (not in this version)")
+  app.add_option("--min-nproc", options.min_nproc,
+                 "elastic: after a failure go on with the workers that are left, at least so many in all")
       ->type_name("m");
+  app.add_option("--node-timeout", node_timeout, "seconds after which a machine that shows no sign of life is lost")
+      ->type_name("S")
+      ->capture_default_str();
   app.add_option("--log-dir", options.log_dir, "also write each worker's output to DIR/rank<R>.out and DIR/rank<R>.err")
       ->type_name("DIR");
   try {
@@ -75,11 +79,10 @@ int run(int argc, char** argv) {
     std::replace(message.begin(), message.end(), '\n', ' ');
     return wrong_usage(message);
   }
-  if (app.count("--min-nproc")) {
-    fmt::print(stderr,
-               "lockstep-run: --min-nproc is not available in this version; leave it out, or use --max-restarts\n");
-    return kUsage;
-  }
+  if (app.count("--min-nproc") && options.min_nproc < 1) return wrong_usage("--min-nproc is not positive");
+  if (!(node_timeout > 0 && node_timeout <= 86400))
+    return wrong_usage("--node-timeout is not above 0 and at most 86400");
+  options.silence_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(node_timeout * 1000));
   if (separator == argv + argc) return wrong_usage("put -- before the program to start");
   if (command.empty()) return wrong_usage("there is no program after --");
   try {

@@ -16,25 +16,35 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPause{100};   // between two looks at a key while waiting
 constexpr milliseconds kPulse{1000};  // between two signs of life
 
-std::string describe(const Options& options) {
-  return fmt::format("--nnodes {} --nproc-per-node {} --max-restarts {}", options.nnodes, options.nproc_per_node,
-                     options.max_restarts);
+double seconds(milliseconds time) {
+  return std::chrono::duration<double>(time).count();
 }
 
-// "<node> <exit status> <text>"
+std::string describe(const Options& options) {
+  std::string text = fmt::format("--nnodes {} --nproc-per-node {} --max-restarts {}", options.nnodes,
+                                 options.nproc_per_node, options.max_restarts);
+  if (options.min_nproc > 0) text += fmt::format(" --min-nproc {}", options.min_nproc);
+  return text;
+}
+
+// "<node> <exit status> <returned> <text>"
 std::string encode(const SharedFailure& failure) {
-  return fmt::format("{} {} {}", failure.node, failure.exit_status, failure.text);
+  return fmt::format("{} {} {} {}", failure.node, failure.exit_status, failure.node_returned ? 1 : 0, failure.text);
 }
 
 SharedFailure decode(const std::string& value) {
   SharedFailure failure;
-  const char* end = value.data() + value.size();
-  const auto node = std::from_chars(value.data(), end, failure.node);
-  LOCKSTEP_CHECK(node.ec == std::errc() && node.ptr < end, "another launcher's report is not understood: '{}'", value);
-  const auto status = std::from_chars(node.ptr + 1, end, failure.exit_status);
-  LOCKSTEP_CHECK(status.ec == std::errc() && status.ptr < end, "another launcher's report is not understood: '{}'",
-                 value);
-  failure.text.assign(status.ptr + 1, end);
+  const char* at = value.data();
+  const char* const end = at + value.size();
+  int returned = 0;
+  for (int* number : {&failure.node, &failure.exit_status, &returned}) {
+    const auto read = std::from_chars(at, end, *number);
+    LOCKSTEP_CHECK(read.ec == std::errc() && read.ptr < end, "another launcher's report is not understood: '{}'",
+                   value);
+    at = read.ptr + 1;
+  }
+  failure.node_returned = returned != 0;
+  failure.text.assign(at, end);
   return failure;
 }
 
@@ -56,13 +66,17 @@ Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& si
     store_->set("refusal", refusal);  // so that the others do not wait for this one
     throw UsageError(refusal);
   }
-  if (store_->add(fmt::format("claim/{}", options_.node_rank), 1) != 1)
+  incarnation_ = store_->add(fmt::format("claim/{}", options_.node_rank), 1);
+  if (incarnation_ != 1 && !elastic())
     throw UsageError(
         fmt::format("a launcher with --node-rank {} has joined this job already; give each node its own "
                     "number below {}",
                     options_.node_rank, options_.nnodes));
-  store_->set(fmt::format("join/{}", options_.node_rank), "1");
-  wait_for_all("join", options_.join_timeout, "join the job");
+  for (int node = 0; node < options_.nnodes; ++node) members_.push_back(node);
+  if (!elastic()) {
+    store_->set(fmt::format("join/{}", options_.node_rank), "1");
+    wait_for_all("join", options_.join_timeout, "join the job");
+  }
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -80,8 +94,13 @@ std::string Agent::key(const std::string& name) const {
 }
 
 std::vector<int> Agent::missing(const std::string& name) {
+  std::vector<int> members;
+  {
+    const std::lock_guard lock(mutex_);
+    members = members_;
+  }
   std::vector<int> nodes;
-  for (int node = 0; node < options_.nnodes; ++node)
+  for (const int node : members)
     if (!store_->check({fmt::format("{}/{}", name, node)})) nodes.push_back(node);
   return nodes;
 }
@@ -96,7 +115,103 @@ void Agent::wait_for_all(const std::string& name, milliseconds timeout, const st
       throw TimeoutError(
           fmt::format("node {} did not {} within {:.0f} s; start a launcher there with the same "
                       "--master-addr, --master-port and LOCKSTEP_TOKEN",
-                      fmt::join(absent, ", "), what, std::chrono::duration<double>(timeout).count()));
+                      fmt::join(absent, ", "), what, seconds(timeout)));
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Layout Agent::form(int left, int all) {
+  const bool first_time = generation_ < 0;
+  if (first_time) end_running_generation();
+  {
+    const std::lock_guard lock(mutex_);
+    ++generation_;
+    stop_reason_.clear();
+  }
+  store_->set(key(fmt::format("offer/{}", options_.node_rank)), encode(Offer{left, all}));
+  const milliseconds timeout = first_time ? options_.join_timeout : options_.kill_after + options_.silence_timeout;
+  if (options_.node_rank == 0) decide_layout(timeout);
+  const Layout layout = decode_layout(wait_for_layout(2 * timeout));
+  const std::lock_guard lock(mutex_);
+  members_ = layout.nodes();
+  return layout;
+}
+
+// A launcher that comes late, or comes back, finds workers running without it.
+void Agent::end_running_generation() {
+  if (!elastic() || options_.node_rank == 0 || !store_->check({"generation"})) return;
+  const int running = static_cast<int>(store_->add("generation", 0));
+  {
+    const std::lock_guard lock(mutex_);
+    generation_ = running;
+  }
+  for (int node = 0; node < options_.nnodes; ++node)
+    LOCKSTEP_CHECK(!store_->check({key(fmt::format("done/{}", node))}),
+                   "the job is about to end; node {} has come too late to take part", options_.node_rank);
+  agree({options_.node_rank, 0, fmt::format("node {} has come", options_.node_rank), /*node_returned=*/true});
+}
+
+// Node 0: waits for the offers of all nodes; in an elastic job, only for those that show signs of life.
+void Agent::decide_layout(milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  const bool first_time = generation_ == 0;
+  Layout layout;
+  for (;;) {
+    std::map<int, Offer> offers;
+    std::vector<int> absent;
+    bool wait = false;
+    for (int node = 0; node < options_.nnodes; ++node) {
+      const std::string offer = key(fmt::format("offer/{}", node));
+      if (store_->check({offer})) {
+        offers[node] = decode_offer(store_->get(offer));
+      } else {
+        absent.push_back(node);
+        wait = wait || first_time || !is_silent(node);
+      }
+    }
+    const bool late = Clock::now() >= deadline;
+    if (absent.empty() || (elastic() && (!wait || late))) layout = make_layout(offers, options_.min_nproc);
+    if (!layout.workers.empty()) break;
+    throw_if_interrupted(signals_);
+    if (store_->check({"refusal"})) throw UsageError(store_->get("refusal"));
+    if (late) {
+      const std::string text =
+          absent.empty() ? fmt::format("fewer than {} workers are left", options_.min_nproc)
+                         : fmt::format("node {} did not get ready for the {} within {:.0f} s", fmt::join(absent, ", "),
+                                       first_time ? "start" : "restart", seconds(timeout));
+      store_->set("refusal", text);
+      throw TimeoutError(text);
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  layout.generation = generation_;
+  if (!first_time) {
+    const SharedFailure failure = decode(store_->get(fmt::format("{}/failure", layout.generation - 1)));
+    layout.restarts = static_cast<int>(store_->add("restarts", failure.node_returned ? 0 : 1));
+  }
+  store_->set(key("layout"), encode(layout));
+  store_->set("generation", std::to_string(layout.generation));
+}
+
+std::string Agent::wait_for_layout(milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    throw_if_interrupted(signals_);
+    if (store_->check({key("layout")})) {
+      const std::string text = store_->get(key("layout"));
+      if (decode_layout(text).workers.contains(options_.node_rank)) return text;
+      // Formed without this node, which came too late: the next one.
+      agree({options_.node_rank, 0, fmt::format("node {} has come", options_.node_rank), /*node_returned=*/true});
+      const std::lock_guard lock(mutex_);
+      ++generation_;
+      stop_reason_.clear();
+      store_->set(fmt::format("{}/offer/{}", generation_.load(), options_.node_rank),
+                  encode(Offer{options_.nproc_per_node, options_.nproc_per_node}));
+      continue;
+    }
+    if (store_->check({"refusal"})) throw Error(store_->get("refusal"));
+    LOCKSTEP_CHECK(Clock::now() < deadline, "node 0's launcher formed no group of workers within {:.0f} s",
+                   seconds(timeout));
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -111,7 +226,8 @@ SharedFailure Agent::agree(const SharedFailure& mine) {
   try {
     return decode(store_->compare_set(key("failure"), "", encode(mine)));
   } catch (const Error&) {
-    return mine;  // the store is gone, and with it every other opinion
+    store_gone_ = true;
+    return mine;  // with the store, every other opinion is gone
   }
 }
 
@@ -124,16 +240,6 @@ std::optional<SharedFailure> Agent::finish() {
     std::this_thread::sleep_for(kPause);
   }
   return std::nullopt;
-}
-
-void Agent::next_generation() {
-  {
-    const std::lock_guard lock(mutex_);
-    ++generation_;
-    stop_reason_.clear();
-  }
-  store_->set(key(fmt::format("ready/{}", options_.node_rank)), "1");
-  wait_for_all(key("ready"), options_.kill_after + options_.silence_timeout, "get ready for the restart");
 }
 
 void Agent::leave() {
@@ -150,7 +256,7 @@ void Agent::leave() {
 
 void Agent::watch() {
   std::unique_lock lock(mutex_);
-  while (!ending_ && !store_gone_) {
+  while (!ending_ && !store_gone_ && !replaced_) {
     lock.unlock();
     look_once();
     lock.lock();
@@ -163,11 +269,12 @@ void Agent::look_once() {
   std::string reason;
   try {
     store_->add(fmt::format("pulse/{}", options_.node_rank), 1);
-    if (options_.node_rank == 0) look_for_silent_nodes();
+    if (options_.node_rank == 0 && generation >= 0) look_for_silent_nodes();
     const std::string failure_key = fmt::format("{}/failure", generation);
-    if (store_->check({failure_key})) {
-      const SharedFailure failure = decode(store_->get(failure_key));
-      reason = failure.text;
+    if (generation >= 0 && store_->check({failure_key})) reason = decode(store_->get(failure_key)).text;
+    if (store_->add(fmt::format("claim/{}", options_.node_rank), 0) != incarnation_) {
+      replaced_ = true;
+      reason = fmt::format("another launcher has come with --node-rank {}", options_.node_rank);
     }
   } catch (const Error& error) {
     store_gone_ = true;
@@ -177,19 +284,26 @@ void Agent::look_once() {
   if (generation == generation_.load()) stop_reason_ = reason;
 }
 
+bool Agent::is_silent(int node) {
+  const std::int64_t count = store_->add(fmt::format("pulse/{}", node), 0);
+  const auto now = Clock::now();
+  const std::lock_guard lock(pulse_mutex_);
+  Pulse& pulse = pulses_[static_cast<std::size_t>(node)];
+  if (count != pulse.count) pulse = Pulse{count, now};
+  return now - pulse.changed >= options_.silence_timeout;
+}
+
 void Agent::look_for_silent_nodes() {
-  for (int node = 1; node < options_.nnodes; ++node) {
-    Pulse& pulse = pulses_[static_cast<std::size_t>(node)];
-    const std::int64_t count = store_->add(fmt::format("pulse/{}", node), 0);
-    const auto now = Clock::now();
-    if (count != pulse.count) {
-      pulse = Pulse{count, now};
-    } else if (now - pulse.changed >= options_.silence_timeout && !store_->check({key(fmt::format("left/{}", node))})) {
+  std::vector<int> members;
+  {
+    const std::lock_guard lock(mutex_);
+    members = members_;
+  }
+  for (const int node : members)
+    if (node != 0 && is_silent(node) && !store_->check({key(fmt::format("left/{}", node))}))
       agree({node, 1,
              fmt::format("node {}'s launcher has given no sign of life for {:.0f} s", node,
-                         std::chrono::duration<double>(options_.silence_timeout).count())});
-    }
-  }
+                         seconds(options_.silence_timeout))});
 }
 
 }  // namespace lockstep::launcher

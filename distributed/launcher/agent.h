@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "distributed/launcher/launcher.h"
+#include "distributed/launcher/layout.h"
 #include "distributed/launcher/signals.h"
 #include "distributed/store/store.h"
 
@@ -23,44 +26,57 @@ struct Interrupted {
 /// Throws Interrupted if SIGINT, SIGTERM or SIGHUP has come.
 void throw_if_interrupted(SignalPipe& signals);
 
-/// A failure that ended the job, as every launcher sees it.
+/// Why a generation of workers ended, as every launcher sees it.
 struct SharedFailure {
   int node = 0;
   int exit_status = 1;
   std::string text;
+  bool node_returned = false;  ///< no failure: the group is formed again with a node more
 };
 
 /// Note [Launchers of several nodes]
 /// Each node's launcher keeps a client of the job's store. Through it the launchers agree that they were started alike,
-/// tell each other of the first failure (compare_set: one winner), start a next attempt together, and leave together,
-/// so that node 0 serves the store until everybody has finished. Each counts up a key of its own once a second; node 0
-/// declares a node lost whose count stands still for `silence_timeout`, and the others notice that node 0 is gone by
-/// its store being gone.
+/// form one generation of workers after another (node 0 says who takes part with how many workers), tell each other of
+/// the first failure (compare_set: one winner), and leave together, so that node 0 serves the store until everybody has
+/// finished. Each counts up a key of its own once a second; node 0 declares a node lost whose count stands still for
+/// `silence_timeout`, and the others notice that node 0 is gone by its store being gone.
+///
+/// In an elastic job a launcher that comes when workers run already, for the first time or again, ends the generation
+/// by a failure that is none, and takes part in the next.
 class Agent {
  public:
   /// Meets the launchers of the other nodes. Throws UsageError if they were started differently, TimeoutError naming
-  /// the nodes that did not come, Interrupted.
+  /// the nodes that did not come (unless the job is elastic), Interrupted.
   Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals);
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
+  /// Forms the next generation with `left` workers here, or `all` of them if those left on all nodes are too few.
+  /// Throws TimeoutError, naming nodes or numbers, if it does not come about; Interrupted.
+  Layout form(int left, int all);
   /// Why the workers here have to end; empty: they need not.
   std::string stop_reason();
   /// The failure that every launcher agrees on: `mine`, unless another was first.
   SharedFailure agree(const SharedFailure& mine);
   /// This node's workers have all succeeded: waits for the other nodes. Returns the failure if it came to one.
   std::optional<SharedFailure> finish();
-  /// Waits until every node is ready to start the workers once more, under a new generation.
-  void next_generation();
   /// Node 0 gives the others time to read the outcome before the store goes; the others say that they have.
   void leave();
+  bool store_gone() const { return store_gone_; }
+  /// Another launcher has taken this node's place.
+  bool replaced() const { return replaced_; }
 
  private:
+  bool elastic() const { return options_.min_nproc > 0; }
   std::string key(const std::string& name) const;
-  /// The nodes whose `name`/<node> is missing.
+  /// The members of the generation whose `name`/<node> is missing.
   std::vector<int> missing(const std::string& name);
   void wait_for_all(const std::string& name, std::chrono::milliseconds timeout, const std::string& what);
+  void end_running_generation();
+  void decide_layout(std::chrono::milliseconds timeout);
+  std::string wait_for_layout(std::chrono::milliseconds timeout);
+  bool is_silent(int node);
   void watch();
   void look_once();
   void look_for_silent_nodes();
@@ -68,20 +84,24 @@ class Agent {
   distributed::StorePtr store_;
   const Options& options_;
   SignalPipe& signals_;
-  std::atomic<int> generation_{0};
+  std::int64_t incarnation_ = 1;
+  std::atomic<int> generation_{-1};
   std::atomic<bool> store_gone_{false};
+  std::atomic<bool> replaced_{false};
 
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ending_ = false;
   std::string stop_reason_;
+  std::vector<int> members_;  // nodes of this generation
   std::thread thread_;
 
   struct Pulse {
     std::int64_t count = -1;
     std::chrono::steady_clock::time_point changed = std::chrono::steady_clock::now();
   };
-  std::vector<Pulse> pulses_;  // of the watching thread
+  std::mutex pulse_mutex_;
+  std::vector<Pulse> pulses_;
 };
 
 }  // namespace lockstep::launcher

@@ -105,13 +105,16 @@ class Group {
     // Several may have ended since the last look, and the kernel does not say in which order. One that died by a signal
     // is rather the cause; one that returned an error may have done so because its peer was gone.
     Worker* first = nullptr;
+    int killed = 0;
     for (Worker& worker : workers_) {
       if (!worker.has_ended()) continue;
       reap(worker);
+      if (worker.ending()->signal) ++killed;
       if (worker.ending()->failed() && (!first || (!first->ending()->signal && worker.ending()->signal)))
         first = &worker;
     }
     if (!first || ending_) return;
+    result_.lost = std::max(killed, 1);
     result_.failure = Failure{first->rank(),
                               first->pid(),
                               *first->ending(),

@@ -26,6 +26,7 @@ struct Failure {
 /// How a group of workers ended.
 struct GroupResult {
   std::optional<Failure> failure;
+  int lost = 0;            ///< workers that failed by themselves: the first, and all that a signal had ended by then
   int interrupted_by = 0;  ///< the signal that this process was sent
   bool all_succeeded = false;
   std::string stopped_from_outside;  ///< why `stop` asked for the end

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "distributed/launcher/agent.h"
 #include "distributed/launcher/environment.h"
 #include "distributed/launcher/group.h"
+#include "distributed/launcher/layout.h"
 #include "distributed/launcher/limits.h"
 #include "distributed/store/prefix_store.h"
 #include "distributed/store/tcp_store.h"
@@ -46,6 +48,12 @@ void validate(const Options& options, const std::vector<std::string>& command) {
                       options.nnodes - 1));
   require(options.max_restarts >= 0,
           fmt::format("the number of restarts is {}; expected 0 or more", options.max_restarts));
+  require(options.min_nproc >= 0 && options.min_nproc <= options.nnodes * options.nproc_per_node,
+          fmt::format("the smallest number of workers is {}; expected at most {}, all of them", options.min_nproc,
+                      options.nnodes * options.nproc_per_node));
+  require(options.min_nproc == 0 || options.max_restarts > 0,
+          "going on with fewer workers takes restarts; give --max-restarts with --min-nproc");
+  require(options.silence_timeout.count() > 0, "the time after which a silent node is lost must be positive");
   require(options.kill_after.count() > 0, "the time between asking workers to end and killing them must be positive");
   if (options.nnodes == 1) return;
   require(!options.master_addr.empty(), "a job on several nodes needs the address of node 0 (--master-addr)");
@@ -108,19 +116,39 @@ class Launcher {
     make_log_dir();
     try {
       server_ = serve_store(options_, token_);
-      if (options_.nnodes > 1) agent_.emplace(connect_to_node0(options_, token_, signals_), options_, signals_);
-      const int status = run_generations();
-      if (agent_) agent_->leave();
-      return status;
+      for (;;) {
+        if (options_.nnodes > 1) agent_.emplace(connect_to_node0(options_, token_, signals_), options_, signals_);
+        const std::optional<int> status = run_generations();
+        if (agent_) agent_->leave();
+        if (status) return *status;
+        agent_.reset();
+        say("waiting for node 0's launcher to come back");
+      }
     } catch (const Interrupted& interrupted) {
       return interrupted_by(interrupted.signal);
     }
   }
 
  private:
-  int run_generations() {
-    for (int generation = 0;; ++generation) {
-      const GroupResult result = run_group(specs(generation), options_.kill_after, signals_, guard_,
+  bool elastic() const { return options_.min_nproc > 0; }
+
+  Layout form(const Layout& last, int left) {
+    if (agent_) return agent_->form(left, options_.nproc_per_node);
+    Layout next = make_layout({{0, {left, options_.nproc_per_node}}}, std::max(options_.min_nproc, 1));
+    next.generation = next.restarts = last.workers.empty() ? 0 : last.generation + 1;
+    return next;
+  }
+
+  // None: the job goes on if node 0's launcher comes back.
+  std::optional<int> run_generations() {
+    Layout layout;
+    int left = options_.nproc_per_node;
+    for (;;) {
+      layout = form(layout, left);
+      if (layout.generation > 0)
+        say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
+                        options_.max_restarts));
+      const GroupResult result = run_group(specs(layout), options_.kill_after, signals_, guard_,
                                            [this] { return agent_ ? agent_->stop_reason() : std::string(); });
       std::optional<SharedFailure> failure = outcome(result);
       if (agent_) failure = failure ? agent_->agree(*failure) : agent_->finish();
@@ -128,10 +156,12 @@ class Launcher {
       const bool told = failure->node == options_.node_rank && (result.failure || result.interrupted_by);
       if (!told) say(failure->text);
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
-      if (generation >= options_.max_restarts) return failure->exit_status;
-      say(fmt::format("starting all {} workers again (restart {} of {})", world_size(), generation + 1,
-                      options_.max_restarts));
-      if (agent_) agent_->next_generation();
+      if (agent_ && agent_->replaced()) return 1;
+      if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) return std::nullopt;
+      if (!failure->node_returned && layout.restarts >= options_.max_restarts) return failure->exit_status;
+      const int here = layout.workers.at(options_.node_rank);
+      // A node whose workers are all lost is there itself, and starts them again.
+      left = elastic() && result.lost < here ? here - result.lost : options_.nproc_per_node;
     }
   }
 
@@ -174,19 +204,20 @@ class Launcher {
     return 128 + signal;
   }
 
-  std::vector<WorkerSpec> specs(int generation) const {
+  std::vector<WorkerSpec> specs(const Layout& layout) const {
     const Environment base = current_environment();
+    const int count = layout.workers.at(options_.node_rank);
     std::vector<WorkerSpec> specs;
-    for (int local_rank = 0; local_rank < options_.nproc_per_node; ++local_rank) {
+    for (int local_rank = 0; local_rank < count; ++local_rank) {
       Placement placement;
-      placement.rank = options_.node_rank * options_.nproc_per_node + local_rank;
-      placement.world_size = world_size();
+      placement.rank = layout.first_rank(options_.node_rank) + local_rank;
+      placement.world_size = layout.world_size();
       placement.local_rank = local_rank;
-      placement.local_world_size = options_.nproc_per_node;
+      placement.local_world_size = count;
       placement.master_addr = options_.nnodes > 1 ? options_.master_addr : "127.0.0.1";
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
-      placement.restart_count = generation;
+      placement.restart_count = layout.generation;
 
       WorkerSpec spec;
       spec.program = program_;
@@ -199,7 +230,7 @@ class Launcher {
       if (!options_.log_dir.empty()) {
         spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, placement.rank);
         spec.stderr_log = fmt::format("{}/rank{}.err", options_.log_dir, placement.rank);
-        spec.truncate_logs = generation == 0;
+        spec.truncate_logs = layout.generation == 0;
       }
       specs.push_back(std::move(spec));
     }
@@ -213,8 +244,6 @@ class Launcher {
     LOCKSTEP_CHECK(!error && std::filesystem::is_directory(options_.log_dir), "log folder '{}' cannot be made: {}",
                    options_.log_dir, error.message());
   }
-
-  int world_size() const { return options_.nnodes * options_.nproc_per_node; }
 
   void say(const std::string& message) const {
     const std::string line = options_.name + ": " + message + "\n";

@@ -35,6 +35,10 @@ struct Options {
   int master_port = 29500;
   /// How often the whole group is started again after a worker has failed.
   int max_restarts = 0;
+  /// Elastic: after a failure the group is formed again from the workers that are left, as long as there are so many,
+  /// over all nodes. With fewer left, those that were lost on nodes that are still there are started again. A node that
+  /// returns is taken in at once, which does not count as a restart. 0: every worker of every node is needed.
+  int min_nproc = 0;
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir;
   Output output = Output::prefixed;

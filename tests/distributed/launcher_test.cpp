@@ -198,7 +198,7 @@ TEST(Launcher, RestartsTheGroup) {
                     "[ $RANK = 1 ] && exit 6; exec " +
                         kWorker + " meet"});
   EXPECT_EQ(run.status, 0) << run.err;
-  EXPECT_TRUE(has(run.err, "starting all 3 workers again (restart 2 of 2)"));
+  EXPECT_TRUE(has(run.err, "starting 3 worker(s) again (restart 2 of 2)"));
   EXPECT_TRUE(has(run.out, "[2] rank 2 met 3"));
   EXPECT_EQ(contents(folder + "/rank1.out"), "attempt 0\nattempt 1\nattempt 2\nrank 1 met 3\n");
 }
@@ -250,16 +250,20 @@ TEST_P(LauncherUsage, IsOneLineWithStatus2) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, LauncherUsage,
-    testing::Values(UsageCase{"NoSeparator", {"--nproc-per-node", "2"}, "put -- before the program"},
-                    UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "no program after --"},
-                    UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
-                    UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "is 0; expected 1 to 4096"},
-                    UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "expected a number or auto"},
-                    UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
-                    UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
-                    UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
-                    UsageCase{"Token", {"--nnodes", "2", "--", "true"}, "LOCKSTEP_TOKEN is too short"},
-                    UsageCase{"Elastic", {"--min-nproc", "1", "--", "true"}, "not available in this version"}),
+    testing::Values(
+        UsageCase{"NoSeparator", {"--nproc-per-node", "2"}, "put -- before the program"},
+        UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "no program after --"},
+        UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
+        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "is 0; expected 1 to 4096"},
+        UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "expected a number or auto"},
+        UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
+        UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
+        UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
+        UsageCase{"Token", {"--nnodes", "2", "--", "true"}, "LOCKSTEP_TOKEN is too short"},
+        UsageCase{"ElasticWithoutRestarts", {"--min-nproc", "1", "--", "true"}, "give --max-restarts with --min-nproc"},
+        UsageCase{"ElasticWithMoreThanAll",
+                  {"--nproc-per-node", "2", "--min-nproc", "3", "--max-restarts", "1", "--", "true"},
+                  "the smallest number of workers is 3"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Launcher, HelpIsNoError) {
