@@ -18,7 +18,7 @@ namespace lockstep::distributed {
 
 /// A process group of CPU ranks on a Transport. One thread runs the collectives in order of issue; point-to-point
 /// operations have threads of their own, as many as are under way, so that none waits for another.
-class TransportProcessGroup final : public ProcessGroup {
+class TransportProcessGroup : public ProcessGroup {
  public:
   /// `store` is the ranks' common ground for diagnosing failures; it must be scoped to this group.
   TransportProcessGroup(std::string backend, ProcessGroupOptions options, std::unique_ptr<Transport> transport,
