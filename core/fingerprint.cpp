@@ -69,13 +69,21 @@ int visit(dl_phdr_info* info, std::size_t, void* data) {
   return 0;
 }
 
+// "AMD EPYC (family 25, model 1)": names alone do not tell generations apart.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
+  std::string name = "unknown";
+  std::string family = "?";
+  std::string model = "?";
+  for (std::string line; std::getline(file, line) && !line.empty();) {  // of the first processor
     const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos && line.starts_with("model name")) return line.substr(colon + 2);
+    if (colon == std::string::npos) continue;
+    const std::string value = line.substr(colon + 2);
+    if (line.starts_with("model name")) name = value;
+    if (line.starts_with("cpu family")) family = value;
+    if (line.starts_with("model\t")) model = value;
   }
-  return "unknown";
+  return name + " (family " + family + ", model " + model + ")";
 }
 
 std::string short_id(const std::string& id) {

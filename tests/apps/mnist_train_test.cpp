@@ -9,46 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "data/mnist.h"
-#include "tests/support/subprocess.h"
-#include "tests/support/temporary_path.h"
+#include "tests/apps/train_support.h"
 
 namespace lockstep {
 namespace {
 
-using testing::ProcessResult;
-using testing::run_process;
-
-/// A folder of the test's own.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() { std::filesystem::create_directories(path_.text()); }
-  std::string file(const std::string& name) const { return path_.text() + "/" + name; }
-
- private:
-  testing::TemporaryPath path_;
-};
-
-// What a launcher of the test itself may have left.
-const testing::ProcessEnvironment kClean = {{"RANK", ""},        {"WORLD_SIZE", ""},  {"LOCAL_RANK", ""},
-                                            {"MASTER_ADDR", ""}, {"MASTER_PORT", ""}, {"LOCKSTEP_STORE_HOSTED", ""}};
-
-ProcessResult train(std::vector<std::string> arguments, int limit_s = 300) {
-  arguments.insert(arguments.begin(), LOCKSTEP_MNIST_TRAIN);
-  return run_process(arguments, kClean, std::chrono::seconds(limit_s));
-}
-
-// The data set there is: MNIST, else Fashion-MNIST.
-std::vector<std::string> dataset() {
-  if (data::has_mnist()) return {"--dataset", "mnist"};
-  if (data::has_fashion_mnist()) return {"--dataset", "fashion-mnist"};
-  return {};
-}
-
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+using namespace lockstep::testing;
 
 std::string last_line(const std::string& text) {
   const std::size_t end = text.find_last_not_of('\n');

@@ -134,9 +134,9 @@ std::vector<int> numbers_after(const std::string& text, const std::string& key) 
   return numbers;
 }
 
-testing::AssertionResult has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "'" << part << "' is not in:\n" << text;
+::testing::AssertionResult has(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << part << "' is not in:\n" << text;
 }
 
 std::string fresh_folder() {

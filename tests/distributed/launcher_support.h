@@ -54,7 +54,7 @@ bool wait_until_gone(pid_t pid, double seconds = 10);
 /// The number after each `key` in the text: numbers_after("pid=7 pid=8", "pid=") is {7, 8}.
 std::vector<int> numbers_after(const std::string& text, const std::string& key);
 /// True if `part` occurs in `text`; prints both otherwise.
-testing::AssertionResult has(const std::string& text, const std::string& part);
+::testing::AssertionResult has(const std::string& text, const std::string& part);
 /// A folder of this test's own.
 std::string fresh_folder();
 

@@ -1,0 +1,231 @@
+// Lockstep training through failures: workers and launchers are killed or stopped, and the weights are those of the
+// undisturbed run all the same.
+
+#include <dirent.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/apps/train_support.h"
+#include "tests/distributed/launcher_support.h"
+
+namespace lockstep {
+namespace {
+
+using namespace lockstep::testing;
+using launcher_test::Finished;
+using launcher_test::Process;
+
+using Arguments = std::vector<std::string>;
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The process that runs as this rank under the launcher `parent`; -1: none does now.
+pid_t worker(pid_t parent, int rank) {
+  pid_t found = -1;
+  const std::string wanted = "RANK=" + std::to_string(rank);
+  DIR* const proc = ::opendir("/proc");
+  while (const dirent* entry = ::readdir(proc)) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    const std::string folder = "/proc/" + std::to_string(pid);
+    const std::string stat = read_file(folder + "/stat");
+    const std::size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || std::atoi(stat.c_str() + name_end + 4) != parent) continue;
+    std::istringstream environment(read_file(folder + "/environ"));
+    for (std::string variable; std::getline(environment, variable, '\0');)
+      if (variable == wanted) found = pid;
+  }
+  ::closedir(proc);
+  return found;
+}
+
+class Elastic : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  }
+
+  Arguments training(int steps) const {
+    return dataset() + Arguments{"--lockstep", "8",           "--batch-size",        "64",           "--model",
+                                 "lenet",      "--max-steps", std::to_string(steps), "--no-progress"};
+  }
+
+  std::string undisturbed(int steps) const {
+    const ProcessResult result = train(training(steps) + Arguments{"--mode", "single"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  }
+
+  Arguments elastic_job(int steps, const Arguments& launcher, const Arguments& more) const {
+    return Arguments{LOCKSTEP_RUN, "--min-nproc", "2", "--max-restarts", "3"} + launcher +
+           Arguments{"--",           LOCKSTEP_MNIST_TRAIN,
+                     "--mode",       "ddp",
+                     "--checkpoint", checkpoint(),
+                     "--metrics",    directory_.file("metrics.jsonl"),
+                     "--threads",    "1"} +
+           training(steps) + more;
+  }
+
+  std::string checkpoint() const { return directory_.file("checkpoint.safetensors"); }
+
+  void wait_for_checkpoint() const {
+    for (int i = 0; i < 3000 && ::access(checkpoint().c_str(), F_OK) != 0; ++i) ::usleep(10'000);
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(Elastic, AKilledWorkerChangesNothing) {
+  constexpr int kSteps = 200;
+  const std::string expected = undisturbed(kSteps);
+  const int repeats = amount("LOCKSTEP_TEST_REPEATS", 3);
+  int disturbed = 0;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    SCOPED_TRACE("repeat " + std::to_string(repeat));
+    std::filesystem::remove(checkpoint());
+    std::mt19937 random(static_cast<unsigned>(repeat) + 17);
+    Process job(elastic_job(kSteps, {"--nproc-per-node", "4"}, {"--checkpoint-every", "20", "--timeout", "20"}));
+    const int rank = static_cast<int>(random() % 4);
+    // Some time between the start and what would be the end.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200 + random() % 2000));
+    if (const pid_t victim = worker(job.pid(), rank); victim > 0) {
+      ::kill(victim, SIGKILL);
+      ++disturbed;
+    }
+    const Finished end = job.wait(120);
+    EXPECT_EQ(end.status, 0) << end.err;
+    EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+    if (end.err.find("was killed by signal 9") == std::string::npos) continue;
+    EXPECT_NE(end.err.find("lockstep-run: starting 3 worker(s) again (restart 1 of 3)"), std::string::npos) << end.err;
+  }
+  EXPECT_GT(disturbed, repeats / 2);
+}
+
+TEST_F(Elastic, AStoppedWorkerIsGivenUp) {
+  constexpr int kSteps = 200;
+  const std::string expected = undisturbed(kSteps);
+  Process job(elastic_job(kSteps, {"--nproc-per-node", "4"}, {"--checkpoint-every", "20", "--timeout", "3"}));
+  wait_for_checkpoint();
+  const pid_t victim = worker(job.pid(), 2);
+  ASSERT_GT(victim, 0);
+  ::kill(victim, SIGSTOP);
+  const Finished end = job.wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_NE(end.err.find("again (restart 1 of 3)"), std::string::npos) << end.err;
+}
+
+// The temporary file of a checkpoint carries its writer's number, so the kill hits the write itself.
+TEST_F(Elastic, AKillDuringTheWriteOfACheckpointChangesNothing) {
+  constexpr int kSteps = 120;
+  const std::string expected = undisturbed(kSteps);
+  Process job(elastic_job(kSteps, {"--nproc-per-node", "4"}, {"--checkpoint-every", "1", "--timeout", "20"}));
+  wait_for_checkpoint();
+  const pid_t writer = worker(job.pid(), 0);
+  ASSERT_GT(writer, 0);
+  const std::string mark = fmt::format(".{}.", writer);
+  bool killed = false;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!killed && std::chrono::steady_clock::now() < deadline) {
+    DIR* const folder = ::opendir(directory_.path().c_str());
+    while (const dirent* entry = ::readdir(folder)) {
+      const std::string name = entry->d_name;
+      if (name.find(mark) == std::string::npos || !name.ends_with(".tmp")) continue;
+      killed = ::kill(writer, SIGKILL) == 0;
+      break;
+    }
+    ::closedir(folder);
+  }
+  ASSERT_TRUE(killed);
+  const Finished end = job.wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_NE(end.out.find("resumed from"), std::string::npos) << end.out;
+}
+
+class ElasticNodes : public Elastic {
+ protected:
+  void SetUp() override {
+    Elastic::SetUp();
+    ::setenv("LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef", 1);
+    // Any free port will do; one node serves on it.
+    port_ = 20'000 + static_cast<int>(::getpid()) % 20'000;
+  }
+  void TearDown() override { ::unsetenv("LOCKSTEP_TOKEN"); }
+
+  std::unique_ptr<Process> node(int rank, int steps) const {
+    return std::make_unique<Process>(
+        elastic_job(steps,
+                    {"--nproc-per-node", "2", "--nnodes", "2", "--node-rank", std::to_string(rank), "--master-addr",
+                     "127.0.0.1", "--master-port", std::to_string(port_), "--node-timeout", "5"},
+                    {"--checkpoint-every", "20", "--resume", "auto", "--timeout", "20"}));
+  }
+
+  int port_ = 0;
+};
+
+TEST_F(ElasticNodes, ANodeThatIsStartedAgainIsTakenIn) {
+  constexpr int kSteps = 400;
+  const std::string expected = undisturbed(kSteps);
+  const auto first = node(0, kSteps);
+  auto second = node(1, kSteps);
+  wait_for_checkpoint();
+  second->signal(SIGKILL);
+  second->wait();
+  second = node(1, kSteps);
+  const Finished end = first->wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_EQ(second->wait(60).status, 0);
+}
+
+TEST_F(ElasticNodes, ANodeThatStaysAwayIsGoneOnWithout) {
+  constexpr int kSteps = 200;
+  const std::string expected = undisturbed(kSteps);
+  const auto first = node(0, kSteps);
+  const auto second = node(1, kSteps);
+  wait_for_checkpoint();
+  second->signal(SIGKILL);
+  second->wait();
+  const Finished end = first->wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_NE(end.err.find("starting 2 worker(s) again"), std::string::npos) << end.err;
+}
+
+TEST_F(ElasticNodes, NodeZeroMayBeStartedAgainToo) {
+  constexpr int kSteps = 400;
+  const std::string expected = undisturbed(kSteps);
+  auto first = node(0, kSteps);
+  const auto second = node(1, kSteps);
+  wait_for_checkpoint();
+  first->signal(SIGKILL);
+  first->wait();
+  first = node(0, kSteps);
+  const Finished end = first->wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  const Finished other = second->wait(60);
+  EXPECT_EQ(other.status, 0) << other.err;
+  EXPECT_NE(other.err.find("waiting for node 0's launcher to come back"), std::string::npos) << other.err;
+}
+
+}  // namespace
+}  // namespace lockstep
