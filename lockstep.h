@@ -14,5 +14,6 @@
 #include "distributed/job/job.h"
 #include "distributed/parallel/data_parallel.h"
 #include "distributed/parallel/distributed_data_parallel.h"
+#include "distributed/parallel/training_step.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"
