@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/fingerprint.h"
 #include "tests/apps/train_support.h"
 
 namespace lockstep {
@@ -119,6 +120,54 @@ TEST(Lockstep, RefusesToGoOnWithAnotherNumberOfShards) {
   EXPECT_EQ(other.status, 1);
   EXPECT_NE(other.err.find("cannot be continued with the same bits"), std::string::npos) << other.err;
   EXPECT_NE(other.err.find("LOCKSTEP_REFERENCE=1"), std::string::npos) << other.err;
+}
+
+// What the bits depend on beside the program's inputs: how this was compiled, processor and libraries. The build's own
+// id is left out: it changes with every edit, the bits should not.
+std::string machine_class(const std::string& trace) {
+  std::ifstream in(trace);
+  std::string text;
+  std::getline(in, text);
+  const std::string run = nlohmann::json::parse(text).at("run");
+  std::string parts = LOCKSTEP_TEST_COMPILER;
+  std::istringstream fields(run.substr(run.find("; ") + 2));
+  for (std::string field; std::getline(fields, field, ';');) {
+    field.erase(0, field.find_first_not_of(' '));
+    const bool of_the_run =
+        field.starts_with("lockstep ") || field.ends_with(" logical shards") || field.starts_with("seed ");
+    if (!of_the_run) parts += "; " + field;
+  }
+  return parts;
+}
+
+// The weights that a short run must end with, by class of machine (published_hashes.txt). A change here is a change of
+// every result that users have.
+TEST(Lockstep, PublishedHashesHold) {
+  if (!data::has_mnist()) GTEST_SKIP() << "MNIST is not here";
+  const TemporaryDirectory directory;
+  std::map<std::string, std::string> published;  // "<class> | <model>" to hash
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/tests/apps/published_hashes.txt");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t last = line.rfind(" | ");
+    if (!line.starts_with("#") && last != std::string::npos) published[line.substr(0, last)] = line.substr(last + 3);
+  }
+  std::string unknown;
+  for (const std::string model : {"lenet", "cnn", "lenet-bn"}) {
+    const std::string trace = directory.file(model);
+    const ProcessResult result =
+        train({"--dataset", "mnist", "--lockstep", "8", "--batch-size", "64", "--max-steps", "12", "--model", model,
+               "--trace-hashes", trace, "--mode", "ddp", "--nproc", "3"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    const std::string key = machine_class(trace) + " | " + model;
+    const std::string found = weights_of(result.out).substr(15);
+    const auto expected = published.find(key);
+    if (expected == published.end())
+      unknown += key + " | " + found + "\n";
+    else
+      EXPECT_EQ(found, expected->second) << "other bits than published; if that is meant, the line is now\n"
+                                         << key << " | " << found;
+  }
+  if (!unknown.empty()) GTEST_SKIP() << "no hash is published for this class of machine; it would be\n" << unknown;
 }
 
 TEST(Lockstep, BisectNamesTheFirstDifference) {
