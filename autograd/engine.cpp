@@ -8,6 +8,7 @@
 #include "autograd/autograd_meta.h"
 #include "autograd/grad_mode.h"
 #include "core/check.h"
+#include "core/profile.h"
 
 namespace lockstep {
 namespace {
@@ -116,6 +117,7 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
       ready.push_back(edge.node);
   std::make_heap(ready.begin(), ready.end(), later);
 
+  const profile::Scope scope("pass", "backward");
   GraphTask task;
   NoGradGuard no_grad;
   while (!ready.empty()) {
@@ -128,7 +130,10 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
     bool any = false;
     for (const Tensor& grad : grads) any = any || grad.defined();
     TensorList results;
-    if (any) results = node->apply(std::move(grads));
+    if (any) {
+      const profile::Scope scope("backward", node->name());
+      results = node->apply(std::move(grads));
+    }
     if (!retain_graph && !node->edges_.empty()) {
       node->released_ = true;
       node->release_saved();

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <utility>
+
+#include "core/profile.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -11,6 +14,21 @@ void set_reference_kernels(bool value);
 namespace detail {
 [[noreturn]] void throw_no_kernel(const char* op, DeviceType device, DType dtype);
 }
+
+/// A kernel about to be called: the call is an event of Note [Profile].
+template <typename Function>
+struct KernelCall {
+  const char* op;
+  Function kernel;
+
+  template <typename... Args>
+  void operator()(Args&&... args) const {
+    profile::Scope scope("kernel", op);
+    if (scope.active()) [[unlikely]]
+      (add_argument(scope, args), ...);
+    kernel(std::forward<Args>(args)...);
+  }
+};
 
 /// Note [Kernel tables]
 /// One operation's kernels by device. Kernels are named directly in the initialiser, so a kernel that was declared but
@@ -28,11 +46,11 @@ struct KernelTable {
   Function cuda = nullptr;
 
   /// The kernel for the device of `like`. Throws Error naming op, device and dtype if there is none.
-  Function operator()(const Tensor& like) const {
+  KernelCall<Function> operator()(const Tensor& like) const {
     const DeviceType type = like.device().type;
     Function kernel = type == kCUDA ? cuda : (fast && !reference_kernels()) ? fast : reference;
     if (!kernel) detail::throw_no_kernel(op, type, like.dtype());
-    return kernel;
+    return {op, kernel};
   }
 };
 

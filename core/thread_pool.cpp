@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/profile.h"
 
 namespace lockstep {
 namespace {
@@ -56,6 +57,7 @@ struct Loop {
   std::int64_t blocks;
   void* context;
   detail::BlockFunction run;
+  const char* name;  // of what the caller computes, or null
   std::atomic<std::int64_t> next{0};
   std::mutex error_mutex{};
   std::int64_t error_block = -1;
@@ -135,6 +137,11 @@ class Pool {
     workers_.clear();
   }
 
+  static void serve(Loop& loop) {
+    const profile::Scope scope("worker", loop.name ? loop.name : "parallel_for");
+    loop.work();
+  }
+
   void serve(std::uint32_t seen) {
     inside_loop = true;
     for (;;) {
@@ -149,7 +156,7 @@ class Pool {
       }
       ++seen;
       if (stopping_.load()) return;
-      loop_.load(std::memory_order_relaxed)->work();
+      serve(*loop_.load(std::memory_order_relaxed));
       if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
     }
   }
@@ -186,7 +193,12 @@ namespace detail {
 
 void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFunction run) {
   LOCKSTEP_ASSERT(block > 0, "block is {}", block);
-  Loop loop{.count = count, .block = block, .blocks = (count + block - 1) / block, .context = context, .run = run};
+  Loop loop{.count = count,
+            .block = block,
+            .blocks = (count + block - 1) / block,
+            .context = context,
+            .run = run,
+            .name = profile::enabled() ? profile::current_name() : nullptr};
   const bool serial = inside_loop || pool().threads() == 1 || forked_child.load(std::memory_order_relaxed);
   if (serial) {
     loop.work();

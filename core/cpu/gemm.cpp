@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/cpu/gemm_onednn.h"
 #include "core/factories.h"
+#include "core/profile.h"
 #include "core/thread_pool.h"
 
 namespace lockstep::cpu {
@@ -101,6 +102,9 @@ void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t 
   if (m <= 0 || n <= 0) return;
   if (k <= 0 || alpha == T(0)) return scale(m, n, beta, c, ldc);
 
+  profile::Scope scope("gemm", "gemm");
+  if (scope.active()) [[unlikely]]
+    scope.add(Shape{m, n, k});
   const Grid grid = plan(m, n, k);
   const std::int64_t tiles = grid.m_blocks * grid.n_blocks;
   if (tiles * grid.k_blocks == 1)

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "core/profile.h"
 
 namespace lockstep::optim {
 namespace {
@@ -78,6 +79,7 @@ void Optimizer::make_state() {
 
 void Optimizer::step() {
   const NoGradGuard no_grad;
+  const profile::Scope scope("optimizer", name());
   make_state();
   for (Group& group : groups_) step_group(group);
 }

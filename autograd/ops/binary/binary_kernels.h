@@ -26,6 +26,18 @@ enum class BinaryOp : std::uint8_t {
 
 enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal };
 
+// What tells the operations apart in a profile.
+inline const char* profile_label(BinaryOp op) {
+  constexpr const char* kLabels[] = {"add",           "mul",          "div",           "maximum",     "minimum",
+                                     "pow",           "div_by_other", "greater_share", "pow_by_base", "pow_by_exponent",
+                                     "exp_difference"};
+  return kLabels[static_cast<int>(op)];
+}
+inline const char* profile_label(CompareOp op) {
+  constexpr const char* kLabels[] = {"equal", "not_equal", "less", "less_equal"};
+  return kLabels[static_cast<int>(op)];
+}
+
 /// A tensor that broadcasts to the result's shape, or a number.
 struct Operand {
   const Tensor* tensor = nullptr;  ///< null: `scalar` counts
@@ -35,6 +47,10 @@ struct Operand {
   Operand(Scalar scalar) : scalar(scalar) {}
   Operand(double value) : scalar(value) {}
 };
+
+inline void add_argument(profile::Scope& scope, const Operand& operand) {
+  if (operand.tensor) scope.add(*operand.tensor);
+}
 
 /// out = op(a, b), computed in dtype `compute` (float32, float64 or int64; Note [Compute types]) whatever the operands'
 /// dtypes, then rounded to out's. At least one operand is a tensor; out may be one of them.

@@ -15,10 +15,10 @@ namespace {
 
 constexpr KernelTable<Conv2dForward> conv2d_forward{"conv2d", conv2d_forward_reference, conv2d_forward_cpu,
                                                     LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda)};
-constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d", conv2d_backward_data_reference,
+constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_reference,
                                                                conv2d_backward_data_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda)};
-constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d", conv2d_backward_weight_reference,
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_reference,
                                                                    conv2d_backward_weight_cpu,
                                                                    LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
 

@@ -15,9 +15,9 @@ namespace {
 
 constexpr KernelTable<LinearForward> linear_forward{"linear", linear_forward_reference, linear_forward_cpu,
                                                     LOCKSTEP_CUDA_KERNEL(linear_forward_cuda)};
-constexpr KernelTable<LinearBiasGrad> linear_bias_grad{"linear", linear_bias_grad_cpu, nullptr,
+constexpr KernelTable<LinearBiasGrad> linear_bias_grad{"linear bias grad", linear_bias_grad_cpu, nullptr,
                                                        LOCKSTEP_CUDA_KERNEL(linear_bias_grad_cuda)};
-constexpr KernelTable<LinearReluGrad> linear_relu_grad{"linear", linear_relu_grad_cpu, nullptr,
+constexpr KernelTable<LinearReluGrad> linear_relu_grad{"relu grad", linear_relu_grad_cpu, nullptr,
                                                        LOCKSTEP_CUDA_KERNEL(linear_relu_grad_cuda)};
 
 // [*, columns] as one contiguous matrix of `rows` rows.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr KernelTable<MaxPool2dForward> max_pool2d_forward{
     "max_pool2d", max_pool2d_forward_reference, max_pool2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(max_pool2d_forward_cuda)};
-constexpr KernelTable<MaxPool2dBackward> max_pool2d_backward{"max_pool2d", max_pool2d_backward_reference,
+constexpr KernelTable<MaxPool2dBackward> max_pool2d_backward{"max_pool2d backward", max_pool2d_backward_reference,
                                                              max_pool2d_backward_cpu,
                                                              LOCKSTEP_CUDA_KERNEL(max_pool2d_backward_cuda)};
 

@@ -17,6 +17,12 @@ enum class ReduceOp : std::uint8_t {
   min,
 };
 
+/// What tells the operations apart in a profile.
+inline const char* profile_label(ReduceOp op) {
+  constexpr const char* kLabels[] = {"sum", "squared_difference", "log_sum_exp", "max", "min"};
+  return kLabels[static_cast<int>(op)];
+}
+
 /// Reduces x to `out`: contiguous, of x's number of dimensions, with size 1 where x is reduced. `about`, if the
 /// operation has one, has out's shape, is contiguous, and is of out's dtype. Sums of integers go to int64; the other
 /// operations keep the dtype, except that out may be float32 for float16 and bfloat16.

@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu};
-constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary_backward", unary_backward_cpu};
+constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu};
 
 struct Names {
   const char* op;
@@ -89,6 +89,10 @@ bool is_whole(double value) {
 }
 
 }  // namespace
+
+const char* profile_label(UnaryOp op) {
+  return names_of(op).op;
+}
 
 Tensor exp(const Tensor& x) {
   return run(UnaryOp::exp, x);

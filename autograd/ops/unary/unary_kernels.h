@@ -29,6 +29,8 @@ enum class UnaryOp : std::uint8_t {
   silu,
 };
 inline constexpr int kUnaryOps = 17;
+/// "relu"; tells the operations apart in a profile.
+const char* profile_label(UnaryOp op);
 
 /// pow: a is the exponent. leaky_relu: a is the slope. clamp: a and b are the bounds, infinite if there is none.
 struct UnaryParams {

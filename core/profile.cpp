@@ -1,0 +1,225 @@
+#include "core/profile.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "core/log.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+namespace profile {
+
+namespace detail {
+constinit std::atomic<bool> recording{false};
+
+struct Event {
+  const char* category;
+  const char* name;
+  const char* label;
+  std::int64_t start_ns, duration_ns;
+  std::int64_t bytes;
+  std::string shapes;
+};
+}  // namespace detail
+
+namespace {
+
+using detail::Event;
+
+constexpr std::size_t kMaxEvents = 1 << 20;  // of one thread
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Events of one thread. It outlives the thread: what a thread did is written though it has ended.
+struct Track {
+  std::mutex mutex;
+  int number = 0;
+  std::vector<Event> events;
+  std::size_t dropped = 0;
+};
+
+struct Recorder {
+  std::mutex mutex;
+  std::string path;
+  pid_t owner = 0;
+  std::int64_t origin_ns = 0;
+  std::vector<std::unique_ptr<Track>> tracks;
+};
+
+Recorder& recorder() {
+  static auto* instance = new Recorder;  // never destroyed: threads may still run at exit
+  return *instance;
+}
+
+thread_local constinit Track* own_track = nullptr;
+thread_local constinit const char* innermost = nullptr;
+
+Track& track() {
+  if (!own_track) {
+    Recorder& all = recorder();
+    const std::lock_guard lock(all.mutex);
+    all.tracks.push_back(std::make_unique<Track>());
+    own_track = all.tracks.back().get();
+    own_track->number = static_cast<int>(all.tracks.size()) - 1;
+  }
+  return *own_track;
+}
+
+std::string file_name(std::string path) {
+  if (const auto at = path.find("%p"); at != std::string::npos) {
+    path.replace(at, 2, std::to_string(getpid()));
+  } else if (const char* rank = std::getenv("RANK"); rank && *rank) {
+    const auto slash = path.rfind('/'), dot = path.rfind('.');
+    const bool extension = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
+    path.insert(extension ? dot : path.size(), std::string(".rank") + rank);
+  }
+  return path;
+}
+
+void append(std::string& out, const Event& event, std::int64_t origin_ns, pid_t process, int thread) {
+  const auto micros = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-3; };
+  fmt::format_to(
+      std::back_inserter(out),
+      ",\n{{\"name\":\"{}{}{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":{}",
+      event.name, event.label ? " " : "", event.label ? event.label : "", event.category,
+      micros(event.start_ns - origin_ns), micros(event.duration_ns), process, thread);
+  if (!event.shapes.empty())
+    fmt::format_to(std::back_inserter(out), ",\"args\":{{\"shapes\":\"{}\",\"bytes\":{}}}", event.shapes, event.bytes);
+  out += '}';
+}
+
+// Takes all events, as JSON. Empty if there are none.
+std::string take_events() {
+  Recorder& all = recorder();
+  const std::lock_guard lock(all.mutex);
+  const pid_t process = getpid();
+  std::string out;
+  for (const auto& track : all.tracks) {
+    const std::lock_guard track_lock(track->mutex);
+    if (track->events.empty()) continue;
+    fmt::format_to(
+        std::back_inserter(out),
+        ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"thread {}\"}}}}",
+        process, track->number, track->number);
+    for (const Event& event : track->events) append(out, event, all.origin_ns, process, track->number);
+    if (track->dropped > 0)
+      logging::warn("the profile of thread {} is cut after {} events; {} are missing", track->number, kMaxEvents,
+                    track->dropped);
+    track->events.clear();
+    track->dropped = 0;
+  }
+  if (out.empty()) return out;
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + out.substr(1) + "\n]}\n";
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = fmt::format("{}.{}", path, getpid());
+  std::FILE* file = std::fopen(temporary.c_str(), "w");
+  bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file) written = std::fclose(file) == 0 && written;
+  written = written && std::rename(temporary.c_str(), path.c_str()) == 0;
+  const int error = errno;
+  if (!written) std::remove(temporary.c_str());
+  LOCKSTEP_CHECK(written, "[profile] '{}' cannot be written: {}; check LOCKSTEP_PROFILE", path, std::strerror(error));
+}
+
+void write_at_exit() {
+  try {
+    stop_profile();
+  } catch (const std::exception& error) {
+    logging::error("{}", error.what());
+  }
+}
+
+// Recording begins before main() if the environment asks for it.
+[[maybe_unused]] const bool started_by_environment = [] {
+  const char* path = std::getenv("LOCKSTEP_PROFILE");
+  if (!path || !*path) return false;
+  start_profile(path);
+  std::atexit(write_at_exit);
+  return true;
+}();
+
+}  // namespace
+
+void Scope::begin(const char* category, const char* name) {
+  event_ = new Event{category, name, nullptr, 0, 0, 0, {}};
+  outer_ = innermost;
+  innermost = name;
+  event_->start_ns = now_ns();
+}
+
+void Scope::end() noexcept {
+  const std::unique_ptr<Event> event(event_);
+  event->duration_ns = now_ns() - event->start_ns;
+  innermost = outer_;
+  if (!enabled()) return;
+  try {
+    Track& to = track();
+    const std::lock_guard lock(to.mutex);
+    if (to.events.size() < kMaxEvents)
+      to.events.push_back(std::move(*event));
+    else
+      ++to.dropped;
+  } catch (const std::bad_alloc&) {
+    // The event is lost; what it measured is not.
+  }
+}
+
+void Scope::add(const Shape& shape) {
+  if (!event_->shapes.empty()) event_->shapes += ' ';
+  event_->shapes += to_string(shape);
+  event_->start_ns = now_ns();  // the text is no part of what is measured
+}
+
+void Scope::add(const Tensor& tensor) {
+  if (!tensor.defined()) return;
+  event_->bytes += static_cast<std::int64_t>(tensor.nbytes());
+  add(tensor.sizes());
+}
+
+void Scope::set_label(const char* label) {
+  event_->label = label;
+}
+
+const char* current_name() {
+  return innermost;
+}
+
+}  // namespace profile
+
+void start_profile(std::string path) {
+  LOCKSTEP_CHECK(!path.empty(), "[profile] expected the name of a file, found an empty one");
+  profile::detail::recording.store(false);
+  profile::take_events();
+  profile::Recorder& all = profile::recorder();
+  const std::lock_guard lock(all.mutex);
+  all.path = std::move(path);
+  all.owner = getpid();
+  all.origin_ns = profile::now_ns();
+  profile::detail::recording.store(true);
+}
+
+void stop_profile() {
+  if (!profile::detail::recording.exchange(false)) return;
+  profile::Recorder& all = profile::recorder();
+  if (all.owner != getpid()) return;  // a forked child
+  const std::string text = profile::take_events();
+  if (!text.empty()) profile::write_file(profile::file_name(all.path), text);
+}
+
+}  // namespace lockstep
