@@ -14,6 +14,7 @@ struct Conv2dOptions {
   std::int64_t groups = 1;
   bool bias = true;
   bool relu = false;  ///< apply relu in the same pass
+  bool pool = false;  ///< take the maximum of windows of 2 x 2 in the same pass, before relu
 };
 
 /// 2-D convolution of [n, in, h, w]; see lockstep::conv2d. Parameters weight [out, in / groups, kh, kw] and bias [out],

@@ -10,13 +10,11 @@
 namespace lockstep::models {
 
 Tensor LeNet::forward(Tensor x) {
-  x = relu(max_pool2d(conv1(x), 2));
-  x = relu(max_pool2d(conv2(x), 2));
-  return fc2(fc1(x.flatten(1)));
+  return fc2(fc1(conv2(conv1(x)).flatten(1)));
 }
 
 Tensor Cnn::forward(Tensor x) {
-  x = dropout1(max_pool2d(conv2(conv1(x)), 2));
+  x = dropout1(conv2(conv1(x)));
   return fc2(dropout2(fc1(x.flatten(1))));
 }
 

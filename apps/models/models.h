@@ -14,8 +14,8 @@ namespace lockstep::models {
 /// The small convolutional network of many MNIST examples, after LeCun et al. (1998): 21,840 parameters.
 struct LeNet : nn::Module {
   using nn::Module::Module;
-  nn::Conv2d conv1{this, "conv1", 1, 10, 5};
-  nn::Conv2d conv2{this, "conv2", 10, 20, 5};
+  nn::Conv2d conv1{this, "conv1", 1, 10, 5, {.relu = true, .pool = true}};
+  nn::Conv2d conv2{this, "conv2", 10, 20, 5, {.relu = true, .pool = true}};
   nn::Linear fc1{this, "fc1", 320, 50, {.relu = true}};
   nn::Linear fc2{this, "fc2", 50, 10};
   Tensor forward(Tensor x) override;
@@ -25,7 +25,7 @@ struct LeNet : nn::Module {
 struct Cnn : nn::Module {
   using nn::Module::Module;
   nn::Conv2d conv1{this, "conv1", 1, 32, 3, {.relu = true}};
-  nn::Conv2d conv2{this, "conv2", 32, 64, 3, {.relu = true}};
+  nn::Conv2d conv2{this, "conv2", 32, 64, 3, {.relu = true, .pool = true}};
   nn::Dropout dropout1{this, "dropout1", 0.25};
   nn::Linear fc1{this, "fc1", 9216, 128, {.relu = true}};
   nn::Dropout dropout2{this, "dropout2", 0.5};

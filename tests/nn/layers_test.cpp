@@ -33,6 +33,9 @@ TEST(Conv2d, IsTheFunction) {
   Conv2d fused(4, 6, 3, {.bias = false, .relu = true});
   EXPECT_EQ(fused.parameters().size(), 1u);
   expect_close(fused(image()), relu(conv2d(image(), fused.weight)));
+  Conv2d block(4, 6, 3, {.relu = true, .pool = true}), pooled(4, 6, 3, {.pool = true});
+  expect_close(block(image()), relu(max_pool2d(conv2d(image(), block.weight, block.bias), 2)), 1e-5, 1e-6);
+  expect_close(pooled(image()), max_pool2d(conv2d(image(), pooled.weight, pooled.bias), 2));
   EXPECT_NE(error_of([] { Conv2d(3, 4, 3, {.groups = 2}); }).find("2 groups for 3 -> 4"), std::string::npos);
 }
 

@@ -18,9 +18,9 @@ constexpr KernelTable<Conv2dForward> conv2d_forward{"conv2d", conv2d_forward_ref
 constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_reference,
                                                                conv2d_backward_data_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda)};
-constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_reference,
-                                                                   conv2d_backward_weight_cpu,
-                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{
+    "conv2d backward weight", conv2d_backward_weight_reference, conv2d_backward_weight_cpu,
+    LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
 
 // Nothing to multiply: the result (if it has elements) is the bias alone.
 bool no_products(const Conv2dGeometry& g) {
@@ -87,7 +87,9 @@ std::int64_t output_size(std::int64_t size, std::int64_t kernel, std::int64_t st
   return (size + 2 * padding - reach) / stride + 1;
 }
 
-Conv2dGeometry check_arguments(const Tensor& x, const Tensor& weight, const Tensor& bias,
+}  // namespace
+
+Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                const Conv2dOptions& options) {
   LOCKSTEP_CHECK(x.defined() && weight.defined(), "[conv2d] x or weight is undefined");
   LOCKSTEP_CHECK(x.is_floating_point(), "[conv2d] expected a floating-point x, found {}; cast it", name(x.dtype()));
@@ -123,8 +125,10 @@ Conv2dGeometry check_arguments(const Tensor& x, const Tensor& weight, const Tens
   return g;
 }
 
+namespace {
+
 Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
-  const Conv2dGeometry g = check_arguments(x, weight, bias, options);
+  const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
   if (!no_products(g)) {
     conv2d_forward(x)(g, as_contiguous(x), as_contiguous(weight), bias.defined() ? as_contiguous(bias) : bias, out,

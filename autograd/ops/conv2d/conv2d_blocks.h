@@ -3,6 +3,7 @@
 // How the CPU engines cut the work; see Note [Thread-independent results]. For .cpp files only.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "autograd/ops/conv2d/conv2d_kernels.h"
@@ -12,9 +13,11 @@
 
 namespace lockstep::conv2d_blocks {
 
-/// Images to a block of work: at least some 4 million multiply-adds.
+/// Images to a block of work: some million multiply-adds. A power of two, as most batches are multiples of one: threads
+/// then get equal shares.
 inline std::int64_t images_per_block(const Conv2dGeometry& g) {
-  return std::clamp<std::int64_t>((4'000'000 + g.macs() - 1) / g.macs(), 1, g.n);
+  const auto images = static_cast<std::uint64_t>(std::max<std::int64_t>(1, 1'500'000 / g.macs()));
+  return std::min(static_cast<std::int64_t>(std::bit_floor(images)), g.n);
 }
 
 /// Groups of images whose weight gradients are summed apart, and then in order.

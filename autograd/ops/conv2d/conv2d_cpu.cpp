@@ -10,16 +10,25 @@
 namespace lockstep {
 namespace {
 
-constexpr Conv2dEngine kIm2col{conv2d_forward_im2col, conv2d_backward_data_im2col, conv2d_backward_weight_im2col};
-constexpr Conv2dEngine kOnednn{LOCKSTEP_ONEDNN_KERNEL(conv2d_forward_onednn),
-                               LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_data_onednn),
-                               LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_weight_onednn)};
+void im2col_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const Conv2dSink& sink) {
+  const Tensor out = empty({g.n, g.out, g.oh, g.ow});
+  conv2d_forward_im2col(g, x, weight, bias, out, false);
+  sink(0, g.n, out.data<float>());
+}
+
+constexpr Conv2dEngine kIm2col{conv2d_forward_im2col, conv2d_backward_data_im2col, conv2d_backward_weight_im2col,
+                               im2col_to_sink};
+constexpr Conv2dEngine kOnednn{
+    LOCKSTEP_ONEDNN_KERNEL(conv2d_forward_onednn), LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_data_onednn),
+    LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_weight_onednn), LOCKSTEP_ONEDNN_KERNEL(conv2d_forward_onednn_to_sink)};
 #if defined(LOCKSTEP_OP_HAS_ONEDNN)
 constexpr bool kHasOnednn = true;
 #else
 constexpr bool kHasOnednn = false;
 #endif
-constexpr Conv2dEngine kDirect{conv2d_forward_direct, conv2d_backward_data_direct, conv2d_backward_weight_direct};
+constexpr Conv2dEngine kDirect{conv2d_forward_direct, conv2d_backward_data_direct, conv2d_backward_weight_direct,
+                               conv2d_forward_direct_to_sink};
 
 std::atomic<Conv2dPath> forced_path{Conv2dPath::automatic};
 
@@ -79,6 +88,11 @@ void conv2d_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Tensor& 
   const Tensor wide = widened_empty(out);
   choose(g, kFloat32, Pass::forward).forward(g, widened(x), widened(weight), widened(bias), wide, relu);
   copy_values(wide, out);
+}
+
+void conv2d_forward_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const Conv2dSink& sink) {
+  choose(g, x.dtype(), Pass::forward).forward_to_sink(g, x, weight, bias, sink);
 }
 
 void conv2d_backward_data_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {

@@ -65,22 +65,25 @@ using conv2d_direct::Correlation;
 using conv2d_direct::kLanes;
 using conv2d_direct::PaddedImage;
 
-// Convolves each image of [n, image.channels, h, w] with zeros around it.
+// Convolves each image of [n, image.channels, h, w] with zeros around it. With a sink, `result` is not used.
 void correlate(const Correlation& correlation, const PaddedImage& image, std::int64_t n, std::int64_t block,
                const float* x, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left,
                const std::vector<float>& weights, const float* bias, bool relu, float* result,
-               std::int64_t result_stride) {
+               std::int64_t result_stride, const Conv2dSink* sink = nullptr) {
   const bool copy = top > 0 || left > 0 || !correlation.stays_inside();
   const PaddedImage layout = copy ? image : PaddedImage{image.channels, h, w, h * w};
   parallel_for(n, block, [&](std::int64_t begin, std::int64_t end) {
     const Tensor padded = zeros({copy ? layout.size() : 0}), space = empty({correlation.space()});
+    const Tensor values = empty({sink ? result_stride : 0});
     for (std::int64_t i = begin; i < end; ++i) {
       const float* in = x + i * image.channels * h * w;
       if (copy) {
         conv2d_direct::copy_into_padded(layout, in, h, w, top, left, padded.data<float>());
         in = padded.data<float>();
       }
-      correlation.run(in, weights.data(), bias, relu, result + i * result_stride, space.data<float>());
+      float* out = sink ? values.data<float>() : result + i * result_stride;
+      correlation.run(in, weights.data(), bias, relu, out, space.data<float>());
+      if (sink) (*sink)(i, 1, out);
     }
   });
 }
@@ -104,8 +107,10 @@ bool conv2d_direct_scatters(const Conv2dGeometry& g) {
   return g.ow % kLanes == 0 && g.out >= 8 && 8 * g.h * g.w > 9 * g.oh * g.ow;
 }
 
-void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                           const Tensor& out, bool relu) {
+namespace {
+
+void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias, float* out, bool relu,
+             const Conv2dSink* sink) {
   const PaddedImage image = layout_for(g.in, g.h, g.w, g.padding.h, g.padding.w, g.oh, g.ow, g.kh, g.kw);
   const Correlation correlation(image, g.out, g.kh, g.kw, g.oh, g.ow);
   const float* w = weight.data<float>();
@@ -114,8 +119,19 @@ void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tenso
         return w[((o * g.in + c) * g.kh + ky) * g.kw + kx];
       });
   correlate(correlation, image, g.n, conv2d_blocks::images_per_block(g), x.data<float>(), g.h, g.w, g.padding.h,
-            g.padding.w, packed, bias.defined() ? bias.data<float>() : nullptr, relu, out.data<float>(),
-            g.out * g.oh * g.ow);
+            g.padding.w, packed, bias.defined() ? bias.data<float>() : nullptr, relu, out, g.out * g.oh * g.ow, sink);
+}
+
+}  // namespace
+
+void conv2d_forward_direct(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Tensor& out, bool relu) {
+  forward(g, x, weight, bias, out.data<float>(), relu, nullptr);
+}
+
+void conv2d_forward_direct_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                   const Conv2dSink& sink) {
+  forward(g, x, weight, bias, nullptr, false, &sink);
 }
 
 namespace {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "autograd/ops/conv2d/conv2d.h"
 #include "autograd/size2d.h"
 #include "core/tensor.h"
 
@@ -22,6 +24,9 @@ struct Conv2dGeometry {
   friend bool operator==(const Conv2dGeometry&, const Conv2dGeometry&) = default;
 };
 
+/// Checks the arguments of conv2d() and works out the sizes, which may be 0. Throws Error.
+Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options);
+
 // All tensors are contiguous, of one dtype and on one device. `bias` and `bias_grad` may be undefined.
 /// out = conv(x, weight) + bias, then max(0, out) if `relu`.
 using Conv2dForward = void (*)(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
@@ -33,11 +38,19 @@ using Conv2dBackwardData = void (*)(const Conv2dGeometry& geometry, const Tensor
 using Conv2dBackwardWeight = void (*)(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x,
                                       const Tensor& weight_grad, const Tensor& bias_grad);
 
+/// Takes the results of images [first, first + count), values [count, out, oh, ow], on the thread that computed them.
+/// The values are gone afterwards.
+using Conv2dSink = std::function<void(std::int64_t first, std::int64_t count, const float* values)>;
+/// The forward pass, handed to a sink.
+using Conv2dForwardToSink = void (*)(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
+                                     const Tensor& bias, const Conv2dSink& sink);
+
 /// One way to compute all three.
 struct Conv2dEngine {
   Conv2dForward forward;
   Conv2dBackwardData backward_data;
   Conv2dBackwardWeight backward_weight;
+  Conv2dForwardToSink forward_to_sink;
 };
 
 // Plain loops, any floating-point dtype.
@@ -74,6 +87,15 @@ enum class Conv2dPath : unsigned char { automatic, im2col, onednn, direct };
 void set_conv2d_path(Conv2dPath path);
 /// False for onednn in a build without it.
 bool conv2d_path_available(Conv2dPath path);
+
+/// The forward pass of float32 tensors on the CPU without a result: each block of images is handed on while it lies in
+/// the cache. Blocks come in any order, from several threads; what is computed is what conv2d_forward_cpu() computes.
+void conv2d_forward_to_sink(const Conv2dGeometry&, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                            const Conv2dSink& sink);
+void conv2d_forward_direct_to_sink(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
+                                   const Conv2dSink&);
+void conv2d_forward_onednn_to_sink(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
+                                   const Conv2dSink&);
 
 // CUDA.
 void conv2d_forward_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);

@@ -220,10 +220,9 @@ void translate_errors(const char* what, Body&& body) {
   }
 }
 
-}  // namespace
-
-void conv2d_forward_onednn(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                           const Tensor& out, bool relu) {
+// With a sink, `out` is not used.
+void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias, float* out, bool relu,
+             const Conv2dSink* sink) {
   translate_errors("forward", [&] {
     const std::int64_t block = images_per_call(g);
     const auto full = find_plan(Kind::forward, g, block, bias.defined(), relu);
@@ -233,8 +232,11 @@ void conv2d_forward_onednn(const Conv2dGeometry& g, const Tensor& x, const Tenso
       const auto plan = find_plan(Kind::forward, g, end - begin, bias.defined(), relu);
       dnnl::stream stream(engine());
       std::optional<Operand> own_weights;
+      const std::int64_t image = g.out * g.oh * g.ow;
+      const Tensor values = empty({sink ? (end - begin) * image : 0});
+      float* result = sink ? values.data<float>() : out + begin * image;
       Operand source(plan->source, x.data<float>() + begin * g.in * g.h * g.w);
-      Operand destination(plan->destination, out.data<float>() + begin * g.out * g.oh * g.ow);
+      Operand destination(plan->destination, result);
       Scratch scratchpad(plan->scratchpad);
       source.convert(stream);
       std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, source.get()},
@@ -245,8 +247,21 @@ void conv2d_forward_onednn(const Conv2dGeometry& g, const Tensor& x, const Tenso
       plan->convolution.execute(stream, arguments);
       destination.restore(stream);
       stream.wait();
+      if (sink) (*sink)(begin, end - begin, result);
     });
   });
+}
+
+}  // namespace
+
+void conv2d_forward_onednn(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Tensor& out, bool relu) {
+  forward(g, x, weight, bias, out.data<float>(), relu, nullptr);
+}
+
+void conv2d_forward_onednn_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                   const Conv2dSink& sink) {
+  forward(g, x, weight, bias, nullptr, false, &sink);
 }
 
 void conv2d_backward_data_onednn(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,

@@ -1,0 +1,68 @@
+#include "autograd/ops/conv2d_pool/conv2d_pool.h"
+
+#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "autograd/ops/max_pool2d/max_pool2d.h"
+#include "autograd/ops/unary/unary.h"
+#include "autograd/record.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+using Forward = decltype(&conv2d_pool_forward_cpu);
+using Backward = decltype(&conv2d_pool_backward_cpu);
+// On other devices, and as a reference, the three operations have kernels of their own.
+constexpr KernelTable<Forward> forward_kernel{"conv2d_pool_relu", conv2d_pool_forward_cpu};
+constexpr KernelTable<Backward> backward_kernel{"conv2d_pool_relu backward", conv2d_pool_backward_cpu};
+
+class Conv2dPoolReluBackward final : public Node {
+ public:
+  const char* name() const override { return "Conv2dPoolReluBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor(), Tensor(), Tensor()};
+    if (!grads[0].defined()) return result;
+    const Tensor &x = x_.get(name()), &weight = weight_.get(name());
+    if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
+    if (needs_grad(1) || needs_grad(2)) result[1] = empty(weight.sizes(), options_of(weight));
+    if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
+    backward_kernel(x)(geometry_, as_contiguous(grads[0]), positions_.get(name()), as_contiguous(x),
+                       as_contiguous(weight), result[0], result[1], result[2]);
+    return result;
+  }
+
+  void release_saved() override {
+    x_.reset();
+    weight_.reset();
+    positions_.reset();
+  }
+
+  Conv2dGeometry geometry_;
+  SavedTensor x_, weight_, positions_;
+};
+
+}  // namespace
+
+Tensor conv2d_pool_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
+  const bool fused = x.device().type == kCPU && x.dtype() == kFloat32 && g.n > 0 && g.in > 0 && g.out > 0 &&
+                     !reference_kernels() && conv2d_pool_supports(g);
+  if (!fused) return relu(max_pool2d(conv2d(x, weight, bias, options), 2));
+
+  const Tensor out = empty({g.n, g.out, g.oh / 2, g.ow / 2}, options_of(x));
+  auto* node = record<Conv2dPoolReluBackward>(out, {&x, &weight, &bias});
+  const Tensor positions = node ? empty(out.sizes(), {.dtype = kUInt8, .device = x.device()}) : Tensor();
+  forward_kernel(x)(g, as_contiguous(x), as_contiguous(weight), bias.defined() ? as_contiguous(bias) : bias, out,
+                    positions);
+  if (node) {
+    node->geometry_ = g;
+    node->x_ = SavedTensor(x);
+    node->weight_ = SavedTensor(weight);
+    node->positions_ = SavedTensor(positions);
+  }
+  return out;
+}
+
+}  // namespace lockstep

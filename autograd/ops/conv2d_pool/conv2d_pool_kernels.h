@@ -1,0 +1,20 @@
+#pragma once
+
+#include "autograd/ops/conv2d/conv2d_kernels.h"
+
+namespace lockstep {
+
+/// True for convolutions that the kernels below take.
+bool conv2d_pool_supports(const Conv2dGeometry& geometry);
+
+// float32 on the CPU, contiguous. `out` and `positions` (uint8) are [n, out, oh / 2, ow / 2]; a position says which
+// element of its window the maximum is, in row-major order, or 4 for an output that relu made zero.
+/// `bias` and `positions` may be undefined.
+void conv2d_pool_forward_cpu(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                             const Tensor& out, const Tensor& positions);
+/// `x_grad`, or `weight_grad` and `bias_grad`, or the last alone may be undefined: not wanted.
+void conv2d_pool_backward_cpu(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& positions,
+                              const Tensor& x, const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
+                              const Tensor& bias_grad);
+
+}  // namespace lockstep

@@ -1,0 +1,283 @@
+#include "autograd/ops/conv2d_pool/conv2d_pool_sparse.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "core/cpu/vec8.h"
+
+namespace lockstep::conv2d_pool {
+namespace {
+
+using cpu::broadcast8;
+using cpu::load8;
+using cpu::store8;
+using cpu::sum8;
+using Vec = cpu::Vec8;
+using max_pool_rows::kDead;
+
+constexpr int kTile = 12;  // vectors of sums that registers hold beside a factor
+
+// sums[r][v] += the sum over entries of value * image[place + r * pitch + v], R rows of V vectors.
+template <int R, int V>
+[[gnu::noinline]] void add_patches(const float* values, const std::int32_t* places, std::int64_t count,
+                                   const float* image, std::int64_t pitch, float* sums, std::int64_t sums_pitch) {
+  constexpr int kChains = R * V <= 5 ? 2 : 1;  // enough independent sums to hide an addition's latency
+  Vec sum[kChains][R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      sum[0][r][v] = load8(sums + r * sums_pitch + v * kLanes);
+      if constexpr (kChains == 2) sum[1][r][v] = Vec{};
+    }
+  std::int64_t i = 0;
+  for (; i + kChains <= count; i += kChains)
+    for (int chain = 0; chain < kChains; ++chain) {
+      const Vec value = broadcast8(values[i + chain]);
+      const float* patch = image + places[i + chain];
+      for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) sum[chain][r][v] += value * load8(patch + r * pitch + v * kLanes);
+    }
+  if (i < count) {
+    const Vec value = broadcast8(values[i]);
+    const float* patch = image + places[i];
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) sum[0][r][v] += value * load8(patch + r * pitch + v * kLanes);
+  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kChains == 2) sum[0][r][v] += sum[1][r][v];
+      store8(sums + r * sums_pitch + v * kLanes, sum[0][r][v]);
+    }
+}
+
+using AddPatches = void (*)(const float*, const std::int32_t*, std::int64_t, const float*, std::int64_t, float*,
+                            std::int64_t);
+
+// kAddPatches[v - 1][r - 1], null where a tile has no room for them.
+template <int V, int... R>
+constexpr std::array<AddPatches, sizeof...(R)> patch_rows(std::integer_sequence<int, R...>) {
+  return {[] {
+    if constexpr ((R + 1) * V <= kTile)
+      return static_cast<AddPatches>(add_patches<R + 1, V>);
+    else
+      return static_cast<AddPatches>(nullptr);
+  }()...};
+}
+constexpr int kMaxRows = 5;
+template <int... V>
+constexpr auto patch_table(std::integer_sequence<int, V...>) {
+  return std::array{patch_rows<V + 1>(std::make_integer_sequence<int, kMaxRows>{})...};
+}
+constexpr auto kAddPatches = patch_table(std::make_integer_sequence<int, kTile>{});
+
+// to[v] += the sum over entries of value * weights[place + v], V vectors.
+template <int V>
+[[gnu::noinline]] void add_weights(const float* values, const std::int32_t* places, std::int64_t count,
+                                   const float* weights, float* to) {
+  Vec sum[V];
+  for (int v = 0; v < V; ++v) sum[v] = load8(to + v * kLanes);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Vec value = broadcast8(values[i]);
+    const float* weight = weights + places[i];
+    for (int v = 0; v < V; ++v) sum[v] += value * load8(weight + v * kLanes);
+  }
+  for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
+}
+
+using AddWeights = void (*)(const float*, const std::int32_t*, std::int64_t, const float*, float*);
+template <int... V>
+constexpr std::array<AddWeights, sizeof...(V)> weight_table(std::integer_sequence<int, V...>) {
+  return {add_weights<V + 1>...};
+}
+constexpr auto kAddWeights = weight_table(std::make_integer_sequence<int, kTile>{});
+
+// Rows become columns.
+[[gnu::always_inline]] inline void transpose8(Vec (&m)[8]) {
+  using cpu::IntVec8;
+  constexpr IntVec8 kLow = {0, 8, 1, 9, 4, 12, 5, 13}, kHigh = {2, 10, 3, 11, 6, 14, 7, 15};
+  constexpr IntVec8 kFirst = {0, 1, 8, 9, 4, 5, 12, 13}, kSecond = {2, 3, 10, 11, 6, 7, 14, 15};
+  constexpr IntVec8 kUpper = {0, 1, 2, 3, 8, 9, 10, 11}, kLower = {4, 5, 6, 7, 12, 13, 14, 15};
+  Vec a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = __builtin_shuffle(m[i], m[i + 1], kLow);
+    a[i + 1] = __builtin_shuffle(m[i], m[i + 1], kHigh);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      b[i + 2 * j] = __builtin_shuffle(a[i + j], a[i + j + 2], kFirst);
+      b[i + 2 * j + 1] = __builtin_shuffle(a[i + j], a[i + j + 2], kSecond);
+    }
+  for (int i = 0; i < 4; ++i) {
+    m[i] = __builtin_shuffle(b[i], b[i + 4], kUpper);
+    m[i + 4] = __builtin_shuffle(b[i], b[i + 4], kLower);
+  }
+}
+
+// to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns.
+void transpose(const float* from, std::int64_t from_pitch, std::int64_t rows, std::int64_t columns, float* to,
+               std::int64_t to_pitch) {
+  const std::int64_t whole = columns >= kLanes ? rows / kLanes * kLanes : 0;
+  for (std::int64_t i = 0; i < whole; i += kLanes)
+    for (std::int64_t j = 0; j < columns; j += kLanes) {
+      const std::int64_t column = std::min(j, columns - kLanes);  // the last block may repeat columns
+      Vec m[8];
+      for (int k = 0; k < 8; ++k) m[k] = load8(from + (i + k) * from_pitch + column);
+      transpose8(m);
+      for (int k = 0; k < 8; ++k) store8(to + (column + k) * to_pitch + i, m[k]);
+    }
+  for (std::int64_t i = whole; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+
+bool counts(float value, std::uint8_t position) {
+  return (position != kDead) & (value != 0.0f);
+}
+
+}  // namespace
+
+Layout::Layout(const Conv2dGeometry& geometry) : g(geometry), ph(g.oh / 2), pw(g.ow / 2) {
+  constexpr std::int64_t kFirstLevel = 5 * 1024;  // floats
+  pitch = (g.w + 2 * g.padding.w) * g.in;
+  size = (g.h + 2 * g.padding.h) * pitch + kLanes;
+  vectors = (g.kw * g.in + kLanes - 1) / kLanes;
+  row = vectors * kLanes;
+  band_rows = std::clamp<std::int64_t>((kFirstLevel / pitch - g.kh + 1) / 2, 1, ph);
+}
+
+void to_channels_last(const Layout& layout, const float* image, float* to) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t y = 0; y < g.h; ++y)
+    transpose(image + y * g.w, g.h * g.w, g.in, g.w, to + (y + g.padding.h) * layout.pitch + g.padding.w * g.in, g.in);
+}
+
+void to_channels_first(const Layout& layout, const float* image, float* to) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t y = 0; y < g.h; ++y)
+    transpose(image + (y + g.padding.h) * layout.pitch + g.padding.w * g.in, g.in, g.w, g.in, to + y * g.w, g.h * g.w);
+}
+
+std::vector<float> pack_weights(const Layout& layout, const float* weight) {
+  const Conv2dGeometry& g = layout.g;
+  std::vector<float> packed(static_cast<std::size_t>(g.kh * g.out * layout.row));
+  for (std::int64_t o = 0; o < g.out; ++o)
+    for (std::int64_t c = 0; c < g.in; ++c)
+      for (std::int64_t ky = 0; ky < g.kh; ++ky)
+        for (std::int64_t kx = 0; kx < g.kw; ++kx)
+          packed[static_cast<std::size_t>((ky * g.out + o) * layout.row + kx * g.in + c)] =
+              weight[((o * g.in + c) * g.kh + ky) * g.kw + kx];
+  return packed;
+}
+
+void unpack_sums(const Layout& layout, const float* sums, float* weight) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t o = 0; o < g.out; ++o)
+    for (std::int64_t c = 0; c < g.in; ++c)
+      for (std::int64_t ky = 0; ky < g.kh; ++ky)
+        for (std::int64_t kx = 0; kx < g.kw; ++kx)
+          weight[((o * g.in + c) * g.kh + ky) * g.kw + kx] = sums[(o * g.kh + ky) * layout.row + kx * g.in + c];
+}
+
+WeightGradient::WeightGradient(const Layout& layout)
+    : layout_(layout),
+      values_(static_cast<std::size_t>(layout.band_rows * layout.pw)),
+      places_(static_cast<std::size_t>(layout.band_rows * layout.pw)) {}
+
+void WeightGradient::add(const float* grad, const std::uint8_t* positions, const float* image, float* sums,
+                         float* bias) {
+  const Conv2dGeometry& g = layout_.g;
+  const auto in = static_cast<std::int32_t>(g.in), pitch = static_cast<std::int32_t>(layout_.pitch);
+  const std::int32_t shifts[kDead + 1] = {0, in, pitch, pitch + in, 0};
+  for (std::int64_t top = 0; top < layout_.ph; top += layout_.band_rows) {
+    const std::int64_t bottom = std::min(layout_.ph, top + layout_.band_rows);
+    for (std::int64_t o = 0; o < g.out; ++o) {
+      std::size_t count = 0;
+      for (std::int64_t y = top; y < bottom; ++y) {
+        const std::int64_t from = (o * layout_.ph + y) * layout_.pw;
+        std::int32_t corner = static_cast<std::int32_t>(2 * y) * pitch;
+        for (std::int64_t x = 0; x < layout_.pw; ++x, corner += 2 * in) {
+          const float value = grad[from + x];
+          const std::uint8_t position = positions[from + x];
+          values_[count] = value;
+          places_[count] = corner + shifts[position];
+          count += counts(value, position);
+        }
+      }
+      float total[kLanes] = {};
+      for (std::size_t i = 0; i < count; ++i) total[i % kLanes] += values_[i];
+      bias[o] += sum8(load8(total));
+      const auto entries = static_cast<std::int64_t>(count);
+      float* own = sums + o * g.kh * layout_.row;
+      for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
+        const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
+        const std::int64_t at_once = std::min<std::int64_t>(kMaxRows, kTile / width);
+        for (std::int64_t ky = 0; ky < g.kh; ky += at_once) {
+          const std::int64_t rows = std::min(at_once, g.kh - ky);
+          kAddPatches[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(rows - 1)](
+              values_.data(), places_.data(), entries, image + ky * layout_.pitch + v * kLanes, layout_.pitch,
+              own + ky * layout_.row + v * kLanes, layout_.row);
+        }
+      }
+    }
+  }
+}
+
+InputGradient::InputGradient(const Layout& layout, const float* packed_weights)
+    : layout_(layout),
+      weights_(packed_weights),
+      counts_(static_cast<std::size_t>(4 * layout.pw)),
+      values_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)),
+      places_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)) {}
+
+void InputGradient::gather_row(const float* grad, const std::uint8_t* positions) {
+  std::fill(counts_.begin(), counts_.end(), 0);
+  const auto out = static_cast<std::size_t>(layout_.g.out);
+  for (std::size_t o = 0; o < out; ++o, grad += layout_.ph * layout_.pw, positions += layout_.ph * layout_.pw)
+    for (std::int64_t x = 0; x < layout_.pw; ++x) {
+      const std::size_t slot = static_cast<std::size_t>(4 * x + (positions[x] & 3));
+      const std::size_t at = slot * out + static_cast<std::size_t>(counts_[slot]);
+      values_[at] = grad[x];
+      places_[at] = static_cast<std::int32_t>(static_cast<std::int64_t>(o) * layout_.row);
+      counts_[slot] += counts(grad[x], positions[x]);
+    }
+}
+
+void InputGradient::spread(std::int64_t slot, std::int64_t ky, float* image) const {
+  const std::int64_t count = counts_[static_cast<std::size_t>(slot)];
+  if (count == 0) return;
+  const float* weights = weights_ + ky * layout_.g.out * layout_.row;
+  const std::int64_t first = slot * layout_.g.out;
+  float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
+  for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
+    const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
+    kAddWeights[static_cast<std::size_t>(width - 1)](values_.data() + first, places_.data() + first, count,
+                                                     weights + v * kLanes, to + v * kLanes);
+  }
+}
+
+// A processor forwards a store to a load of the same vector, but a load that covers parts of two recent stores waits
+// for both. So where neighbouring patches do not start on whole vectors, patches that overlap follow at some distance:
+// all rows of one column of positions, even rows first, then the next column. Else one row of weights at a time passes
+// over all positions, and stays in the first-level cache.
+void InputGradient::add(const float* grad, const std::uint8_t* positions, float* image) {
+  const std::int64_t kh = layout_.g.kh, columns = 2 * layout_.pw;
+  const bool whole_vectors = layout_.g.in % kLanes == 0;
+  const auto slot_at = [](std::int64_t column, std::int64_t row) { return column / 2 * 4 + row * 2 + column % 2; };
+  for (std::int64_t y = 0; y < layout_.ph; ++y) {
+    gather_row(grad + y * layout_.pw, positions + y * layout_.pw);
+    float* corner = image + 2 * y * layout_.pitch;
+    if (whole_vectors) {
+      for (std::int64_t ky = 0; ky < kh; ++ky)
+        for (std::int64_t row = 0; row < 2; ++row)
+          for (std::int64_t column = 0; column < columns; ++column) spread(slot_at(column, row), ky, corner);
+    } else {
+      for (std::int64_t column = 0; column < columns; ++column)
+        for (const std::int64_t first : {0, 1})
+          for (std::int64_t ky = first; ky < kh; ky += 2)
+            for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, corner);
+    }
+  }
+}
+
+}  // namespace lockstep::conv2d_pool

@@ -1,0 +1,183 @@
+#include "autograd/ops/conv2d_pool/conv2d_pool.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "autograd/ops/max_pool2d/max_pool2d.h"
+#include "autograd/ops/unary/unary.h"
+#include "core/kernel_table.h"
+#include "core/thread_pool.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+struct Case {
+  const char* name;
+  Shape x, weight;
+  bool bias;
+  Conv2dOptions options = {};
+};
+
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  return info.param.name;
+}
+
+struct Results {
+  Tensor y, x_grad, weight_grad, bias_grad;
+};
+
+// With some gradients zero, as dropout leaves them.
+Results run(const Case& c, DType dtype = kFloat32, bool x_needs_grad = true) {
+  const Tensor x = make_input(c.x, 1, dtype), weight = make_leaf(c.weight, 2, dtype);
+  if (x_needs_grad) x.set_requires_grad(true);
+  const Tensor bias = c.bias ? make_leaf({c.weight[0]}, 3, dtype) : Tensor();
+  const Tensor y = conv2d_pool_relu(x, weight, bias, c.options);
+  y.backward(make_input(y.sizes(), 4, dtype).clamp(0.0, std::nullopt));
+  return {y, x.grad(), weight.grad(), c.bias ? bias.grad() : Tensor()};
+}
+
+Results run_reference(const Case& c) {
+  set_reference_kernels(true);
+  Results results = run(c);
+  set_reference_kernels(false);
+  return results;
+}
+
+class Conv2dPoolCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Conv2dPoolCases, equals_the_three_operations) {
+  const Results expected = run_reference(GetParam()), actual = run(GetParam());
+  expect_close(actual.y, expected.y, 2e-5, 2e-5);
+  expect_close(actual.x_grad, expected.x_grad, 1e-4, 1e-4);
+  expect_close(actual.weight_grad, expected.weight_grad, 1e-4, 1e-4);
+  if (GetParam().bias) expect_close(actual.bias_grad, expected.bias_grad, 1e-4, 1e-4);
+}
+
+TEST_P(Conv2dPoolCases, thread_count_does_not_change_bits) {
+  const int before = num_threads();
+  set_num_threads(1);
+  const Results one = run(GetParam());
+  set_num_threads(3);
+  const Results three = run(GetParam());
+  set_num_threads(before);
+  EXPECT_EQ(one.y.to_vector<float>(), three.y.to_vector<float>());
+  EXPECT_EQ(one.x_grad.to_vector<float>(), three.x_grad.to_vector<float>());
+  EXPECT_EQ(one.weight_grad.to_vector<float>(), three.weight_grad.to_vector<float>());
+}
+
+// x that is at no multiple of a vector's size in memory.
+TEST_P(Conv2dPoolCases, alignment_does_not_change_bits) {
+  const Case& c = GetParam();
+  const Tensor x = make_input(c.x, 1, kFloat32), weight = make_input(c.weight, 2, kFloat32);
+  const Tensor space = empty({x.numel() + 1});
+  const Tensor moved = space.as_strided(c.x, x.strides(), 1);
+  copy_values(x, moved);
+  EXPECT_EQ(conv2d_pool_relu(moved, weight, {}, c.options).to_vector<float>(),
+            conv2d_pool_relu(x, weight, {}, c.options).to_vector<float>());
+}
+
+TEST_P(Conv2dPoolCases, without_a_gradient_of_x) {
+  const Results with = run(GetParam()), without = run(GetParam(), kFloat32, false);
+  EXPECT_FALSE(without.x_grad.defined());
+  EXPECT_EQ(with.weight_grad.to_vector<float>(), without.weight_grad.to_vector<float>());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Geometry, Conv2dPoolCases,
+    ::testing::Values(
+        Case{"lenet1", {5, 1, 28, 28}, {10, 1, 5, 5}, true}, Case{"lenet2", {9, 10, 12, 12}, {20, 10, 5, 5}, true},
+        Case{"cnn2", {3, 32, 26, 26}, {64, 32, 3, 3}, true}, Case{"many_images", {70, 1, 12, 12}, {4, 1, 5, 5}, true},
+        Case{"no_bias", {2, 3, 9, 9}, {5, 3, 3, 3}, false}, Case{"odd", {2, 3, 11, 13}, {5, 3, 3, 3}, true},
+        Case{"padding", {2, 3, 9, 10}, {5, 3, 3, 3}, true, {.padding = 1}},
+        Case{"padding_hw", {2, 8, 9, 16}, {6, 8, 3, 5}, true, {.padding = {1, 2}}},
+        Case{"wide_padding", {2, 2, 4, 5}, {3, 2, 3, 3}, true, {.padding = 4}},
+        Case{"one_by_one", {3, 8, 7, 7}, {5, 8, 1, 1}, true}, Case{"seven", {2, 5, 16, 17}, {7, 5, 7, 7}, true},
+        Case{"many_channels", {2, 70, 6, 7}, {9, 70, 3, 3}, true}, Case{"narrow", {2, 3, 10, 5}, {4, 3, 3, 2}, true},
+        Case{"one_window", {2, 3, 4, 4}, {3, 3, 3, 3}, true}, Case{"one_row", {2, 16, 2, 20}, {3, 16, 1, 1}, true},
+        Case{"stride", {2, 3, 11, 12}, {5, 3, 3, 3}, true, {.stride = 2}},
+        Case{"dilation", {2, 3, 11, 12}, {5, 3, 3, 3}, true, {.padding = 1, .dilation = 2}},
+        Case{"groups", {2, 4, 8, 9}, {6, 2, 3, 3}, true, {.padding = 1, .groups = 2}}),
+    case_name);
+
+TEST(Conv2dPool, the_usual_blocks_are_fused) {
+  const Tensor x = make_input({2, 1, 28, 28}, 1, kFloat32), w = make_input({10, 1, 5, 5}, 2, kFloat32);
+  EXPECT_TRUE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {})));
+  EXPECT_FALSE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {.stride = 2})));
+  EXPECT_FALSE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {.dilation = 2})));
+}
+
+TEST(Conv2dPool, other_dtypes_run_the_operations) {
+  for (const DType dtype : {kFloat64, kFloat16, kBFloat16}) {
+    const Tensor x = make_input({2, 2, 7, 8}, 1, dtype), w = make_input({3, 2, 3, 3}, 2, dtype);
+    const Tensor y = conv2d_pool_relu(x, w);
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_EQ(y.to_vector<double>(), relu(max_pool2d(conv2d(x, w), 2)).to_vector<double>());
+  }
+}
+
+TEST(Conv2dPool, gradients_equal_central_differences) {
+  const Tensor x = make_leaf({2, 2, 6, 7}, 1), w = make_leaf({3, 2, 3, 2}, 2), b = make_leaf({3}, 3);
+  gradcheck([](const std::vector<Tensor>& in) { return conv2d_pool_relu(in[0], in[1], in[2], {.padding = 1}); },
+            {x, w, b});
+}
+
+TEST(Conv2dPool, strided_and_empty_inputs) {
+  const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_input({4, 3, 3, 3}, 2, kFloat32);
+  expect_close(conv2d_pool_relu(make_strided(x), make_strided(w)), conv2d_pool_relu(x, w));
+  EXPECT_EQ(conv2d_pool_relu(empty({0, 3, 8, 8}), w).sizes(), Shape({0, 4, 3, 3}));
+}
+
+// relu hides a minus, not a NaN.
+TEST(Conv2dPool, nan_passes) {
+  const Tensor x = ones({1, 1, 4, 4}), w = full({1, 1, 1, 1}, -1.0);
+  EXPECT_EQ(conv2d_pool_relu(x, w).to_vector<float>(), (std::vector<float>{0, 0, 0, 0}));
+  x.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> y = conv2d_pool_relu(x, w).to_vector<float>();
+  EXPECT_TRUE(std::isnan(y[0]));
+  EXPECT_EQ(y[1], 0.0f);
+}
+
+TEST(Conv2dPool, a_frozen_weight_leaves_the_bias_its_gradient) {
+  const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_input({4, 3, 3, 3}, 2, kFloat32);
+  const Tensor b = make_leaf({4}, 3, kFloat32);
+  conv2d_pool_relu(x, w, b).sum().backward();
+  set_reference_kernels(true);
+  const Tensor expected = make_leaf({4}, 3, kFloat32);
+  conv2d_pool_relu(x, w, expected).sum().backward();
+  set_reference_kernels(false);
+  EXPECT_FALSE(w.grad().defined());
+  expect_close(b.grad(), expected.grad());
+}
+
+TEST(Conv2dPool, a_changed_operand_is_noticed) {
+  const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_leaf({4, 3, 3, 3}, 2, kFloat32);
+  const Tensor y = conv2d_pool_relu(x, w).sum();
+  x.fill_(0.0);
+  const std::string message = testing::error_of([&] { y.backward(); });
+  EXPECT_NE(message.find("[Conv2dPoolReluBackward]"), std::string::npos) << message;
+}
+
+TEST(Conv2dPool, errors_are_those_of_its_parts) {
+  const Tensor x = ones({1, 4, 5, 5}), w = ones({2, 4, 3, 3});
+  const auto message = [](const Tensor& x, const Tensor& w) {
+    return testing::error_of([&] { conv2d_pool_relu(x, w); });
+  };
+  EXPECT_NE(message(ones({4, 5, 5}), w).find("[conv2d]"), std::string::npos);
+  EXPECT_NE(message(x, ones({2, 4, 5, 5})).find("[max_pool2d]"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep
