@@ -138,7 +138,7 @@ TEST(MnistTrain, CurvesOfAllModesAgree) {
     const std::string metrics = directory.file(name + ".jsonl");
     const ProcessResult result =
         train(dataset() +
-              std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "200", "--lr", "0.01",
+              std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "200", "--lr", "0.005",
                                        "--momentum", "0.5", "--metrics", metrics} +
               mode);
     EXPECT_EQ(result.status, 0) << name << ": " << result.err;
