@@ -27,6 +27,30 @@ typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
 [[gnu::always_inline]] inline Vec8 broadcast8(float value) {
   return Vec8{value, value, value, value, value, value, value, value};
 }
+[[gnu::always_inline]] inline IntVec8 load8(const std::int32_t* p) {
+  IntVec8 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+[[gnu::always_inline]] inline void store8(std::int32_t* p, IntVec8 v) {
+  std::memcpy(p, &v, sizeof v);
+}
+/// Eight bytes as integers.
+[[gnu::always_inline]] inline IntVec8 widen8(const std::uint8_t* p) {
+  ByteVec8 v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_convertvector(v, IntVec8);
+}
+/// Bit i is set if lane i of a comparison's result is.
+[[gnu::always_inline]] inline unsigned mask8(IntVec8 lanes) {
+#if defined(__AVX__)
+  return static_cast<unsigned>(__builtin_ia32_movmskps256(reinterpret_cast<Vec8>(lanes)));
+#else
+  unsigned bits = 0;
+  for (int i = 0; i < 8; ++i) bits |= static_cast<unsigned>(lanes[i] & 1) << i;
+  return bits;
+#endif
+}
 /// The sum of all lanes, always in the same order.
 [[gnu::always_inline]] inline float sum8(Vec8 s) {
   return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));

@@ -12,7 +12,7 @@ namespace {
 
 // Images whose gradients are summed apart, and then in order; see Note [Thread-independent results].
 std::int64_t images_per_group(const Conv2dGeometry& g) {
-  constexpr std::int64_t kMaxGroups = 16, kMinWork = 400'000;  // multiply-adds, of which a quarter are computed
+  constexpr std::int64_t kMaxGroups = 8, kMinWork = 400'000;  // multiply-adds, of which a quarter are computed
   return std::max((g.n + kMaxGroups - 1) / kMaxGroups, (kMinWork + g.macs() - 1) / g.macs());
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <bit>
 #include <utility>
 
 #include "autograd/ops/max_pool2d/max_pool2d_rows.h"
@@ -72,21 +72,36 @@ constexpr auto patch_table(std::integer_sequence<int, V...>) {
 }
 constexpr auto kAddPatches = patch_table(std::make_integer_sequence<int, kTile>{});
 
-// to[v] += the sum over entries of value * weights[place + v], V vectors.
+struct WeightArguments {
+  const float* values;
+  const std::int32_t* places;
+  std::int64_t count;
+  const float* weights;
+  std::int64_t weights_pitch;
+  float* to;
+  std::int64_t pitch;
+  std::int64_t rows;
+};
+
+// to[r][v] += the sum over entries of value * weights[r][place + v], V vectors of each row.
 template <int V>
-[[gnu::noinline]] void add_weights(const float* values, const std::int32_t* places, std::int64_t count,
-                                   const float* weights, float* to) {
-  Vec sum[V];
-  for (int v = 0; v < V; ++v) sum[v] = load8(to + v * kLanes);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Vec value = broadcast8(values[i]);
-    const float* weight = weights + places[i];
-    for (int v = 0; v < V; ++v) sum[v] += value * load8(weight + v * kLanes);
+[[gnu::noinline]] void add_weights(const WeightArguments& a) {
+  const std::int64_t count = a.count;
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    float* to = a.to + r * a.pitch;
+    const float* weights = a.weights + r * a.weights_pitch;
+    Vec sum[V];
+    for (int v = 0; v < V; ++v) sum[v] = load8(to + v * kLanes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Vec value = broadcast8(a.values[i]);
+      const float* weight = weights + a.places[i];
+      for (int v = 0; v < V; ++v) sum[v] += value * load8(weight + v * kLanes);
+    }
+    for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
   }
-  for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
 }
 
-using AddWeights = void (*)(const float*, const std::int32_t*, std::int64_t, const float*, float*);
+using AddWeights = void (*)(const WeightArguments&);
 template <int... V>
 constexpr std::array<AddWeights, sizeof...(V)> weight_table(std::integer_sequence<int, V...>) {
   return {add_weights<V + 1>...};
@@ -179,35 +194,64 @@ void unpack_sums(const Layout& layout, const float* sums, float* weight) {
           weight[((o * g.in + c) * g.kh + ky) * g.kw + kx] = sums[(o * g.kh + ky) * layout.row + kx * g.in + c];
 }
 
+// kPacking[mask] moves the lanes of the mask's bits to the front.
+constexpr auto kPacking = [] {
+  std::array<std::array<std::uint8_t, kLanes>, 256> table{};
+  for (unsigned mask = 0; mask < 256; ++mask) {
+    std::size_t count = 0;
+    for (std::uint8_t lane = 0; lane < kLanes; ++lane)
+      if (mask >> lane & 1) table[mask][count++] = lane;
+  }
+  return table;
+}();
+
 WeightGradient::WeightGradient(const Layout& layout)
     : layout_(layout),
-      values_(static_cast<std::size_t>(layout.band_rows * layout.pw)),
-      places_(static_cast<std::size_t>(layout.band_rows * layout.pw)) {}
+      values_(static_cast<std::size_t>(layout.band_rows * layout.pw + kLanes)),
+      places_(static_cast<std::size_t>(layout.band_rows * layout.pw + kLanes)) {
+  for (std::int64_t y = 0; y < layout.ph; ++y)
+    for (std::int64_t x = 0; x < layout.pw; ++x)
+      corners_.push_back(static_cast<std::int32_t>(2 * y * layout.pitch + 2 * x * layout.g.in));
+}
+
+std::int64_t WeightGradient::gather(const float* grad, const std::uint8_t* positions, std::int64_t begin,
+                                    std::int64_t end, float* bias) {
+  const auto in = static_cast<std::int32_t>(layout_.g.in), pitch = static_cast<std::int32_t>(layout_.pitch);
+  std::int64_t count = 0, i = begin;
+  Vec total{};
+  for (; i + kLanes <= end; i += kLanes) {
+    const Vec value = load8(grad + i);
+    const cpu::IntVec8 position = cpu::widen8(positions + i);
+    const cpu::IntVec8 place = load8(corners_.data() + i) + (position & 1) * in + (position >> 1) * pitch;
+    const cpu::IntVec8 alive = (value != Vec{}) & (position != kDead);
+    total += alive ? value : Vec{};
+    const unsigned mask = cpu::mask8(alive);
+    const cpu::IntVec8 order = cpu::widen8(kPacking[mask].data());
+    store8(values_.data() + count, __builtin_shuffle(value, order));
+    store8(places_.data() + count, __builtin_shuffle(place, order));
+    count += std::popcount(mask);
+  }
+  float rest = 0;
+  for (; i < end; ++i) {
+    if (!counts(grad[i], positions[i])) continue;
+    const auto at = static_cast<std::size_t>(count++);
+    values_[at] = grad[i];
+    places_[at] = corners_[static_cast<std::size_t>(i)] + (positions[i] & 1) * in + (positions[i] >> 1) * pitch;
+    rest += grad[i];
+  }
+  *bias += sum8(total) + rest;
+  return count;
+}
 
 void WeightGradient::add(const float* grad, const std::uint8_t* positions, const float* image, float* sums,
                          float* bias) {
   const Conv2dGeometry& g = layout_.g;
-  const auto in = static_cast<std::int32_t>(g.in), pitch = static_cast<std::int32_t>(layout_.pitch);
-  const std::int32_t shifts[kDead + 1] = {0, in, pitch, pitch + in, 0};
+  const std::int64_t plane = layout_.ph * layout_.pw;
   for (std::int64_t top = 0; top < layout_.ph; top += layout_.band_rows) {
     const std::int64_t bottom = std::min(layout_.ph, top + layout_.band_rows);
     for (std::int64_t o = 0; o < g.out; ++o) {
-      std::size_t count = 0;
-      for (std::int64_t y = top; y < bottom; ++y) {
-        const std::int64_t from = (o * layout_.ph + y) * layout_.pw;
-        std::int32_t corner = static_cast<std::int32_t>(2 * y) * pitch;
-        for (std::int64_t x = 0; x < layout_.pw; ++x, corner += 2 * in) {
-          const float value = grad[from + x];
-          const std::uint8_t position = positions[from + x];
-          values_[count] = value;
-          places_[count] = corner + shifts[position];
-          count += counts(value, position);
-        }
-      }
-      float total[kLanes] = {};
-      for (std::size_t i = 0; i < count; ++i) total[i % kLanes] += values_[i];
-      bias[o] += sum8(load8(total));
-      const auto entries = static_cast<std::int64_t>(count);
+      const std::int64_t count =
+          gather(grad + o * plane, positions + o * plane, top * layout_.pw, bottom * layout_.pw, bias + o);
       float* own = sums + o * g.kh * layout_.row;
       for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
         const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
@@ -215,7 +259,7 @@ void WeightGradient::add(const float* grad, const std::uint8_t* positions, const
         for (std::int64_t ky = 0; ky < g.kh; ky += at_once) {
           const std::int64_t rows = std::min(at_once, g.kh - ky);
           kAddPatches[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(rows - 1)](
-              values_.data(), places_.data(), entries, image + ky * layout_.pitch + v * kLanes, layout_.pitch,
+              values_.data(), places_.data(), count, image + ky * layout_.pitch + v * kLanes, layout_.pitch,
               own + ky * layout_.row + v * kLanes, layout_.row);
         }
       }
@@ -243,40 +287,40 @@ void InputGradient::gather_row(const float* grad, const std::uint8_t* positions)
     }
 }
 
-void InputGradient::spread(std::int64_t slot, std::int64_t ky, float* image) const {
+// Rows [ky, ky + rows) of a weight.
+void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const {
   const std::int64_t count = counts_[static_cast<std::size_t>(slot)];
   if (count == 0) return;
-  const float* weights = weights_ + ky * layout_.g.out * layout_.row;
-  const std::int64_t first = slot * layout_.g.out;
+  const std::int64_t weights_pitch = layout_.g.out * layout_.row, first = slot * layout_.g.out;
   float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
   for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
     const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
-    kAddWeights[static_cast<std::size_t>(width - 1)](values_.data() + first, places_.data() + first, count,
-                                                     weights + v * kLanes, to + v * kLanes);
+    kAddWeights[static_cast<std::size_t>(width - 1)]({values_.data() + first, places_.data() + first, count,
+                                                      weights_ + ky * weights_pitch + v * kLanes, weights_pitch,
+                                                      to + v * kLanes, layout_.pitch, rows});
   }
 }
 
 // A processor forwards a store to a load of the same vector, but a load that covers parts of two recent stores waits
 // for both. So where neighbouring patches do not start on whole vectors, patches that overlap follow at some distance:
-// all rows of one column of positions, even rows first, then the next column. Else one row of weights at a time passes
-// over all positions, and stays in the first-level cache.
+// all rows of one position's patch, then of the position below, then the next column. Else one row of weights at a time
+// passes over all positions, and stays in the first-level cache.
 void InputGradient::add(const float* grad, const std::uint8_t* positions, float* image) {
   const std::int64_t kh = layout_.g.kh, columns = 2 * layout_.pw;
   const bool whole_vectors = layout_.g.in % kLanes == 0;
+  const std::int64_t at_once = whole_vectors ? 1 : kh;
   const auto slot_at = [](std::int64_t column, std::int64_t row) { return column / 2 * 4 + row * 2 + column % 2; };
   for (std::int64_t y = 0; y < layout_.ph; ++y) {
     gather_row(grad + y * layout_.pw, positions + y * layout_.pw);
     float* corner = image + 2 * y * layout_.pitch;
-    if (whole_vectors) {
-      for (std::int64_t ky = 0; ky < kh; ++ky)
+    for (std::int64_t ky = 0; ky < kh; ky += at_once)
+      if (whole_vectors) {
         for (std::int64_t row = 0; row < 2; ++row)
-          for (std::int64_t column = 0; column < columns; ++column) spread(slot_at(column, row), ky, corner);
-    } else {
-      for (std::int64_t column = 0; column < columns; ++column)
-        for (const std::int64_t first : {0, 1})
-          for (std::int64_t ky = first; ky < kh; ky += 2)
-            for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, corner);
-    }
+          for (std::int64_t column = 0; column < columns; ++column) spread(slot_at(column, row), ky, 1, corner);
+      } else {
+        for (std::int64_t column = 0; column < columns; ++column)
+          for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, kh, corner);
+      }
   }
 }
 

@@ -46,7 +46,13 @@ class WeightGradient {
   void add(const float* grad, const std::uint8_t* positions, const float* image, float* sums, float* bias);
 
  private:
+  // Entries of one channel in [begin, end) of its plane. Adds their values to *bias.
+  std::int64_t gather(const float* grad, const std::uint8_t* positions, std::int64_t begin, std::int64_t end,
+                      float* bias);
+
   const Layout& layout_;
+  std::vector<std::int32_t> corners_;  // where in an image the window of each pooled element begins
+  // The entries, with room for a vector behind them.
   std::vector<float> values_;
   std::vector<std::int32_t> places_;
 };
@@ -59,7 +65,7 @@ class InputGradient {
 
  private:
   void gather_row(const float* grad, const std::uint8_t* positions);
-  void spread(std::int64_t slot, std::int64_t ky, float* image) const;
+  void spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const;
 
   const Layout& layout_;
   const float* weights_;
