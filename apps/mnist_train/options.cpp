@@ -50,6 +50,9 @@ void check_lockstep(const TrainOptions& options) {
   require(workers <= v, fmt::format("--lockstep {} cannot be shared by {} workers; expected at least as many logical "
                                     "shards as workers",
                                     v, workers));
+  require(options.accumulate == 1,
+          "--accumulate is implied by --lockstep, which accumulates over the logical shards; "
+          "raise --lockstep for smaller slices");
   require(v <= options.batch_size,
           fmt::format("--lockstep {} is more than --batch-size {}; expected at least one sample for each logical shard",
                       v, options.batch_size));
@@ -68,6 +71,9 @@ void check(const TrainOptions& options) {
           fmt::format("--lr {} is not a learning rate", options.learning_rate()));
   require(options.momentum >= 0 && options.momentum < 1,
           fmt::format("--momentum {} is out of range; expected 0 <= momentum < 1", options.momentum));
+  require(options.accumulate >= 1 && options.accumulate <= options.batch_size,
+          fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", options.accumulate,
+                      options.batch_size));
   require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
   require(options.resume != "auto" || !options.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(options.checkpoint_every == 0 || !options.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
@@ -137,6 +143,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--threads", options.threads, "Threads of each process");
   lockstep = app.add_option("--lockstep", options.lockstep,
                             "Logical shards, a power of two: the same bits on any number of workers up to it");
+  app.add_option("--accumulate", options.accumulate,
+                 "Compute each step in this many slices, one after the other: less memory, the same gradients");
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
   app.add_option("--resume", options.resume, "Training checkpoint to go on from; auto: --checkpoint's, if there");

@@ -36,6 +36,8 @@ struct TrainOptions {
   int threads = 0;            ///< 0: as the environment says
   std::int64_t lockstep = 0;  ///< logical shards; 0: not in lockstep mode
 
+  std::int64_t accumulate = 1;  ///< slices that a step is computed in
+
   std::string checkpoint;
   std::int64_t checkpoint_every = 0;
   std::string resume;

@@ -119,7 +119,8 @@ class Trainer {
   distributed::ProcessGroup* group() const { return job_ ? job_->process_group().get() : nullptr; }
 
   distributed::TrainingStepOptions step_options() const {
-    distributed::TrainingStepOptions step{.job = job_ ? &*job_ : nullptr, .logical_shards = options_.lockstep};
+    distributed::TrainingStepOptions step{
+        .job = job_ ? &*job_ : nullptr, .logical_shards = options_.lockstep, .accumulate = options_.accumulate};
     if (options_.mode == Mode::dp) step.devices = options_.devices;
     return step;
   }

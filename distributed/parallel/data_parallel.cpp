@@ -1,7 +1,6 @@
 #include "distributed/parallel/data_parallel.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "autograd/add_values.h"
@@ -12,6 +11,7 @@
 #include "core/factories.h"
 #include "core/random.h"
 #include "data/partition.h"
+#include "distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -88,7 +88,8 @@ struct DataParallelBackward final : Node {
 };
 
 DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options)
-    : devices_(std::move(devices)) {
+    : devices_(std::move(devices)), options_(options) {
+  check_accumulate(options.accumulate, options.logical_shards, "DataParallel");
   LOCKSTEP_CHECK(!devices_.empty(), "[DataParallel] no devices were given");
   const auto make = [&](Device device) {
     auto module = factory();
@@ -189,35 +190,33 @@ double DataParallel::step(const data::Batch& batch, const LossFunction& loss) {
   const std::uint64_t step = next_random_step();
   if (lockstep_) return (*lockstep_)(batch, step, loss);
 
-  std::vector<std::optional<LossValue>> values(active);
-  std::vector<std::int64_t> sizes(active, 0);
+  std::vector<std::unique_ptr<SlicedLoss>> parts(active);
   threads_->run([&](int device) {
     const auto i = static_cast<std::size_t>(device);
     if (i >= active) return;
+    // A step that was broken off may have left something.
+    for (const Tensor& parameter : parameters_[i]) parameter.set_grad({});
     const data::Range range = data::partition(batch.size(), static_cast<std::int64_t>(active), device);
     data::Batch part;
     part.x = move_values(rows(batch.x, range.begin, range.size()), devices_[i]);
     part.y = move_values(rows(batch.y, range.begin, range.size()), devices_[i]);
     part.global_size = batch.size();
     RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
-    values[i] = loss(*replicas_[i], part);
-    check_loss(*values[i], "DataParallel::step");
-    sizes[i] = range.size();
+    parts[i] = std::make_unique<SlicedLoss>(
+        *replicas_[i], part, SlicedLoss::Options{.slices = options_.accumulate, .step = "DataParallel::step"});
+    parts[i]->begin([&](const data::Batch& slice) { return loss(*replicas_[i], slice); });
   });
   double sum = 0.0;
   double count = 0.0;
-  for (std::size_t i = 0; i < active; ++i) {
-    sum += values[i]->value().item<double>() * values[i]->sum_factor(sizes[i]);
-    count += values[i]->count_of(sizes[i]);
+  for (const auto& part : parts) {
+    sum += part->sum();
+    count += part->count();
   }
-  LOCKSTEP_CHECK(count > 0.0, "[DataParallel::step] the losses of this batch count 0");
   threads_->run([&](int device) {
     const auto i = static_cast<std::size_t>(device);
     if (i >= active) return;
-    const Tensor& value = values[i]->value();
-    const Tensor seed = full(value.sizes(), values[i]->sum_factor(sizes[i]) / count, options_of(value));
-    Engine::backward({&value, 1}, {&seed, 1});
-    values[i].reset();
+    parts[i]->finish(count);
+    parts[i].reset();
   });
   const std::vector<Tensor> parameters = module_->parameters();
   const std::vector<Tensor> sums = collect_gradients(parameters_, devices_.front());

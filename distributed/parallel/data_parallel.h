@@ -19,6 +19,9 @@ struct DataParallelOptions {
   /// V, a power of two and at least the number of devices: lockstep mode (docs/lockstep.md), in which step() gives the
   /// same bits on every number of devices. 0: off.
   std::int64_t logical_shards = 0;
+  /// step() computes each device's part in so many slices, one after the other (Note [Accumulation]). Lockstep mode
+  /// does so by itself; 1 there.
+  std::int64_t accumulate = 1;
 };
 
 /// Trains one module on several devices of this process: scatters the batch along dimension 0, runs one lasting replica
@@ -60,6 +63,7 @@ class DataParallel {
   std::uint64_t next_random_step();
 
   std::vector<Device> devices_;
+  DataParallelOptions options_;
   std::unique_ptr<nn::Module> module_;
   std::vector<std::unique_ptr<nn::Module>> replicas_;
   std::vector<std::vector<Tensor>> parameters_;  // by replica

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "autograd/engine.h"
 #include "autograd/grad_mode.h"
 #include "core/check.h"
 #include "core/copy.h"
@@ -12,6 +11,7 @@
 #include "distributed/parallel/broadcast_coalesced.h"
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/module_agreement.h"
+#include "distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
 
@@ -19,6 +19,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
                                                  DistributedDataParallelOptions options)
     : module_(module), group_(std::move(group)), options_(options), buffers_(module.buffers()) {
   LOCKSTEP_CHECK(group_, "[DistributedDataParallel] the process group is null");
+  check_accumulate(options_.accumulate, options_.logical_shards, "DistributedDataParallel");
   check_module_agreement(module_, *group_);
   if (options_.logical_shards != 0) {
     check_shards(options_.logical_shards, group_->world_size(), "DistributedDataParallel");
@@ -96,40 +97,34 @@ double DistributedDataParallel::plain_step(const data::Batch& batch, std::uint64
   module_.zero_grad();
   share_buffers();
 
-  // Sum of losses and what to divide it by, over all ranks; they travel while backward computes.
-  const Tensor totals = zeros({2}, {.dtype = kFloat64});
-  double* const sums = totals.data<double>();
-  Tensor value;
-  double seed = 0.0;
-  bool count_is_known = true;
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
-  if (part.size() > 0) {
-    const LossValue result = loss(part);
-    check_loss(result, "DistributedDataParallel::step");
-    value = result.value();
-    seed = result.sum_factor(part.size());
-    count_is_known = !result.count();
-    sums[0] = value.item<double>() * seed;
-    sums[1] = result.count_of(part.size());
-  }
-  const Tensor moved = move_values(totals, module_.device());
-  const WorkPtr summed = world > 1 ? group_->all_reduce(moved) : nullptr;
-  if (part.size() > 0) {
-    double divisor = static_cast<double>(part.global_size);
-    if (!count_is_known) {
-      if (summed) summed->wait();
-      divisor = moved.to_vector<double>()[1];
-      LOCKSTEP_CHECK(divisor > 0.0, "[DistributedDataParallel::step] the losses of this batch count 0");
-    }
-    // The reducer's average divides by the world size.
-    const Tensor gradient = full(value.sizes(), seed / divisor * world, options_of(value));
-    Engine::backward({&value, 1}, {&gradient, 1});
+  SlicedLoss sliced(module_, part,
+                    {.slices = options_.accumulate,
+                     .scale = static_cast<double>(world),  // the reducer's average divides by it
+                     .step = "DistributedDataParallel::step"});
+  if (options_.accumulate > 1) {
+    const NoSync accumulating(*reducer_);
+    sliced.begin(loss);
   } else {
-    reducer_->reduce_now();
+    sliced.begin(loss);
   }
+  // Sum of losses and what to divide it by, over all ranks; they travel while the last backward computes.
+  const Tensor totals = move_values(tensor({sliced.sum(), sliced.count()}), module_.device());
+  const WorkPtr summed = world > 1 ? group_->all_reduce(totals) : nullptr;
+  const std::uint64_t reduced_before = reducer_->passes();
+  if (sliced.pending()) {
+    double divisor = static_cast<double>(part.global_size);
+    if (sliced.counted()) {
+      if (summed) summed->wait();
+      divisor = totals.to_vector<double>()[1];
+    }
+    sliced.finish(divisor);
+  }
+  // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
+  if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   if (summed) summed->wait();
-  const auto all = moved.to_vector<double>();
+  const auto all = totals.to_vector<double>();
   return all[0] / all[1];
 }
 

@@ -21,6 +21,9 @@ struct DistributedDataParallelOptions {
   /// V, a power of two and at least the world size: lockstep mode (docs/lockstep.md), in which step() gives the same
   /// bits on every number of processes. 0: off.
   std::int64_t logical_shards = 0;
+  /// step() computes this rank's part in so many slices, one after the other, and communicates in the last one's
+  /// backward: less memory, the same gradients (Note [Accumulation]). Lockstep mode does so by itself; 1 there.
+  std::int64_t accumulate = 1;
   /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
   bool broadcast_buffers = true;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;

@@ -53,6 +53,7 @@ Reducer::~Reducer() {
 }
 
 void Reducer::on_gradient(std::size_t index) {
+  slots_[index].used = true;
   if (!synchronize_) return;
   if (!in_pass_) {
     begin_pass();
@@ -110,9 +111,9 @@ void Reducer::launch_ready_buckets() {
 
 void Reducer::finish_pass() {
   for (Slot& slot : slots_) {
-    if (slot.ready) continue;
-    slot.unused = true;
-    mark_ready(slot);
+    slot.unused = !slot.used;
+    slot.used = false;
+    if (!slot.ready) mark_ready(slot);
   }
   launch_ready_buckets();
   for (Bucket& bucket : buckets_) {
@@ -123,6 +124,7 @@ void Reducer::finish_pass() {
   }
   trace_.finished_ns = steady_now_ns();
   in_pass_ = false;
+  ++passes_;
 }
 
 void Reducer::reduce_now() {

@@ -51,8 +51,11 @@ class Reducer {
   void reduce_now();
 
   std::size_t num_buckets() const { return buckets_.size(); }
-  /// Names of the parameters that got no gradient on this rank in the last synchronised pass.
+  /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
+  /// accumulated for it.
   std::vector<std::string> unused_parameters() const;
+  /// Synchronised passes so far.
+  std::uint64_t passes() const { return passes_; }
   const ReducerTrace& trace() const { return trace_; }
 
  private:
@@ -62,6 +65,7 @@ class Reducer {
     Tensor view;  // of the bucket, in the parameter's shape
     std::uint64_t hook = 0;
     bool ready = false;
+    bool used = false;  // has got a gradient since the last synchronised pass, be it in a pass of its own
     bool unused = false;
   };
   struct Bucket {
@@ -83,6 +87,7 @@ class Reducer {
   std::size_t next_bucket_ = 0;  // the first one not launched
   bool synchronize_ = true;
   bool in_pass_ = false;
+  std::uint64_t passes_ = 0;
   ReducerTrace trace_;
 };
 

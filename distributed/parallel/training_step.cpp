@@ -2,13 +2,12 @@
 
 #include <utility>
 
-#include "autograd/engine.h"
 #include "core/check.h"
-#include "core/factories.h"
 #include "core/random.h"
 #include "distributed/parallel/data_parallel.h"
 #include "distributed/parallel/distributed_data_parallel.h"
 #include "distributed/parallel/lockstep_step.h"
+#include "distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
 
@@ -20,10 +19,13 @@ struct TrainingStep::Impl {
 };
 
 struct TrainingStep::Single final : Impl {
-  Single(const Factory& factory, Device device, std::int64_t shards) : module_(factory()) {
+  Single(const Factory& factory, Device device, const TrainingStepOptions& options)
+      : module_(factory()), accumulate_(options.accumulate) {
     LOCKSTEP_CHECK(module_, "[TrainingStep] the factory returned null");
+    check_accumulate(options.accumulate, options.logical_shards, "TrainingStep");
     module_->to(device);
-    if (shards != 0) lockstep_ = make_local_lockstep_step(*module_, {module_.get()}, nullptr, shards);
+    if (options.logical_shards != 0)
+      lockstep_ = make_local_lockstep_step(*module_, {module_.get()}, nullptr, options.logical_shards);
   }
 
   double run(const data::Batch& batch, const LossFunction& loss) override {
@@ -33,26 +35,25 @@ struct TrainingStep::Single final : Impl {
     LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch has no samples");
     const RandomKeyGuard key(step, 0);
     module_->zero_grad(/*set_to_none=*/true);
-    const LossValue result = loss(*module_, batch);
-    check_loss(result, "TrainingStep");
-    const Tensor& value = result.value();
-    const double count_of_batch = result.count_of(batch.size());
-    LOCKSTEP_CHECK(count_of_batch > 0.0, "[TrainingStep] the losses of this batch count 0");
-    const double weight = result.sum_factor(batch.size()) / count_of_batch;
-    const Tensor seed = full(value.sizes(), weight, options_of(value));
-    Engine::backward({&value, 1}, {&seed, 1});
-    return value.item<double>() * weight;
+    data::Batch whole = batch;
+    whole.global_size = batch.size();
+    SlicedLoss sliced(*module_, std::move(whole), {.slices = accumulate_, .step = "TrainingStep"});
+    sliced.begin([&](const data::Batch& slice) { return loss(*module_, slice); });
+    sliced.finish(sliced.count());
+    return sliced.sum() / sliced.count();
   }
   nn::Module& module() override { return *module_; }
 
   std::unique_ptr<nn::Module> module_;
+  std::int64_t accumulate_;
   std::unique_ptr<LockstepStep> lockstep_;
   std::uint64_t steps_ = 0;
 };
 
 struct TrainingStep::Devices final : Impl {
-  Devices(const Factory& factory, std::vector<Device> devices, std::int64_t shards)
-      : parallel_(factory, std::move(devices), {.logical_shards = shards}) {}
+  Devices(const Factory& factory, const TrainingStepOptions& options)
+      : parallel_(factory, options.devices,
+                  {.logical_shards = options.logical_shards, .accumulate = options.accumulate}) {}
 
   double run(const data::Batch& batch, const LossFunction& loss) override { return parallel_.step(batch, loss); }
   nn::Module& module() override { return parallel_.module(); }
@@ -61,8 +62,9 @@ struct TrainingStep::Devices final : Impl {
 };
 
 struct TrainingStep::Processes final : Impl {
-  Processes(std::unique_ptr<nn::Module> module, const Job& job, std::int64_t shards)
-      : module_(std::move(module)), ddp_(*module_, job, {.logical_shards = shards}) {}
+  Processes(std::unique_ptr<nn::Module> module, const TrainingStepOptions& options)
+      : module_(std::move(module)),
+        ddp_(*module_, *options.job, {.logical_shards = options.logical_shards, .accumulate = options.accumulate}) {}
 
   static std::unique_ptr<nn::Module> on_device(const Factory& factory, Device device) {
     auto module = factory();
@@ -85,13 +87,11 @@ TrainingStep::TrainingStep(const Factory& factory, TrainingStepOptions options) 
   LOCKSTEP_CHECK(!options.job || options.devices.empty(),
                  "[TrainingStep] both a job and devices were given; a process of a job trains on the job's device");
   if (options.job)
-    impl_ = std::make_unique<Processes>(Processes::on_device(factory, options.job->device()), *options.job,
-                                        options.logical_shards);
+    impl_ = std::make_unique<Processes>(Processes::on_device(factory, options.job->device()), options);
   else if (options.devices.size() > 1)
-    impl_ = std::make_unique<Devices>(factory, std::move(options.devices), options.logical_shards);
+    impl_ = std::make_unique<Devices>(factory, options);
   else
-    impl_ = std::make_unique<Single>(factory, options.devices.empty() ? Device() : options.devices.front(),
-                                     options.logical_shards);
+    impl_ = std::make_unique<Single>(factory, options.devices.empty() ? Device() : options.devices.front(), options);
 }
 
 TrainingStep::~TrainingStep() = default;

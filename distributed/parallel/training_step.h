@@ -22,6 +22,9 @@ struct TrainingStepOptions {
   std::vector<Device> devices = {};
   /// V: lockstep mode, see docs/lockstep.md. 0: off.
   std::int64_t logical_shards = 0;
+  /// Compute each part in so many slices, one after the other (Note [Accumulation]): less memory, the same gradients.
+  /// Lockstep mode does so by itself; 1 there.
+  std::int64_t accumulate = 1;
 };
 
 /// A model and its training step, the same code for one device, several devices and several processes:
