@@ -22,15 +22,18 @@ namespace lockstep::math {
 /// Note [Vector math]
 /// glibc's expf and friends are calls, and a loop with a call does not vectorise. The float versions here are straight
 /// lines of multiply-adds and selects; their coefficients are Chebyshev fits made for this file. Measured against
-/// float64 over the whole range: exp 1.07 ulp, log 0.75, tanh 1.33, sigmoid 2.33, erf 1.16 (tests/ops/unary_test.cpp
-/// holds the bounds). NaN and infinities behave as in C, except that results below the normal range may be flushed by
-/// sigmoid. The double versions call the C library; on a GPU all of them call CUDA's.
+/// float64 over the whole range: exp 1.07 ulp, log 0.75, tanh 1.33, sigmoid 2.33, erf 1.16
+/// (tests/ops/unary_test.cpp holds the bounds). NaN and infinities behave as in C, except that results below the normal
+/// range may be flushed by sigmoid. The double versions call the C library; on a GPU all of them call CUDA's.
 
 LOCKSTEP_HOST_DEVICE inline double exp(double x) {
   return std::exp(x);
 }
 LOCKSTEP_HOST_DEVICE inline double log(double x) {
   return std::log(x);
+}
+LOCKSTEP_HOST_DEVICE inline double log1p(double x) {
+  return std::log1p(x);
 }
 LOCKSTEP_HOST_DEVICE inline double tanh(double x) {
   return std::tanh(x);
@@ -51,6 +54,9 @@ __device__ inline float exp(float x) {
 }
 __device__ inline float log(float x) {
   return ::logf(x);
+}
+__device__ inline float log1p(float x) {
+  return ::log1pf(x);
 }
 __device__ inline float tanh(float x) {
   return ::tanhf(x);
@@ -110,6 +116,22 @@ inline float log(float x) {
   const float limit = x == 0.0f ? -std::numeric_limits<float>::infinity()
                                 : (x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x);  // infinity, NaN
   return x > 0.0f && x < std::numeric_limits<float>::infinity() ? y : limit;
+}
+
+/// log(1 + x) for x in [0, 1] only, which is what soft maxima of two need; within 2 ulp.
+inline float log1p(float x) {
+  // 2 atanh(s) = log((1 + s) / (1 - s)) with s = x / (2 + x) <= 1/3: the series in s^2 needs eight terms.
+  const float s = x / (2.0f + x);
+  const float z = s * s;
+  float p = 1.0f / 15;
+  p = p * z + 1.0f / 13;
+  p = p * z + 1.0f / 11;
+  p = p * z + 1.0f / 9;
+  p = p * z + 1.0f / 7;
+  p = p * z + 1.0f / 5;
+  p = p * z + 1.0f / 3;
+  p = p * z;
+  return 2.0f * (s + s * p);
 }
 
 inline float tanh(float x) {

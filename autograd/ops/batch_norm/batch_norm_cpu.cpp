@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
 #include "core/thread_pool.h"

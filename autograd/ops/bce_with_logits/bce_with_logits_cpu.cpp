@@ -4,8 +4,9 @@
 #include "autograd/block_sums.h"
 #include "autograd/elementwise_loss.h"
 #include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
+#include "core/vector_math.h"
 
 namespace lockstep {
 
@@ -22,13 +23,13 @@ const T* data_or_null(const Tensor& tensor) {
 /// log(1 + exp(-x)) without overflow.
 template <typename C>
 C softplus_of_minus(C x) {
-  return cpu::vector_log1p(cpu::vector_exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
+  return math::log1p(math::exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
 }
 
 /// 1 / (1 + exp(x)).
 template <typename C>
 C sigmoid_of_minus(C x) {
-  const C e = cpu::vector_exp(-std::abs(x));
+  const C e = math::exp(-std::abs(x));
   return (x < C(0) ? C(1) : e) / (C(1) + e);
 }
 

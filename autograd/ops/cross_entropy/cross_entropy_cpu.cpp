@@ -4,8 +4,9 @@
 
 #include "autograd/block_sums.h"
 #include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
+#include "core/vector_math.h"
 
 namespace lockstep {
 
@@ -13,7 +14,6 @@ namespace {
 
 using cpu::lane_max;
 using cpu::lane_sum;
-using cpu::vector_exp;
 
 constexpr std::int64_t kBlock = 4096;  // elements to a task
 constexpr std::int64_t kTile = 1024;   // elements that exp runs over at once, so that short rows are vectorised too
@@ -80,14 +80,14 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
           for (std::int64_t c = 0; c < classes; ++c) shifted[r * classes + c] = static_cast<C>(xr[c]) - top;
       }
       if (fits)
-        for (std::int64_t i = 0; i < count * classes; ++i) shifted[i] = vector_exp(shifted[i]);
+        for (std::int64_t i = 0; i < count * classes; ++i) shifted[i] = math::exp(shifted[i]);
       for (std::int64_t r = row; r < row + count; ++r) {
         const T* xr = x + r * classes;
         const C top = norm[2 * r];
         const C* exps = shifted + (r - row) * classes;
         norm[2 * r + 1] = std::log(
             fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; })
-                 : lane_sum<C>(classes, [&](std::int64_t c) { return vector_exp(static_cast<C>(xr[c]) - top); }));
+                 : lane_sum<C>(classes, [&](std::int64_t c) { return math::exp(static_cast<C>(xr[c]) - top); }));
         C value = 0;
         if (t[r] != problem.ignore_index) {
           if (t[r] < 0 || t[r] >= classes)
@@ -144,7 +144,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
         const C top = norm[2 * (row + r)], log_sum = norm[2 * (row + r) + 1];
         for (std::int64_t c = 0; c < classes; ++c) p[r * classes + c] = (static_cast<C>(xr[c]) - top) - log_sum;
       }
-      for (std::int64_t i = 0; i < count * classes; ++i) p[i] = vector_exp(p[i]);
+      for (std::int64_t i = 0; i < count * classes; ++i) p[i] = math::exp(p[i]);
       for (std::int64_t r = row; r < row + count; ++r) {
         C* pr = p + (r - row) * classes;
         T* dr = d + r * classes;

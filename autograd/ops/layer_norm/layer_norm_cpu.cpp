@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "autograd/ops/layer_norm/layer_norm_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
 

@@ -1,7 +1,7 @@
 #include "autograd/block_sums.h"
 #include "autograd/elementwise_loss.h"
 #include "autograd/ops/mse_loss/mse_loss_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
 

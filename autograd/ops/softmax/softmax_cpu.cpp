@@ -4,9 +4,10 @@
 #include <vector>
 
 #include "autograd/ops/softmax/softmax_kernels.h"
-#include "core/cpu/vector_math.h"
+#include "core/cpu/lane_sum.h"
 #include "core/dispatch.h"
 #include "core/thread_pool.h"
+#include "core/vector_math.h"
 
 namespace lockstep {
 
@@ -14,7 +15,6 @@ namespace {
 
 using cpu::lane_max;
 using cpu::lane_sum;
-using cpu::vector_exp;
 
 constexpr std::int64_t kBlock = 4096;  // elements to a task: exp costs more than an addition
 constexpr std::int64_t kTile = 1024;   // elements that exp runs over at once, so that short rows are vectorised too
@@ -46,12 +46,12 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
         for (std::int64_t i = r * length; i < (r + 1) * length; ++i) y[i] = static_cast<C>(x[i]) - top;
       }
       if (!log)
-        for (std::int64_t i = 0; i < count * length; ++i) y[i] = vector_exp(y[i]);
+        for (std::int64_t i = 0; i < count * length; ++i) y[i] = math::exp(y[i]);
       for (std::int64_t r = 0; r < count; ++r) {
         const C* yr = y + r * length;
         T* o = out + r * length;
         if (log) {
-          const C shift = std::log(lane_sum<C>(length, [&](std::int64_t i) { return vector_exp(yr[i]); }));
+          const C shift = std::log(lane_sum<C>(length, [&](std::int64_t i) { return math::exp(yr[i]); }));
           for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] - shift);
         } else {
           const C sum = lane_sum<C>(length, [&](std::int64_t i) { return yr[i]; });
@@ -73,7 +73,7 @@ void rows_backward(const T* grad, const T* output, T* grad_input, std::int64_t r
       if (log) {
         const C sum = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]); });
         for (std::int64_t i = 0; i < length; ++i)
-          d[i] = static_cast<T>(static_cast<C>(g[i]) - vector_exp(static_cast<C>(y[i])) * sum);
+          d[i] = static_cast<T>(static_cast<C>(g[i]) - math::exp(static_cast<C>(y[i])) * sum);
       } else {
         const C dot = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]) * static_cast<C>(y[i]); });
         for (std::int64_t i = 0; i < length; ++i)
@@ -114,13 +114,13 @@ void columns_forward(const T* input, T* output, const SoftmaxSlices& s, bool log
         top[j] = value > top[j] ? value : top[j];
       }
     for (std::int64_t i = 0; i < s.length; ++i)
-      for (std::int64_t j = 0; j < width; ++j) sum[j] += vector_exp(static_cast<C>(x[i * s.inner + j]) - top[j]);
+      for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp(static_cast<C>(x[i * s.inner + j]) - top[j]);
     if (log)
       for (std::int64_t j = 0; j < width; ++j) sum[j] = std::log(sum[j]);
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t j = 0; j < width; ++j) {
         const C shifted = static_cast<C>(x[i * s.inner + j]) - top[j];
-        y[i * s.inner + j] = static_cast<T>(log ? shifted - sum[j] : vector_exp(shifted) / sum[j]);
+        y[i * s.inner + j] = static_cast<T>(log ? shifted - sum[j] : math::exp(shifted) / sum[j]);
       }
   });
 }
@@ -143,7 +143,7 @@ void columns_backward(const T* grad, const T* output, T* grad_input, const Softm
         const std::int64_t at = i * s.inner + j;
         const C value = static_cast<C>(y[at]);
         const C incoming = static_cast<C>(g[at]);
-        d[at] = static_cast<T>(log ? incoming - vector_exp(value) * sum[j] : value * (incoming - sum[j]));
+        d[at] = static_cast<T>(log ? incoming - math::exp(value) * sum[j] : value * (incoming - sum[j]));
       }
   });
 }

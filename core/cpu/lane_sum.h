@@ -1,60 +1,11 @@
 #pragma once
 
-// Loops that the compiler turns into vector code without -ffast-math, because the order of additions is spelled out.
+// Sums that the compiler turns into vector code without -ffast-math, because the order of additions is spelled out.
 // For .cpp files only.
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace lockstep::cpu {
-
-/// exp(x) within 2 units in the last place, without branches or tables, so that a loop over it is vectorised. NaN stays
-/// NaN, large x gives infinity, small x subnormals and then 0.
-inline float vector_exp(float x) {
-  // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  constexpr float kRound = 12582912.0f;
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  const float shifted = x * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts: the first times n is exact
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  // 2^n as a product of two powers: n reaches beyond the exponents of normal numbers on both sides.
-  const auto exponent = std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRound);
-  const std::int32_t half = exponent >> 1;
-  const auto power = [](std::int32_t e) { return std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23); };
-  return p * power(half) * power(exponent - half);
-}
-inline double vector_exp(double x) {
-  return std::exp(x);
-}
-
-/// log(1 + x) for x in [0, 1], within 2 units in the last place.
-inline float vector_log1p(float x) {
-  // 2 atanh(s) = log((1 + s) / (1 - s)) with s = x / (2 + x) <= 1/3: the series in s^2 needs eight terms.
-  const float s = x / (2.0f + x);
-  const float z = s * s;
-  float p = 1.0f / 15;
-  p = p * z + 1.0f / 13;
-  p = p * z + 1.0f / 11;
-  p = p * z + 1.0f / 9;
-  p = p * z + 1.0f / 7;
-  p = p * z + 1.0f / 5;
-  p = p * z + 1.0f / 3;
-  p = p * z;
-  return 2.0f * (s + s * p);
-}
-inline double vector_log1p(double x) {
-  return std::log1p(x);
-}
 
 inline constexpr int kSumLanes = 16;
 

@@ -1,0 +1,129 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "autograd/ops/binary/binary.h"
+#include "core/copy.h"
+#include "core/error.h"
+#include "core/factories.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using testing::error_of;
+using testing::expect_close;
+using testing::make_input;
+using testing::make_leaf;
+using testing::make_strided;
+
+struct InPlace {
+  const char* name;
+  void (*run)(const Tensor& target, const Tensor& other);
+  Tensor (*same)(const Tensor& target, const Tensor& other);
+};
+
+const std::vector<InPlace> kInPlace = {
+    {"add", [](const Tensor& t, const Tensor& o) { t.add_(o); },
+     [](const Tensor& t, const Tensor& o) { return t + o; }},
+    {"add_alpha", [](const Tensor& t, const Tensor& o) { t.add_(o, 0.5); },
+     [](const Tensor& t, const Tensor& o) { return add(t, o, 0.5); }},
+    {"add_scalar", [](const Tensor& t, const Tensor&) { t.add_(3.0); },
+     [](const Tensor& t, const Tensor&) { return t + 3.0; }},
+    {"plus", [](const Tensor& t, const Tensor& o) { t += o; }, [](const Tensor& t, const Tensor& o) { return t + o; }},
+    {"minus", [](const Tensor& t, const Tensor& o) { t -= o; }, [](const Tensor& t, const Tensor& o) { return t - o; }},
+    {"minus_scalar", [](const Tensor& t, const Tensor&) { t -= 3; },
+     [](const Tensor& t, const Tensor&) { return t - 3; }},
+    {"mul", [](const Tensor& t, const Tensor& o) { t.mul_(o); },
+     [](const Tensor& t, const Tensor& o) { return t * o; }},
+    {"mul_scalar", [](const Tensor& t, const Tensor&) { t.mul_(3.0); },
+     [](const Tensor& t, const Tensor&) { return t * 3.0; }},
+    {"times", [](const Tensor& t, const Tensor& o) { t *= o; }, [](const Tensor& t, const Tensor& o) { return t * o; }},
+    {"divide", [](const Tensor& t, const Tensor& o) { t /= o; },
+     [](const Tensor& t, const Tensor& o) { return t / o; }},
+    {"divide_scalar", [](const Tensor& t, const Tensor&) { t /= 3; },
+     [](const Tensor& t, const Tensor&) { return t / 3; }},
+    {"itself", [](const Tensor& t, const Tensor&) { t.mul_(t); }, [](const Tensor& t, const Tensor&) { return t * t; }},
+};
+
+class InPlaceOps : public ::testing::TestWithParam<InPlace> {};
+INSTANTIATE_TEST_SUITE_P(Binary, InPlaceOps, ::testing::ValuesIn(kInPlace),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(InPlaceOps, EqualTheOpsThatReturnNewTensors) {
+  for (DType dtype : {kFloat32, kFloat64, kFloat16})
+    for (const Shape& other : {Shape{3, 700}, Shape{700}, Shape{3, 1}, Shape{}}) {
+      const Tensor t = make_input({3, 700}, 1, dtype, 0.5, 2.0), o = make_input(other, 2, dtype, 0.5, 2.0);
+      const Tensor expected = GetParam().same(t, o);
+      for (const Tensor& target : {t.clone(), make_strided(t)}) {
+        GetParam().run(target, o);
+        EXPECT_EQ(target.to_vector<double>(), expected.to_vector<double>());
+      }
+    }
+}
+
+TEST_P(InPlaceOps, Gradients) {
+  const auto function = [](const std::vector<Tensor>& in) {
+    const Tensor target = in[0].clone();
+    GetParam().run(target, in[1]);
+    return target;
+  };
+  gradcheck(function, {make_leaf({2, 3}, 1, kFloat64, 0.5, 2.0), make_leaf({3}, 2, kFloat64, 0.5, 2.0)});
+  gradcheck(function, {make_leaf({2, 3}, 1, kFloat64, 0.5, 2.0), make_input({3}, 2, kFloat64, 0.5, 2.0)});
+}
+
+TEST_P(InPlaceOps, RefuseLeavesAndRepeatedElements) {
+  const Tensor leaf = make_leaf({3}), other = make_leaf({3});
+  EXPECT_NE(error_of([&] { GetParam().run(leaf, other); }).find("a leaf that requires gradients"), std::string::npos);
+  const Tensor repeated = make_input({4}).as_strided({3, 4}, {0, 1}, 0);
+  EXPECT_NE(error_of([&] { GetParam().run(repeated, make_input({4})); }).find("repeats its elements"),
+            std::string::npos);
+}
+
+struct Refusal {
+  const char* what;
+  void (*run)();
+};
+
+class InPlaceRefused : public ::testing::TestWithParam<Refusal> {};
+INSTANTIATE_TEST_SUITE_P(
+    Binary, InPlaceRefused,
+    ::testing::Values(
+        Refusal{"[add_] an operand of shape [2, 3]",
+                [] {
+                  make_input({3}).add_(make_input({2, 3}));
+                }},
+        Refusal{"[add_] a float64 result does not go into a int64 tensor",
+                [] { tensor<std::int64_t>({1}).add_(make_input({1})); }},
+        Refusal{"[add_] a float32 result does not go into a int64 tensor", [] { tensor<std::int64_t>({1}).add_(0.5); }},
+        Refusal{"[+=] a int64 result does not go into a bool tensor", [] { tensor<bool>({true}) += 1; }},
+        Refusal{"[/=] true division", [] { tensor<std::int64_t>({1}) /= 2; }},
+        Refusal{"[add_] a view cannot be changed in place", [] { rows(make_input({4}), 0, 2).add_(make_leaf({2})); }},
+        Refusal{"[MulBackward] a tensor of shape [3] that backward needs was changed in place", [] {
+                  const Tensor x = make_leaf({3}), y = make_input({3});
+                  const Tensor out = x * y;
+                  y.add_(1.0);
+                  out.backward(ones({3}, {.dtype = kFloat64}));
+                }}));
+
+TEST_P(InPlaceRefused, SaysWhy) {
+  const std::string message = error_of(GetParam().run);
+  EXPECT_NE(message.find(GetParam().what), std::string::npos) << message;
+}
+
+TEST(InPlace, WholeNumbersGoIntoIntegers) {
+  const Tensor x = tensor<std::int64_t>({1, 2});
+  x.add_(3.0).mul_(2.0);
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{8, 10}));
+}
+
+TEST(InPlace, OverlappingOperandsReadTheOldValues) {
+  const Tensor x = arange(std::int64_t{8});
+  rows(x, 1, 7).add_(rows(x, 0, 7));
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, 1, 3, 5, 7, 9, 11, 13}));
+}
+
+}  // namespace
+}  // namespace lockstep
