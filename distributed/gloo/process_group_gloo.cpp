@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "distributed/gloo/gloo.h"
+#include "distributed/process_group/meeting.h"
 #include "distributed/process_group/transport.h"
 #include "distributed/process_group/transport_process_group.h"
 #include "distributed/store/prefix_store.h"
@@ -174,29 +175,6 @@ class SigpipeBlocked {
   sigset_t before_;
 };
 
-/// Counts the ranks in, so that the message can name those that do not come.
-void meet(distributed::Store& store, const ProcessGroupOptions& group) {
-  const auto key = [](int rank) { return "come/" + std::to_string(rank); };
-  const std::int64_t times = store.add(key(group.rank), 1, group.timeout);
-  LOCKSTEP_CHECK(times == 1,
-                 "[gloo] rank {} has come {} times: two processes have the same RANK, or {} is left over from "
-                 "an earlier run",
-                 group.rank, times, store.describe());
-  std::vector<std::string> keys;
-  for (int r = 0; r < group.world_size; ++r) keys.push_back(key(r));
-  try {
-    store.wait(keys, group.timeout);
-  } catch (const TimeoutError&) {
-    std::string missing;
-    for (int r = 0; r < group.world_size; ++r)
-      if (!store.check({key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-    LOCKSTEP_CHECK(missing.empty(),
-                   "[gloo] of {} ranks, these did not come within {} ms: {}; start them, or correct "
-                   "WORLD_SIZE",
-                   group.world_size, group.timeout.count(), missing);
-  }
-}
-
 }  // namespace
 
 bool is_available() {
@@ -205,7 +183,7 @@ bool is_available() {
 
 ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOptions& group, const Options& options) {
   LOCKSTEP_CHECK(store, "[gloo] needs a store to meet the other ranks; found none");
-  meet(*store, group);
+  meet(*store, group, "gloo");
   try {
     ::gloo::transport::tcp::attr attr;
     // Gloo looks at one of the two.

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "distributed/gloo/gloo.h"
 #include "distributed/rendezvous/rendezvous.h"
+#include "distributed/shm/shm.h"
 #include "distributed/store/hash_store.h"
 #include "distributed/store/prefix_store.h"
 #include "distributed/store/socket.h"
@@ -28,9 +29,9 @@ Device device_of(const InitOptions& options) {
 }
 
 void check_backend(const std::string& backend) {
-  LOCKSTEP_CHECK(backend == "auto" || backend == "gloo",
-                 "[init] backend '{}' is not available in this build; available: {}", backend,
-                 gloo::is_available() ? "gloo" : "none");
+  LOCKSTEP_CHECK(backend == "auto" || backend == "shm" || (backend == "gloo" && gloo::is_available()),
+                 "[init] backend '{}' is not available in this build; available: shm{}", backend,
+                 gloo::is_available() ? ", gloo" : "");
 }
 
 std::string text_of(const Environment& environment, std::string_view name) {
@@ -53,6 +54,24 @@ gloo::Options gloo_options(const Rendezvous& found, const Environment& environme
                  "the address of rank 0's machine, or LOCKSTEP_INTERFACE to this machine's interface or address");
   options.address = local_address_towards(found.master_addr, static_cast<std::uint16_t>(found.master_port));
   return options;
+}
+
+ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
+                           const Environment& environment) {
+  const auto scoped = [&](const char* name) {
+    return std::make_shared<PrefixStore>(std::string("world/") + name, place.store);
+  };
+  if (backend == "shm") return shm::make_process_group(scoped("shm"), group);
+  if (backend == "auto") {
+    shm::Attempt attempt = shm::try_process_group(scoped("shm"), group);
+    if (attempt.group) return std::move(attempt.group);
+    if (group.rank == 0) logging::info("gloo carries this job; not shared memory, because of {}", attempt.obstacle);
+    LOCKSTEP_CHECK(gloo::is_available(),
+                   "[init] the ranks cannot share memory ({}), and this build has no Gloo; install libgloo-dev and "
+                   "configure with LOCKSTEP_GLOO=ON",
+                   attempt.obstacle);
+  }
+  return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment));
 }
 
 }  // namespace
@@ -133,8 +152,7 @@ Job init(const InitOptions& options) {
   }
   logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
   state->store = std::make_shared<PrefixStore>("user", place.store);
-  state->group = gloo::make_process_group(std::make_shared<PrefixStore>("world", place.store), group,
-                                          gloo_options(place, environment));
+  state->group = make_group(options.backend, place, group, environment);
   return Job(std::move(state));
 }
 

@@ -15,7 +15,7 @@ struct InitOptions {
   /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
   /// Slurm); a job of one process if there is nothing.
   std::string init_method = {};
-  /// "auto" or "gloo".
+  /// "auto" (shm if all ranks share a machine, gloo otherwise), "shm" or "gloo".
   std::string backend = "auto";
   /// "auto", "cpu", "cuda", or one with an index.
   std::string device = "auto";
@@ -43,7 +43,7 @@ class Job {
   bool is_rank0() const { return rank() == 0; }
   /// Where this process computes.
   Device device() const;
-  /// "gloo", ...; "self" in a job of one process.
+  /// "shm", "gloo", ...; "self" in a job of one process.
   std::string backend() const;
   const ProcessGroupPtr& process_group() const;
   /// For the program's own keys (kept apart from the library's).

@@ -24,8 +24,8 @@ class DeadGroupTest : public ::testing::TestWithParam<Link> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, DeadGroupTest, ::testing::Values(Link::in_process, Link::gloo),
-                         [](const auto& info) { return info.param == Link::gloo ? "Gloo" : "InProcess"; });
+INSTANTIATE_TEST_SUITE_P(All, DeadGroupTest, ::testing::Values(Link::in_process, Link::gloo, Link::shm),
+                         [](const auto& info) { return testing::name_of(info.param); });
 
 TEST_P(DeadGroupTest, RefusesFurtherWorkWithTheReason) {
   const auto messages = testing::errors_of_ranks(2, GetParam(), Milliseconds(600), [](ProcessGroup& group) {

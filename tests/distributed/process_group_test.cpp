@@ -37,10 +37,10 @@ class ProcessGroupTest : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(All, ProcessGroupTest,
                          ::testing::Values(Case{2, Link::in_process}, Case{3, Link::in_process},
                                            Case{4, Link::in_process}, Case{19, Link::in_process}, Case{2, Link::gloo},
-                                           Case{3, Link::gloo}, Case{4, Link::gloo}),
+                                           Case{3, Link::gloo}, Case{4, Link::gloo}, Case{2, Link::shm},
+                                           Case{3, Link::shm}, Case{4, Link::shm}, Case{19, Link::shm}),
                          [](const auto& info) {
-                           return std::string(info.param.link == Link::gloo ? "Gloo" : "InProcess") +
-                                  std::to_string(info.param.world_size);
+                           return testing::name_of(info.param.link) + std::to_string(info.param.world_size);
                          });
 
 /// Element i on rank r: small integers, so that every sum is exact.

@@ -11,6 +11,7 @@
 
 #include "distributed/gloo/gloo.h"
 #include "distributed/process_group/transport_process_group.h"
+#include "distributed/shm/shm.h"
 #include "distributed/store/hash_store.h"
 #include "tests/distributed/in_process_transport.h"
 
@@ -22,11 +23,16 @@ using distributed::ProcessGroupOptions;
 using distributed::ProcessGroupPtr;
 
 /// How ranks that are threads talk.
-enum class Link { in_process, gloo };
+enum class Link { in_process, gloo, shm };
+
+inline std::string name_of(Link link) {
+  return link == Link::gloo ? "Gloo" : link == Link::shm ? "Shm" : "InProcess";
+}
 
 inline ProcessGroupPtr make_group(Link link, const ProcessGroupOptions& options, const distributed::StorePtr& store,
                                   const std::shared_ptr<Mailboxes>& boxes) {
   if (link == Link::gloo) return distributed::gloo::make_process_group(store, options);
+  if (link == Link::shm) return distributed::shm::make_process_group(store, options);
   return std::make_shared<distributed::TransportProcessGroup>(
       "in_process", options, std::make_unique<InProcessTransport>(boxes, options.rank), store);
 }
