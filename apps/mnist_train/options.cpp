@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "apps/models/models.h"
 #include "apps/support/cli.h"
 #include "core/check.h"
+#include "distributed/job/job.h"
 #include "distributed/rendezvous/rendezvous.h"
 
 namespace lockstep::apps {
@@ -37,8 +39,12 @@ std::vector<Device> parse_devices(const std::string& text) {
 void refuse_what_is_missing(const TrainOptions& options, const std::string& tensorboard) {
   if (options.device == "cuda")
     throw_not_available("--device cuda", "version", "training on GPUs is not part of it; use --device cpu");
-  if (options.backend == "nccl" || options.backend == "mpi")
-    throw_not_available("--backend " + options.backend, "version", "use --backend gloo");
+  const std::vector<std::string> backends = distributed::available_backends();
+  if (options.backend == "nccl") throw_not_available("--backend nccl", "version", "use --backend auto");
+  if (options.backend != "auto" && std::find(backends.begin(), backends.end(), options.backend) == backends.end())
+    throw_not_available("--backend " + options.backend, "build",
+                        options.backend == "mpi" ? "install libopenmpi-dev and build again, or use --backend auto"
+                                                 : "install libgloo-dev and build again, or use --backend auto");
   if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
 }
 
@@ -121,8 +127,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--device", options.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--nproc", options.nproc, "ddp without a launcher: start this many local processes");
   app.add_option("--devices", devices, "dp: device indices, such as 0,1");
-  app.add_option("--backend", options.backend, "auto, gloo, nccl or mpi")
-      ->check(CLI::IsMember({"auto", "gloo", "nccl", "mpi"}));
+  app.add_option("--backend", options.backend, "auto (shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "mpi", "nccl"}));
   app.add_option("--init-method", options.init_method, "env://, tcp://HOST:PORT or file:///PATH");
   app.add_option("--timeout", options.timeout_s, "Deadline in seconds of the meeting and of each collective");
   app.add_option("--dataset", options.dataset, "mnist or fashion-mnist")

@@ -29,9 +29,11 @@ Device device_of(const InitOptions& options) {
 }
 
 void check_backend(const std::string& backend) {
-  LOCKSTEP_CHECK(backend == "auto" || backend == "shm" || (backend == "gloo" && gloo::is_available()),
-                 "[init] backend '{}' is not available in this build; available: shm{}", backend,
-                 gloo::is_available() ? ", gloo" : "");
+  const std::vector<std::string> available = available_backends();
+  std::string names = "auto";
+  for (const std::string& name : available) names += ", " + name;
+  LOCKSTEP_CHECK(backend == "auto" || std::find(available.begin(), available.end(), backend) != available.end(),
+                 "[init] backend '{}' is not available in this build; available: {}", backend, names);
 }
 
 std::string text_of(const Environment& environment, std::string_view name) {
@@ -125,6 +127,12 @@ const ProcessGroupPtr& Job::process_group() const {
 }
 const StorePtr& Job::store() const {
   return state_->store;
+}
+
+std::vector<std::string> available_backends() {
+  std::vector<std::string> names = {"shm"};
+  if (gloo::is_available()) names.push_back("gloo");
+  return names;
 }
 
 Job init(const InitOptions& options) {

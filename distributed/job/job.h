@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 #include "distributed/process_group/process_group.h"
@@ -55,6 +56,9 @@ class Job {
   explicit Job(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// The backends that this build can serve, besides "auto".
+std::vector<std::string> available_backends();
 
 /// Joins the job that the launcher started, or makes a job of this process alone. Blocks until all ranks have come.
 /// Throws Error, naming the missing variable, address or rank and the remedy, when that fails or `timeout` passes.

@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long a thread looks for news before it sleeps: about what waking it costs.
-constexpr std::chrono::microseconds kPatience{60};
+constexpr std::chrono::microseconds kPatience{100};
 // How long it sleeps at most before it asks whether the peer lives.
 constexpr std::chrono::milliseconds kNap{50};
 

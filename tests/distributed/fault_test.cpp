@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "distributed/gloo/gloo.h"
@@ -29,7 +30,8 @@ constexpr Milliseconds kTimeout{4'000};
 /// A running fault_worker. Killed and reaped with the object, if it has not ended before.
 class Worker {
  public:
-  Worker(const std::string& url, int rank, int world_size, const std::string& scenario, int faulty) {
+  Worker(const std::string& url, int rank, int world_size, const std::string& scenario, int faulty,
+         const std::string& backend) {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
     output_ = FileDescriptor(ends[0]);
@@ -40,7 +42,8 @@ class Worker {
                                             std::to_string(world_size),
                                             std::to_string(kTimeout.count()),
                                             scenario,
-                                            std::to_string(faulty)};
+                                            std::to_string(faulty),
+                                            backend};
     std::vector<char*> arguments;
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -109,18 +112,20 @@ struct Fault {
   const char* also_expected;
 };
 
-class FaultTest : public ::testing::TestWithParam<Fault> {
+/// A backend, and what goes wrong on it.
+class FaultTest : public ::testing::TestWithParam<std::tuple<const char*, Fault>> {
  protected:
   void SetUp() override {
-    if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+    if (backend() == "gloo" && !gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
   }
+  static std::string backend() { return std::get<0>(GetParam()); }
   /// Runs three workers into the fault and checks what the survivors say, and when.
   void run(const std::string& url) {
-    const Fault& fault = GetParam();
+    const Fault& fault = std::get<1>(GetParam());
     constexpr int kWorld = 3;
     std::vector<std::unique_ptr<Worker>> workers;
     for (int r = 0; r < kWorld; ++r)
-      workers.push_back(std::make_unique<Worker>(url, r, kWorld, fault.scenario, fault.faulty));
+      workers.push_back(std::make_unique<Worker>(url, r, kWorld, fault.scenario, fault.faulty, backend()));
     for (auto& worker : workers)
       ASSERT_EQ(worker->line("ready", kTimeout * 2), "3") << "the ranks did not come together";
     Worker& faulty = *workers[static_cast<std::size_t>(fault.faulty)];
@@ -145,22 +150,34 @@ class FaultTest : public ::testing::TestWithParam<Fault> {
   }
 };
 
+std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, Fault>>& info) {
+  return std::string(std::get<1>(info.param).name) + "_" + std::get<0>(info.param);
+}
+
+// "auto" is shared memory here, as all ranks are on this machine.
+const auto kBackends = ::testing::Values("auto", "gloo");
+
 INSTANTIATE_TEST_SUITE_P(
     All, FaultTest,
-    ::testing::Values(
-        Fault{"Killed", "hang", 1, SIGKILL, "Missing: rank 1 (last seen", "after all_reduce #0 (float32 [1], sum)"},
-        Fault{"KilledInATransfer", "large", 2, SIGKILL, "Missing: rank 2 (last seen", "all_reduce #"},
-        Fault{"Stopped", "hang", 1, SIGSTOP, "Missing: rank 1 (last seen", "after all_reduce #0 (float32 [1], sum)"},
-        Fault{"Late", "late", 2, 0, "rank 2 (last seen", "Alive, but not there"},
-        Fault{"Left", "leave", 1, 0, "rank 1 (left the group", "rank 1 has left the group without calling it"},
-        Fault{"Threw", "throw", 1, 0, "rank 1 (left the group", "rank 1 has left the group without calling it"},
-        Fault{"OtherOperation", "operation", 1, 0, "mismatched collectives",
-              "rank 1 called broadcast #1 (float32 [1024], root 0)"},
-        Fault{"OtherShape", "shape", 1, 0, "mismatched collectives", "rank 1 called all_reduce #1 (float32 [7], sum)"},
-        Fault{"OtherDtype", "dtype", 2, 0, "mismatched collectives",
-              "rank 2 called all_reduce #1 (float64 [1024], sum)"},
-        Fault{"OtherReduction", "reduction", 2, 0, "mismatched collectives", "all_reduce #1 (float32 [1024], max)"}),
-    [](const auto& info) { return std::string(info.param.name); });
+    ::testing::Combine(
+        kBackends,
+        ::testing::Values(
+            Fault{"Killed", "hang", 1, SIGKILL, "Missing: rank 1 (last seen", "after all_reduce #0 (float32 [1], sum)"},
+            Fault{"KilledInATransfer", "large", 2, SIGKILL, "Missing: rank 2 (last seen", "all_reduce #"},
+            Fault{"Stopped", "hang", 1, SIGSTOP, "Missing: rank 1 (last seen",
+                  "after all_reduce #0 (float32 [1], sum)"},
+            Fault{"Late", "late", 2, 0, "rank 2 (last seen", "Alive, but not there"},
+            Fault{"Left", "leave", 1, 0, "rank 1 (left the group", "rank 1 has left the group without calling it"},
+            Fault{"Threw", "throw", 1, 0, "rank 1 (left the group", "rank 1 has left the group without calling it"},
+            Fault{"OtherOperation", "operation", 1, 0, "mismatched collectives",
+                  "rank 1 called broadcast #1 (float32 [1024], root 0)"},
+            Fault{"OtherShape", "shape", 1, 0, "mismatched collectives",
+                  "rank 1 called all_reduce #1 (float32 [7], sum)"},
+            Fault{"OtherDtype", "dtype", 2, 0, "mismatched collectives",
+                  "rank 2 called all_reduce #1 (float64 [1024], sum)"},
+            Fault{"OtherReduction", "reduction", 2, 0, "mismatched collectives",
+                  "all_reduce #1 (float32 [1024], max)"})),
+    name_of);
 
 TEST_P(FaultTest, SurvivorsNameItAndEnd) {
   // As under lockstep-run: the store outlives every rank.
@@ -174,10 +191,12 @@ TEST_P(FaultTest, SurvivorsNameItAndEnd) {
 
 class StoreHolderFaultTest : public FaultTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, StoreHolderFaultTest,
-                         ::testing::Values(Fault{"Killed", "hang", 0, SIGKILL, "rank 0", "store does not answer"},
-                                           Fault{"Stopped", "hang", 0, SIGSTOP, "rank 0", "store does not answer"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, StoreHolderFaultTest,
+    ::testing::Combine(kBackends,
+                       ::testing::Values(Fault{"Killed", "hang", 0, SIGKILL, "rank 0", "store does not answer"},
+                                         Fault{"Stopped", "hang", 0, SIGSTOP, "rank 0", "store does not answer"})),
+    name_of);
 
 TEST_P(StoreHolderFaultTest, SurvivorsEndEvenWithoutTheStore) {
   const int port = bound_port(listen_on("127.0.0.1", 0).get());
@@ -186,12 +205,13 @@ TEST_P(StoreHolderFaultTest, SurvivorsEndEvenWithoutTheStore) {
 
 class FileFaultTest : public FaultTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, FileFaultTest,
-                         ::testing::Values(Fault{"Killed", "hang", 1, SIGKILL, "Missing: rank 1 (last seen",
-                                                 "after all_reduce #0 (float32 [1], sum)"},
-                                           Fault{"OtherShape", "shape", 1, 0, "mismatched collectives",
-                                                 "rank 1 called all_reduce #1 (float32 [7], sum)"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, FileFaultTest,
+    ::testing::Combine(kBackends, ::testing::Values(Fault{"Killed", "hang", 1, SIGKILL, "Missing: rank 1 (last seen",
+                                                          "after all_reduce #0 (float32 [1], sum)"},
+                                                    Fault{"OtherShape", "shape", 1, 0, "mismatched collectives",
+                                                          "rank 1 called all_reduce #1 (float32 [7], sum)"})),
+    name_of);
 
 TEST_P(FileFaultTest, SurvivorsNameItAndEnd) {
   const TemporaryPath path;

@@ -1,6 +1,6 @@
 // One rank of a job in which something goes wrong; see fault_test.cpp. Prints "ready" once it has all-reduced with the
 // others, so that no fault is tested on a world of one, and ends with status 3 and the error on stdout when it is told
-// of the fault. Usage: fault_worker URL RANK WORLD_SIZE TIMEOUT_MS SCENARIO FAULTY_RANK
+// of the fault. Usage: fault_worker URL RANK WORLD_SIZE TIMEOUT_MS SCENARIO FAULTY_RANK BACKEND
 
 #include <unistd.h>
 
@@ -40,14 +40,17 @@ void misbehave(const std::string& scenario, ls::distributed::ProcessGroup& group
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 7) return 2;
+  if (argc != 8) return 2;
   const std::string scenario = argv[5];
   const int rank = std::atoi(argv[2]), faulty = std::atoi(argv[6]);
   const Milliseconds timeout(std::atoi(argv[4]));
   try {
     // The meeting has a deadline of its own: a machine under load starts processes slowly.
-    ls::distributed::Job job = ls::distributed::init(
-        {.init_method = argv[1], .timeout = timeout, .rank = rank, .world_size = std::atoi(argv[3])});
+    ls::distributed::Job job = ls::distributed::init({.init_method = argv[1],
+                                                      .backend = argv[7],
+                                                      .timeout = timeout,
+                                                      .rank = rank,
+                                                      .world_size = std::atoi(argv[3])});
     auto& group = *job.process_group();
     const ls::Tensor count = ls::ones({1});
     group.all_reduce(count)->wait();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -264,14 +265,18 @@ TEST(Job, BadOptions) {
   EXPECT_NE(error_of([] { init({.timeout = Milliseconds(0)}); }).find("timeout is 0 ms"), std::string::npos);
 }
 
-TEST(Job, TwoRanksMeetThroughAFile) {
-  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+/// Two ranks of one job, as threads, that check their backend and sum something up.
+void meet_through_a_file(const std::string& wish, const std::string& backend) {
   const TemporaryPath path;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
-      Job job = init({.init_method = "file://" + path.text(), .timeout = kTimeout, .rank = rank, .world_size = 2});
-      EXPECT_EQ(job.backend(), "gloo");
+      Job job = init({.init_method = "file://" + path.text(),
+                      .backend = wish,
+                      .timeout = kTimeout,
+                      .rank = rank,
+                      .world_size = 2});
+      EXPECT_EQ(job.backend(), backend);
       const Tensor tensor = full({3}, rank + 1);
       job.process_group()->all_reduce(tensor)->wait();
       EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
@@ -281,8 +286,24 @@ TEST(Job, TwoRanksMeetThroughAFile) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Job, RanksThatDoNotComeAreNamed) {
+TEST(Job, RanksOnOneMachineShareMemory) {
+  meet_through_a_file("auto", "shm");
+  meet_through_a_file("shm", "shm");
+}
+
+TEST(Job, GlooIsTakenIfAskedFor) {
   if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  meet_through_a_file("gloo", "gloo");
+}
+
+TEST(Job, BackendsAreKnown) {
+  const std::vector<std::string> backends = available_backends();
+  const auto has = [&](const char* name) { return std::count(backends.begin(), backends.end(), name) == 1; };
+  EXPECT_TRUE(has("shm"));
+  EXPECT_EQ(has("gloo"), gloo::is_available());
+}
+
+TEST(Job, RanksThatDoNotComeAreNamed) {
   const TemporaryPath path;
   const std::string error = error_of([&] {
     init({.init_method = "file://" + path.text(), .timeout = Milliseconds(200), .rank = 1, .world_size = 3});
@@ -291,7 +312,6 @@ TEST(Job, RanksThatDoNotComeAreNamed) {
 }
 
 TEST(Job, TwoProcessesWithOneRankAreNamed) {
-  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
   const TemporaryPath path;
   const InitOptions options{
       .init_method = "file://" + path.text(), .timeout = Milliseconds(500), .rank = 1, .world_size = 3};
