@@ -139,28 +139,21 @@ void Collectives::reduce_own_block(const Call& call, const std::byte* mine, std:
                                    double divisor) {
   const std::size_t bytes = static_cast<std::size_t>(count) * call.element();
   std::byte* others = scratch(bytes * static_cast<std::size_t>(world_size_ - 1));
-  std::vector<Requests> recvs(static_cast<std::size_t>(world_size_));
-  std::vector<const std::byte*> blocks;
+  std::vector<Views> views(static_cast<std::size_t>(world_size_));
   for (int r = 0; r < world_size_; ++r) {
-    if (r == rank_) {
-      blocks.push_back(mine);
-      continue;
-    }
-    post_recv(recvs[static_cast<std::size_t>(r)], call, 0, r, others, bytes);
-    blocks.push_back(others);
+    if (r == rank_) continue;
+    views[static_cast<std::size_t>(r)] = post_views(call, 0, r, others, bytes, true);
     others += bytes;
   }
-  std::vector<const void*> parts(blocks.size());
-  std::size_t piece = 0;
-  for (std::size_t at = 0; at < bytes; at += kPieceBytes, ++piece) {
-    for (std::size_t r = 0; r < blocks.size(); ++r) {
-      if (!recvs[r].empty()) recvs[r][piece]->wait(call.deadline);
-      parts[r] = blocks[r] + at;
-    }
-    const std::size_t piece_bytes = std::min(kPieceBytes, bytes - at);
+  std::vector<const void*> parts(views.size());
+  for_slices(bytes, [&](std::size_t piece, std::size_t at, std::size_t length) {
+    for (std::size_t r = 0; r < views.size(); ++r)
+      parts[r] = views[r].empty() ? mine + at : views[r][piece]->next(length, call.deadline);
     reduce_parts(call.dtype(), call.operation.reduce, target + at, parts,
-                 static_cast<std::int64_t>(piece_bytes / call.element()), divisor);
-  }
+                 static_cast<std::int64_t>(length / call.element()), divisor);
+    for (Views& pieces : views)
+      if (!pieces.empty()) pieces[piece]->release();
+  });
 }
 
 void Collectives::reduce(const Call& call, int root) {
@@ -297,6 +290,18 @@ void Collectives::post_recv(Requests& requests, const Call& call, std::uint64_t 
   auto* next = static_cast<std::byte*>(data);
   for (std::size_t at = 0; at < bytes; at += kPieceBytes)
     requests.push_back(transport_.recv(peer, tag, next + at, std::min(kPieceBytes, bytes - at)));
+}
+
+Collectives::Views Collectives::post_views(const Call& call, std::uint64_t step, int peer, std::byte* room,
+                                           std::size_t bytes, bool in_order) {
+  const std::uint64_t tag = message_tag(call.fingerprint, call.operation.number, step);
+  Views views;
+  for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
+    const std::size_t length = std::min(kPieceBytes, bytes - at);
+    views.push_back(in_order ? transport_.view(peer, tag, room + at, length)
+                             : transport_.buffered_view(peer, tag, room + at, length));
+  }
+  return views;
 }
 
 std::byte* Collectives::scratch(std::size_t bytes) {

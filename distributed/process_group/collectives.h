@@ -22,7 +22,8 @@ namespace lockstep::distributed {
 ///   less, and works for powers of two alone.
 /// - broadcast and barrier take log2(W) rounds; the others exchange their blocks directly.
 ///
-/// Large blocks travel in pieces of a MiB, so that reducing one piece overlaps with receiving the next.
+/// Large blocks travel in pieces of a MiB, so that reducing one piece overlaps with receiving the next. What is reduced
+/// is read where the transport has it, a slice at a time.
 ///
 /// Tags are made from the operation's number and fingerprint: the messages of mismatched calls never meet, instead of
 /// landing in buffers of another size.
@@ -38,6 +39,7 @@ class Collectives {
  private:
   struct Call;
   using Requests = std::vector<std::unique_ptr<Transport::Request>>;
+  using Views = std::vector<std::unique_ptr<Transport::View>>;  // of the pieces of one block
 
   void broadcast(const Call& call, void* data, std::size_t bytes, int root);
   void all_reduce(const Call& call);
@@ -59,6 +61,8 @@ class Collectives {
   void post_send(Requests& requests, const Call& call, std::uint64_t step, int peer, const void* data,
                  std::size_t bytes);
   void post_recv(Requests& requests, const Call& call, std::uint64_t step, int peer, void* data, std::size_t bytes);
+  /// `in_order`: the blocks of this peer are read one after the other.
+  Views post_views(const Call& call, std::uint64_t step, int peer, std::byte* room, std::size_t bytes, bool in_order);
   std::byte* scratch(std::size_t bytes);
 
   Transport& transport_;

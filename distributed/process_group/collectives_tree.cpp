@@ -45,30 +45,29 @@ void Collectives::all_reduce_tree(const Call& call) {
   std::byte* incoming = scratch(result_bytes + mine_bytes * (nodes.size() - my_units));
   std::byte* const result = whole ? incoming : bytes_of(output) + mine;
   incoming += result_bytes;
-  std::vector<Requests> recvs(nodes.size());
-  std::vector<const std::byte*> blocks;
-  for (std::size_t n = 0, own = 0; n < nodes.size(); ++n) {
+  std::vector<Views> views(nodes.size());
+  std::vector<const std::byte*> own(nodes.size());
+  for (std::size_t n = 0, unit = 0; n < nodes.size(); ++n) {
     if (owners[n] == rank_) {
-      blocks.push_back(input + own++ * bytes + mine);
+      own[n] = input + unit++ * bytes + mine;
       continue;
     }
-    post_recv(recvs[n], call, 0, owners[n], incoming, mine_bytes);
-    blocks.push_back(incoming);
+    // Several units of one rank are read side by side.
+    views[n] =
+        post_views(call, 0, owners[n], incoming, mine_bytes, unit_count[static_cast<std::size_t>(owners[n])] == 1);
     incoming += mine_bytes;
   }
 
-  std::vector<const void*> parts(blocks.size());
-  std::size_t piece = 0;
-  for (std::size_t at = 0; at < mine_bytes; at += kPieceBytes, ++piece) {
-    for (std::size_t n = 0; n < blocks.size(); ++n) {
-      if (!recvs[n].empty()) recvs[n][piece]->wait(call.deadline);
-      parts[n] = blocks[n] + at;
-    }
-    // Read here: an operation that was issued before this one may write it.
-    const double divisor = call.operation.divisor.defined() ? *call.operation.divisor.data<double>() : 1.0;
-    tree_sum(call.dtype(), result + at, parts, nodes,
-             static_cast<std::int64_t>(std::min(kPieceBytes, mine_bytes - at) / call.element()), divisor);
-  }
+  std::vector<const void*> parts(nodes.size());
+  // Read here: an operation that was issued before this one may write it.
+  const double divisor = call.operation.divisor.defined() ? *call.operation.divisor.data<double>() : 1.0;
+  for_slices(mine_bytes, [&](std::size_t piece, std::size_t at, std::size_t length) {
+    for (std::size_t n = 0; n < nodes.size(); ++n)
+      parts[n] = own[n] ? own[n] + at : views[n][piece]->next(length, call.deadline);
+    tree_sum(call.dtype(), result + at, parts, nodes, static_cast<std::int64_t>(length / call.element()), divisor);
+    for (Views& pieces : views)
+      if (!pieces.empty()) pieces[piece]->release();
+  });
   call.wait_all(sends);
   if (whole) return copy_bytes(bytes_of(output), result, bytes);
   share_blocks(call, bytes_of(output), count);

@@ -36,11 +36,26 @@ class Transport {
     virtual void wait(Deadline deadline) = 0;
   };
 
+  /// A receive that is read in order, where the transport has the bytes.
+  class View {
+   public:
+    virtual ~View() = default;
+    /// The next `bytes` bytes; good until release(), which must come before the next call. Throws as wait() does.
+    virtual const void* next(std::size_t bytes, Deadline deadline) = 0;
+    virtual void release() = 0;
+  };
+
   virtual ~Transport() = default;
 
   /// Never block for long. `bytes` is positive.
   virtual std::unique_ptr<Request> send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) = 0;
   virtual std::unique_ptr<Request> recv(int peer, std::uint64_t tag, void* data, std::size_t bytes) = 0;
+  /// `room` has space for `bytes` bytes, for a transport that has no place of its own. What the peer sends later may
+  /// not arrive before the view has been read to its end: views of one peer must be read one after the other, as
+  /// posted.
+  virtual std::unique_ptr<View> view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
+  /// The same on any transport by recv() into `room`, and so without that limit.
+  std::unique_ptr<View> buffered_view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
   /// Ends every wait, now and later, with an error, and cuts the connections, so that the peers notice.
   virtual void abort() = 0;
 };

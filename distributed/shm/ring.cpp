@@ -77,6 +77,13 @@ const std::byte* RingReader::peek(std::size_t bytes, std::size_t* found) {
   return data_ + at;
 }
 
+void RingReader::copy(void* target, std::size_t bytes) const {
+  const auto at = static_cast<std::size_t>(read_ & (capacity_ - 1));
+  const std::size_t first = std::min(bytes, capacity_ - at);
+  std::memcpy(target, data_ + at, first);
+  std::memcpy(static_cast<std::byte*>(target) + first, data_, bytes - first);
+}
+
 void RingReader::skip(std::size_t bytes) {
   read_ += bytes;
   control_->read.store(read_, std::memory_order_release);

@@ -55,13 +55,15 @@ class RingReader {
   std::size_t take(void* data, std::size_t bytes);
   /// What could be taken now and lies in one piece, at most `bytes`; its memory is good until skip().
   const std::byte* peek(std::size_t bytes, std::size_t* available);
+  /// Copies the next `bytes` bytes, which must be there, and leaves them in the ring.
+  void copy(void* target, std::size_t bytes) const;
   /// Gives `bytes` bytes back to the writer.
   void skip(std::size_t bytes);
+  /// How much could be taken now; exact only below `wanted`.
+  std::size_t available(std::size_t wanted);
   RingControl& control() const { return *control_; }
 
  private:
-  std::size_t available(std::size_t wanted);
-
   RingControl* control_ = nullptr;
   const std::byte* data_ = nullptr;
   std::size_t capacity_ = 0;

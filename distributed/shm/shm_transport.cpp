@@ -51,7 +51,7 @@ class ShmTransport::Message final : public Request {
     const std::lock_guard lock(transport.mutex_);
     if (!done) transport.withdraw(*this);
   }
-  void wait(Deadline deadline) override { transport.wait(*this, deadline); }
+  void wait(Deadline deadline) override { transport.wait(*this, 0, deadline); }
 
   ShmTransport& transport;
   const int peer;
@@ -60,10 +60,49 @@ class ShmTransport::Message final : public Request {
   std::byte* const data;
   const std::size_t bytes;
   std::size_t at = 0;
+  bool is_view = false;
   bool queued = false;
   bool begun = false;
   bool done = false;
   bool wrong_size = false;
+};
+
+/// Reads a message in its ring. If it is on the heap already, or becomes so, it is read from there.
+class ShmTransport::RingView final : public View {
+ public:
+  RingView(ShmTransport& transport, int peer, std::uint64_t tag, void* room, std::size_t bytes)
+      : message(transport, peer, tag, false, room, bytes) {
+    message.is_view = true;
+  }
+
+  const void* next(std::size_t bytes, Deadline deadline) override {
+    ShmTransport& transport = message.transport;
+    transport.wait(message, bytes, deadline);
+    const std::lock_guard lock(transport.mutex_);
+    taken_ = bytes;
+    // Out of `room`, if it came early; as it does where it lies around the end of the ring.
+    if (message.done) return message.data + at_;
+    std::size_t found = 0;
+    const std::byte* there = transport.peer(message.peer).in.peek(bytes, &found);
+    if (found == bytes) return there;
+    RingReader& ring = transport.peer(message.peer).in;
+    ring.copy(message.data + at_, bytes);
+    return message.data + at_;
+  }
+
+  void release() override {
+    ShmTransport& transport = message.transport;
+    const std::lock_guard lock(transport.mutex_);
+    at_ += taken_;
+    if (!message.done) transport.give_back(message, taken_);
+    taken_ = 0;
+  }
+
+  Message message;
+
+ private:
+  std::size_t at_ = 0;
+  std::size_t taken_ = 0;
 };
 
 ShmTransport::ShmTransport(Segment segment, int rank, int world_size)
@@ -98,6 +137,15 @@ std::unique_ptr<Transport::Request> ShmTransport::recv(int from, std::uint64_t t
   message->queued = true;
   take_early(peer(from), *message);
   return message;
+}
+
+std::unique_ptr<Transport::View> ShmTransport::view(int from, std::uint64_t tag, void* room, std::size_t bytes) {
+  auto view = std::make_unique<RingView>(*this, from, tag, room, bytes);
+  const std::lock_guard lock(mutex_);
+  check_usable(from);
+  view->message.queued = true;
+  take_early(peer(from), view->message);
+  return view;
 }
 
 void ShmTransport::abort() {
@@ -157,6 +205,7 @@ bool ShmTransport::pull(int from) {
     }
     Incoming& incoming = *other.incoming;
     if (incoming.to == Incoming::To::undecided && !choose_target(other)) return moved;
+    if (incoming.to == Incoming::To::view) return moved;
     while (incoming.at < incoming.header.bytes) {
       const std::size_t left = incoming.header.bytes - incoming.at;
       std::size_t slice = 0;
@@ -187,7 +236,9 @@ bool ShmTransport::choose_target(Peer& from) {
     from.recvs.erase(match);
     message.queued = false;
     message.wrong_size = message.bytes != incoming.header.bytes;
-    incoming.to = message.wrong_size ? Incoming::To::nobody : Incoming::To::request;
+    incoming.to = message.wrong_size ? Incoming::To::nobody
+                  : message.is_view  ? Incoming::To::view
+                                     : Incoming::To::request;
     incoming.request = &message;
     return true;
   }
@@ -226,6 +277,24 @@ void ShmTransport::finish(Message& message) {
   if (sleepers_ > 0) ring(rank_);
 }
 
+void ShmTransport::give_back(Message& message, std::size_t bytes) {
+  Peer& from = peer(message.peer);
+  from.in.skip(bytes);
+  from.incoming->at += bytes;
+  if (from.incoming->at == from.incoming->header.bytes) {
+    from.incoming.reset();
+    finish(message);
+  }
+  wake_if(from.in.control().writer_sleeps, message.peer);
+}
+
+bool ShmTransport::is_ready(const Message& message, std::size_t bytes) {
+  if (message.done || !message.is_view) return message.done;
+  Peer& from = peer(message.peer);
+  return from.incoming && from.incoming->to == Incoming::To::view && from.incoming->request == &message &&
+         from.in.available(bytes) >= bytes;
+}
+
 void ShmTransport::withdraw(Message& message) {
   Peer& other = peer(message.peer);
   if (message.sends) {
@@ -234,11 +303,12 @@ void ShmTransport::withdraw(Message& message) {
     return;
   }
   if (message.queued) other.recvs.remove(&message);
-  if (other.incoming && other.incoming->to == Incoming::To::request && other.incoming->request == &message)
-    other.incoming->to = Incoming::To::nobody;
+  const bool comes =
+      other.incoming && (other.incoming->to == Incoming::To::request || other.incoming->to == Incoming::To::view);
+  if (comes && other.incoming->request == &message) other.incoming->to = Incoming::To::nobody;
 }
 
-void ShmTransport::wait(Message& message, Deadline deadline) {
+void ShmTransport::wait(Message& message, std::size_t bytes, Deadline deadline) {
   auto patience = Clock::now() + kPatience;
   bool ended = false;
   for (;;) {
@@ -249,7 +319,7 @@ void ShmTransport::wait(Message& message, Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
       moved = advance();
-      if (message.done) return;
+      if (is_ready(message, bytes)) return;
       check_usable(message.peer);
       if (message.wrong_size)
         throw TransportError(message.peer, fmt::format("rank {} sent a message of another size", message.peer));
@@ -263,21 +333,21 @@ void ShmTransport::wait(Message& message, Deadline deadline) {
     } else if (now < patience) {
       sched_yield();
     } else {
-      sleep(message, seen, deadline);
+      sleep(message, bytes, seen, deadline);
       ended = has_ended(message.peer);
       patience = Clock::now() + kPatience;
     }
   }
 }
 
-void ShmTransport::sleep(const Message& message, std::uint32_t seen, Deadline deadline) {
+void ShmTransport::sleep(const Message& message, std::size_t bytes, std::uint32_t seen, Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
     set_flags(1);
     // Either the others see the flags after they have moved, or what they have moved is seen here.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     advance();
-    if (message.done || aborted_) return;
+    if (is_ready(message, bytes) || aborted_) return;
     ++sleepers_;
   }
   const std::chrono::nanoseconds left = deadline - Clock::now();

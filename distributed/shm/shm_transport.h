@@ -21,6 +21,8 @@ namespace lockstep::distributed::shm {
 /// A ring keeps its messages in order, receives are matched by tag. A message that nobody waits for stays in the ring;
 /// if a receive is posted for one behind it, it moves to the heap until its own is.
 ///
+/// A view is read out of the ring, and holds up what is behind it there until it has been read.
+///
 /// Waiting: a thread that has nothing to move looks again for a short time, giving the core to others after each look,
 /// then sleeps on its rank's bell (a futex), which the other side rings after it has moved. So a rank costs nobody a
 /// core while it waits for others that compute. It looks up now and then whether the peer's process still lives.
@@ -32,10 +34,12 @@ class ShmTransport final : public Transport {
 
   std::unique_ptr<Request> send(int to, std::uint64_t tag, const void* data, std::size_t bytes) override;
   std::unique_ptr<Request> recv(int from, std::uint64_t tag, void* data, std::size_t bytes) override;
+  std::unique_ptr<View> view(int from, std::uint64_t tag, void* room, std::size_t bytes) override;
   void abort() override;
 
  private:
   class Message;
+  class RingView;
 
   /// A message that came before its receive.
   struct Early {
@@ -45,7 +49,7 @@ class ShmTransport final : public Transport {
 
   /// What is coming out of a ring.
   struct Incoming {
-    enum class To { undecided, request, heap, nobody };
+    enum class To { undecided, request, view, heap, nobody };
 
     MessageHeader header;
     std::size_t at = 0;
@@ -72,13 +76,17 @@ class ShmTransport final : public Transport {
   bool choose_target(Peer& from);
   void take_early(Peer& from, Message& message);
   void finish(Message& message);
+  /// Gives bytes of a view back to the ring.
+  void give_back(Message& message, std::size_t bytes);
+  bool is_ready(const Message& message, std::size_t bytes);
   void withdraw(Message& message);
   void check_usable(int to) const;
   void set_flags(std::uint32_t sleeps);
 
-  void wait(Message& message, Deadline deadline);
+  /// Until the message is done; of a view, until its next `bytes` bytes are in the ring.
+  void wait(Message& message, std::size_t bytes, Deadline deadline);
   /// Until the bell is no longer what was `seen`, or some time has passed.
-  void sleep(const Message& message, std::uint32_t seen, Deadline deadline);
+  void sleep(const Message& message, std::size_t bytes, std::uint32_t seen, Deadline deadline);
   bool has_ended(int rank) const;
   void wake_if(std::atomic<std::uint32_t>& sleeps, int rank);
   void ring(int rank);
