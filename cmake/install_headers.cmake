@@ -2,7 +2,7 @@
 # of our headers. Those are for lockstep's own .cpp files, so a user's machine does not need the library's headers.
 # Set by the caller: source_dir, generated_dir, folders, include_dir.
 cmake_policy(VERSION 3.22)
-set(third_party "#include <(fmt|spdlog|Eigen|nlohmann|CLI|oneapi|dnnl|gloo|zlib|cuda|cublas|cudnn|nccl|cblas|stb)")
+set(third_party "#include <(fmt|spdlog|Eigen|nlohmann|CLI|oneapi|dnnl|gloo|zlib|cuda|cublas|cudnn|nccl|mpi|cblas|stb)")
 
 set(headers lockstep.h)
 foreach(folder IN LISTS folders)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that lockstep needs and that are missing. Asks nothing.
 #
-#   scripts/setup.sh [--with-fashion] [--with-download]
+#   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi]
 #
 #   --with-fashion    also the Fashion-MNIST data set as a package (dataset-fashion-mnist)
 #   --with-download   also curl, for scripts/get_mnist.sh
+#   --with-mpi        also Open MPI (libopenmpi-dev, openmpi-bin), for --backend mpi
 #
 # Works as root, or through sudo. A CUDA toolkit is never installed; one that is there is used.
 # Status: 0 all there, 1 something required could not be installed, 2 wrong usage.
@@ -22,6 +23,7 @@ while (($# > 0)); do
   case "$1" in
     --with-fashion) required+=(dataset-fashion-mnist) ;;
     --with-download) required+=(ca-certificates curl) ;;
+    --with-mpi) required+=(libopenmpi-dev openmpi-bin) ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/log.h"
 #include "distributed/gloo/gloo.h"
+#include "distributed/mpi/mpi.h"
 #include "distributed/rendezvous/rendezvous.h"
 #include "distributed/shm/shm.h"
 #include "distributed/store/hash_store.h"
@@ -64,6 +65,7 @@ ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, 
     return std::make_shared<PrefixStore>(std::string("world/") + name, place.store);
   };
   if (backend == "shm") return shm::make_process_group(scoped("shm"), group);
+  if (backend == "mpi") return mpi::make_process_group(scoped("mpi"), group);
   if (backend == "auto") {
     shm::Attempt attempt = shm::try_process_group(scoped("shm"), group);
     if (attempt.group) return std::move(attempt.group);
@@ -132,6 +134,7 @@ const StorePtr& Job::store() const {
 std::vector<std::string> available_backends() {
   std::vector<std::string> names = {"shm"};
   if (gloo::is_available()) names.push_back("gloo");
+  if (mpi::is_available()) names.push_back("mpi");
   return names;
 }
 

@@ -16,7 +16,7 @@ struct InitOptions {
   /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
   /// Slurm); a job of one process if there is nothing.
   std::string init_method = {};
-  /// "auto" (shm if all ranks share a machine, gloo otherwise), "shm" or "gloo".
+  /// "auto" (shm if all ranks share a machine, gloo otherwise), "shm", "gloo" or "mpi".
   std::string backend = "auto";
   /// "auto", "cpu", "cuda", or one with an index.
   std::string device = "auto";

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCommand{"resume_auto_of_nothing", {"--resume", "auto"}, 2, "--resume auto needs --checkpoint FILE"},
         BadCommand{"cuda", {"--device", "cuda"}, 2, "--device cuda is not available in this version"},
         BadCommand{"nccl", {"--backend", "nccl"}, 2, "--backend nccl is not available in this version"},
+        BadCommand{"backend", {"--backend", "smoke"}, 2, "--backend"},
         BadCommand{"tensorboard", {"--tensorboard", "x"}, 2, "--tensorboard is not available"},
         BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},
         BadCommand{"devices_single", {"--mode", "single", "--devices", "0,1"}, 2, "--devices belongs to --mode dp"},
@@ -192,6 +193,12 @@ TEST(MnistTrain, EveryWayToMeetGivesTheSameResult) {
   const std::string spawned = stable_part(train(common + std::vector<std::string>{"--nproc", "2"}));
   const std::string file = "file://" + directory.file("meeting");
   EXPECT_EQ(stable_part(train(common + std::vector<std::string>{"--nproc", "2", "--init-method", file})), spawned);
+  // Bytes by another way, the same bits.
+  EXPECT_EQ(stable_part(train(common + std::vector<std::string>{"--nproc", "2", "--backend", "shm"})), spawned);
+  const std::vector<std::string> gloo = {"--nproc", "2", "--backend", "gloo"};
+  if (const ProcessResult result = train(common + gloo); result.status != 2) {
+    EXPECT_EQ(stable_part(result), spawned);
+  }
   const std::vector<std::string> launched = {LOCKSTEP_RUN, "--nproc-per-node", "2", "--", LOCKSTEP_MNIST_TRAIN};
   EXPECT_EQ(stable_part(run_process(launched + common, kClean, std::chrono::seconds(300))), spawned);
 }

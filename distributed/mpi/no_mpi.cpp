@@ -1,0 +1,17 @@
+#include "core/check.h"
+#include "distributed/mpi/mpi.h"
+
+namespace lockstep::distributed::mpi {
+
+bool is_available() {
+  return false;
+}
+
+ProcessGroupPtr make_process_group(const StorePtr&, const ProcessGroupOptions&) {
+  LOCKSTEP_CHECK(false,
+                 "[mpi] this build has no MPI; install libopenmpi-dev and openmpi-bin and configure with "
+                 "LOCKSTEP_MPI=ON");
+  return nullptr;
+}
+
+}  // namespace lockstep::distributed::mpi

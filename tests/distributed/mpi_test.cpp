@@ -1,0 +1,71 @@
+// The MPI backend under mpirun, where this machine has one.
+
+#include "distributed/mpi/mpi.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "distributed/store/hash_store.h"
+#include "tests/support/subprocess.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using testing::error_of;
+using testing::ProcessResult;
+using testing::run_process;
+
+// mpirun refuses root and more ranks than cores unless told; what a launcher of the test itself has left is not for it.
+const testing::ProcessEnvironment kEnvironment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                                  {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                  {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                                  {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                                                  {"RANK", ""},
+                                                  {"WORLD_SIZE", ""},
+                                                  {"MASTER_ADDR", ""},
+                                                  {"MASTER_PORT", ""}};
+
+class MpiTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!mpi::is_available()) GTEST_SKIP() << "this build has no MPI";
+    if (run_process({"mpirun", "--version"}, kEnvironment, std::chrono::seconds(30)).status != 0)
+      GTEST_SKIP() << "this machine has no mpirun that works";
+  }
+  static ProcessResult run(int ranks, const std::string& scenario) {
+    return run_process({"mpirun", "-n", std::to_string(ranks), LOCKSTEP_MPI_WORKER, scenario}, kEnvironment,
+                       std::chrono::seconds(100));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiTest, ::testing::Values(2, 4));
+
+TEST_P(MpiTest, CollectivesUnderMpirun) {
+  const int ranks = GetParam();
+  const ProcessResult result = run(ranks, "collectives");
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  for (int r = 0; r < ranks; ++r) {
+    const std::string line = "rank " + std::to_string(r) + " of " + std::to_string(ranks) + " on mpi: well";
+    EXPECT_NE(result.out.find(line), std::string::npos) << result.out << result.err;
+  }
+}
+
+TEST_P(MpiTest, ARankThatIsLateIsNamed) {
+  const ProcessResult result = run(GetParam(), "late");
+  EXPECT_NE(result.status, 0);
+  EXPECT_NE(result.out.find("timed out waiting for rank 1"), std::string::npos) << result.out << result.err;
+  EXPECT_NE(result.out.find("all_reduce #"), std::string::npos) << result.out;
+}
+
+TEST(Mpi, SaysHowToStartIt) {
+  if (std::getenv("OMPI_COMM_WORLD_RANK")) GTEST_SKIP() << "this test runs under mpirun itself";
+  const std::string error =
+      error_of([] { mpi::make_process_group(std::make_shared<HashStore>(), {.rank = 0, .world_size = 2}); });
+  const char* expected = mpi::is_available() ? "start the job as mpirun -n 2 PROGRAM" : "this build has no MPI";
+  EXPECT_NE(error.find(expected), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
