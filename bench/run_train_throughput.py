@@ -6,7 +6,12 @@ the same time, one after the other, in alternating order. A row gives the median
 ratios with its range, and the same for processor time, which other work on the machine disturbs less.
 
 The peer is tuned: glibc keeps its memory instead of returning it to the system each step, the OpenMP build of OpenBLAS
-replaces the pthread build (two thread pools fight over the cores), and the number of threads is set explicitly.
+replaces the pthread build (two thread pools fight over the cores), and the number of threads is set explicitly. With
+--untuned the peer runs a second time as it is shipped, with only its number of threads set.
+
+The share of the peak is the rate of the net's multiply-adds, counted as dense sums though lockstep skips products with
+zero, over what a core does in registers (bench/peak_flops), by processor time. Memory is the peak of the process, less the
+images.
 
     bench/run_train_throughput.py --build build --rounds 7 --json out.json --markdown out.md
 """
@@ -62,13 +67,23 @@ def peer_environment(threads):
     return environment
 
 
-def measure(arguments, model, batch, threads):
+# Multiply-adds per image of forward, weight gradients and data gradients (none of the first layer's input), times two.
+FLOPS = {"lenet": 2 * (3 * (144000 + 320000 + 16000 + 500) - 144000),
+         "cnn": 2 * (3 * (194688 + 10616832 + 1179648 + 1280) - 194688),
+         "mlp": 2 * (3 * (401408 + 262144 + 5120) - 401408)}
+FLOPS["cnn_plain"] = FLOPS["cnn"]
+IMAGES_MIB = 60000 * 28 * 28 * 4 / 2**20
+
+
+def measure(arguments, peak, model, batch, threads):
     """Medians and ratios of one row."""
     programs = [Program("lockstep", arguments.build / "bench/train_throughput", model, batch, threads,
                         own_environment(threads))]
     peer = arguments.build / "bench/peer_libtorch"
     if peer.exists() and not arguments.no_peer:
         programs.append(Program("libtorch", peer, model, batch, threads, peer_environment(threads)))
+        if arguments.untuned:
+            programs.append(Program("as shipped", peer, model, batch, threads, own_environment(threads)))
     steps = {}
     for program in programs:
         program.run(3)
@@ -93,26 +108,36 @@ def measure(arguments, model, batch, threads):
             "images_per_s": statistics.median(per_second(r, "seconds") for r in results),
             "images_per_cpu_s": statistics.median(per_second(r, "cpu_seconds") for r in results),
             "ms_per_step": 1e3 * statistics.median(r["seconds"] / r["steps"] for r in results),
+            "peak_mib": results[-1]["peak_mib"] - IMAGES_MIB,
             "last_loss": results[-1]["loss"]}
-    if len(programs) == 2:
+        if peak:
+            row[program.name]["of_peak"] = row[program.name]["images_per_cpu_s"] * FLOPS[model] / (peak * 1e9)
+        if program.name == "lockstep":
+            continue
         for key, clock in (("ratio", "seconds"), ("cpu_ratio", "cpu_seconds")):
             ratios = [per_second(a, clock) / per_second(b, clock)
-                      for a, b in zip(rounds["lockstep"], rounds["libtorch"])]
-            row[key] = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+                      for a, b in zip(rounds["lockstep"], results)]
+            row[program.name][key] = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
     return row
 
 
 def markdown(rows):
-    lines = ["| model | batch | threads | lockstep img/s | libtorch img/s | ratio (range) | processor-time ratio |",
-             "|---|---|---|---|---|---|---|"]
+    peers = [name for name in ("libtorch", "as shipped") if any(name in row for row in rows)]
+    title = {"libtorch": "libtorch", "as shipped": "libtorch as shipped"}
+    head = ["model", "batch", "threads", "lockstep img/s", "of peak", "MiB"]
+    for name in peers:
+        head += [f"{title[name]} img/s", "MiB", "ratio (range)", "processor-time ratio"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
-        peer = row.get("libtorch")
-        ratio, cpu = row.get("ratio"), row.get("cpu_ratio")
-        lines.append("| {} | {} | {} | {:.0f} | {} | {} | {} |".format(
-            row["model"], row["batch"], row["threads"], row["lockstep"]["images_per_s"],
-            f"{peer['images_per_s']:.0f}" if peer else "-",
-            f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})" if ratio else "-",
-            f"{cpu['median']:.2f}" if cpu else "-"))
+        own = row["lockstep"]
+        cells = [row["model"], row["batch"], row["threads"], f"{own['images_per_s']:.0f}",
+                 f"{100 * own['of_peak']:.0f} %" if "of_peak" in own else "-", f"{own['peak_mib']:.0f}"]
+        for peer in (row[name] for name in peers):
+            ratio = peer["ratio"]
+            cells += [f"{peer['images_per_s']:.0f}", f"{peer['peak_mib']:.0f}",
+                      f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})",
+                      f"{peer['cpu_ratio']['median']:.2f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
 
@@ -124,15 +149,19 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each program in each round")
+    parser.add_argument("--untuned", action="store_true", help="a second peer: libtorch as shipped")
     parser.add_argument("--no-peer", action="store_true", help="measure lockstep alone")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
     arguments = parser.parse_args()
     rows = []
+    program = arguments.build / "bench/peak_flops"
+    peak = json.loads(subprocess.check_output([program]))["gflops"] if program.exists() else None
+    print(f"float32 peak of a core: {peak} GFLOP/s" if peak else "float32 peak: not measured")
     for model in arguments.models.split(","):
         for batch in map(int, arguments.batches.split(",")):
             for threads in map(int, arguments.threads.split(",")):
-                rows.append(measure(arguments, model, batch, threads))
+                rows.append(measure(arguments, peak, model, batch, threads))
                 print(markdown(rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + markdown(rows))
     if arguments.json:
