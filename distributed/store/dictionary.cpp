@@ -9,7 +9,7 @@ namespace lockstep::distributed {
 
 void Dictionary::set(const std::string& key, const std::string& value) {
   auto [entry, added] = values_.try_emplace(key);
-  if (added) bytes_ += key.size();
+  if (added) bytes_ += kEntryBytes + key.size();
   bytes_ += value.size();
   bytes_ -= entry->second.size();
   entry->second = value;
@@ -38,7 +38,7 @@ std::string Dictionary::compare_set(const std::string& key, const std::string& e
 bool Dictionary::erase(const std::string& key) {
   const auto entry = values_.find(key);
   if (entry == values_.end()) return false;
-  bytes_ -= entry->first.size() + entry->second.size();
+  bytes_ -= kEntryBytes + entry->first.size() + entry->second.size();
   values_.erase(entry);
   return true;
 }

@@ -19,11 +19,13 @@ class Dictionary {
   /// The first of `keys` that is absent; null if there is none.
   const std::string* first_missing(const std::vector<std::string>& keys) const;
   std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
-  /// Bytes of all keys and values.
+  /// Memory of all keys and values, about.
   std::size_t bytes() const { return bytes_; }
 
  private:
   std::unordered_map<std::string, std::string> values_;
+  /// What an entry takes beside its key and value.
+  static constexpr std::size_t kEntryBytes = 64;
   std::size_t bytes_ = 0;
 };
 

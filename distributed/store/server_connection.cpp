@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "core/log.h"
 #include "core/sha256.h"
 
 namespace lockstep::distributed {
@@ -106,7 +105,7 @@ void ServerConnection::check_proof() {
   received_.clear();
   admitted_ = right && !full_;
   closing_ = !admitted_;
-  if (!right) logging::warn("[TCPStore] turns away a client at {}: wrong token", peer_);
+  wrong_token_ = !right;
   to_send_ += !right ? wire::kWrongToken : full_ ? wire::kFull : wire::kAdmitted;
   // Only a client that knows the token learns that the server knows it as well.
   to_send_ += right ? wire::proof(token_, "server", nonce_, client_nonce) : std::string(wire::kProofBytes, '\0');

@@ -37,6 +37,7 @@ class ServerConnection {
   void respond(wire::Status status, std::string_view body);
 
   bool admitted() const { return admitted_; }
+  bool had_wrong_token() const { return wrong_token_; }
   Deadline handshake_deadline() const { return handshake_deadline_; }
   void start_wait(Wait wait) { wait_ = std::move(wait); }
   const std::optional<Wait>& waiting() const { return wait_; }
@@ -55,6 +56,7 @@ class ServerConnection {
   std::string nonce_;
   bool full_;
   bool admitted_ = false;
+  bool wrong_token_ = false;
   bool closing_ = false;  // flush what is left, then end
   std::string received_;
   std::string to_send_;

@@ -1,6 +1,8 @@
 #include "distributed/store/socket.h"
 
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -176,6 +178,48 @@ bool is_loopback(const std::string& host) {
   return true;
 }
 
+namespace {
+
+/// What stands for this machine itself on every machine.
+bool says_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+bool can_bind(const addrinfo& address) {
+  const FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return fd && bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+}
+
+std::string numeric(const sockaddr* address) {
+  char text[NI_MAXHOST];
+  const socklen_t size = address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  return text;
+}
+
+/// An address of this machine that others may reach; empty if there is none.
+std::string outward_address() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  std::string found;
+  for (const ifaddrs* entry = list; entry && found.empty(); entry = entry->ifa_next)
+    if (entry->ifa_addr && entry->ifa_addr->sa_family == AF_INET && (entry->ifa_flags & IFF_UP) != 0 &&
+        !is_loopback(entry->ifa_addr))
+      found = numeric(entry->ifa_addr);
+  freeifaddrs(list);
+  return found;
+}
+
+}  // namespace
+
+std::string listen_address(const std::string& host) {
+  if (says_loopback(host)) return host;
+  const AddressList list = resolve(host, 0, SOCK_STREAM);
+  for (const addrinfo* address = list.get(); address; address = address->ai_next)
+    if (!is_loopback(address->ai_addr) && can_bind(*address)) return host;
+  return "0.0.0.0";
+}
+
 std::string local_address_towards(const std::string& host, std::uint16_t port) {
   const AddressList list = resolve(host, port, SOCK_DGRAM);
   int error = 0;
@@ -184,11 +228,12 @@ std::string local_address_towards(const std::string& host, std::uint16_t port) {
     FileDescriptor fd(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage local{};
     socklen_t size = sizeof(local);
-    char text[NI_MAXHOST];
     if (fd && connect(fd.get(), address->ai_addr, address->ai_addrlen) == 0 &&
-        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0)
-      return text;
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &size) == 0) {
+      const auto* const found = reinterpret_cast<const sockaddr*>(&local);
+      std::string text = is_loopback(found) && !says_loopback(host) ? outward_address() : numeric(found);
+      if (!text.empty()) return text;
+    }
     error = errno;
   }
   throw StoreError(

@@ -41,7 +41,12 @@ void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);
 void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline);
 /// True for 127.0.0.0/8, ::1 and names that mean nothing else. Throws StoreError if `host` cannot be resolved.
 bool is_loopback(const std::string& host);
-/// The numeric address of this machine's interface that leads to `host`. Throws StoreError if there is none.
+/// Where a server has to listen that others reach as `host`: on `host`, if that is an address of this machine, and
+/// else on all ("0.0.0.0"): behind a translated or floating address, and where this machine knows its own name as a
+/// loopback address that is none for others (Debian's 127.0.1.1). Throws StoreError if `host` cannot be resolved.
+std::string listen_address(const std::string& host);
+/// The numeric address of this machine's interface that leads to `host`; for this machine's own name, where that is a
+/// loopback address here, the first of an interface that is up. Throws StoreError if there is none.
 std::string local_address_towards(const std::string& host, std::uint16_t port);
 
 }  // namespace lockstep::distributed

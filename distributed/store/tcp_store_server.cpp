@@ -17,23 +17,26 @@
 
 #include "core/check.h"
 #include "core/log.h"
-#include "distributed/store/dictionary.h"
+#include "distributed/store/log_budget.h"
+#include "distributed/store/request_handler.h"
 #include "distributed/store/server_connection.h"
 #include "distributed/store/socket.h"
-#include "distributed/store/wire.h"
 
 namespace lockstep::distributed {
 namespace {
 
+// See Note [Floods].
+constexpr int kMaxStrangers = 256;
+constexpr Milliseconds kStrangersGrace{1'000};
 // Clients beyond the limit that are still told why; more are just closed.
 constexpr int kPoliteRefusals = 64;
 
 }  // namespace
 
-/// The server's thread and all it owns. Only connections_ and the pipe are touched from outside.
+/// The server's thread and all it owns. Only the counts and the pipe are touched from outside.
 class TCPStoreServer::Loop {
  public:
-  explicit Loop(TCPStoreServerOptions options) : options_(std::move(options)) {
+  explicit Loop(TCPStoreServerOptions options) : options_(std::move(options)), handler_(options_.max_bytes) {
     LOCKSTEP_CHECK(!options_.token.empty() || is_loopback(options_.bind_address),
                    "[TCPStore] listening on {} needs a token, so that only the job's own processes get in; set "
                    "LOCKSTEP_TOKEN to the same secret on every node, such as the output of 'openssl rand -hex 32'",
@@ -52,11 +55,13 @@ class TCPStoreServer::Loop {
     while (write(stop_write_.get(), &byte, 1) < 0 && errno == EINTR) {
     }
     thread_.join();
+    report_passed_over(Clock::time_point::max());
   }
 
   const TCPStoreServerOptions& options() const { return options_; }
   std::uint16_t port() const { return port_; }
   int connections() const { return connection_count_.load(); }
+  int members() const { return members_.load(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -91,124 +96,50 @@ class TCPStoreServer::Loop {
   /// False if the connection is to be dropped. One bad client never takes the server down.
   bool serve_one(ServerConnection& connection) {
     try {
-      if (!connection.transfer()) return false;
-      while (const auto request = connection.next_request()) {
-        handle(connection, *request);
-        if (!connection.transfer()) return false;
+      const bool was_admitted = connection.admitted();
+      bool keep = connection.transfer();
+      if (!was_admitted && connection.admitted()) {
+        --strangers_;
+        ++members_;
       }
-      return true;
+      if (connection.had_wrong_token() && !keep) report("turns away", connection, "wrong token");
+      while (keep) {
+        const auto request = connection.next_request();
+        if (!request) break;
+        if (handler_.handle(connection, *request)) wake_waiters();
+        keep = connection.transfer();
+      }
+      return keep;
     } catch (const std::exception& error) {
-      logging::warn("[TCPStore {}:{}] drops a client at {}: {}", options_.bind_address, port_, connection.peer(),
-                    error.what());
+      report("drops", connection, error.what());
       return false;
     }
   }
 
-  void handle(ServerConnection& connection, const std::string& payload) {
-    wire::Reader fields(payload);
-    switch (static_cast<wire::Request>(fields.byte())) {
-      case wire::Request::set: {
-        const std::string key = fields.bytes();
-        const std::string value = fields.bytes();
-        if (!has_room(connection, key, value)) return;
-        dictionary_.set(key, value);
-        connection.respond(wire::Status::ok, {});
-        return wake_waiters();
-      }
-      case wire::Request::get: {
-        const Milliseconds timeout = read_timeout(fields);
-        return start_wait(connection, {fields.bytes()}, timeout, true);
-      }
-      case wire::Request::add: {
-        const std::string key = fields.bytes();
-        const auto delta = static_cast<std::int64_t>(fields.integer());
-        if (!has_room(connection, key, "-9223372036854775808")) return;
-        try {
-          respond_integer(connection, static_cast<std::uint64_t>(dictionary_.add(key, delta)));
-        } catch (const StoreError& error) {
-          connection.respond(wire::Status::error, error.what());
-        }
-        return wake_waiters();
-      }
-      case wire::Request::compare_set: {
-        const std::string key = fields.bytes();
-        const std::string expected = fields.bytes();
-        const std::string desired = fields.bytes();
-        if (!has_room(connection, key, desired)) return;
-        connection.respond(wire::Status::ok, dictionary_.compare_set(key, expected, desired));
-        return wake_waiters();
-      }
-      case wire::Request::wait: {
-        const Milliseconds timeout = read_timeout(fields);
-        return start_wait(connection, read_keys(fields), timeout, false);
-      }
-      case wire::Request::check:
-        return connection.respond(wire::Status::ok, {dictionary_.first_missing(read_keys(fields)) ? "\0" : "\1", 1});
-      case wire::Request::erase:
-        return connection.respond(wire::Status::ok, {dictionary_.erase(fields.bytes()) ? "\1" : "\0", 1});
-      case wire::Request::num_keys:
-        return respond_integer(connection, static_cast<std::uint64_t>(dictionary_.size()));
-    }
-    throw StoreError("it sent an unknown request");
+  /// Within limits: who floods the server does not flood the log.
+  void report(const char* what, const ServerConnection& connection, std::string_view why) {
+    if (!log_budget_.take(Clock::now())) return;
+    logging::warn("[TCPStore {}:{}] {} a client at {}: {}", options_.bind_address, port_, what, connection.peer(), why);
   }
 
-  static void respond_integer(ServerConnection& connection, std::uint64_t value) {
-    std::string body(8, '\0');
-    for (int i = 0; i < 8; ++i) body[static_cast<std::size_t>(i)] = static_cast<char>(value >> (8 * i) & 0xff);
-    connection.respond(wire::Status::ok, body);
-  }
-
-  static Milliseconds read_timeout(wire::Reader& fields) {
-    constexpr std::uint64_t kLongest = 400ull * 24 * 3600 * 1000;
-    return Milliseconds(std::min(fields.integer(), kLongest));
-  }
-
-  static std::vector<std::string> read_keys(wire::Reader& fields) {
-    const std::uint64_t count = fields.integer();
-    if (count > Store::kMaxWaitKeys) throw StoreError(fmt::format("it names {} keys at once", count));
-    std::vector<std::string> keys;
-    for (std::uint64_t i = 0; i < count; ++i) keys.push_back(fields.bytes());
-    return keys;
-  }
-
-  /// Answers an error and returns false if storing this would take too much memory.
-  bool has_room(ServerConnection& connection, std::string_view key, std::string_view value) {
-    if (dictionary_.bytes() + key.size() + value.size() <= options_.max_bytes) return true;
-    connection.respond(wire::Status::error, fmt::format("[TCPStore] is full: {} of {} bytes are taken; cannot set '{}'",
-                                                        dictionary_.bytes(), options_.max_bytes, key));
-    return false;
-  }
-
-  void start_wait(ServerConnection& connection, std::vector<std::string> keys, Milliseconds timeout, bool wants_value) {
-    connection.start_wait({std::move(keys), Clock::now() + timeout, wants_value});
-    finish_wait(connection, Clock::now());
-  }
-
-  /// Answers a connection's wait if its keys are there or its time is up.
-  void finish_wait(ServerConnection& connection, Clock::time_point now) {
-    const ServerConnection::Wait& wait = *connection.waiting();
-    if (const std::string* missing = dictionary_.first_missing(wait.keys)) {
-      if (now < wait.deadline) return;
-      connection.respond(wire::Status::timeout, *missing);
-    } else {
-      connection.respond(wire::Status::ok, wait.wants_value ? *dictionary_.find(wait.keys[0]) : std::string());
-    }
-    connection.end_wait();
+  void report_passed_over(Clock::time_point now) {
+    if (const int count = log_budget_.passed_over(now))
+      logging::warn("[TCPStore {}:{}] turned away or dropped {} more clients", options_.bind_address, port_, count);
   }
 
   void wake_waiters() {
     const auto now = Clock::now();
     for (ServerConnection& connection : connections_)
-      if (connection.waiting()) finish_wait(connection, now);
+      if (connection.waiting()) handler_.finish_wait(connection, now);
   }
 
   void expire() {
     const auto now = Clock::now();
+    report_passed_over(now);
     for (auto connection = connections_.begin(); connection != connections_.end();) {
-      if (connection->waiting()) finish_wait(*connection, now);
+      if (connection->waiting()) handler_.finish_wait(*connection, now);
       if (!connection->admitted() && now >= connection->handshake_deadline()) {
-        logging::warn("[TCPStore {}:{}] drops a client at {}: no proof of the token in time", options_.bind_address,
-                      port_, connection->peer());
+        report("drops", *connection, "no proof of the token in time");
         connection = remove(connection);
       } else {
         ++connection;
@@ -219,6 +150,7 @@ class TCPStoreServer::Loop {
   int milliseconds_to_next_deadline() const {
     auto next = Clock::now() + std::chrono::minutes(1);
     if (!accepting()) next = std::min(next, accept_again_);
+    if (const auto due = log_budget_.due()) next = std::min(next, *due);
     for (const ServerConnection& connection : connections_) {
       if (connection.waiting()) next = std::min(next, connection.waiting()->deadline);
       if (!connection.admitted()) next = std::min(next, connection.handshake_deadline());
@@ -229,8 +161,28 @@ class TCPStoreServer::Loop {
 
   bool accepting() const { return Clock::now() >= accept_again_; }
 
+  /// Note [Floods]
+  /// Whoever can reach the port can open connections, and each takes a descriptor of this process, of which it has 1024
+  /// by default. So no more than kMaxStrangers are open that have not proved the token. Beyond that the one that has
+  /// kept us waiting the longest goes, after a second at least; until then new ones stay in the kernel's queue. A
+  /// client of the job answers within milliseconds and is through, whatever others do. False: accept later.
+  bool make_room_for_a_stranger() {
+    if (strangers_ < kMaxStrangers) return true;
+    const auto now = Clock::now();
+    const auto oldest = std::find_if(connections_.begin(), connections_.end(),
+                                     [](const ServerConnection& connection) { return !connection.admitted(); });
+    const auto since = oldest->handshake_deadline() - options_.handshake_timeout;
+    if (now < since + kStrangersGrace) {
+      accept_again_ = since + kStrangersGrace;
+      return false;
+    }
+    report("drops", *oldest, "others wait, and it has not proved the token");
+    remove(oldest);
+    return true;
+  }
+
   void accept_all() {
-    for (;;) {
+    while (make_room_for_a_stranger()) {
       FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -243,7 +195,7 @@ class TCPStoreServer::Loop {
         return;
       }
       const int over = connections() - options_.max_connections;
-      if (over >= 0)
+      if (over >= 0 && log_budget_.take(Clock::now()))
         logging::warn("[TCPStore {}:{}] turns a client away: {} connections", options_.bind_address, port_,
                       connections());
       if (over >= kPoliteRefusals) continue;
@@ -251,11 +203,13 @@ class TCPStoreServer::Loop {
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       connections_.emplace_back(std::move(fd), options_.token, Clock::now() + options_.handshake_timeout, over >= 0);
       ++connection_count_;
+      ++strangers_;
     }
   }
 
   std::list<ServerConnection>::iterator remove(std::list<ServerConnection>::iterator connection) {
     --connection_count_;
+    connection->admitted() ? --members_ : --strangers_;
     return connections_.erase(connection);
   }
 
@@ -264,9 +218,12 @@ class TCPStoreServer::Loop {
   FileDescriptor stop_read_;
   FileDescriptor stop_write_;
   std::uint16_t port_ = 0;
-  Dictionary dictionary_;
+  RequestHandler handler_;
   std::list<ServerConnection> connections_;
+  int strangers_ = 0;            // connections that are not admitted
+  std::atomic<int> members_{0};  // those that are
   std::atomic<int> connection_count_{0};
+  LogBudget log_budget_;
   Clock::time_point accept_again_{};
   std::thread thread_;
 };
@@ -281,7 +238,7 @@ const std::string& TCPStoreServer::bind_address() const {
   return loop_->options().bind_address;
 }
 int TCPStoreServer::connections() const {
-  return loop_->connections();
+  return loop_->members();
 }
 
 bool TCPStoreServer::wait_until_idle(Milliseconds timeout) const {

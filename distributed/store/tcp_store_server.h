@@ -26,7 +26,8 @@ struct TCPStoreServerOptions {
 
 /// The server of TCPStore: a thread that keeps the dictionary and answers clients until the object goes. Usable alone,
 /// by a launcher; rank 0 of a job without one has its own. Messages are length-bounded: a client that claims more, or
-/// sends anything malformed, is dropped with one line in the log, and nothing is allocated for it.
+/// sends anything malformed, is dropped with a line in the log, and nothing is allocated for it. Connections that have
+/// proved nothing yet are few and short-lived, and so are the lines about them: see Note [Floods].
 class TCPStoreServer {
  public:
   /// Throws StoreError if the port is in use or the address needs a token and there is none.
@@ -37,7 +38,7 @@ class TCPStoreServer {
 
   std::uint16_t port() const;
   const std::string& bind_address() const;
-  /// Clients connected now.
+  /// Clients connected now that have proved the token.
   int connections() const;
   /// Waits until no client is connected, or the time is up. True in the first case.
   bool wait_until_idle(Milliseconds timeout) const;
