@@ -18,6 +18,7 @@
 #include "distributed/launcher/layout.h"
 #include "distributed/launcher/limits.h"
 #include "distributed/store/prefix_store.h"
+#include "distributed/store/socket.h"
 #include "distributed/store/tcp_store.h"
 #include "distributed/store/tcp_store_server.h"
 #include "distributed/store/wire.h"
@@ -72,29 +73,28 @@ std::string job_token(const Options& options) {
   return token;
 }
 
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
-}
-
 std::unique_ptr<TCPStoreServer> serve_store(const Options& options, const std::string& token) {
   if (options.node_rank != 0) return nullptr;
   distributed::TCPStoreServerOptions server;
   server.token = token;
   if (options.nnodes > 1) {
     server.port = static_cast<std::uint16_t>(options.master_port);
-    if (!is_loopback(options.master_addr)) server.bind_address = "0.0.0.0";
+    server.bind_address = distributed::listen_address(options.master_addr);
   }
   return std::make_unique<TCPStoreServer>(server);
 }
 
 // In short tries, so that a signal ends the wait for node 0.
-StorePtr connect_to_node0(const Options& options, const std::string& token, SignalPipe& signals) {
+StorePtr connect_to_node0(const Options& options, const TCPStoreServer* own, const std::string& token,
+                          SignalPipe& signals) {
+  // Node 0 reaches its own store wherever that listens.
+  const std::string host = own && own->bind_address() == "0.0.0.0" ? "127.0.0.1" : options.master_addr;
   const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
   while (true) {
     throw_if_interrupted(signals);
     try {
-      auto store = std::make_shared<TCPStore>(distributed::TCPStoreOptions{
-          options.master_addr, static_cast<std::uint16_t>(options.master_port), token, kConnectTry});
+      auto store = std::make_shared<TCPStore>(
+          distributed::TCPStoreOptions{host, static_cast<std::uint16_t>(options.master_port), token, kConnectTry});
       store->set_timeout(kAgentTimeout);
       return std::make_shared<distributed::PrefixStore>("launcher", store);
     } catch (const TimeoutError&) {
@@ -117,7 +117,8 @@ class Launcher {
     try {
       server_ = serve_store(options_, token_);
       for (;;) {
-        if (options_.nnodes > 1) agent_.emplace(connect_to_node0(options_, token_, signals_), options_, signals_);
+        if (options_.nnodes > 1)
+          agent_.emplace(connect_to_node0(options_, server_.get(), token_, signals_), options_, signals_);
         const std::optional<int> status = run_generations();
         if (agent_) agent_->leave();
         if (status) return *status;

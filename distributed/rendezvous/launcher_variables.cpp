@@ -72,13 +72,19 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.world_size = number("WORLD_SIZE");
     found.local_rank = number("LOCAL_RANK");
     found.local_world_size = number("LOCAL_WORLD_SIZE");
+    found.port_is_launchers = found.master_port && text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
+    if (found.port_is_launchers)
+      found.job_name = fmt::format("torchrun {} {} {} {}", text("TORCHELASTIC_RUN_ID"), found.master_addr,
+                                   *found.master_port, text("TORCHELASTIC_RESTART_COUNT"));
   } else if (has("OMPI_COMM_WORLD_RANK")) {
     found.launcher = "Open MPI";
     found.rank = number("OMPI_COMM_WORLD_RANK");
     found.world_size = number("OMPI_COMM_WORLD_SIZE");
     found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
     found.local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE");
-    found.derived_port = port_of(has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid"));
+    const std::string job = has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid");
+    if (!job.empty()) found.job_name = "Open MPI " + job;
+    found.derived_port = port_of(job);
   } else if (has("SLURM_PROCID") && has("SLURM_NTASKS") && has("SLURM_STEP_ID")) {
     // Without a step this is the batch script itself, which is alone.
     found.launcher = "Slurm";
@@ -90,7 +96,9 @@ LauncherVariables read_launcher(const Environment& environment) {
         text_of(environment, has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
     // Rank 0 runs on the first node of the step. The launch node is another one when srun was called from elsewhere.
     found.first_node = nodes.empty() ? text("SLURM_LAUNCH_NODE_IPADDR") : first_host(nodes);
-    found.derived_port = port_of(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
+    const std::string step = text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID");
+    found.job_name = "Slurm " + step;
+    found.derived_port = port_of(step);
   } else if (has("PMIX_RANK")) {
     found.launcher = "PMIx";
     found.rank = number("PMIX_RANK");

@@ -1,13 +1,17 @@
 #include "distributed/rendezvous/rendezvous.h"
 
-#include <charconv>
+#include <algorithm>
+#include <thread>
 
 #include "core/check.h"
 #include "core/log.h"
+#include "distributed/rendezvous/meeting_file.h"
+#include "distributed/rendezvous/url.h"
 #include "distributed/store/file_store.h"
 #include "distributed/store/prefix_store.h"
 #include "distributed/store/socket.h"
 #include "distributed/store/tcp_store.h"
+#include "distributed/store/wire.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -17,45 +21,6 @@ constexpr const char* kLoopback = "127.0.0.1";
 std::string variable(const Environment& environment, std::string_view name) {
   const auto entry = environment.find(name);
   return entry == environment.end() ? std::string() : entry->second;
-}
-
-int parse_number(std::string_view text, std::string_view what, const std::string& url) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= 0,
-                 "[rendezvous] {} in '{}' is '{}'; expected a whole number", what, url, text);
-  return value;
-}
-
-/// "scheme://place?key=value&...".
-struct Url {
-  std::string scheme;
-  std::string place;
-  std::map<std::string, std::string, std::less<>> query;
-};
-
-Url parse_url(const std::string& text) {
-  const std::size_t colon = text.find("://");
-  LOCKSTEP_CHECK(colon != std::string::npos,
-                 "[rendezvous] '{}' is no URL; expected env://, tcp://HOST:PORT or "
-                 "file:///PATH",
-                 text);
-  Url url;
-  url.scheme = text.substr(0, colon);
-  const std::size_t question = text.find('?', colon);
-  url.place = text.substr(colon + 3, question == std::string::npos ? question : question - colon - 3);
-  std::string_view rest =
-      question == std::string::npos ? std::string_view() : std::string_view(text).substr(question + 1);
-  while (!rest.empty()) {
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
-    const std::size_t equals = pair.find('=');
-    const std::string_view key = pair.substr(0, equals);
-    LOCKSTEP_CHECK(equals != std::string_view::npos && (key == "rank" || key == "world_size"),
-                   "[rendezvous] '{}' in '{}' is not understood; expected rank=R and world_size=W", pair, text);
-    url.query.emplace(key, pair.substr(equals + 1));
-  }
-  return url;
 }
 
 /// Finds out who this process is: options before URL before environment.
@@ -88,6 +53,10 @@ bool on_one_machine(const Rendezvous& found, const LauncherVariables& launcher, 
   return host.empty() || is_loopback(host);
 }
 
+std::string token_of(const RendezvousOptions& options, const Environment& environment) {
+  return options.token ? *options.token : variable(environment, "LOCKSTEP_TOKEN");
+}
+
 void meet_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
              const Environment& environment) {
   LOCKSTEP_CHECK(port >= 0 && port <= 65'535, "[rendezvous] port {} is not between 0 and 65535", port);
@@ -95,22 +64,17 @@ void meet_at(Rendezvous& found, const std::string& host, int port, const Rendezv
   LOCKSTEP_CHECK(port != 0 || found.world_size == 1,
                  "[rendezvous] port 0 means any free port, which the other ranks "
                  "cannot know; name one (MASTER_PORT), or let lockstep-run choose it");
-  const std::string token = options.token ? *options.token : variable(environment, "LOCKSTEP_TOKEN");
+  const std::string token = token_of(options, environment);
   // A launcher that holds the store says where; a job that holds its own on one machine needs no name service.
   found.master_addr = found.single_node && !hosted ? kLoopback : host;
   found.master_port = port;
   if (!hosted && found.rank == 0) {
-    TCPStoreServerOptions server{
-        .bind_address = found.master_addr, .port = static_cast<std::uint16_t>(port), .token = token};
-    try {
-      found.server = std::make_unique<TCPStoreServer>(server);
-    } catch (const StoreError& error) {
-      // Behind a translated or floating address this machine does not have it itself.
-      if (std::string_view(error.what()).find("must be one of this machine's") == std::string_view::npos) throw;
-      logging::info("{} is not an address of this machine; the store listens on all of them", found.master_addr);
-      server.bind_address = "0.0.0.0";
-      found.server = std::make_unique<TCPStoreServer>(server);
-    }
+    const TCPStoreServerOptions server{
+        .bind_address = listen_address(found.master_addr), .port = static_cast<std::uint16_t>(port), .token = token};
+    if (server.bind_address != found.master_addr)
+      logging::info("{} is not an address of this machine for others; the store listens on all of them",
+                    found.master_addr);
+    found.server = std::make_unique<TCPStoreServer>(server);
     found.master_port = found.server->port();
   }
   // Rank 0 reaches its own server wherever it is bound.
@@ -121,13 +85,62 @@ void meet_at(Rendezvous& found, const std::string& host, int port, const Rendezv
                                                            .timeout = options.timeout});
 }
 
+/// See Note [Meeting without an address].
+void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
+                  const Environment& environment) {
+  constexpr Milliseconds kTry{1'000};
+  constexpr Milliseconds kPause{20};
+  const std::string given = token_of(options, environment);
+  auto file = std::make_unique<MeetingFile>(launcher.job_name);
+  found.master_addr = kLoopback;
+  const auto connect = [&](const MeetingPlace& place, Milliseconds timeout) {
+    auto store = std::make_shared<TCPStore>(TCPStoreOptions{.host = kLoopback,
+                                                            .port = static_cast<std::uint16_t>(place.port),
+                                                            .token = given.empty() ? place.token : given,
+                                                            .timeout = timeout});
+    store->set_timeout(options.timeout);
+    found.store = store;
+    found.master_port = place.port;
+  };
+  if (found.rank == 0) {
+    const std::string token = given.empty() ? make_token() : given;
+    found.server = std::make_unique<TCPStoreServer>(TCPStoreServerOptions{.token = token});
+    const MeetingPlace place{found.server->port(), given.empty() ? token : ""};
+    file->write(place);
+    found.meeting_file = std::move(file);
+    return connect(place, options.timeout);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  std::string last = "there is no such file";
+  for (;;) {
+    if (const auto place = file->read()) {
+      try {
+        return connect(*place, std::min(kTry, options.timeout));
+      } catch (const Error& error) {
+        last = error.what();
+      }
+    }
+    if (std::chrono::steady_clock::now() + kPause >= deadline)
+      throw TimeoutError(
+          fmt::format("[rendezvous] rank {} has not met rank 0 within {} ms: rank 0 was to say in '{}' "
+                      "where its store is ({}); has rank 0 failed, or has it another TMPDIR?",
+                      found.rank, options.timeout.count(), file->path(), last));
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
                          const Environment& environment) {
+  const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
+  const bool told = launcher.master_port && !launcher.port_is_launchers;
+  if (found.single_node && found.world_size > 1 && !launcher.job_name.empty() && !hosted && !told)
+    return meet_by_file(found, launcher, options, environment);
   std::string host = launcher.master_addr;
   if (host.empty() && launcher.derived_port) host = found.single_node ? kLoopback : launcher.first_node;
   LOCKSTEP_CHECK(!host.empty(),
                  "[rendezvous] the environment variable MASTER_ADDR is missing: set it to the address of "
-                 "rank 0's machine (127.0.0.1 for a job on one machine), or start the program with lockstep-run");
+                 "rank 0's machine (127.0.0.1 for a job on one machine), or start the program with lockstep-run{}",
+                 launcher.launcher == "Open MPI" ? "; mpirun passes variables on with -x NAME" : "");
   std::optional<int> port = launcher.master_port;
   if (!port) port = launcher.derived_port;
   LOCKSTEP_CHECK(port,
@@ -135,7 +148,7 @@ void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, c
                  "same for all ranks, or start the program with lockstep-run",
                  host);
   // See Note [Who holds the store].
-  if (launcher.master_port && variable(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True") ++*port;
+  if (launcher.port_is_launchers) ++*port;
   meet_at(found, host, *port, options, environment);
 }
 
@@ -152,14 +165,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     found.single_node = on_one_machine(found, launcher, launcher.master_addr);
     meet_by_environment(found, launcher, options, environment);
   } else if (url.scheme == "tcp") {
-    const std::size_t colon = url.place.rfind(':');
-    LOCKSTEP_CHECK(colon != std::string::npos && colon > 0,
-                   "[rendezvous] '{}' names no host and port; expected "
-                   "tcp://HOST:PORT",
-                   options.url);
-    std::string host = url.place.substr(0, colon);
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);  // [::1]
-    const int port = parse_number(std::string_view(url.place).substr(colon + 1), "the port", options.url);
+    const auto [host, port] = parse_host_and_port(url.place, options.url);
     Environment here = environment;
     here.erase("LOCKSTEP_STORE_HOSTED");  // the launcher's store is elsewhere
     found.single_node = on_one_machine(found, launcher, host);

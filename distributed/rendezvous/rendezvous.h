@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "distributed/rendezvous/meeting_file.h"
 #include "distributed/store/store.h"
 #include "distributed/store/tcp_store_server.h"
 
@@ -27,6 +28,10 @@ struct LauncherVariables {
   std::optional<int> master_port;
   /// The address of rank 0 as far as the launcher knows it, for where master_addr is not given.
   std::string first_node;
+  /// master_port is in use by the launcher itself (torchrun).
+  bool port_is_launchers = false;
+  /// What names this start of the job among all that the user runs on the machine; empty if the launcher does not say.
+  std::string job_name;
   /// A port that all processes of the job find alike, for where master_port is not given.
   std::optional<int> derived_port;
 };
@@ -61,13 +66,18 @@ struct Rendezvous {
   int master_port = 0;
   /// Set on the rank that holds the store itself; to be kept until the others have left.
   std::unique_ptr<TCPStoreServer> server = {};
+  /// Set on rank 0 if the others find that store by a file; see Note [Meeting without an address].
+  std::unique_ptr<MeetingFile> meeting_file = {};
 };
 
 /// Note [Who holds the store]
 /// lockstep-run holds the TCPStore itself and says so with LOCKSTEP_STORE_HOSTED=1: then every rank connects. Otherwise
-/// rank 0 holds it, on MASTER_PORT. Under torchrun, MASTER_PORT belongs to torchrun's own store
-/// (TORCHELASTIC_USE_AGENT_STORE=True): rank 0 then takes the port after it. Jobs on one machine meet on 127.0.0.1,
-/// whatever MASTER_ADDR says; others on exactly MASTER_ADDR, or on all addresses if that is not one of rank 0's own.
+/// rank 0 holds it, on MASTER_PORT. Jobs on one machine meet on 127.0.0.1, whatever MASTER_ADDR says; others on exactly
+/// MASTER_ADDR, or on all addresses if that is not one of rank 0's own, and never without a token.
+///
+/// Where nothing says a port (mpirun, srun), or only one that is the launcher's own (torchrun's MASTER_PORT, when
+/// TORCHELASTIC_USE_AGENT_STORE=True), jobs on one machine meet by a file: Note [Meeting without an address]. Jobs on
+/// several take the port after torchrun's, or under srun the first node and a port made from the job's number.
 ///
 /// Without a launcher's word on how many ranks share a machine, a job is on one if its address is a loopback address.
 ///

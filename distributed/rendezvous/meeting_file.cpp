@@ -1,0 +1,110 @@
+#include "distributed/rendezvous/meeting_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "core/check.h"
+#include "core/sha256.h"
+#include "distributed/store/socket.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr std::size_t kMaxTokenBytes = 4096;
+constexpr std::string_view kFirstWord = "lockstep-meeting-1";
+
+/// Another one after every start of the machine, and on every machine.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return text;
+}
+
+std::string private_folder() {
+  const char* temporary = std::getenv("TMPDIR");
+  const std::string path = fmt::format("{}/lockstep-{}", temporary && *temporary ? temporary : "/tmp", geteuid());
+  LOCKSTEP_CHECK(mkdir(path.c_str(), 0700) == 0 || errno == EEXIST,
+                 "[rendezvous] the folder '{}', where the job's processes meet, cannot be made: {}; set TMPDIR to a "
+                 "folder that can be written, or MASTER_ADDR and MASTER_PORT",
+                 path, std::strerror(errno));
+  struct stat status {};
+  const bool known = lstat(path.c_str(), &status) == 0;
+  LOCKSTEP_CHECK(known && S_ISDIR(status.st_mode) && status.st_uid == geteuid() && (status.st_mode & 077) == 0,
+                 "[rendezvous] '{}' is not a folder that belongs to this user alone (mode 0700), so nothing secret can "
+                 "be left there; remove it, or set MASTER_ADDR and MASTER_PORT",
+                 path);
+  return path;
+}
+
+std::string contents(const std::string& path) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file) return {};
+  std::array<char, kFirstWord.size() + kMaxTokenBytes + 16> buffer;
+  std::size_t size = 0;
+  while (size < buffer.size()) {
+    const ssize_t got = ::read(file.get(), buffer.data() + size, buffer.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  return {buffer.data(), size};
+}
+
+}  // namespace
+
+std::string encode(const MeetingPlace& place) {
+  return fmt::format("{} {} {}\n", kFirstWord, place.port, place.token);
+}
+
+std::optional<MeetingPlace> decode_meeting_place(std::string_view text) {
+  if (!text.starts_with(kFirstWord) || !text.ends_with('\n')) return {};
+  text.remove_suffix(1);
+  text.remove_prefix(kFirstWord.size());
+  MeetingPlace place;
+  if (text.size() < 2 || text[0] != ' ') return {};
+  const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), place.port);
+  if (error != std::errc() || place.port < 1 || place.port > 65'535) return {};
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  if (text.empty() || text[0] != ' ' || text.size() - 1 > kMaxTokenBytes) return {};
+  place.token = text.substr(1);
+  return place;
+}
+
+MeetingFile::MeetingFile(std::string_view job) {
+  const std::string name = to_hex(sha256(boot_id() + '\n' + std::string(job)));
+  path_ = private_folder() + "/" + name.substr(0, 32);
+}
+
+MeetingFile::~MeetingFile() {
+  if (!written_.empty() && contents(path_) == written_) unlink(path_.c_str());
+}
+
+void MeetingFile::write(const MeetingPlace& place) {
+  const std::string text = encode(place);
+  const std::string fresh = fmt::format("{}.{}", path_, getpid());
+  unlink(fresh.c_str());
+  const FileDescriptor file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool done = file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                    rename(fresh.c_str(), path_.c_str()) == 0;
+  const int error = errno;
+  if (!done) unlink(fresh.c_str());
+  LOCKSTEP_CHECK(done, "[rendezvous] '{}', where the job's processes meet, cannot be written: {}", path_,
+                 std::strerror(error));
+  written_ = text;
+}
+
+std::optional<MeetingPlace> MeetingFile::read() const {
+  return decode_meeting_place(contents(path_));
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,91 @@
+// The same program with the same flags under four launchers: the same result line.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/apps/train_support.h"
+
+namespace lockstep {
+namespace {
+
+using namespace lockstep::testing;
+using Arguments = std::vector<std::string>;
+
+constexpr std::chrono::seconds kLimit{120};
+// The exit status of one_node_slurm.sh that means "cannot run here".
+constexpr int kCannotRun = 77;
+
+/// What a result line says of the training itself, without times; empty if there is none.
+std::string outcome(const std::string& output) {
+  const std::size_t line = output.find("result: ");
+  if (line == std::string::npos) return "";
+  const std::string text = output.substr(line, output.find('\n', line) - line);
+  std::string found;
+  for (const char* key : {"test_accuracy=", "test_loss=", "steps=", "weights_sha256="}) {
+    const std::size_t at = text.find(key);
+    if (at != std::string::npos) found += text.substr(at, text.find(' ', at) - at) + " ";
+  }
+  return found;
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+class Launchers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  }
+
+  static Arguments program() {
+    return Arguments{LOCKSTEP_MNIST_TRAIN} + dataset() +
+           Arguments{"--mode", "ddp", "--model", "lenet", "--batch-size", "64", "--max-steps", "20", "--timeout", "60"};
+  }
+
+  static ProcessResult run(const Arguments& launcher) { return run_process(launcher + program(), kClean, kLimit); }
+
+  static void expect_the_same(const ProcessResult& result) {
+    const ProcessResult reference = run({LOCKSTEP_RUN, "--nproc-per-node", "2", "--"});
+    EXPECT_EQ(reference.status, 0) << reference.err;
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_NE(outcome(reference.out), "") << reference.out;
+    EXPECT_NE(outcome(reference.out).find("steps=20"), std::string::npos) << reference.out;
+    EXPECT_EQ(outcome(result.out), outcome(reference.out)) << result.out << result.err;
+    // One result line: the ranks found each other, and not every one trained alone.
+    EXPECT_EQ(result.out.find("result: "), result.out.rfind("result: ")) << result.out;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(Launchers, Torchrun) {
+  if (const ProcessResult help = run_process({"torchrun", "--help"}); help.status != 0)
+    GTEST_SKIP() << "no torchrun here: " << (help.status == 127 ? "not installed" : last_line(help.err));
+  // Debian's torchrun fails under its Python 3.11 unless it is told what to do with the output.
+  expect_the_same(run({"torchrun", "--no_python", "--nproc_per_node", "2", "--redirects", "1", "--tee", "1",
+                       "--log_dir", folder_.file("logs")}));
+}
+
+TEST_F(Launchers, Mpirun) {
+  const ProcessResult version = run_process({"mpirun", "--version"});
+  if (version.status != 0) GTEST_SKIP() << "no mpirun here";
+  if (version.out.find("Open MPI") == std::string::npos && version.out.find("Open RTE") == std::string::npos)
+    GTEST_SKIP() << "mpirun is not Open MPI's: " << version.out;
+  Arguments launcher{"mpirun", "--oversubscribe", "-n", "2"};
+  if (geteuid() == 0) launcher.push_back("--allow-run-as-root");
+  expect_the_same(run(launcher));
+}
+
+TEST_F(Launchers, Srun) {
+  const ProcessResult result = run({LOCKSTEP_ONE_NODE_SLURM, "srun", "--overcommit", "-n", "2"});
+  if (result.status == kCannotRun) GTEST_SKIP() << last_line(result.err);
+  expect_the_same(result);
+}
+
+}  // namespace
+}  // namespace lockstep
