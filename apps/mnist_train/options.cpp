@@ -56,6 +56,9 @@ void check_lockstep(const TrainOptions& options) {
   require(workers <= v, fmt::format("--lockstep {} cannot be shared by {} workers; expected at least as many logical "
                                     "shards as workers",
                                     v, workers));
+  require(options.compress == "none",
+          fmt::format("--compress {} cannot be used with --lockstep, whose bits come from one fixed order of additions",
+                      options.compress));
   require(options.accumulate == 1,
           "--accumulate is implied by --lockstep, which accumulates over the logical shards; "
           "raise --lockstep for smaller slices");
@@ -80,6 +83,7 @@ void check(const TrainOptions& options) {
   require(options.accumulate >= 1 && options.accumulate <= options.batch_size,
           fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", options.accumulate,
                       options.batch_size));
+  require(options.compress == "none" || options.mode == Mode::ddp, "--compress belongs to --mode ddp");
   require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
   require(options.resume != "auto" || !options.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(options.checkpoint_every == 0 || !options.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
@@ -151,6 +155,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
                             "Logical shards, a power of two: the same bits on any number of workers up to it");
   app.add_option("--accumulate", options.accumulate,
                  "Compute each step in this many slices, one after the other: less memory, the same gradients");
+  app.add_option("--compress", options.compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
   app.add_option("--resume", options.resume, "Training checkpoint to go on from; auto: --checkpoint's, if there");

@@ -37,6 +37,7 @@ struct TrainOptions {
   std::int64_t lockstep = 0;  ///< logical shards; 0: not in lockstep mode
 
   std::int64_t accumulate = 1;  ///< slices that a step is computed in
+  std::string compress = "none";
 
   std::string checkpoint;
   std::int64_t checkpoint_every = 0;

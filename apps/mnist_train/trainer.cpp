@@ -18,6 +18,7 @@
 #include "data/mnist.h"
 #include "distributed/job/job.h"
 #include "distributed/parallel/lockstep_fingerprint.h"
+#include "distributed/parallel/power_sgd.h"
 #include "distributed/parallel/training_step.h"
 #include "nn/checkpoint.h"
 #include "nn/optim/optim.h"
@@ -41,6 +42,13 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options, nn
   if (options.optimizer == "adamw")
     return std::make_unique<optim::AdamW>(module.parameters(), optim::AdamWOptions{.lr = lr});
   return std::make_unique<optim::SGD>(module.parameters(), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
+}
+
+distributed::CommunicationHookPtr make_hook(const TrainOptions& options) {
+  if (options.compress == "fp16") return distributed::fp16_compression();
+  if (options.compress == "bf16") return distributed::bf16_compression();
+  if (options.compress == "powersgd") return distributed::power_sgd();
+  return nullptr;
 }
 
 // The learning rate as a function of the step's number, so that a resumed run goes on where it stopped.
@@ -119,8 +127,10 @@ class Trainer {
   distributed::ProcessGroup* group() const { return job_ ? job_->process_group().get() : nullptr; }
 
   distributed::TrainingStepOptions step_options() const {
-    distributed::TrainingStepOptions step{
-        .job = job_ ? &*job_ : nullptr, .logical_shards = options_.lockstep, .accumulate = options_.accumulate};
+    distributed::TrainingStepOptions step{.job = job_ ? &*job_ : nullptr,
+                                          .logical_shards = options_.lockstep,
+                                          .accumulate = options_.accumulate,
+                                          .hook = make_hook(options_)};
     if (options_.mode == Mode::dp) step.devices = options_.devices;
     return step;
   }

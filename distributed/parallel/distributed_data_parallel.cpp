@@ -20,6 +20,11 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
     : module_(module), group_(std::move(group)), options_(options), buffers_(module.buffers()) {
   LOCKSTEP_CHECK(group_, "[DistributedDataParallel] the process group is null");
   check_accumulate(options_.accumulate, options_.logical_shards, "DistributedDataParallel");
+  LOCKSTEP_CHECK(
+      !options_.hook || options_.logical_shards == 0,
+      "[DistributedDataParallel] the communication hook '{}' cannot be used in lockstep mode, whose bits come "
+      "from one fixed order of additions; leave out the hook or logical_shards",
+      options_.hook->name());
   check_module_agreement(module_, *group_);
   if (options_.logical_shards != 0) {
     check_shards(options_.logical_shards, group_->world_size(), "DistributedDataParallel");
@@ -29,8 +34,8 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
 
-  const ReducerOptions buckets{.first_bucket_bytes = options_.first_bucket_bytes,
-                               .bucket_bytes = options_.bucket_bytes};
+  const ReducerOptions buckets{
+      .first_bucket_bytes = options_.first_bucket_bytes, .bucket_bytes = options_.bucket_bytes, .hook = options_.hook};
   if (options_.logical_shards != 0) {
     lockstep_ = make_group_lockstep_step(module_, group_, options_.logical_shards, buckets);
     return;

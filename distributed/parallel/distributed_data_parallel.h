@@ -9,6 +9,7 @@
 #include "core/tensor.h"
 #include "data/dataset.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/communication_hook.h"
 #include "distributed/parallel/lockstep_step.h"
 #include "distributed/parallel/loss_value.h"
 #include "distributed/parallel/reducer.h"
@@ -28,6 +29,9 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::size_t bucket_bytes = std::size_t{25} << 20;
+  /// Averages the gradients in another way than an all-reduce (Note [Communication hooks]): fp16_compression(),
+  /// bf16_compression(), power_sgd(), or one's own. Not in lockstep mode.
+  CommunicationHookPtr hook = nullptr;
 };
 
 /// Trains one module on every rank of a group, each rank on its own samples, with gradients averaged during backward().

@@ -12,7 +12,7 @@
 namespace lockstep::distributed {
 
 Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, ReducerOptions options)
-    : group_(std::move(group)) {
+    : group_(std::move(group)), hook_(std::move(options.hook)) {
   LOCKSTEP_CHECK(group_, "[Reducer] the process group is null");
   std::vector<BucketItem> items;
   for (nn::NamedTensor& parameter : parameters) {
@@ -38,10 +38,14 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group,
       slot.bucket = buckets_.size();
       slot.view = bucket.flat.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), offset);
       offset += tensor.numel();
+      bucket.described.gradients.push_back({slot.parameter.name, slot.view});
     }
+    bucket.described.flat = bucket.flat;
+    bucket.described.index = buckets_.size();
     bucket.slots = indices;
     buckets_.push_back(std::move(bucket));
   }
+  for (Bucket& bucket : buckets_) bucket.described.count = buckets_.size();
   trace_.launched_ns.assign(buckets_.size(), 0);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     slots_[i].hook =
@@ -104,7 +108,10 @@ void Reducer::launch_ready_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_];
     trace_.launched_ns[next_bucket_] = steady_now_ns();
-    if (group_->world_size() > 1) bucket.work = group_->all_reduce(bucket.flat, ReduceOp::avg);
+    if (hook_)
+      bucket.work = hook_->reduce(bucket.described, *group_);
+    else if (group_->world_size() > 1)
+      bucket.work = group_->all_reduce(bucket.flat, ReduceOp::avg);
     ++next_bucket_;
   }
 }
@@ -116,6 +123,8 @@ void Reducer::finish_pass() {
     if (!slot.ready) mark_ready(slot);
   }
   launch_ready_buckets();
+  for (Bucket& bucket : buckets_)
+    if (auto* more = dynamic_cast<ContinuedWork*>(bucket.work.get())) more->advance();
   for (Bucket& bucket : buckets_) {
     if (!bucket.work) continue;
     bucket.work->wait();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "distributed/parallel/communication_hook.h"
 #include "distributed/process_group/process_group.h"
 #include "nn/module.h"
 
@@ -15,6 +16,8 @@ struct ReducerOptions {
   /// The first bucket is small, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::size_t bucket_bytes = std::size_t{25} << 20;
+  /// Averages the buckets; null: an all-reduce does.
+  CommunicationHookPtr hook = nullptr;
 };
 
 /// When things happened in the last synchronised backward pass; readings of steady_now_ns().
@@ -73,6 +76,7 @@ class Reducer {
     std::vector<std::size_t> slots;
     std::size_t pending = 0;
     WorkPtr work;
+    GradientBucket described;  // for the hook
   };
 
   void on_gradient(std::size_t slot);
@@ -82,6 +86,7 @@ class Reducer {
   void finish_pass();
 
   ProcessGroupPtr group_;
+  CommunicationHookPtr hook_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // the first one not launched

@@ -64,7 +64,8 @@ struct TrainingStep::Devices final : Impl {
 struct TrainingStep::Processes final : Impl {
   Processes(std::unique_ptr<nn::Module> module, const TrainingStepOptions& options)
       : module_(std::move(module)),
-        ddp_(*module_, *options.job, {.logical_shards = options.logical_shards, .accumulate = options.accumulate}) {}
+        ddp_(*module_, *options.job,
+             {.logical_shards = options.logical_shards, .accumulate = options.accumulate, .hook = options.hook}) {}
 
   static std::unique_ptr<nn::Module> on_device(const Factory& factory, Device device) {
     auto module = factory();
@@ -86,6 +87,10 @@ struct TrainingStep::Processes final : Impl {
 TrainingStep::TrainingStep(const Factory& factory, TrainingStepOptions options) {
   LOCKSTEP_CHECK(!options.job || options.devices.empty(),
                  "[TrainingStep] both a job and devices were given; a process of a job trains on the job's device");
+  LOCKSTEP_CHECK(
+      !options.hook || options.job,
+      "[TrainingStep] the communication hook '{}' was given without a job; a process alone sends no gradients",
+      options.hook->name());
   if (options.job)
     impl_ = std::make_unique<Processes>(Processes::on_device(factory, options.job->device()), options);
   else if (options.devices.size() > 1)

@@ -8,6 +8,7 @@
 #include "core/device.h"
 #include "data/dataset.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/communication_hook.h"
 #include "distributed/parallel/loss_value.h"
 #include "distributed/parallel/reducer.h"
 #include "nn/module.h"
@@ -25,6 +26,8 @@ struct TrainingStepOptions {
   /// Compute each part in so many slices, one after the other (Note [Accumulation]): less memory, the same gradients.
   /// Lockstep mode does so by itself; 1 there.
   std::int64_t accumulate = 1;
+  /// With a job: averages the gradients in another way (Note [Communication hooks]). Not in lockstep mode.
+  CommunicationHookPtr hook = nullptr;
 };
 
 /// A model and its training step, the same code for one device, several devices and several processes:
