@@ -16,6 +16,7 @@
 #include "distributed/parallel/data_parallel.h"
 #include "distributed/parallel/distributed_data_parallel.h"
 #include "distributed/parallel/power_sgd.h"
+#include "distributed/parallel/sync_batch_norm.h"
 #include "distributed/parallel/training_step.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"

@@ -23,21 +23,24 @@ Tensor BatchNorm::forward(Tensor x) {
   check_input(x);
   lockstep::BatchNormOptions call{.weight = weight, .bias = bias, .eps = options_.eps};
   call.training = is_training() || !running_mean.defined();
-  if (is_training() && running_mean.defined()) {
-    if (DeferredStatistics* deferred = DeferredStatistics::current()) {
-      ChannelStatistics statistics;
-      call.statistics = &statistics;
-      Tensor out = batch_norm(x, {}, {}, call);
-      deferred->add(this, statistics);
-      return out;
-    }
-    const double batches = num_batches_tracked.item<double>() + 1.0;
-    call.momentum = momentum_of(batches);
-    Tensor out = batch_norm(x, running_mean, running_var, call);
-    fill_values(num_batches_tracked, batches);
+  if (!is_training()) return batch_norm(x, running_mean, running_var, call);
+  DeferredStatistics* const deferred = DeferredStatistics::current();
+  LOCKSTEP_CHECK(!deferred || !training_function_,
+                 "[nn::BatchNorm] in lockstep mode a shard is normalised alone, and this layer over all processes; "
+                 "leave out convert_sync_batch_norm() or logical_shards");
+  if (deferred && running_mean.defined()) {
+    ChannelStatistics statistics;
+    call.statistics = &statistics;
+    Tensor out = batch_norm(x, {}, {}, call);
+    deferred->add(this, statistics);
     return out;
   }
-  return batch_norm(x, running_mean, running_var, call);
+  const double batches = running_mean.defined() ? num_batches_tracked.item<double>() + 1.0 : 0.0;
+  if (running_mean.defined()) call.momentum = momentum_of(batches);
+  Tensor out = training_function_ ? training_function_(x, running_mean, running_var, call)
+                                  : batch_norm(x, running_mean, running_var, call);
+  if (running_mean.defined()) fill_values(num_batches_tracked, batches);
+  return out;
 }
 
 double BatchNorm::momentum_of(double batches) const {

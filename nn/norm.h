@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
+#include "autograd/ops/batch_norm/batch_norm.h"
 #include "nn/module.h"
 
 namespace lockstep::nn {
@@ -25,6 +27,13 @@ class BatchNorm : public Module {
   /// without running statistics.
   void track(const Tensor& mean, const Tensor& variance);
 
+  /// Computes what lockstep::batch_norm computes in training, from the same arguments, but with statistics of more than
+  /// this input: those of other processes too. Null: lockstep::batch_norm.
+  using TrainingFunction = std::function<Tensor(const Tensor& input, const Tensor& running_mean,
+                                                const Tensor& running_var, const lockstep::BatchNormOptions& options)>;
+  void set_training_function(TrainingFunction function) { training_function_ = std::move(function); }
+  bool has_training_function() const { return static_cast<bool>(training_function_); }
+
   Parameter weight;
   Parameter bias;
   Buffer running_mean;
@@ -40,6 +49,7 @@ class BatchNorm : public Module {
   double momentum_of(double batches) const;
 
   BatchNormOptions options_;
+  TrainingFunction training_function_;
 };
 
 /// Over [n, c] or [n, c, length].

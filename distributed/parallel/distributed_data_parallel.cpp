@@ -12,6 +12,7 @@
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/module_agreement.h"
 #include "distributed/parallel/sliced_loss.h"
+#include "distributed/parallel/sync_batch_norm.h"
 
 namespace lockstep::distributed {
 
@@ -107,6 +108,7 @@ double DistributedDataParallel::plain_step(const data::Batch& batch, std::uint64
   SlicedLoss sliced(module_, part,
                     {.slices = options_.accumulate,
                      .scale = static_cast<double>(world),  // the reducer's average divides by it
+                     .empty_slices = !first_sync_batch_norm(module_).empty(),
                      .step = "DistributedDataParallel::step"});
   if (options_.accumulate > 1) {
     const NoSync accumulating(*reducer_);

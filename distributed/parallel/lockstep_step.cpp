@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "distributed/parallel/sync_batch_norm.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -139,10 +140,19 @@ class GroupLockstepStep final : public LockstepStep {
   Tensor divisor_;  // a view of totals_
 };
 
+void check_layers(nn::Module& module) {
+  const std::string found = first_sync_batch_norm(module);
+  LOCKSTEP_CHECK(found.empty(),
+                 "[lockstep] layer '{}' is a synchronised batch norm: statistics of the whole batch are another model "
+                 "than those of logical shards; leave out convert_sync_batch_norm() or logical_shards",
+                 found);
+}
+
 }  // namespace
 
 std::unique_ptr<LockstepStep> make_local_lockstep_step(nn::Module& module, std::vector<nn::Module*> replicas,
                                                        std::shared_ptr<DeviceThreads> threads, std::int64_t shards) {
+  check_layers(module);
   return std::make_unique<LocalLockstepStep>(module, std::move(replicas), std::move(threads), shards);
 }
 
@@ -150,6 +160,7 @@ std::unique_ptr<LockstepStep> make_group_lockstep_step(nn::Module& module, Proce
                                                        const ReducerOptions& options) {
   LOCKSTEP_CHECK(group, "[lockstep] the process group is null");
   check_shards(shards, group->world_size(), "lockstep");
+  check_layers(module);
   return std::make_unique<GroupLockstepStep>(module, std::move(group), shards, options);
 }
 
