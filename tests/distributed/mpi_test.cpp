@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "distributed/store/hash_store.h"
@@ -17,8 +18,18 @@ using testing::error_of;
 using testing::ProcessResult;
 using testing::run_process;
 
+// Open MPI leaks: in libmpi, libopen-pal and libpmix, and in plugins that it has unloaded by the time LeakSanitizer
+// looks. The addresses of the latter belong to no module any more, or seem to belong to whichever library lies below
+// them, so they cannot be suppressed by name, and a rank's leaks are not looked for at all. Those of our own
+// collectives are found by the tests of the other backends, which share them.
+std::string sanitizer_options() {
+  const char* inherited = std::getenv("ASAN_OPTIONS");
+  return (inherited ? std::string(inherited) + ":" : "") + "detect_leaks=0";
+}
+
 // mpirun refuses root and more ranks than cores unless told; what a launcher of the test itself has left is not for it.
-const testing::ProcessEnvironment kEnvironment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+const testing::ProcessEnvironment kEnvironment = {{"ASAN_OPTIONS", sanitizer_options()},
+                                                  {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                                   {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                                   {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
                                                   {"OMPI_MCA_mpi_yield_when_idle", "1"},
