@@ -7,7 +7,9 @@ ratios with its range, and the same for processor time, which other work on the 
 
 The peer is tuned: glibc keeps its memory instead of returning it to the system each step, the OpenMP build of OpenBLAS
 replaces the pthread build (two thread pools fight over the cores), and the number of threads is set explicitly. With
---untuned the peer runs a second time as it is shipped, with only its number of threads set.
+--untuned the peer runs a second time as it is shipped, with only its number of threads set. Where the build was given a
+current PyTorch (LOCKSTEP_BENCH_PYTORCH), its C++ library is another peer, tuned the same way but for the BLAS, which it
+brings itself.
 
 The share of the peak is the rate of the net's multiply-adds, counted as dense sums though lockstep skips products with
 zero, over what a core does in registers (bench/peak_flops), by processor time. Memory is the peak of the process, less the
@@ -84,6 +86,13 @@ def measure(arguments, peak, model, batch, threads):
         programs.append(Program("libtorch", peer, model, batch, threads, peer_environment(threads)))
         if arguments.untuned:
             programs.append(Program("as shipped", peer, model, batch, threads, own_environment(threads)))
+    current = arguments.build / "bench/peer_pytorch"
+    if current.exists() and not arguments.no_peer:
+        environment = peer_environment(threads)
+        # It brings its own BLAS.
+        for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+            environment.pop(name, None)
+        programs.append(Program("PyTorch", current, model, batch, threads, environment))
     steps = {}
     for program in programs:
         program.run(3)
@@ -100,11 +109,11 @@ def measure(arguments, peak, model, batch, threads):
     def per_second(result, clock):
         return result["steps"] * batch / max(result[clock], 1e-9)
 
-    row = {"model": model, "batch": batch, "threads": threads, "rounds": arguments.rounds,
-           "libraries": [program.library for program in programs]}
+    row = {"model": model, "batch": batch, "threads": threads, "rounds": arguments.rounds}
     for program in programs:
         results = rounds[program.name]
         row[program.name] = {
+            "library": program.library,
             "images_per_s": statistics.median(per_second(r, "seconds") for r in results),
             "images_per_cpu_s": statistics.median(per_second(r, "cpu_seconds") for r in results),
             "ms_per_step": 1e3 * statistics.median(r["seconds"] / r["steps"] for r in results),
@@ -122,11 +131,12 @@ def measure(arguments, peak, model, batch, threads):
 
 
 def markdown(rows):
-    peers = [name for name in ("libtorch", "as shipped") if any(name in row for row in rows)]
-    title = {"libtorch": "libtorch", "as shipped": "libtorch as shipped"}
+    peers = [name for name in ("libtorch", "as shipped", "PyTorch") if any(name in row for row in rows)]
+    title = {name: next(row[name]["library"] for row in rows if name in row) for name in peers}
+    title = {name: f"{library}, as shipped" if name == "as shipped" else library for name, library in title.items()}
     head = ["model", "batch", "threads", "lockstep img/s", "of peak", "MiB"]
     for name in peers:
-        head += [f"{title[name]} img/s", "MiB", "ratio (range)", "processor-time ratio"]
+        head += [f"{title[name]}, img/s", "MiB", "ratio (range)", "processor-time ratio"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in rows:
         own = row["lockstep"]
