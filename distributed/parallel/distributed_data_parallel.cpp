@@ -53,11 +53,11 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, const Job& 
                                                  DistributedDataParallelOptions options)
     : DistributedDataParallel(module, job.process_group(), options) {}
 
-void DistributedDataParallel::share_buffers() {
+void DistributedDataParallel::share_buffers(int root) {
   if (!options_.broadcast_buffers || buffers_.empty() || !reducer_ || !reducer_->synchronize() ||
       !module_.is_training())
     return;
-  broadcast_coalesced(buffers_, *group_);
+  broadcast_coalesced(buffers_, *group_, root);
 }
 
 DistributedDataParallel::NoSync DistributedDataParallel::no_sync() {
@@ -79,27 +79,98 @@ Tensor DistributedDataParallel::operator()(Tensor x) {
   LOCKSTEP_CHECK(!lockstep_ || !GradMode::enabled() || !module_.is_training(),
                  "[DistributedDataParallel] in lockstep mode a graph can only be recorded by step(), which computes "
                  "the logical shards one by one; call step(), or module().forward() under NoGradGuard");
-  if (GradMode::enabled()) share_buffers();
+  if (GradMode::enabled()) {
+    if (joining_) announce(x.size(0));
+    share_buffers(joining_ ? join_step_.first : 0);
+  }
   return module_.forward(std::move(x));
+}
+
+void DistributedDataParallel::announce(std::int64_t samples) {
+  join_samples_ += samples;
+  if (!reducer_->synchronize()) return;
+  join_step_ = UnevenStep::meet(*group_, module_.device(), join_samples_);
+  reducer_->set_weight(join_step_.weight(std::exchange(join_samples_, 0), group_->world_size()));
+}
+
+void DistributedDataParallel::join(const std::function<void()>& loop, const std::function<void()>& keep_up) {
+  LOCKSTEP_CHECK(!lockstep_,
+                 "[DistributedDataParallel] join() is not for lockstep mode, whose logical shards are those of one "
+                 "global batch; give step() batches that all ranks know, or leave out logical_shards");
+  LOCKSTEP_CHECK(!joining_, "[DistributedDataParallel] join() was called inside join()");
+  if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
+    throw Error(fmt::format(
+        "[DistributedDataParallel] join() cannot be used with synchronised batch norm (layer '{}'), which ranks that "
+        "have run out would have to compute too; use join_step()",
+        layer));
+  joining_ = true;
+  join_samples_ = 0;
+  join_step_ = {};
+  try {
+    loop();
+    follow(keep_up);
+  } catch (...) {
+    reducer_->set_weight(1.0);
+    joining_ = false;
+    throw;
+  }
+  reducer_->set_weight(1.0);
+  joining_ = false;
+}
+
+// What a rank does that has run out, until all have.
+void DistributedDataParallel::follow(const std::function<void()>& keep_up) {
+  reducer_->set_weight(0.0);
+  for (;;) {
+    const UnevenStep step = UnevenStep::meet(*group_, module_.device(), std::nullopt);
+    if (step.ranks == 0) break;
+    join_step_ = step;
+    module_.zero_grad();
+    share_buffers(step.first);
+    reducer_->reduce_now();
+    if (keep_up) keep_up();
+  }
+  if (join_step_.ranks == 0) return;  // nobody ever had a sample
+  std::vector<Tensor> state = module_.parameters();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  broadcast_coalesced(state, *group_, join_step_.first);
 }
 
 double DistributedDataParallel::step(const data::Batch& batch, const LossFunction& loss) {
   const std::uint64_t count = steps_++;
   const std::uint64_t step = guarded_random_step().value_or(count);
-  if (!lockstep_) return plain_step(batch, step, loss);
+  if (!lockstep_) return plain_step(part_of(batch), step, loss);
   return (*lockstep_)(batch, step, [&](nn::Module&, const data::Batch& shard) { return loss(shard); });
 }
 
-double DistributedDataParallel::plain_step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
-  const int world = group_->world_size();
+std::optional<double> DistributedDataParallel::join_step(const data::Batch& own, const LossFunction& loss) {
+  LOCKSTEP_CHECK(
+      !lockstep_,
+      "[DistributedDataParallel] join_step() is not for lockstep mode, whose logical shards are those of one "
+      "global batch; give step() batches that all ranks know, or leave out logical_shards");
+  const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
+  if (all.samples == 0) return std::nullopt;
+  data::Batch part = own;
+  part.global_size = all.samples;
+  const std::uint64_t count = steps_++;
+  return plain_step(part, guarded_random_step().value_or(count), loss);
+}
+
+// This rank's part, of the global batch or as a loader cut it.
+data::Batch DistributedDataParallel::part_of(const data::Batch& batch) const {
   data::Batch part = batch;
   if (part.global_size == 0) part.global_size = batch.size();
   LOCKSTEP_CHECK(part.global_size > 0, "[DistributedDataParallel::step] the global batch is empty");
-  if (world > 1 && part.global_size == batch.size()) {
-    const data::Range range = data::partition(batch.size(), world, group_->rank());
+  if (group_->world_size() > 1 && part.global_size == batch.size()) {
+    const data::Range range = data::partition(batch.size(), group_->world_size(), group_->rank());
     part.x = rows(batch.x, range.begin, range.size());
     part.y = rows(batch.y, range.begin, range.size());
   }
+  return part;
+}
+
+double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
+  const int world = group_->world_size();
   module_.zero_grad();
   share_buffers();
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "distributed/parallel/lockstep_step.h"
 #include "distributed/parallel/loss_value.h"
 #include "distributed/parallel/reducer.h"
+#include "distributed/parallel/uneven_inputs.h"
 #include "distributed/process_group/process_group.h"
 #include "nn/module.h"
 
@@ -71,6 +73,26 @@ class DistributedDataParallel {
   /// tells; a part may be empty; in lockstep mode the loader must know the shards).
   double step(const data::Batch& batch, const LossFunction& loss);
 
+  /// step() for ranks that bring samples of their own, `own`, as many as each has: none at all once it has run out
+  /// (Note [Uneven inputs]). Every rank calls it, in a loop, until it returns nothing, which it does on all ranks at
+  /// once, when none has any sample left:
+  ///
+  ///   while (const auto loss = ddp.join_step(next_batch(), f)) optimizer.step();
+  ///
+  /// Gradients and loss are those of the mean over the samples of all ranks. An empty batch needs no tensors, except in
+  /// models with synchronised batch norm, which compute it too: a tensor of 0 rows then. Not in lockstep mode, whose
+  /// shards are those of one global batch.
+  std::optional<double> join_step(const data::Batch& own, const LossFunction& loss);
+
+  /// Runs a training loop in PyTorch's idiom in which ranks may run out of samples at different times; the counterpart
+  /// of torch's `with ddp.join():`. The loop calls `ddp(x)` with recording on once for each backward(), and x's
+  /// dimension 0 counts the samples that its loss is the mean of: the averages are weighted by them. When a rank's loop
+  /// has ended, the rank takes part with gradients of zero until those of all ranks have, and calls `keep_up`, such as
+  /// `[&] { optimizer.step(); }`, after each average. Then all ranks get weights and buffers of one that was last;
+  /// without `keep_up`, the optimizer's state stays behind where a loop ended early. Not in lockstep mode, nor with
+  /// synchronised batch norm.
+  void join(const std::function<void()>& loop, const std::function<void()>& keep_up = nullptr);
+
   /// While the returned guard lives, backward() only accumulates locally. The first backward() after it averages the
   /// sum.
   class NoSync {
@@ -97,8 +119,11 @@ class DistributedDataParallel {
   std::vector<std::string> unused_parameters() const;
 
  private:
-  void share_buffers();
-  double plain_step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss);
+  void share_buffers(int root = 0);
+  void announce(std::int64_t samples);
+  void follow(const std::function<void()>& keep_up);
+  data::Batch part_of(const data::Batch& batch) const;
+  double plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
 
   nn::Module& module_;
   ProcessGroupPtr group_;
@@ -107,6 +132,9 @@ class DistributedDataParallel {
   std::unique_ptr<Reducer> reducer_;  // one of the two
   std::unique_ptr<LockstepStep> lockstep_;
   std::uint64_t steps_ = 0;
+  bool joining_ = false;           // join() runs
+  std::int64_t join_samples_ = 0;  // since its last average
+  UnevenStep join_step_;           // its last one
 };
 
 }  // namespace lockstep::distributed

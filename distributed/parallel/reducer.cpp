@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "autograd/engine.h"
+#include "autograd/grad_mode.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -108,6 +109,10 @@ void Reducer::launch_ready_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_];
     trace_.launched_ns[next_bucket_] = steady_now_ns();
+    if (weight_ != 1.0) {
+      const NoGradGuard no_grad;
+      bucket.flat.mul_(weight_);
+    }
     if (hook_)
       bucket.work = hook_->reduce(bucket.described, *group_);
     else if (group_->world_size() > 1)

@@ -49,6 +49,9 @@ class Reducer {
   void set_synchronize(bool value) { synchronize_ = value; }
   bool synchronize() const { return synchronize_; }
 
+  /// What this rank's gradients are multiplied by before they are averaged; 1 at first.
+  void set_weight(double value) { weight_ = value; }
+
   /// Takes part in a pass without a backward() of its own: for a rank that has no samples in this step. Its gradients
   /// count as they are (undefined: zero).
   void reduce_now();
@@ -91,6 +94,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // the first one not launched
   bool synchronize_ = true;
+  double weight_ = 1.0;
   bool in_pass_ = false;
   std::uint64_t passes_ = 0;
   ReducerTrace trace_;

@@ -14,8 +14,14 @@ namespace lockstep::distributed {
 struct TrainingStep::Impl {
   virtual ~Impl() = default;
   virtual double run(const data::Batch& batch, const LossFunction& loss) = 0;
+  // In one process: the end is an empty batch.
+  virtual std::optional<double> join(const data::Batch& own, const LossFunction& loss) {
+    if (own.size() == 0) return std::nullopt;
+    return run(own, loss);
+  }
   virtual nn::Module& module() = 0;
   virtual const ReducerTrace* trace() const { return nullptr; }
+  bool lockstep = false;
 };
 
 struct TrainingStep::Single final : Impl {
@@ -77,6 +83,9 @@ struct TrainingStep::Processes final : Impl {
   double run(const data::Batch& batch, const LossFunction& loss) override {
     return ddp_.step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
   }
+  std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
+    return ddp_.join_step(own, [&](const data::Batch& part) { return loss(*module_, part); });
+  }
   nn::Module& module() override { return *module_; }
   const ReducerTrace* trace() const override { return &ddp_.trace(); }
 
@@ -97,6 +106,7 @@ TrainingStep::TrainingStep(const Factory& factory, TrainingStepOptions options) 
     impl_ = std::make_unique<Devices>(factory, options);
   else
     impl_ = std::make_unique<Single>(factory, options.devices.empty() ? Device() : options.devices.front(), options);
+  impl_->lockstep = options.logical_shards != 0;
 }
 
 TrainingStep::~TrainingStep() = default;
@@ -105,6 +115,13 @@ TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
 
 double TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
   return impl_->run(batch, loss);
+}
+
+std::optional<double> TrainingStep::join(const data::Batch& own, const LossFunction& loss) {
+  LOCKSTEP_CHECK(!impl_->lockstep,
+                 "[TrainingStep] join() is not for lockstep mode, whose logical shards are those of one global batch; "
+                 "leave out logical_shards");
+  return impl_->join(own, loss);
 }
 
 nn::Module& TrainingStep::module() {

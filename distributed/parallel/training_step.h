@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/device.h"
@@ -59,6 +60,11 @@ class TrainingStep {
   /// Clears the gradients, leaves those of the loss over the whole global batch in module()'s parameters and returns
   /// that loss, the same on every rank. `batch` is the global batch, or a loader's part of it for this rank.
   double operator()(const data::Batch& batch, const LossFunction& loss);
+
+  /// The same for processes that bring samples of their own, as many as each has, until none has any left: then it
+  /// returns nothing, on all of them at once. See DistributedDataParallel::join_step(). Not in
+  /// lockstep mode.
+  std::optional<double> join(const data::Batch& own, const LossFunction& loss);
 
   /// The module that is trained, saved and given to the optimizer.
   nn::Module& module();
