@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -135,6 +136,46 @@ TEST(LockstepStep, DoesNotDependOnThreads) {
   EXPECT_EQ(alone(), expected);
   EXPECT_EQ(on_ranks(2)[1], expected);
   set_num_threads(before);
+}
+
+// The overflow is in the samples of one worker alone; all leave the same steps out.
+TEST(LockstepStep, TheGradScalerDecidesAlike) {
+  const auto on_ranks_scaled = [](int world) {
+    std::vector<std::string> states(static_cast<std::size_t>(world));
+    std::vector<std::unique_ptr<nn::Module>> nets;
+    for (int r = 0; r < world; ++r) {
+      manual_seed(3);
+      nets.push_back(make_net());
+    }
+    run_ranks(world, Link::in_process, [&](ProcessGroup& group) {
+      nn::Module& net = *nets[static_cast<std::size_t>(group.rank())];
+      const ProcessGroupPtr shared(&group, [](ProcessGroup*) {});
+      DistributedDataParallel ddp(net, shared, {.logical_shards = kShards});
+      optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
+      optim::GradScaler scaler({.init_scale = 64, .growth_interval = 2});
+      std::string steps;
+      for (std::int64_t i = 0; i < 6; ++i) {
+        data::Batch batch = batch_of(i, 64);
+        if (i == 1 || i == 4) batch.x.slice(0, 63, 64).fill_(std::numeric_limits<double>::infinity());
+        ddp.step(batch, [&](const data::Batch& part) {
+          return scaler.scale((net.forward(part.x) * net.forward(part.x)).mean());
+        });
+        steps += scaler.step(optimizer) ? '+' : '-';
+        scaler.update();
+      }
+      std::string& state = states[static_cast<std::size_t>(group.rank())];
+      state = steps + " " + std::to_string(scaler.scale_factor()) + " ";
+      for (const Tensor& parameter : net.parameters()) {
+        const Tensor value = as_contiguous(parameter.detach());
+        state.append(static_cast<const char*>(value.raw_data()), value.nbytes());
+      }
+    });
+    return states;
+  };
+  const std::string expected = on_ranks_scaled(1).front();
+  EXPECT_EQ(expected.substr(0, 7), "+-++-+ ");
+  for (const int world : {2, 3, 8})
+    for (const std::string& state : on_ranks_scaled(world)) EXPECT_EQ(state, expected) << world << " ranks";
 }
 
 TEST(LockstepStep, ALossMayBeASumWithItsCount) {

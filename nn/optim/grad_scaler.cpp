@@ -1,0 +1,79 @@
+#include "nn/optim/grad_scaler.h"
+
+#include <cmath>
+
+#include "autograd/grad_mode.h"
+#include "autograd/ops.h"
+#include "core/check.h"
+
+namespace lockstep::optim {
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(options.init_scale) {
+  LOCKSTEP_CHECK(std::isfinite(scale_) && scale_ > 0.0, "[GradScaler] expected init_scale > 0, found {}", scale_);
+  LOCKSTEP_CHECK(options.growth_factor > 1.0, "[GradScaler] expected growth_factor > 1, found {}",
+                 options.growth_factor);
+  LOCKSTEP_CHECK(options.backoff_factor > 0.0 && options.backoff_factor < 1.0,
+                 "[GradScaler] expected 0 < backoff_factor < 1, found {}", options.backoff_factor);
+  LOCKSTEP_CHECK(options.growth_interval >= 1, "[GradScaler] expected growth_interval >= 1, found {}",
+                 options.growth_interval);
+}
+
+Tensor GradScaler::scale(const Tensor& loss) const {
+  return loss * scale_;
+}
+
+bool GradScaler::unscale(const Optimizer& optimizer) {
+  LOCKSTEP_CHECK(stage_ == Stage::kScaled,
+                 "[GradScaler] unscale() was already done for this iteration; call update() at its end");
+  for (const Tensor& parameter : optimizer.parameters())
+    LOCKSTEP_CHECK(!parameter.grad().defined() || parameter.grad().dtype() != DType::float16,
+                   "[GradScaler] a gradient is float16 and could underflow when its scale is taken away; keep the "
+                   "parameters in float32");
+  const NoGradGuard no_grad;
+  finite_ = true;
+  for (const Tensor& parameter : optimizer.parameters()) {
+    const Tensor grad = parameter.grad();
+    if (!grad.defined() || grad.numel() == 0) continue;
+    grad.mul_(1.0 / scale_);
+    // Zero for finite elements, NaN for the others.
+    finite_ = finite_ && (grad * 0.0).sum().item<double>() == 0.0;
+  }
+  stage_ = Stage::kUnscaled;
+  return finite_;
+}
+
+bool GradScaler::step(Optimizer& optimizer) {
+  LOCKSTEP_CHECK(stage_ != Stage::kStepped,
+                 "[GradScaler] step() was already made in this iteration; call update() at "
+                 "its end");
+  if (stage_ == Stage::kScaled) unscale(optimizer);
+  if (finite_) optimizer.step();
+  stage_ = Stage::kStepped;
+  return finite_;
+}
+
+void GradScaler::update() {
+  LOCKSTEP_CHECK(stage_ != Stage::kScaled,
+                 "[GradScaler] update() ends an iteration, but neither unscale() nor step() "
+                 "was called since the last");
+  stage_ = Stage::kScaled;
+  if (!finite_) {
+    scale_ *= options_.backoff_factor;
+    good_steps_ = 0;
+  } else if (++good_steps_ == options_.growth_interval) {
+    scale_ *= options_.growth_factor;
+    good_steps_ = 0;
+  }
+}
+
+void GradScaler::load_state(const GradScalerState& state) {
+  LOCKSTEP_CHECK(std::isfinite(state.scale) && state.scale > 0.0 && state.good_steps >= 0,
+                 "[GradScaler] expected a positive scale and a number of steps, found {} and {}", state.scale,
+                 state.good_steps);
+  scale_ = state.scale;
+  good_steps_ = state.good_steps;
+  finite_ = true;
+  stage_ = Stage::kScaled;
+}
+
+}  // namespace lockstep::optim

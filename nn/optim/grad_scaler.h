@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+#include "nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+struct GradScalerOptions {
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  /// Steps in a row without overflow after which the scale grows.
+  std::int64_t growth_interval = 2000;
+};
+
+/// What a checkpoint keeps of a GradScaler.
+struct GradScalerState {
+  double scale;
+  std::int64_t good_steps;
+};
+
+/// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018; PyTorch's torch.amp.GradScaler):
+/// gradients of half type underflow, so the loss is multiplied by a scale, the gradients are divided by it before the
+/// optimizer's step, and a step whose gradients are not finite is left out and the scale reduced.
+///
+///   double loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
+///     return scaler.scale(cross_entropy(net.forward(part.x), part.y));
+///   }) / scaler.scale_factor();
+///   scaler.unscale(optimizer);                    // only to clip in between
+///   optim::clip_grad_norm_(parameters, 1.0);
+///   scaler.step(optimizer);
+///   scaler.update();
+///
+/// Between processes nothing needs to be agreed on: the decision is taken on the reduced gradients, which are the same
+/// on every rank, so it is too; in lockstep mode it is the same for any number of workers.
+class GradScaler {
+ public:
+  /// Throws Error unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1.
+  explicit GradScaler(GradScalerOptions options = {});
+
+  /// loss x scale_factor(), differentiable.
+  Tensor scale(const Tensor& loss) const;
+  double scale_factor() const { return scale_; }
+
+  /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
+  /// finite. Throws Error if called twice before update(), or for a gradient of type float16, which could underflow
+  /// again: keep the parameters in float32.
+  bool unscale(const Optimizer& optimizer);
+  /// optimizer.step(), after unscale() if that has not been done, unless a gradient is not finite. Returns whether the
+  /// step was made. Throws Error if called twice before update().
+  bool step(Optimizer& optimizer);
+  /// Ends an iteration: the scale shrinks after one that overflowed, grows after growth_interval others in a row.
+  /// Throws Error if nothing was unscaled since the last update().
+  void update();
+
+  GradScalerState state() const { return {scale_, good_steps_}; }
+  /// Throws Error for a scale that is not finite and positive, or a negative number of steps.
+  void load_state(const GradScalerState& state);
+
+ private:
+  enum class Stage { kScaled, kUnscaled, kStepped };
+
+  GradScalerOptions options_;
+  double scale_;
+  std::int64_t good_steps_ = 0;
+  bool finite_ = true;
+  Stage stage_ = Stage::kScaled;
+};
+
+}  // namespace lockstep::optim
