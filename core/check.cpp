@@ -1,8 +1,24 @@
 #include "core/check.h"
 
+#include "core/last_error.h"
+
+namespace lockstep {
+namespace {
+
+thread_local LastError last_error_here;
+
+}  // namespace
+
+LastError last_error() {
+  return last_error_here;
+}
+
+}  // namespace lockstep
+
 namespace lockstep::detail {
 
 void throw_error(std::string message) {
+  last_error_here = {message, std::chrono::steady_clock::now()};
   throw Error(message);
 }
 
