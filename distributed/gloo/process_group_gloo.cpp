@@ -201,13 +201,12 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
     context->connectFullMesh(adapter, device);
     return std::make_shared<TransportProcessGroup>("gloo", group, std::make_unique<GlooTransport>(std::move(context)),
                                                    std::make_shared<PrefixStore>("monitor", store));
-  } catch (const Error&) {
-    throw;
   } catch (const std::exception& error) {
+    const std::string lost = lost_ranks(*store, group);
     throw ProcessGroupError(
-        fmt::format("[gloo] rank {} cannot connect to the other ranks from {}: {}; set "
-                    "LOCKSTEP_INTERFACE to the interface or address that they can reach",
-                    group.rank, options.interface.empty() ? options.address : options.interface, error.what()));
+        fmt::format("[gloo] rank {} cannot connect to the other ranks from {}: {}; {}", group.rank,
+                    options.interface.empty() ? options.address : options.interface, error.what(),
+                    lost.empty() ? "set LOCKSTEP_INTERFACE to the interface or address that they can reach" : lost));
   }
 }
 

@@ -22,6 +22,11 @@ namespace {
 // How long rank 0 keeps the store for ranks that are still on their way out.
 constexpr Milliseconds kFarewell{10'000};
 
+/// After a failure the others need it to find out what has happened, and some may never close their connections.
+Milliseconds farewell(bool failed, Milliseconds timeout) {
+  return failed ? std::min(kFarewell, timeout / 4) : kFarewell;
+}
+
 Device device_of(const InitOptions& options) {
   if (options.device == "auto") return Device(kCPU);
   const Device device(options.device);
@@ -90,10 +95,12 @@ struct Job::State {
     try {
       // Others may still hold the group or store; then they are not at their end, and nobody is waited for.
       const bool last = group.use_count() == 1 && store.use_count() == 1;
+      const bool failed = std::uncaught_exceptions() > 0 || (group && group->failed());
+      const Milliseconds patience = farewell(failed, group ? group->timeout() : kFarewell);
       group.reset();
       store.reset();
       place.store.reset();
-      if (place.server && last && !place.server->wait_until_idle(kFarewell))
+      if (place.server && last && !place.server->wait_until_idle(patience))
         logging::info("the store closes while {} connections are open", place.server->connections());
     } catch (const std::exception& error) {
       logging::warn("leaving the job: {}", error.what());

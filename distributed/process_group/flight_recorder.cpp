@@ -23,7 +23,8 @@ std::string_view name(OperationRecord::State state) {
   return "unknown";
 }
 
-FlightRecorder::FlightRecorder(std::size_t capacity) : ring_(std::max<std::size_t>(capacity, 1)) {}
+FlightRecorder::FlightRecorder(std::size_t capacity, int rank, int world_size)
+    : ring_(std::max<std::size_t>(capacity, 1)), rank_(rank), world_size_(world_size) {}
 
 std::uint64_t FlightRecorder::queued(const Operation& operation) {
   OperationRecord record;
@@ -31,6 +32,8 @@ std::uint64_t FlightRecorder::queued(const Operation& operation) {
   record.reduce = operation.reduce;
   record.peer = operation.peer;
   record.number = operation.number;
+  record.label = operation.label;
+  record.step = operation.step;
   for (const Tensor* tensor : {&operation.output, &operation.input})
     if (tensor->defined()) record.dtype = tensor->dtype();
   if (operation.input.defined()) record.input_sizes = operation.input.sizes();

@@ -22,6 +22,8 @@ struct OperationRecord {
   ReduceOp reduce = ReduceOp::sum;
   int peer = -1;
   std::uint64_t number = 0;  ///< Operation::number
+  OperationLabel label = {};
+  std::int64_t step = -1;  ///< training step; -1 if the program does not say
   DType dtype = kFloat32;
   Shape input_sizes;
   Shape output_sizes;
@@ -36,7 +38,10 @@ std::string_view name(OperationRecord::State state);
 /// The last operations of a process group, in a ring buffer of fixed size. Thread-safe.
 class FlightRecorder {
  public:
-  explicit FlightRecorder(std::size_t capacity = 1024);
+  explicit FlightRecorder(std::size_t capacity = 1024, int rank = 0, int world_size = 1);
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
 
   /// Records a queued operation; returns its id.
   std::uint64_t queued(const Operation& operation);
@@ -46,12 +51,23 @@ class FlightRecorder {
   /// Oldest first.
   std::vector<OperationRecord> records() const;
 
+  /// Calls visit(record) on the records, oldest first, without the lock and without allocating: for a signal handler,
+  /// after which nothing runs. A record that is being written may be half new.
+  template <typename Visit>
+  void visit_unlocked(Visit&& visit) const {
+    const std::uint64_t end = next_;
+    for (std::uint64_t id = end - (end < ring_.size() ? end : ring_.size()); id < end; ++id)
+      visit(ring_[id % ring_.size()]);
+  }
+
  private:
   OperationRecord* find(std::uint64_t id);
 
   mutable std::mutex mutex_;
   std::vector<OperationRecord> ring_;
   std::uint64_t next_ = 0;
+  int rank_;
+  int world_size_;
 };
 
 }  // namespace lockstep::distributed

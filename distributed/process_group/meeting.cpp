@@ -1,14 +1,51 @@
 #include "distributed/process_group/meeting.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/check.h"
+#include "distributed/process_group/peer_state.h"
 
 namespace lockstep::distributed {
+namespace {
+
+// Between two looks at what has become of a rank that is waited for.
+constexpr Milliseconds kLook{250};
+
+std::string process_key(int rank) {
+  return "process/" + std::to_string(rank);
+}
+
+ProcessIdentity process_of(Store& store, int rank) {
+  return PeerState::decode(store.get(process_key(rank))).process;
+}
+
+/// "is gone: process 4711 on host7 has ended"; empty for one that runs, as far as one can see.
+std::string loss(const ProcessIdentity& process) {
+  switch (fate_of(process)) {
+    case ProcessFate::gone:
+      return fmt::format("is gone: process {} on {} has ended", process.pid, process.host);
+    case ProcessFate::stopped:
+      return fmt::format("is stopped (SIGSTOP or a debugger): process {} on {}", process.pid, process.host);
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
   const auto key = [](int rank) { return "come/" + std::to_string(rank); };
+  const auto check_not_given_up = [&] {
+    LOCKSTEP_CHECK(!store.check({"given_up"}),
+                   "[{}] rank {} has come too late: {}; start all ranks within the timeout of {} ms, or raise it",
+                   backend, group.rank, store.get("given_up"), group.timeout.count());
+  };
+  check_not_given_up();
+  PeerState arrival;
+  arrival.process = own_identity();
+  store.set(process_key(group.rank), arrival.encode(), group.timeout);
   const std::int64_t times = store.add(key(group.rank), 1, group.timeout);
   LOCKSTEP_CHECK(times == 1,
                  "[{}] rank {} has come {} times: two processes have the same RANK, or {} is left over from an earlier "
@@ -22,10 +59,47 @@ void meet(Store& store, const ProcessGroupOptions& group, std::string_view backe
     std::string missing;
     for (int r = 0; r < group.world_size; ++r)
       if (!store.check({key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    if (missing.empty()) check_not_given_up();
+    if (!missing.empty())
+      store.compare_set(
+          "given_up", "",
+          "the others have given up waiting for it after " + std::to_string(group.timeout.count()) + " ms");
     LOCKSTEP_CHECK(missing.empty(),
                    "[{}] of {} ranks, these did not come within {} ms: {}; start them, or correct WORLD_SIZE", backend,
                    group.world_size, group.timeout.count(), missing);
   }
+}
+
+std::string get_from(Store& store, const ProcessGroupOptions& group, std::string_view backend, int rank,
+                     const std::string& key) {
+  const auto deadline = std::chrono::steady_clock::now() + group.timeout;
+  for (;;) {
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
+    try {
+      return store.get(key, std::clamp(left, Milliseconds(1), kLook));
+    } catch (const TimeoutError&) {
+    }
+    const ProcessIdentity process = process_of(store, rank);
+    const std::string lost = loss(process);
+    LOCKSTEP_CHECK(fate_of(process) != ProcessFate::gone,
+                   "[{}] rank {} came, but {}; look at the last lines that it wrote", backend, rank, lost);
+    LOCKSTEP_CHECK(std::chrono::steady_clock::now() < deadline,
+                   "[{}] rank {} came, but said no more within {} ms ({}); look at the last lines that it wrote",
+                   backend, rank, group.timeout.count(),
+                   lost.empty() ? fmt::format("process {} on {}", process.pid, process.host) : "it " + lost);
+  }
+}
+
+std::string lost_ranks(Store& store, const ProcessGroupOptions& group) {
+  std::string text;
+  try {
+    for (int r = 0; r < group.world_size; ++r)
+      if (store.check({process_key(r)}))
+        if (const std::string lost = loss(process_of(store, r)); !lost.empty())
+          text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", r, lost);
+  } catch (const Error&) {  // the store may be what is lost
+  }
+  return text;
 }
 
 }  // namespace lockstep::distributed

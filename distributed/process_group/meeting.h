@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "distributed/process_group/process_group.h"
@@ -11,5 +12,14 @@ namespace lockstep::distributed {
 /// Error, beginning with [`backend`], that names the ranks which did not come by the deadline, or a rank that came
 /// twice.
 void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend);
+
+/// The value of `key`, which `rank`, counted in by meet(), sets next. Throws Error that names the rank when it does not
+/// within the timeout, or as soon as its process is seen to be gone.
+std::string get_from(Store& store, const ProcessGroupOptions& group, std::string_view backend, int rank,
+                     const std::string& key);
+
+/// The ranks, counted in by meet(), whose processes are seen to be gone or stopped: "rank 1 is gone: process 4711 on
+/// host7 has ended"; empty if there is none, or nothing can be seen.
+std::string lost_ranks(Store& store, const ProcessGroupOptions& group);
 
 }  // namespace lockstep::distributed

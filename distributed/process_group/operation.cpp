@@ -96,30 +96,45 @@ std::uint64_t fingerprint(const Operation& operation) {
     hash.add(static_cast<std::uint64_t>(tensor.dtype())).add(static_cast<std::uint64_t>(tensor.dim()));
     for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
   }
+  if (operation.step_checked) hash.add(static_cast<std::uint64_t>(operation.step) + 1);
   return hash.value();
 }
 
-std::string describe(OperationKind kind, std::uint64_t number, const DType* dtype, const Shape& sizes, ReduceOp reduce,
-                     int peer) {
+OperationInfo info_of(const Operation& operation) {
+  const Tensor& tensor = agreed_tensor(operation);
+  OperationInfo info;
+  info.kind = operation.kind;
+  info.reduce = operation.reduce;
+  info.peer = operation.peer;
+  info.number = operation.number;
+  info.step = operation.step;
+  info.label = operation.label;
+  info.has_tensor = tensor.defined();
+  if (tensor.defined()) {
+    info.dtype = tensor.dtype();
+    info.sizes = tensor.sizes();
+  }
+  return info;
+}
+
+std::string describe(const OperationInfo& info) {
   std::string inside;
   const auto append = [&](const std::string& part) { inside += (inside.empty() ? "" : ", ") + part; };
-  if (dtype) append(fmt::format("{} {}", name(*dtype), to_string(sizes)));
-  if (reduces(kind)) append(std::string(name(reduce)));
-  if (peer >= 0) {
-    const char* role = kind == OperationKind::send   ? "to rank"
-                       : kind == OperationKind::recv ? "from rank"
-                       : is_point_to_point(kind)     ? "with rank"
-                                                     : "root";
-    append(fmt::format("{} {}", role, peer));
+  if (info.has_tensor) append(fmt::format("{} {}", name(info.dtype), to_string(info.sizes)));
+  if (reduces(info.kind)) append(std::string(name(info.reduce)));
+  if (info.peer >= 0) {
+    const char* role = info.kind == OperationKind::send   ? "to rank"
+                       : info.kind == OperationKind::recv ? "from rank"
+                       : is_point_to_point(info.kind)     ? "with rank"
+                                                          : "root";
+    append(fmt::format("{} {}", role, info.peer));
   }
-  return fmt::format("{} #{}{}", name(kind), number, inside.empty() ? "" : " (" + inside + ")");
+  if (!info.label.empty()) inside += (inside.empty() ? "" : "; ") + std::string(info.label.text());
+  return fmt::format("{} #{}{}", name(info.kind), info.number, inside.empty() ? "" : " (" + inside + ")");
 }
 
 std::string describe(const Operation& operation) {
-  const Tensor& tensor = agreed_tensor(operation);
-  const DType dtype = tensor.defined() ? tensor.dtype() : kFloat32;
-  return describe(operation.kind, operation.number, tensor.defined() ? &dtype : nullptr,
-                  tensor.defined() ? tensor.sizes() : Shape(), operation.reduce, operation.peer);
+  return describe(info_of(operation));
 }
 
 }  // namespace lockstep::distributed

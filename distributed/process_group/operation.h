@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "core/tensor.h"
+#include "distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 
@@ -50,16 +51,33 @@ struct Operation {
   /// all_reduce_tree: leaves of the tree, and where the divisor will stand when the operation runs (undefined: 1).
   std::int64_t shards = 0;
   Tensor divisor = {};
+  /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
+  OperationLabel label = {};
+  std::int64_t step = -1;
+  /// Collectives under different steps are different calls.
+  bool step_checked = false;
+};
+
+/// What is told of an operation: everything but its tensors. Cheap to copy, and holds no memory.
+struct OperationInfo {
+  OperationKind kind = OperationKind::barrier;
+  ReduceOp reduce = ReduceOp::sum;
+  bool has_tensor = false;
+  DType dtype = kFloat32;
+  int peer = -1;
+  std::uint64_t number = 0;
+  std::int64_t step = -1;
+  OperationLabel label = {};
+  Shape sizes;  ///< of agreed_tensor()
 };
 
 /// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes.
 const Tensor& agreed_tensor(const Operation& operation);
-/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes.
+/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes, and the step where it is checked.
 std::uint64_t fingerprint(const Operation& operation);
-/// "all_reduce #41 (float32 [1024], sum)".
+OperationInfo info_of(const Operation& operation);
+/// "all_reduce #41 (float32 [1024], sum; bucket 2: fc1.weight, fc1.bias)".
+std::string describe(const OperationInfo& info);
 std::string describe(const Operation& operation);
-/// The same from parts; `dtype` is null where there is no tensor.
-std::string describe(OperationKind kind, std::uint64_t number, const DType* dtype, const Shape& sizes, ReduceOp reduce,
-                     int peer);
 
 }  // namespace lockstep::distributed

@@ -1,79 +1,81 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "distributed/process_group/diagnosis.h"
 #include "distributed/process_group/operation.h"
+#include "distributed/process_group/peer_state.h"
 #include "distributed/store/store.h"
 
 namespace lockstep::distributed {
 
-/// What a rank was last seen doing, as it publishes it in the store.
-struct PeerState {
-  std::uint64_t called = 0;       ///< collectives begun; the current one, if running, is number called - 1
-  bool running = false;           ///< within that collective now
-  std::uint64_t fingerprint = 0;  ///< of that collective
-  std::string collective;         ///< its description; empty if there was none yet
-  std::string point_to_point;     ///< the last send, recv or exchange begun; empty if none
-  bool left = false;              ///< ended in good order
-  std::string trouble;            ///< why it gave up; empty if it has not
-  std::int64_t since_ms = 0;      ///< when this last changed; wall clock
-
-  std::string encode() const;
-  static PeerState decode(std::string_view text);
-};
-
-/// Why an operation failed here.
-struct Failure {
-  std::string operation;  ///< its description; empty if this rank was in none
-  std::optional<std::uint64_t> collective;
-  std::uint64_t fingerprint = 0;
-  std::string cause;
-  int peer = -1;  ///< the rank that was waited for, if known
-};
-
 /// Note [Peer monitor]
-/// Nothing of this is on the path of an operation that succeeds. A thread publishes, every interval, what this rank is
-/// doing (one store request, only if that changed), and looks whether some rank has declared a failure. While a
-/// collective stalls it reads what the others are doing, and calls a failure when one of them is in another collective
-/// under the same number or has left. After a failure every rank that still lives answers with its last state within
-/// an interval; who does not answer in time is missing.
+/// Nothing of this is on the path of an operation that succeeds but a lock and a copy of what it is. One thread
+/// publishes, every interval, what this rank is doing (one store request, only if that changed). While a collective
+/// stalls it reads what the others are doing, and calls a failure when one of them is in another collective under the
+/// same number or has left. Another thread waits in the store to be woken: who fails writes down its last state and
+/// why, then wakes all others, which answer with their last states at once. Who does not answer is missing; where /proc
+/// shows that its process is gone or stopped, nobody waits for its answer.
+///
+/// The lowest rank that lives tells the whole story, once, as an error in the log; each rank's operations end with one
+/// sentence.
+///
+/// A rank that ends by itself says so where it can: when its group goes, when an exception takes the group down or ends
+/// the process, and in exit().
+///
 /// The interval is a tenth of the deadline, 20 ms to 1 s (a FileStore grows by some 10 MB a day and rank by it);
-/// answers are awaited for half the deadline at most, 5 s at most.
+/// answers are awaited for a quarter of the deadline, 1.5 s at most.
 class PeerMonitor {
  public:
-  /// `on_failure` is called at most once, from the monitor's thread, when another rank has failed or will never come.
+  /// `on_failure` is called at most once, from a thread of the monitor, when another rank has failed or will never
+  /// come.
   PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout, std::function<void(Failure)> on_failure);
   /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
   void start();
   /// Publishes that this rank has left.
   ~PeerMonitor();
 
-  void collective_started(const Operation& operation, std::uint64_t fingerprint);
+  void collective_started(const OperationInfo& operation, std::uint64_t fingerprint);
   void collective_ended();
-  void point_to_point_started(const Operation& operation);
+  void point_to_point_started(const OperationInfo& operation);
+  void set_step(std::int64_t step);
+  /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
+  void set_ended_by(std::string_view reason);
 
   /// Tells the others. The first rank's word stays.
   void announce(const Failure& failure);
-  /// Waits for the others' answers, then says in one line what failed, who is missing and where each was last seen.
-  std::string diagnose(const Failure& failure);
+  /// Waits for the others' answers.
+  Diagnosis diagnose(const Failure& failure);
+  /// True on one rank: the one that is to tell the whole story.
+  bool is_reporter(const Failure& failure, const Diagnosis& diagnosis);
+
+  /// For the end of the process: publishes at once that this rank has left, and why; a failure is announced as well.
+  void leave_now(std::string_view reason, bool is_failure);
 
  private:
-  void run();
+  void publish_and_look();
+  void wait_to_be_woken();
   bool look_for_failure();
   bool look_for_mismatch();
+  void read_identities();
+  void tell(const Failure& failure);
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
-  std::optional<PeerState> read(const std::string& prefix, int rank);
-  std::string where(int rank, const std::optional<PeerState>& state) const;
-  /// A cause better than "timed out": a rank that is in another collective or has left. Empty if there is none.
-  std::string explain(const Failure& failure, const std::vector<std::optional<PeerState>>& states) const;
+  std::optional<PeerState> read(const char* prefix, int rank);
+  bool stopping() const;
+  bool watching() const;
+  Milliseconds pause() const;
+  std::string store_error() const;
+  void give_up_store(std::string_view error);
 
   StorePtr store_;
   int rank_;
@@ -85,15 +87,24 @@ class PeerMonitor {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  PeerState state_;
+  PeerState state_;           // without its descriptions
+  OperationInfo collective_;  // of state_
+  OperationInfo point_to_point_;
+  bool has_point_to_point_ = false;
   std::uint64_t changes_ = 1;    // of state_
   std::uint64_t published_ = 0;  // value of changes_ when last published
   Milliseconds started_at_{0};   // steady clock; of the running collective
   bool stop_ = false;
   bool announced_ = false;
+  bool store_lost_ = false;  // the publisher's last request has failed
+  std::string store_error_;  // of a request after a failure; not empty: nobody waits for the store any more
   std::vector<std::optional<PeerState>> last_read_;
+  std::atomic<bool> identities_read_ = false;
+  int early_looks_ = 0;  // for identities
   Milliseconds next_mismatch_look_{0};
-  std::thread thread_;
+  std::atomic<bool> told_ = false;
+  std::thread publisher_;
+  std::thread watcher_;
 };
 
 }  // namespace lockstep::distributed

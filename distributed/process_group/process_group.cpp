@@ -1,11 +1,14 @@
 #include "distributed/process_group/process_group.h"
 
 #include "core/check.h"
+#include "distributed/process_group/flight_dump.h"
+#include "distributed/process_group/rank0_only.h"
 #include "distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed {
 
-ProcessGroup::ProcessGroup(ProcessGroupOptions options) : options_(options), recorder_(options.recorded_operations) {
+ProcessGroup::ProcessGroup(ProcessGroupOptions options)
+    : options_(options), recorder_(options.recorded_operations, options.rank, options.world_size) {
   LOCKSTEP_CHECK(options_.world_size >= 1, "[ProcessGroup] world_size is {}; expected at least 1", options_.world_size);
   LOCKSTEP_CHECK(options_.rank >= 0 && options_.rank < options_.world_size,
                  "[ProcessGroup] rank is {}; expected 0 to {} for a world of {}", options_.rank,
@@ -130,7 +133,21 @@ WorkPtr ProcessGroup::exchange(const Tensor& send_tensor, const Tensor& recv_ten
   return issue({.kind = kind, .input = send_tensor, .output = recv_tensor, .peer = peer});
 }
 
+void ProcessGroup::dump(const std::string& path) const {
+  write_flight_dump(path, recorder_, "request");
+}
+
+void ProcessGroup::set_step(std::int64_t step, bool checked) {
+  if (step_checked_ && !checked && step >= 0) return;
+  step_ = step;
+  step_checked_ = checked && step >= 0;
+}
+
 WorkPtr ProcessGroup::issue(Operation operation) {
+  operation.label = LabelScope::current();
+  operation.step = step_;
+  operation.step_checked = step_checked_;
+  if (!is_point_to_point(operation.kind)) check_outside_rank0_only(operation, rank());
   const std::lock_guard lock(issue_mutex_);
   const auto peer = static_cast<std::size_t>(operation.peer);
   switch (operation.kind) {

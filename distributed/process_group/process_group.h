@@ -89,9 +89,20 @@ class ProcessGroup {
 
   /// The last operations, oldest first, with the times they were queued, started and finished.
   std::vector<OperationRecord> records() const { return recorder_.records(); }
+  /// Adds them to a file as JSON lines; see Note [Flight dumps]. Throws Error if it cannot be written.
+  void dump(const std::string& path) const;
+
+  /// The training step that operations belong to from now on, for records and reports; -1: none.
+  /// DistributedDataParallel counts steps by itself. `checked`: ranks that call the same collective under different
+  /// steps are told so, as if they had called different ones; for loops in which all ranks number steps alike. A
+  /// checked number stays until the next one or -1.
+  void set_step(std::int64_t step, bool checked = false);
+  std::int64_t step() const { return step_; }
 
   /// Gives up: ends every running and queued operation with an error and refuses more. Other ranks learn of it.
   virtual void abort(std::string_view reason) = 0;
+  /// True once the group is dead.
+  virtual bool failed() const { return false; }
 
  protected:
   explicit ProcessGroup(ProcessGroupOptions options);
@@ -118,6 +129,8 @@ class ProcessGroup {
   FlightRecorder recorder_;
   std::mutex issue_mutex_;  // keeps numbers in the order of launch
   std::uint64_t collectives_ = 0;
+  std::atomic<std::int64_t> step_ = -1;
+  std::atomic<bool> step_checked_ = false;
   std::vector<std::uint64_t> sends_;  // by peer
   std::vector<std::uint64_t> recvs_;
   std::vector<std::uint64_t> exchanges_;

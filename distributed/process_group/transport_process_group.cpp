@@ -2,7 +2,12 @@
 
 #include <signal.h>
 
+#include <exception>
+
 #include "core/check.h"
+#include "core/log.h"
+#include "distributed/process_group/flight_dump.h"
+#include "distributed/process_group/process_end.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -24,6 +29,7 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
       backend_(std::move(backend)),
       transport_(std::move(transport)),
       collectives_(*transport_, options.rank, options.world_size) {
+  FlightDumps::add(recorder());
   if (store) {
     monitor_ = std::make_unique<PeerMonitor>(std::move(store), options.rank, options.world_size, options.timeout,
                                              [this](const Failure& failure) { fail(failure); });
@@ -33,6 +39,8 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
 }
 
 TransportProcessGroup::~TransportProcessGroup() {
+  // The others need not wait for operations that an exception has taken this rank away from.
+  if (std::uncaught_exceptions() > 0) end_by_own_doing(unwinding_reason());
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -40,12 +48,25 @@ TransportProcessGroup::~TransportProcessGroup() {
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   monitor_.reset();
+  FlightDumps::remove(recorder());
 }
 
 void TransportProcessGroup::abort(std::string_view reason) {
-  Failure failure;
-  failure.cause = fmt::format("aborted on this rank: {}", reason);
-  fail(failure);
+  end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+}
+
+bool TransportProcessGroup::failed() const {
+  const std::lock_guard lock(mutex_);
+  return failing_;
+}
+
+void TransportProcessGroup::end_by_own_doing(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failing_) return;
+  }
+  if (monitor_) monitor_->set_ended_by(reason);
+  fail({{}, reason, -1});
 }
 
 void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
@@ -112,16 +133,14 @@ void TransportProcessGroup::run(Task& task) {
   if (!error) {
     const Deadline deadline = std::chrono::steady_clock::now() + timeout();
     recorder().started(task.record);
-    if (monitor_ && collective) monitor_->collective_started(operation, fingerprint(operation));
-    if (monitor_ && !collective) monitor_->point_to_point_started(operation);
+    if (monitor_ && collective) monitor_->collective_started(info_of(operation), fingerprint(operation));
+    if (monitor_ && !collective) monitor_->point_to_point_started(info_of(operation));
     try {
       collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
       if (monitor_ && collective) monitor_->collective_ended();
     } catch (const std::exception& exception) {
       Failure failure;
       failure.operation = task.work->description();
-      if (collective) failure.collective = operation.number;
-      if (collective) failure.fingerprint = fingerprint(operation);
       failure.cause = exception.what();
       if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();
       error = fail(failure);
@@ -163,12 +182,22 @@ std::exception_ptr TransportProcessGroup::fail(const Failure& failure) {
   }
   if (monitor_) monitor_->announce(failure);
   transport_->abort();
-  const std::string text = monitor_ ? monitor_->diagnose(failure)
-                                    : fmt::format("[Rank {}] {} failed: {}", rank(), failure.operation, failure.cause);
+  const std::string text = tell(failure);
+  FlightDumps::write_after_failure(recorder(), text);
   const std::lock_guard lock(mutex_);
   failure_ = std::make_exception_ptr(ProcessGroupError(text));
   changed_.notify_all();
   return failure_;
+}
+
+std::string TransportProcessGroup::tell(const Failure& failure) {
+  const std::string what = failure.operation.empty() ? "the process group" : failure.operation;
+  std::string text = fmt::format("[Rank {}] {} failed: ", rank(), what);
+  if (!monitor_) return text + failure.cause;
+  const Diagnosis diagnosis = monitor_->diagnose(failure);
+  if (monitor_->is_reporter(failure, diagnosis)) logging::error("{}", diagnosis.report);
+  if (diagnosis.headline.empty()) return text + failure.cause;
+  return text + fmt::format("{} ({})", diagnosis.headline, failure.cause);
 }
 
 }  // namespace lockstep::distributed

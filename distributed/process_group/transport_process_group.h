@@ -28,6 +28,7 @@ class TransportProcessGroup : public ProcessGroup {
 
   std::string_view backend() const override { return backend_; }
   void abort(std::string_view reason) override;
+  bool failed() const override;
 
  protected:
   WorkPtr launch(Operation operation, std::uint64_t record) override;
@@ -46,13 +47,16 @@ class TransportProcessGroup : public ProcessGroup {
   void transfer(const Operation& operation, Deadline deadline);
   /// Declares the group dead, once, and returns the error that every operation ends with from then on.
   std::exception_ptr fail(const Failure& failure);
+  /// Finds out what has happened, reports it if that is this rank's turn, and says it in one sentence.
+  std::string tell(const Failure& failure);
+  void end_by_own_doing(const std::string& reason);
 
   std::string backend_;
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;
   std::unique_ptr<PeerMonitor> monitor_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> collective_tasks_;
   std::deque<Task> point_to_point_tasks_;

@@ -13,24 +13,23 @@
 namespace lockstep::distributed::shm {
 namespace {
 
-constexpr std::string_view kTicketKey = "ticket";
+constexpr const char* kTicketKey = "ticket";
 
-/// Rank 0 makes the segment, the others open it. Throws Error if this rank cannot.
-Segment share(Store& store, const ProcessGroupOptions& group) {
+/// Rank 0 makes the segment, the others open it by its ticket. Throws Error if this rank cannot.
+Segment share(Store& store, const ProcessGroupOptions& group, const std::string& ticket) {
   if (group.rank == 0) {
     std::optional<Segment> segment;
-    std::string ticket;
+    std::string own_ticket;
     try {
       segment = Segment::create(group.world_size);
-      ticket = segment->ticket();
+      own_ticket = segment->ticket();
     } catch (const Error&) {
       store.set(kTicketKey, "", group.timeout);
       throw;
     }
-    store.set(kTicketKey, ticket, group.timeout);
+    store.set(kTicketKey, own_ticket, group.timeout);
     return std::move(*segment);
   }
-  const std::string ticket = store.get(kTicketKey, group.timeout);
   LOCKSTEP_CHECK(!ticket.empty(), "[shm] rank 0 has no segment");
   return Segment::open(ticket, group.world_size);
 }
@@ -45,8 +44,9 @@ Attempt try_process_group(const StorePtr& store, const ProcessGroupOptions& grou
   const auto key = [](int rank) { return "obstacle/" + std::to_string(rank); };
   std::optional<Segment> segment;
   std::string obstacle;
+  const std::string ticket = group.rank == 0 ? "" : get_from(*store, group, "shm", 0, kTicketKey);
   try {
-    segment = share(*store, group);
+    segment = share(*store, group, ticket);
     segment->rank(group.rank).pid = getpid();
   } catch (const StoreError&) {
     throw;
@@ -58,7 +58,8 @@ Attempt try_process_group(const StorePtr& store, const ProcessGroupOptions& grou
   store->set(key(group.rank), obstacle, group.timeout);
   // All ranks read the same, and so decide alike.
   for (int r = 0; r < group.world_size; ++r)
-    if (std::string found = store->get(key(r), group.timeout); !found.empty()) return {nullptr, std::move(found)};
+    if (std::string found = get_from(*store, group, "shm", r, key(r)); !found.empty())
+      return {nullptr, std::move(found)};
   segment->close_file();
   return {std::make_shared<TransportProcessGroup>(
               "shm", group, std::make_unique<ShmTransport>(std::move(*segment), group.rank, group.world_size),

@@ -39,7 +39,13 @@ FileDescriptor TCPStore::connect(Milliseconds timeout) const {
   FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
-  recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
+  try {
+    recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format(
+        "[{}] takes connections but said nothing within {} ms; is another program on that port, or the store stopped?",
+        describe(), timeout.count()));
+  }
   if (!greeting.starts_with(wire::kHello))
     throw StoreError(fmt::format("[{}] is not a store of this version; is another program on that port?", describe()));
   const std::string server_nonce = greeting.substr(wire::kHello.size());

@@ -1,0 +1,30 @@
+#include "distributed/process_group/rank0_only.h"
+
+#include "core/check.h"
+#include "distributed/process_group/operation.h"
+
+namespace lockstep::distributed {
+namespace {
+
+thread_local const Rank0Only* innermost = nullptr;
+
+}  // namespace
+
+Rank0Only::Rank0Only(std::string_view what) : outer_(innermost), what_(what) {
+  innermost = this;
+}
+
+Rank0Only::~Rank0Only() {
+  innermost = outer_;
+}
+
+void check_outside_rank0_only(const Operation& operation, int rank) {
+  LOCKSTEP_CHECK(
+      !innermost,
+      "[{}] was called on rank {} inside rank0_only(\"{}\"){}: the other ranks would never join it; move the "
+      "call out of the scope, where every rank makes it",
+      name(operation.kind), rank, innermost->what_,
+      operation.label.empty() ? "" : fmt::format(" ({})", operation.label.text()));
+}
+
+}  // namespace lockstep::distributed
