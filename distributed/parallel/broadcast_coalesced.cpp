@@ -12,6 +12,8 @@ void broadcast_coalesced(const std::vector<Tensor>& tensors, ProcessGroup& group
   if (group.world_size() == 1) return;
   std::vector<BucketItem> items;
   for (const Tensor& tensor : tensors) items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
+  static const OperationLabel label("parameters and buffers");
+  const LabelScope scope(label);
   constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
   for (const std::vector<std::size_t>& indices : assign_buckets(items, kNoLimit, kNoLimit)) {
     std::int64_t numel = 0;

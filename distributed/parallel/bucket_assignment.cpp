@@ -30,4 +30,10 @@ std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<BucketIte
   return buckets;
 }
 
+OperationLabel bucket_label(std::size_t bucket, const std::vector<std::string>& names) {
+  std::string text = "bucket " + std::to_string(bucket);
+  for (std::size_t i = 0; i < names.size(); ++i) text += (i == 0 ? ": " : ", ") + names[i];
+  return OperationLabel(text);
+}
+
 }  // namespace lockstep::distributed

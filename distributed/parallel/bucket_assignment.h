@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
 #include "core/dtype.h"
+#include "distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 
@@ -21,5 +23,8 @@ struct BucketItem {
 /// pure function: every rank finds the same buckets. After Li et al., "PyTorch Distributed" (VLDB 2020), section 3.2.3.
 std::vector<std::vector<std::size_t>> assign_buckets(const std::vector<BucketItem>& items,
                                                      std::size_t first_bucket_bytes, std::size_t bucket_bytes);
+
+/// "bucket 2: fc1.weight, fc1.bias".
+OperationLabel bucket_label(std::size_t bucket, const std::vector<std::string>& names);
 
 }  // namespace lockstep::distributed

@@ -80,6 +80,8 @@ Tensor DistributedDataParallel::operator()(Tensor x) {
                  "[DistributedDataParallel] in lockstep mode a graph can only be recorded by step(), which computes "
                  "the logical shards one by one; call step(), or module().forward() under NoGradGuard");
   if (GradMode::enabled()) {
+    if (module_.is_training() && reducer_ && reducer_->synchronize())
+      group_->set_step(static_cast<std::int64_t>(reducer_->passes()));
     if (joining_) announce(x.size(0));
     share_buffers(joining_ ? join_step_.first : 0);
   }
@@ -139,6 +141,7 @@ void DistributedDataParallel::follow(const std::function<void()>& keep_up) {
 double DistributedDataParallel::step(const data::Batch& batch, const LossFunction& loss) {
   const std::uint64_t count = steps_++;
   const std::uint64_t step = guarded_random_step().value_or(count);
+  group_->set_step(static_cast<std::int64_t>(step));
   if (!lockstep_) return plain_step(part_of(batch), step, loss);
   return (*lockstep_)(batch, step, [&](nn::Module&, const data::Batch& shard) { return loss(shard); });
 }
@@ -148,12 +151,14 @@ std::optional<double> DistributedDataParallel::join_step(const data::Batch& own,
       !lockstep_,
       "[DistributedDataParallel] join_step() is not for lockstep mode, whose logical shards are those of one "
       "global batch; give step() batches that all ranks know, or leave out logical_shards");
+  const std::uint64_t step = guarded_random_step().value_or(steps_);
+  group_->set_step(static_cast<std::int64_t>(step));
   const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
   if (all.samples == 0) return std::nullopt;
   data::Batch part = own;
   part.global_size = all.samples;
-  const std::uint64_t count = steps_++;
-  return plain_step(part, guarded_random_step().value_or(count), loss);
+  ++steps_;
+  return plain_step(part, step, loss);
 }
 
 // This rank's part, of the global batch or as a loader cut it.
@@ -189,7 +194,11 @@ double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_
   }
   // Sum of losses and what to divide it by, over all ranks; they travel while the last backward computes.
   const Tensor totals = move_values(tensor({sliced.sum(), sliced.count()}), module_.device());
-  const WorkPtr summed = world > 1 ? group_->all_reduce(totals) : nullptr;
+  static const OperationLabel totals_label("loss and count of the step");
+  const WorkPtr summed = [&] {
+    const LabelScope label(totals_label);
+    return world > 1 ? group_->all_reduce(totals) : nullptr;
+  }();
   const std::uint64_t reduced_before = reducer_->passes();
   if (sliced.pending()) {
     double divisor = static_cast<double>(part.global_size);

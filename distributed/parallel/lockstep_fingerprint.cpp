@@ -23,6 +23,8 @@ void check_fingerprint_agreement(const std::string& fingerprint, ProcessGroup& g
   const Tensor mine = zeros({static_cast<std::int64_t>(kLength)}, {.dtype = kUInt8});
   const Tensor all = zeros({world, static_cast<std::int64_t>(kLength)}, {.dtype = kUInt8});
   std::memcpy(mine.raw_data(), fingerprint.data(), std::min(fingerprint.size(), kLength));
+  static const OperationLabel label("what decides the bits of lockstep mode");
+  const LabelScope scope(label);
   group.all_gather(all, mine)->wait();
   const auto text_of = [&](int rank) {
     const char* text = static_cast<const char*>(all.raw_data()) + static_cast<std::size_t>(rank) * kLength;

@@ -113,6 +113,8 @@ class GroupLockstepStep final : public LockstepStep {
     observer.totals_ready = [&] {
       double* out = unit_totals_.data<double>();
       for (const std::vector<double>& row : runner_.totals()) out = std::copy(row.begin(), row.end(), out);
+      static const OperationLabel label("loss and count of the step");
+      const LabelScope scope(label);
       summed = group_->all_reduce_tree(totals_, unit_totals_, shards_);
       reducer_.begin(divisor_);
     };

@@ -51,6 +51,8 @@ std::string first_difference(const std::string& here, const std::string& there) 
 }  // namespace
 
 void check_module_agreement(const nn::Module& module, ProcessGroup& group) {
+  static const OperationLabel label("comparison of the modules");
+  const LabelScope scope(label);
   if (group.world_size() == 1) return;
   const std::string text = describe_state(module);
   // The device of the module is one the group can work on.

@@ -44,6 +44,9 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group,
     bucket.described.flat = bucket.flat;
     bucket.described.index = buckets_.size();
     bucket.slots = indices;
+    std::vector<std::string> names;
+    for (std::size_t index : indices) names.push_back(slots_[index].parameter.name);
+    bucket.label = bucket_label(buckets_.size(), names);
     buckets_.push_back(std::move(bucket));
   }
   for (Bucket& bucket : buckets_) bucket.described.count = buckets_.size();
@@ -113,6 +116,7 @@ void Reducer::launch_ready_buckets() {
       const NoGradGuard no_grad;
       bucket.flat.mul_(weight_);
     }
+    const LabelScope label(bucket.label);
     if (hook_)
       bucket.work = hook_->reduce(bucket.described, *group_);
     else if (group_->world_size() > 1)
@@ -128,8 +132,10 @@ void Reducer::finish_pass() {
     if (!slot.ready) mark_ready(slot);
   }
   launch_ready_buckets();
-  for (Bucket& bucket : buckets_)
+  for (Bucket& bucket : buckets_) {
+    const LabelScope label(bucket.label);
     if (auto* more = dynamic_cast<ContinuedWork*>(bucket.work.get())) more->advance();
+  }
   for (Bucket& bucket : buckets_) {
     if (!bucket.work) continue;
     bucket.work->wait();

@@ -76,6 +76,7 @@ class Reducer {
   };
   struct Bucket {
     Tensor flat;
+    OperationLabel label;
     std::vector<std::size_t> slots;
     std::size_t pending = 0;
     WorkPtr work;

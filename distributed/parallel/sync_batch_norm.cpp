@@ -27,6 +27,8 @@ ChannelStatistics combine(const ChannelStatistics& own, ProcessGroup& group) {
   const Device device = own.mean.device();
   const Tensor mine = tensor(row, device);
   const Tensor all = empty({mine.numel() * group.world_size()}, options_of(mine));
+  static const OperationLabel label("statistics of a batch norm");
+  const LabelScope scope(label);
   group.all_gather(all, mine)->wait();
   const std::vector<double> rows = all.to_vector<double>();
 
@@ -69,6 +71,8 @@ class SyncBatchNormBackward final : public Node {
     const Tensor both = empty({2, channels}, options_of(own.bias));
     copy_values(own.bias, rows(both, 0, 1).as_strided({channels}, {1}, 0));
     copy_values(own.weight, both.as_strided({channels}, {1}, channels));
+    static const OperationLabel label("gradient sums of a batch norm");
+    const LabelScope scope(label);
     group->all_reduce(both)->wait();
     const GradientSums sums{both.as_strided({channels}, {1}, 0), both.as_strided({channels}, {1}, channels)};
     result[0] = batch_norm_parts::input_gradient(grad, x, statistics, factor, sums, eps);

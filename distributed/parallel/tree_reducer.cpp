@@ -64,6 +64,9 @@ TreeReducer::TreeReducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPt
     bucket.units = zeros({static_cast<std::int64_t>(units_.size()), numel}, like);
     bucket.sum = units_.size() == 1 ? bucket.units.as_strided({numel}, {1}, 0) : zeros({numel}, like);
     bucket.slots = indices;
+    std::vector<std::string> names;
+    for (std::size_t index : indices) names.push_back(slots_[index].parameter.name);
+    bucket.label = bucket_label(buckets_.size(), names);
     buckets_.push_back(std::move(bucket));
   }
 }
@@ -93,6 +96,7 @@ void TreeReducer::add(std::size_t parameter, const ShardRunner::Parts& parts) {
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_) {
     Bucket& bucket = buckets_[next_bucket_];
     trace_.launched_ns[next_bucket_] = trace_.last_gradient_ns;
+    const LabelScope label(bucket.label);
     bucket.work = group_->all_reduce_tree(bucket.sum, bucket.units, shards_, divisor_);
   }
 }

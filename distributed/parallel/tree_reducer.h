@@ -39,6 +39,7 @@ class TreeReducer {
   struct Bucket {
     Tensor units;  // [units, elements]
     Tensor sum;    // [elements]; the memory of `units` if there is one
+    OperationLabel label;
     std::vector<std::size_t> slots;
     std::size_t pending = 0;
     WorkPtr work;

@@ -9,6 +9,8 @@ UnevenStep UnevenStep::meet(ProcessGroup& group, Device device, std::optional<st
   constexpr std::int64_t kRanOut = -1;
   const Tensor mine = tensor({own.value_or(kRanOut)}, device);
   const Tensor all = empty({group.world_size()}, options_of(mine));
+  static const OperationLabel label("samples of each rank");
+  const LabelScope scope(label);
   group.all_gather(all, mine)->wait();
   UnevenStep step;
   int rank = 0;
