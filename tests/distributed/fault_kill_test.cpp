@@ -1,0 +1,100 @@
+// kill -9 of each rank at each place, and signals that stop a process.
+
+#include <thread>
+
+#include "tests/distributed/fault_support.h"
+
+namespace lockstep::fault_test {
+namespace {
+
+class Killed : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, Killed,
+                         ::testing::Combine(::testing::Values("forward", "backward", "collective", "checkpoint"),
+                                            ::testing::Range(0, kWorld)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "Rank" + std::to_string(std::get<1>(info.param));
+                         });
+
+TEST_P(Killed, IsNamedByTheOthers) {
+  const auto& [place, rank] = GetParam();
+  const std::string who = "rank " + std::to_string(rank);
+  run({.text = "`kill -9` of " + who + " in " + (place == "checkpoint" ? "a checkpoint" : place),
+       .scenario = place,
+       .faulty = rank,
+       .signal = SIGKILL,
+       .expected = {.everywhere = {who + " is gone: process ", "last seen "}, .in_report = {"what to do: look at"}}});
+}
+
+class KilledOnGloo : public ::testing::Test {};
+
+TEST_F(KilledOnGloo, InACollective) {
+  run({.text = "`kill -9` of rank 1 in a collective, Gloo",
+       .scenario = "collective",
+       .signal = SIGKILL,
+       .expected = {.everywhere = {"rank 1 is gone: process "}}},
+      "gloo");
+}
+
+class KilledInRendezvous : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(All, KilledInRendezvous, ::testing::Range(0, kWorld),
+                         [](const auto& info) { return "Rank" + std::to_string(info.param); });
+
+TEST_P(KilledInRendezvous, IsNamedByTheOthers) {
+  const int faulty = GetParam();
+  const HostedStore store;
+  std::vector<std::unique_ptr<Worker>> workers;
+  const auto start = [&](int rank) {
+    workers.push_back(std::make_unique<Worker>(
+        WorkerOptions{.rank = rank, .scenario = "rendezvous", .faulty = faulty, .environment = store.environment()}));
+  };
+  start(faulty);
+  ASSERT_EQ(workers[0]->line("starting", Milliseconds(20'000)), "");
+  std::this_thread::sleep_for(Milliseconds(300));
+  workers[0]->signal(SIGKILL);
+  EXPECT_EQ(workers[0]->status(Milliseconds(5'000)), 128 + SIGKILL);
+  Row row("`kill -9` of rank " + std::to_string(faulty) + " in the rendezvous, before the others come");
+  std::vector<Worker*> survivors;
+  for (int r = 0; r < kWorld; ++r) {
+    if (r == faulty) continue;
+    start(r);
+    survivors.push_back(workers.back().get());
+  }
+  row.check(survivors,
+            {.everywhere = {"rank " + std::to_string(faulty) + " came, but is gone: process "}, .report = false});
+}
+
+TEST(Stopped, IsNamedByTheOthers) {
+  run({.text = "`SIGSTOP` of rank 1",
+       .scenario = "forward",
+       .signal = SIGSTOP,
+       .expected = {.everywhere = {"rank 1 is stopped (SIGSTOP or a debugger)"}, .in_report = {"kill -CONT"}}});
+}
+
+TEST(Crashed, IsNamedByTheOthers) {
+  run({.text = "a crash (`SIGSEGV`) of rank 1",
+       .scenario = "segv",
+       .expected = {.everywhere = {"rank 1 is gone: process "}}});
+}
+
+class StoreHolder : public ::testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(All, StoreHolder, ::testing::Values(SIGKILL, SIGSTOP),
+                         [](const auto& info) { return info.param == SIGKILL ? "Killed" : "Stopped"; });
+
+TEST_P(StoreHolder, IsNamedByTheOthers) {
+  const bool killed = GetParam() == SIGKILL;
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  Job job("forward", 0, url, {});
+  job.wait_until_ready();
+  ASSERT_EQ(job[0].line("phase", Milliseconds(20'000)), "forward");
+  std::this_thread::sleep_for(kDeadline / 4);  // so that the others have seen which process it is
+  Row row(std::string(killed ? "`kill -9`" : "`SIGSTOP`") + " of rank 0, which holds the store");
+  job[0].signal(GetParam());
+  row.check(job.survivors(),
+            {.everywhere = {killed ? "rank 0 is gone" : "rank 0 is stopped", "the store does not answer"}});
+}
+
+}  // namespace
+}  // namespace lockstep::fault_test
