@@ -35,8 +35,10 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
 
-  const ReducerOptions buckets{
-      .first_bucket_bytes = options_.first_bucket_bytes, .bucket_bytes = options_.bucket_bytes, .hook = options_.hook};
+  const ReducerOptions buckets{.first_bucket_bytes = options_.first_bucket_bytes,
+                               .bucket_bytes = options_.bucket_bytes,
+                               .hook = options_.hook,
+                               .static_graph = options_.static_graph};
   if (options_.logical_shards != 0) {
     lockstep_ = make_group_lockstep_step(module_, group_, options_.logical_shards, buckets);
     return;
@@ -73,6 +75,10 @@ const ReducerTrace& DistributedDataParallel::trace() const {
 
 std::vector<std::string> DistributedDataParallel::unused_parameters() const {
   return reducer_ ? reducer_->unused_parameters() : std::vector<std::string>();
+}
+
+std::vector<std::string> DistributedDataParallel::unused_everywhere() const {
+  return reducer_ ? reducer_->unused_everywhere() : std::vector<std::string>();
 }
 
 Tensor DistributedDataParallel::operator()(Tensor x) {
@@ -210,6 +216,7 @@ double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_
   }
   // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
   if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
+  if (reducer_->synchronize()) reducer_->drop_unused_gradients();
   if (summed) summed->wait();
   const auto all = totals.to_vector<double>();
   return all[0] / all[1];

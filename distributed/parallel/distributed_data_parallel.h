@@ -27,6 +27,10 @@ struct DistributedDataParallelOptions {
   /// step() computes this rank's part in so many slices, one after the other, and communicates in the last one's
   /// backward: less memory, the same gradients (Note [Accumulation]). Lockstep mode does so by itself; 1 there.
   std::int64_t accumulate = 1;
+  /// A promise that every step of a rank uses the same parameters as its first one. Buckets with parameters that it
+  /// does not use then are reduced as early as others, instead of at the end of backward; a step that breaks the
+  /// promise is an error that names the parameter. Without it nothing is assumed. Of no effect in lockstep mode.
+  bool static_graph = false;
   /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
   bool broadcast_buffers = true;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
@@ -115,8 +119,12 @@ class DistributedDataParallel {
   ProcessGroup& process_group() { return *group_; }
   /// When gradients and reductions of the last step happened.
   const ReducerTrace& trace() const;
-  /// Names of the parameters that got no gradient on this rank in the last step; in lockstep mode, none.
+  /// Names of the parameters that got no gradient on this rank in the last step and counted as zero; in lockstep mode,
+  /// none.
   std::vector<std::string> unused_parameters() const;
+  /// Names of the parameters that no rank used: they have no gradient. The first step that leaves some out says so in a
+  /// line on rank 0's stderr.
+  std::vector<std::string> unused_everywhere() const;
 
  private:
   void share_buffers(int root = 0);

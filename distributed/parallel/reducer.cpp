@@ -1,5 +1,8 @@
 #include "distributed/parallel/reducer.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "autograd/engine.h"
@@ -7,13 +10,14 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "core/log.h"
 #include "distributed/parallel/bucket_assignment.h"
 #include "distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 
 Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, ReducerOptions options)
-    : group_(std::move(group)), hook_(std::move(options.hook)) {
+    : group_(std::move(group)), hook_(std::move(options.hook)), static_graph_(options.static_graph) {
   LOCKSTEP_CHECK(group_, "[Reducer] the process group is null");
   std::vector<BucketItem> items;
   for (nn::NamedTensor& parameter : parameters) {
@@ -25,13 +29,16 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group,
     slot.parameter = std::move(parameter);
     slots_.push_back(std::move(slot));
   }
-  for (const std::vector<std::size_t>& indices :
-       assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes)) {
+  const auto assignment = assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes);
+  const auto slots = static_cast<std::int64_t>(slots_.size());
+  for (const std::vector<std::size_t>& indices : assignment) {
     Bucket bucket;
     std::int64_t numel = 0;
     for (std::size_t index : indices) numel += slots_[index].parameter.tensor.numel();
     const Tensor& first = slots_[indices.front()].parameter.tensor;
-    bucket.flat = zeros({numel}, options_of(first));
+    const bool last = buckets_.size() + 1 == assignment.size();
+    bucket.flat = zeros({last ? numel + slots : numel}, options_of(first));
+    if (last) use_ = bucket.flat.as_strided({slots}, {1}, numel);
     std::int64_t offset = 0;
     for (std::size_t index : indices) {
       Slot& slot = slots_[index];
@@ -41,7 +48,7 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group,
       offset += tensor.numel();
       bucket.described.gradients.push_back({slot.parameter.name, slot.view});
     }
-    bucket.described.flat = bucket.flat;
+    bucket.described.flat = bucket.flat.as_strided({numel}, {1}, 0);
     bucket.described.index = buckets_.size();
     bucket.slots = indices;
     std::vector<std::string> names;
@@ -61,13 +68,17 @@ Reducer::~Reducer() {
 }
 
 void Reducer::on_gradient(std::size_t index) {
-  slots_[index].used = true;
+  Slot& slot = slots_[index];
+  LOCKSTEP_CHECK(!slot.absent,
+                 "[DistributedDataParallel] static_graph promises that every step uses the same parameters, but '{}' "
+                 "got a gradient now and none in the first step; leave out static_graph",
+                 slot.parameter.name);
+  slot.used = true;
   if (!synchronize_) return;
   if (!in_pass_) {
-    begin_pass();
+    begin_pass(/*computed=*/true);
     Engine::queue_callback([this] { finish_pass(); });
   }
-  Slot& slot = slots_[index];
   LOCKSTEP_CHECK(
       !slot.ready,
       "[DistributedDataParallel] parameter '{}' got two gradients in one backward pass, or the pass before was "
@@ -78,8 +89,9 @@ void Reducer::on_gradient(std::size_t index) {
   launch_ready_buckets();
 }
 
-void Reducer::begin_pass() {
+void Reducer::begin_pass(bool computed) {
   in_pass_ = true;
+  computed_ = computed;
   next_bucket_ = 0;
   for (Bucket& bucket : buckets_) {
     bucket.pending = bucket.slots.size();
@@ -88,6 +100,8 @@ void Reducer::begin_pass() {
   for (Slot& slot : slots_) {
     slot.ready = false;
     slot.unused = false;
+    slot.unused_everywhere = false;
+    if (slot.absent) mark_ready(slot);
   }
   trace_.first_gradient_ns = trace_.last_gradient_ns = steady_now_ns();
   trace_.finished_ns = 0;
@@ -97,6 +111,7 @@ void Reducer::begin_pass() {
 void Reducer::mark_ready(Slot& slot) {
   const Tensor& parameter = slot.parameter.tensor;
   const Tensor grad = parameter.grad();
+  slot.had_none = !grad.defined();
   if (!grad.defined()) {
     fill_values(slot.view, 0.0);
     parameter.set_grad(slot.view);
@@ -114,23 +129,52 @@ void Reducer::launch_ready_buckets() {
     trace_.launched_ns[next_bucket_] = steady_now_ns();
     if (weight_ != 1.0) {
       const NoGradGuard no_grad;
-      bucket.flat.mul_(weight_);
+      bucket.described.flat.mul_(weight_);
     }
     const LabelScope label(bucket.label);
-    if (hook_)
+    const bool last = next_bucket_ + 1 == buckets_.size();
+    if (last) note_use();
+    if (hook_) {
       bucket.work = hook_->reduce(bucket.described, *group_);
-    else if (group_->world_size() > 1)
+      if (last && group_->world_size() > 1) use_work_ = group_->all_reduce(use_, ReduceOp::avg);
+    } else if (group_->world_size() > 1)
       bucket.work = group_->all_reduce(bucket.flat, ReduceOp::avg);
     ++next_bucket_;
   }
 }
 
-void Reducer::finish_pass() {
-  for (Slot& slot : slots_) {
+// All buckets but the last have left, so what this rank uses is known.
+void Reducer::note_use() {
+  std::vector<double> used;
+  for (const Slot& slot : slots_) used.push_back(slot.used ? 1.0 : 0.0);
+  copy_values(tensor(used), use_);
+}
+
+void Reducer::spread_use() {
+  const std::vector<double> used = use_.to_vector<double>();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    slot.unused_everywhere = used[i] == 0.0;
+    if (slot.unused_everywhere && slot.had_none) slot.parameter.tensor.set_grad({});
     slot.unused = !slot.used;
     slot.used = false;
-    if (!slot.ready) mark_ready(slot);
+    if (static_graph_ && computed_ && !learned_) slot.absent = slot.unused;
   }
+  if (computed_) learned_ = true;
+  const std::vector<std::string> unused = unused_everywhere();
+  if (unused.empty() || std::exchange(warned_, true) || group_->rank() != 0) return;
+  constexpr std::size_t kNamed = 5;
+  const auto shown = unused.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, unused.size()));
+  logging::warn(
+      "[DistributedDataParallel] no rank used {} of {} parameters in step {}: {}{}; they have no gradient and keep "
+      "their values (said once; see unused_everywhere())",
+      unused.size(), slots_.size(), passes_, fmt::join(unused.begin(), shown, ", "),
+      unused.size() > kNamed ? ", ..." : "");
+}
+
+void Reducer::finish_pass() {
+  for (Slot& slot : slots_)
+    if (!slot.ready) mark_ready(slot);
   launch_ready_buckets();
   for (Bucket& bucket : buckets_) {
     const LabelScope label(bucket.label);
@@ -142,14 +186,16 @@ void Reducer::finish_pass() {
     bucket.work.reset();
     bucket.flat.storage()->bump_version();
   }
+  if (use_work_) std::exchange(use_work_, nullptr)->wait();
   trace_.finished_ns = steady_now_ns();
   in_pass_ = false;
+  spread_use();
   ++passes_;
 }
 
 void Reducer::reduce_now() {
   LOCKSTEP_CHECK(!in_pass_, "[Reducer] reduce_now() was called while a backward pass is being reduced");
-  begin_pass();
+  begin_pass(/*computed=*/false);
   finish_pass();
 }
 
@@ -158,6 +204,18 @@ std::vector<std::string> Reducer::unused_parameters() const {
   for (const Slot& slot : slots_)
     if (slot.unused) names.push_back(slot.parameter.name);
   return names;
+}
+
+std::vector<std::string> Reducer::unused_everywhere() const {
+  std::vector<std::string> names;
+  for (const Slot& slot : slots_)
+    if (slot.unused_everywhere) names.push_back(slot.parameter.name);
+  return names;
+}
+
+void Reducer::drop_unused_gradients() {
+  for (const Slot& slot : slots_)
+    if (slot.unused_everywhere) slot.parameter.tensor.set_grad({});
 }
 
 }  // namespace lockstep::distributed

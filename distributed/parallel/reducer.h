@@ -18,6 +18,8 @@ struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   /// Averages the buckets; null: an all-reduce does.
   CommunicationHookPtr hook = nullptr;
+  /// See DistributedDataParallelOptions.
+  bool static_graph = false;
 };
 
 /// When things happened in the last synchronised backward pass; readings of steady_now_ns().
@@ -32,8 +34,13 @@ struct ReducerTrace {
 /// Averages gradients over the ranks of a process group while backward still runs. Each parameter's gradient is a view
 /// of a flat bucket. A hook on each parameter counts its bucket down; a full bucket's all-reduce is launched at once,
 /// but strictly in bucket order, which is the same on every rank. When backward has reached every leaf, buckets that
-/// are still open are closed (parameters that got no gradient count as zero), and backward() returns once all buckets
-/// are reduced, so it is also what throws when a rank is gone.
+/// are still open are closed, and backward() returns once all buckets are reduced, so it is also what throws when a
+/// rank is gone.
+///
+/// Parameters that got no gradient on this rank count as zero. If no rank had one, they have none afterwards, as in one
+/// process, so that weight decay and momentum leave them alone: how many ranks used each parameter travels with the
+/// last bucket, which costs no operation of its own. With static_graph, what the first pass of this rank did not use
+/// counts as ready from the start, so that its buckets need not wait for the end of the pass.
 ///
 /// The hooks are removed by the destructor. Not thread-safe: one backward pass at a time.
 class Reducer {
@@ -60,6 +67,10 @@ class Reducer {
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
   /// accumulated for it.
   std::vector<std::string> unused_parameters() const;
+  /// Names of those that got none on any rank.
+  std::vector<std::string> unused_everywhere() const;
+  /// Takes away the gradients that those had from before. For steps that began by clearing all gradients, to zeros.
+  void drop_unused_gradients();
   /// Synchronised passes so far.
   std::uint64_t passes() const { return passes_; }
   const ReducerTrace& trace() const { return trace_; }
@@ -73,9 +84,12 @@ class Reducer {
     bool ready = false;
     bool used = false;  // has got a gradient since the last synchronised pass, be it in a pass of its own
     bool unused = false;
+    bool had_none = false;           // no gradient from earlier passes, when it was marked as ready
+    bool unused_everywhere = false;  // on all ranks
+    bool absent = false;             // from the static graph
   };
   struct Bucket {
-    Tensor flat;
+    Tensor flat;  // the last one's has a place for each slot behind its gradients: was it used?
     OperationLabel label;
     std::vector<std::size_t> slots;
     std::size_t pending = 0;
@@ -84,7 +98,9 @@ class Reducer {
   };
 
   void on_gradient(std::size_t slot);
-  void begin_pass();
+  void begin_pass(bool computed);
+  void note_use();
+  void spread_use();
   void mark_ready(Slot& slot);
   void launch_ready_buckets();
   void finish_pass();
@@ -97,6 +113,12 @@ class Reducer {
   bool synchronize_ = true;
   double weight_ = 1.0;
   bool in_pass_ = false;
+  bool computed_ = false;  // the pass has a backward() on this rank
+  bool static_graph_;
+  bool learned_ = false;  // what the static graph uses
+  bool warned_ = false;
+  Tensor use_;  // [slots], the end of the last bucket
+  WorkPtr use_work_;
   std::uint64_t passes_ = 0;
   ReducerTrace trace_;
 };

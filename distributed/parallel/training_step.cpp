@@ -71,7 +71,10 @@ struct TrainingStep::Processes final : Impl {
   Processes(std::unique_ptr<nn::Module> module, const TrainingStepOptions& options)
       : module_(std::move(module)),
         ddp_(*module_, *options.job,
-             {.logical_shards = options.logical_shards, .accumulate = options.accumulate, .hook = options.hook}) {}
+             {.logical_shards = options.logical_shards,
+              .accumulate = options.accumulate,
+              .static_graph = options.static_graph,
+              .hook = options.hook}) {}
 
   static std::unique_ptr<nn::Module> on_device(const Factory& factory, Device device) {
     auto module = factory();

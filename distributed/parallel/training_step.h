@@ -27,6 +27,8 @@ struct TrainingStepOptions {
   /// Compute each part in so many slices, one after the other (Note [Accumulation]): less memory, the same gradients.
   /// Lockstep mode does so by itself; 1 there.
   std::int64_t accumulate = 1;
+  /// With a job: see DistributedDataParallelOptions.
+  bool static_graph = false;
   /// With a job: averages the gradients in another way (Note [Communication hooks]). Not in lockstep mode.
   CommunicationHookPtr hook = nullptr;
 };

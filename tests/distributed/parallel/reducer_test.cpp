@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "autograd/ops.h"
+#include "core/copy.h"
+#include "core/factories.h"
 #include "tests/distributed/parallel/recording_process_group.h"
 #include "tests/support/tensor_testing.h"
 
@@ -51,7 +53,9 @@ TEST(Reducer, LaunchesInBucketOrderWhateverTheOrderOfGradients) {
   ASSERT_EQ(f.group->launched.size(), 3u);
   expect_close(f.group->launched[0], f.c.grad());
   expect_close(f.group->launched[1], f.b.grad());
-  expect_close(f.group->launched[2], f.a.grad());
+  // The last one also says of each parameter whether it was used.
+  expect_close(rows(f.group->launched[2], 0, 4), f.a.grad());
+  expect_close(rows(f.group->launched[2], 4, 3), ones({3}));
 }
 
 TEST(Reducer, GradientsAreViewsOfTheBuckets) {
@@ -85,9 +89,64 @@ TEST(Reducer, UnusedParametersCountAsZeroAndAreNamed) {
   mul(f.a, f.c).sum().backward();
   EXPECT_EQ(f.group->launched.size(), 3u);
   EXPECT_EQ(reducer->unused_parameters(), std::vector<std::string>{"b"});
-  expect_close(f.b.grad(), zeros({4}));
+  expect_close(f.group->launched[1], zeros({4}));
+  expect_close(rows(f.group->launched[2], 4, 3), tensor(std::vector<float>{1, 0, 1}));
   f.backward_in_bucket_order();
   EXPECT_TRUE(reducer->unused_parameters().empty());
+  EXPECT_TRUE(reducer->unused_everywhere().empty());
+}
+
+// As in one process: without a gradient on any rank the optimizer leaves a parameter alone.
+TEST(Reducer, WhatNoRankUsedHasNoGradient) {
+  Fixture f;
+  const auto reducer = f.make();
+  mul(f.a, f.c).sum().backward();
+  EXPECT_EQ(reducer->unused_everywhere(), std::vector<std::string>{"b"});
+  EXPECT_FALSE(f.b.grad().defined());
+  f.backward_in_bucket_order();
+  const Tensor before = f.b.grad().clone();
+  mul(f.a, f.c).sum().backward();  // on top of an average that is there already: it stays
+  EXPECT_EQ(reducer->unused_everywhere(), std::vector<std::string>{"b"});
+  expect_close(f.b.grad(), before);
+  reducer->drop_unused_gradients();
+  EXPECT_FALSE(f.b.grad().defined());
+  EXPECT_TRUE(f.a.grad().defined());
+}
+
+TEST(Reducer, AStaticGraphDoesNotWaitForWhatItDoesNotUse) {
+  for (const bool static_graph : {false, true}) {
+    Fixture f;
+    Reducer reducer({{"a", f.a}, {"b", f.b}, {"c", f.c}}, f.group,
+                    {.first_bucket_bytes = kFourFloats, .bucket_bytes = kFourFloats, .static_graph = static_graph});
+    const auto backward_without_c = [&] {  // the first bucket is c's; a's gradient comes last
+      const Tensor early = f.a.exp().exp().exp();
+      add(early, f.b).sum().backward();
+    };
+    backward_without_c();
+    std::vector<bool> a_had_gradient;
+    f.group->on_launch = [&] { a_had_gradient.push_back(f.a.grad().defined()); };
+    f.a.set_grad({});
+    f.b.set_grad({});
+    backward_without_c();
+    ASSERT_EQ(a_had_gradient.size(), 3u);
+    EXPECT_EQ(a_had_gradient.front(), !static_graph);
+    EXPECT_EQ(reducer.unused_parameters(), std::vector<std::string>{"c"});
+    if (static_graph) {
+      const std::string error = error_of([&] { f.backward_in_bucket_order(); });
+      EXPECT_NE(error.find("'c' got a gradient now and none in the first step"), std::string::npos) << error;
+    } else {
+      f.backward_in_bucket_order();
+      EXPECT_TRUE(reducer.unused_parameters().empty());
+    }
+  }
+}
+
+TEST(Reducer, AStaticGraphIsLearnedFromAPassWithABackward) {
+  Fixture f;
+  Reducer reducer({{"a", f.a}, {"b", f.b}, {"c", f.c}}, f.group, {.static_graph = true});
+  reducer.reduce_now();  // no samples here in the first step
+  f.backward_in_bucket_order();
+  EXPECT_TRUE(reducer.unused_parameters().empty());
 }
 
 TEST(Reducer, TakesPartWithoutABackwardOfItsOwn) {
@@ -95,7 +154,7 @@ TEST(Reducer, TakesPartWithoutABackwardOfItsOwn) {
   const auto reducer = f.make();
   reducer->reduce_now();
   EXPECT_EQ(f.group->launched.size(), 3u);
-  expect_close(f.a.grad(), zeros({4}));
+  expect_close(rows(f.group->launched[2], 0, 4), zeros({4}));
 }
 
 TEST(Reducer, RemovesItsHooks) {
