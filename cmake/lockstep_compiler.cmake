@@ -42,3 +42,14 @@ if(LOCKSTEP_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(lockstep_flags INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
 endif()
+
+# See tests/fuzz/CMakeLists.txt.
+if(LOCKSTEP_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "LOCKSTEP_FUZZ=ON needs Clang with libFuzzer; found ${CMAKE_CXX_COMPILER_ID}. Set "
+      "CMAKE_CXX_COMPILER=clang++, or run scripts/fuzz.sh")
+  endif()
+  target_compile_options(lockstep_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-pass-failed>)
+  target_link_options(lockstep_flags INTERFACE -fsanitize=address,undefined)
+endif()

@@ -1,117 +1,16 @@
 #include "nn/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 
 #include "core/check.h"
 #include "core/copy.h"
-#include "core/factories.h"
 #include "nn/atomic_file.h"
 #include "nn/checkpoint.h"
 #include "nn/name_list.h"
 #include "nn/safetensors_header.h"
 
 namespace lockstep::nn {
-namespace {
-
-/// pread until all is there. Returns the number of bytes read, fewer only at the end of the file; -1 on an error.
-std::int64_t read_fully(int descriptor, void* target, std::uint64_t bytes, std::uint64_t offset) {
-  std::uint64_t done = 0;
-  while (done < bytes) {
-    const ssize_t n =
-        ::pread(descriptor, static_cast<char*>(target) + done,
-                std::min<std::uint64_t>(bytes - done, std::uint64_t{1} << 30), static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
-    if (n == 0) break;
-    done += static_cast<std::uint64_t>(n);
-  }
-  return static_cast<std::int64_t>(done);
-}
-
-/// Closes on every way out of a constructor.
-struct Descriptor {
-  int value;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
-
-}  // namespace
-
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  LOCKSTEP_CHECK(file.value >= 0, "[safetensors] cannot open {}: {}", path, std::strerror(errno));
-  struct stat info {};
-  LOCKSTEP_CHECK(::fstat(file.value, &info) == 0, "[safetensors] cannot read {}: {}", path, std::strerror(errno));
-  LOCKSTEP_CHECK(S_ISREG(info.st_mode), "[safetensors] {} is not a regular file", path);
-  const auto size = static_cast<std::uint64_t>(info.st_size);
-  LOCKSTEP_CHECK(size >= 8, "[safetensors] {}: the file has {} bytes, too few for the header's length at offset 0",
-                 path, size);
-  std::uint64_t length = 0;
-  LOCKSTEP_CHECK(read_fully(file.value, &length, 8, 0) == 8, "[safetensors] cannot read {} at offset 0: {}", path,
-                 std::strerror(errno));
-  LOCKSTEP_CHECK(
-      length <= kMaxSafetensorsHeader,
-      "[safetensors] {}: offset 0 claims a header of {} bytes, expected at most {}; the file is damaged or of "
-      "another format",
-      path, length, kMaxSafetensorsHeader);
-  LOCKSTEP_CHECK(length <= size - 8,
-                 "[safetensors] {}: offset 0 claims a header of {} bytes, but only {} follow; the file is cut short",
-                 path, length, size - 8);
-  std::string header(length, '\0');
-  LOCKSTEP_CHECK(read_fully(file.value, header.data(), length, 8) == static_cast<std::int64_t>(length),
-                 "[safetensors] cannot read the header of {} at offset 8", path);
-  detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
-  descriptor_ = std::exchange(file.value, -1);
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  ::close(descriptor_);
-}
-
-const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries_, name, &SafetensorsEntry::name);
-  return found == entries_.end() ? nullptr : &*found;
-}
-
-const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
-  const SafetensorsEntry* entry = find(name);
-  LOCKSTEP_CHECK(entry, "[safetensors] {} has no tensor '{}'", path_, name);
-  return *entry;
-}
-
-void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, void* target) const {
-  const std::int64_t n = read_fully(descriptor_, target, entry.bytes, entry.offset);
-  LOCKSTEP_CHECK(n == static_cast<std::int64_t>(entry.bytes),
-                 "[safetensors] {}: tensor '{}' at offset {} could not be read: {}", path_, entry.name, entry.offset,
-                 n < 0 ? std::strerror(errno) : "the file has become shorter");
-}
-
-Tensor SafetensorsFile::read(std::string_view name) const {
-  const SafetensorsEntry& entry = at(name);
-  Tensor out = empty(entry.shape, {.dtype = entry.dtype});
-  read_bytes(entry, out.raw_data());
-  return out;
-}
-
-void SafetensorsFile::read_into(std::string_view name, const Tensor& target) const {
-  const SafetensorsEntry& entry = at(name);
-  LOCKSTEP_CHECK(entry.shape == target.sizes() && entry.dtype == target.dtype(),
-                 "[safetensors] {}: tensor '{}' is {} {}, expected {} {}", path_, name, lockstep::name(entry.dtype),
-                 to_string(entry.shape), lockstep::name(target.dtype()), to_string(target.sizes()));
-  if (target.device().is_cpu() && target.is_contiguous())
-    read_bytes(entry, target.raw_data());
-  else
-    copy_values(read(name), target);
-  target.storage()->bump_version();
-}
 
 void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
   std::vector<NamedTensor> ordered = tensors;

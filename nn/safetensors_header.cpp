@@ -52,6 +52,9 @@ Json parse_json(const std::string& path, std::string_view text) {
         fmt::format("[safetensors] {}: the header at offset 8 is not valid JSON, at offset {}; the file is "
                     "damaged or of another format",
                     path, 8 + error.byte));
+  } catch (const Json::out_of_range&) {
+    lockstep::detail::throw_error(fmt::format(
+        "[safetensors] {}: the header at offset 8 holds a number too large for any size; the file is damaged", path));
   }
   LOCKSTEP_CHECK(repeated.empty(), "[safetensors] {}: the header at offset 8 has '{}' twice", path, repeated);
   LOCKSTEP_CHECK(header.is_object(), "[safetensors] {}: the header at offset 8 is JSON but not an object", path);

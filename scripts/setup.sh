@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that lockstep needs and that are missing. Asks nothing.
 #
-#   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi]
+#   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi] [--with-fuzz]
 #
 #   --with-fashion    also the Fashion-MNIST data set as a package (dataset-fashion-mnist)
 #   --with-download   also curl, for scripts/get_mnist.sh
 #   --with-mpi        also Open MPI (libopenmpi-dev, openmpi-bin), for --backend mpi
+#   --with-fuzz       also Clang with libFuzzer, for scripts/fuzz.sh
 #
 # Works as root, or through sudo. A CUDA toolkit is never installed; one that is there is used.
 # Status: 0 all there, 1 something required could not be installed, 2 wrong usage.
@@ -24,6 +25,8 @@ while (($# > 0)); do
     --with-fashion) required+=(dataset-fashion-mnist) ;;
     --with-download) required+=(ca-certificates curl) ;;
     --with-mpi) required+=(libopenmpi-dev openmpi-bin) ;;
+    # Where the runtimes are a package of their own, clang only recommends it.
+    --with-fuzz) required+=(clang) optional+=(libclang-rt-14-dev) ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac

@@ -47,6 +47,7 @@ const BadFile kBadFiles[] = {
     {"NotJson", with_header("hello"), "the header at offset 8 is not valid JSON, at offset 9"},
     {"CutJson", with_header(R"({"x":{"dtype":)"), "is not valid JSON"},
     {"BadUtf8", with_header("{\"\xff\":1}"), "is not valid JSON"},
+    {"NumberOutOfRange", with_header("{\"x\":1e999}"), "holds a number too large for any size"},
     {"EmptyHeader", with_header(""), "is not valid JSON"},
     {"NotAnObject", with_header("[1, 2]"), "is JSON but not an object"},
     {"Null", with_header("null"), "is JSON but not an object"},
