@@ -6,30 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "tests/apps/train_support.h"
+#include "tests/cluster/cluster_support.h"
 
 namespace lockstep {
 namespace {
 
 using namespace lockstep::testing;
-using Arguments = std::vector<std::string>;
 
 constexpr std::chrono::seconds kLimit{120};
 // The exit status of one_node_slurm.sh that means "cannot run here".
 constexpr int kCannotRun = 77;
-
-/// What a result line says of the training itself, without times; empty if there is none.
-std::string outcome(const std::string& output) {
-  const std::size_t line = output.find("result: ");
-  if (line == std::string::npos) return "";
-  const std::string text = output.substr(line, output.find('\n', line) - line);
-  std::string found;
-  for (const char* key : {"test_accuracy=", "test_loss=", "steps=", "weights_sha256="}) {
-    const std::size_t at = text.find(key);
-    if (at != std::string::npos) found += text.substr(at, text.find(' ', at) - at) + " ";
-  }
-  return found;
-}
 
 std::string last_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -42,12 +28,9 @@ class Launchers : public ::testing::Test {
     if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
   }
 
-  static Arguments program() {
-    return Arguments{LOCKSTEP_MNIST_TRAIN} + dataset() +
-           Arguments{"--mode", "ddp", "--model", "lenet", "--batch-size", "64", "--max-steps", "20", "--timeout", "60"};
+  static ProcessResult run(const Arguments& launcher) {
+    return run_process(launcher + training_program(20), kClean, kLimit);
   }
-
-  static ProcessResult run(const Arguments& launcher) { return run_process(launcher + program(), kClean, kLimit); }
 
   static void expect_the_same(const ProcessResult& result) {
     const ProcessResult reference = run({LOCKSTEP_RUN, "--nproc-per-node", "2", "--"});
