@@ -18,5 +18,6 @@
 #include "distributed/parallel/power_sgd.h"
 #include "distributed/parallel/sync_batch_norm.h"
 #include "distributed/parallel/training_step.h"
+#include "distributed/parallel/zero_redundancy_optimizer.h"
 #include "nn/nn.h"
 #include "nn/optim/optim.h"

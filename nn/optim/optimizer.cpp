@@ -11,11 +11,6 @@
 namespace lockstep::optim {
 namespace {
 
-/// Half types keep their state in float: a beta2 of 0.999 has no effect in eight bits of mantissa.
-DType state_dtype(DType dtype) {
-  return dtype == kFloat16 || dtype == kBFloat16 ? kFloat32 : dtype;
-}
-
 bool follows(const Optimizer::Run& last, const Optimizer::Run& next, std::size_t element, std::size_t state_element) {
   const auto after = [&](const void* p, std::size_t size) {
     return static_cast<const char*>(p) + static_cast<std::size_t>(last.numel) * size;
@@ -42,6 +37,10 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std:
                    "[{}] parameter {} is not a floating-point leaf; pass model.parameters()", type, i);
     LOCKSTEP_CHECK(seen.insert(p.impl()).second, "[{}] parameter {} was passed twice", type, i);
   }
+}
+
+DType Optimizer::state_dtype(DType parameter) {
+  return parameter == kFloat16 || parameter == kBFloat16 ? kFloat32 : parameter;
 }
 
 void Optimizer::set_lr(double lr) {

@@ -34,24 +34,27 @@ class Optimizer {
 
   /// Updates every parameter that has a gradient; the others keep value and state. Throws Error if a parameter moved to
   /// another device or dtype since the first step.
-  void step();
+  virtual void step();
   /// See nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false);
 
-  double lr() const { return lr_; }
-  void set_lr(double lr);
+  virtual double lr() const { return lr_; }
+  virtual void set_lr(double lr);
   /// SGD's momentum, Adam's beta1: what OneCycle cycles.
   virtual double momentum() const = 0;
   virtual void set_momentum(double value) = 0;
+
+  /// Half types keep their state in float: a beta2 of 0.999 has no effect in eight bits of mantissa.
+  static DType state_dtype(DType parameter);
 
   const std::vector<Tensor>& parameters() const { return parameters_; }
   virtual const char* name() const = 0;
 
   /// Handles on the present state; values change with the next step.
-  OptimizerState state() const;
+  virtual OptimizerState state() const;
   /// Copies `state` into this optimizer. Throws Error, before anything changes, for another type of optimizer, another
   /// number of parameters, or tensors that are missing, unexpected or of another shape.
-  void load_state(const OptimizerState& state);
+  virtual void load_state(const OptimizerState& state);
 
   /// Neighbouring elements with their state, for kernels. Pointers are to elements of the parameter's dtype; state is
   /// float for the half types, else of that dtype too.

@@ -1,0 +1,268 @@
+#include "distributed/parallel/zero_redundancy_optimizer.h"
+
+#include <algorithm>
+#include <map>
+
+#include "autograd/grad_mode.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "distributed/process_group/operation_label.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr const char* kName = "ZeroRedundancyOptimizer";
+
+// `size` elements from `begin` of a contiguous tensor, seen as one row.
+Tensor part(const Tensor& tensor, std::int64_t begin, std::int64_t size) {
+  return tensor.detach().as_strided({size}, {1}, tensor.offset() + begin);
+}
+
+void check_agreement(const std::vector<Tensor>& parameters, ProcessGroup& group) {
+  std::int64_t elements = 0;
+  for (const Tensor& parameter : parameters) elements += parameter.numel();
+  const Tensor mine = tensor({static_cast<std::int64_t>(parameters.size()), elements}, parameters.front().device());
+  const Tensor all = empty({2 * group.world_size()}, options_of(mine));
+  group.all_gather(all, mine)->wait();
+  const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();
+  for (std::size_t r = 1; r < seen.size() / 2; ++r)
+    LOCKSTEP_CHECK(seen[2 * r] == seen[0] && seen[2 * r + 1] == seen[1],
+                   "[{}] rank {} has {} parameters with {} elements, rank 0 {} with {}; pass the same on every rank",
+                   kName, r, seen[2 * r], seen[2 * r + 1], seen[0], seen[1]);
+}
+
+}  // namespace
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<Tensor> parameters, ProcessGroupPtr group,
+                                                 const Factory& factory, std::size_t chunk_bytes)
+    : Optimizer(std::move(parameters), 0.0, {}, kName), group_(std::move(group)) {
+  LOCKSTEP_CHECK(group_, "[{}] the process group is null", kName);
+  check_agreement(this->parameters(), *group_);
+  divide(chunk_bytes);
+  for (const Piece& piece : own_) {
+    const Tensor& parameter = this->parameters()[piece.parameter];
+    shares_.push_back(part(parameter, piece.begin, piece.size));
+  }
+  if (shares_.empty()) shares_.push_back(empty({0}, options_of(this->parameters().front())));
+  local_ = factory(shares_);
+  LOCKSTEP_CHECK(local_, "[{}] the factory returned null", kName);
+}
+
+void ZeroRedundancyOptimizer::divide(std::size_t chunk_bytes) {
+  for (std::size_t i = 0; i < parameters().size(); ++i) {
+    const Tensor& p = parameters()[i];
+    LOCKSTEP_CHECK(p.is_contiguous(), "[{}] parameter {} of shape {} is not contiguous", kName, i,
+                   to_string(p.sizes()));
+    Group* own = nullptr;
+    for (Group& each : groups_)
+      if (each.dtype == p.dtype() && each.device == p.device()) own = &each;
+    if (!own) own = &groups_.emplace_back(Group{p.dtype(), p.device(), {}, {0}, {}});
+    own->members.push_back(i);
+    own->offsets.push_back(own->offsets.back() + p.numel());
+  }
+  const std::int64_t world = group_->world_size();
+  for (Group& each : groups_) {
+    const auto limit = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / element_size(each.dtype)));
+    for (std::int64_t begin = 0; begin < each.offsets.back(); begin += limit) {
+      const std::int64_t size = std::min(limit, each.offsets.back() - begin);
+      each.chunks.push_back({begin, size, (size + world - 1) / world});
+      const auto [first, last] = own_range(each.chunks.back());
+      const std::vector<Piece> mine = pieces_in(each, first, last);
+      own_.insert(own_.end(), mine.begin(), mine.end());
+    }
+  }
+}
+
+std::pair<std::int64_t, std::int64_t> ZeroRedundancyOptimizer::own_range(const Chunk& chunk) const {
+  const std::int64_t end = chunk.begin + chunk.size;
+  const std::int64_t first = std::min(chunk.begin + group_->rank() * chunk.block, end);
+  return {first, std::min(first + chunk.block, end)};
+}
+
+std::vector<ZeroRedundancyOptimizer::Piece> ZeroRedundancyOptimizer::pieces_in(const Group& group, std::int64_t begin,
+                                                                               std::int64_t end) {
+  std::vector<Piece> pieces;
+  const auto after = std::upper_bound(group.offsets.begin(), group.offsets.end(), begin);
+  for (auto m = static_cast<std::size_t>(after - group.offsets.begin()) - 1;
+       m < group.members.size() && group.offsets[m] < end; ++m) {
+    const std::int64_t from = std::max(begin, group.offsets[m]);
+    const std::int64_t to = std::min(end, group.offsets[m + 1]);
+    if (from < to) pieces.push_back({group.members[m], from - group.offsets[m], to - from, from});
+  }
+  return pieces;
+}
+
+// Lets the shares be the memory of parameters and gradients, wherever these are now.
+void ZeroRedundancyOptimizer::lend() {
+  for (const Group& each : groups_)
+    for (const std::size_t i : each.members) {
+      const Tensor& p = parameters()[i];
+      LOCKSTEP_CHECK(p.dtype() == each.dtype && p.device() == each.device && p.is_contiguous(),
+                     "[{}] parameter {} was {} on {} when the optimizer was made and is {} on {} now; move or cast the "
+                     "model first, then construct the optimizer",
+                     kName, i, lockstep::name(each.dtype), to_string(each.device), lockstep::name(p.dtype()),
+                     to_string(p.device()));
+    }
+  for (std::size_t k = 0; k < own_.size(); ++k) {
+    const Piece& piece = own_[k];
+    const Tensor& p = parameters()[piece.parameter];
+    nn::replace_value(shares_[k], part(p, piece.begin, piece.size));
+    const Tensor grad = p.grad();
+    shares_[k].set_grad(grad.defined() ? part(as_contiguous(grad), piece.begin, piece.size) : Tensor());
+  }
+}
+
+void ZeroRedundancyOptimizer::step() {
+  const NoGradGuard no_grad;
+  whole_.reset();
+  lend();
+  local_->step();
+  for (const Tensor& share : shares_) share.set_grad({});
+  if (group_->world_size() == 1) return;
+  static const OperationLabel label("parameters after a sharded optimizer's step");
+  const LabelScope scope(label);
+  for (const Group& each : groups_) gather(each);
+}
+
+// Every rank's new values to all ranks.
+void ZeroRedundancyOptimizer::gather(const Group& group) {
+  for (const Chunk& chunk : group.chunks) {
+    const TensorOptions options{.dtype = group.dtype, .device = group.device};
+    const Tensor mine = zeros({chunk.block}, options);
+    const auto [first, last] = own_range(chunk);
+    for (const Piece& piece : pieces_in(group, first, last))
+      copy_values(part(parameters()[piece.parameter], piece.begin, piece.size),
+                  part(mine, piece.at - first, piece.size));
+    const Tensor all = empty({chunk.block * group_->world_size()}, options);
+    group_->all_gather(all, mine)->wait();
+    const std::int64_t end = chunk.begin + chunk.size;
+    for (const auto& [begin, stop] : {std::pair{chunk.begin, first}, std::pair{last, end}})
+      for (const Piece& piece : pieces_in(group, begin, stop)) {
+        const Tensor& p = parameters()[piece.parameter];
+        copy_values(part(all, piece.at - chunk.begin, piece.size), part(p, piece.begin, piece.size));
+        p.storage()->bump_version();
+      }
+  }
+}
+
+std::vector<std::string> ZeroRedundancyOptimizer::state_names() const {
+  std::vector<std::string> names;
+  for (const nn::NamedTensor& each : local_->state().tensors) {
+    const std::size_t dot = each.name.rfind('.');
+    if (dot == std::string::npos) continue;  // "steps"
+    if (std::string prefix = each.name.substr(0, dot); std::find(names.begin(), names.end(), prefix) == names.end())
+      names.push_back(std::move(prefix));
+  }
+  return names;
+}
+
+void ZeroRedundancyOptimizer::consolidate() {
+  const NoGradGuard no_grad;
+  static const OperationLabel label("state of a sharded optimizer");
+  const LabelScope scope(label);
+  std::map<std::string, Tensor> local;
+  for (const nn::NamedTensor& each : local_->state().tensors) local.emplace(each.name, each.tensor);
+
+  std::vector<std::int64_t> steps(parameters().size(), 0);
+  const std::vector<std::int64_t> own_steps = local.at("steps").to_vector<std::int64_t>();
+  for (std::size_t k = 0; k < own_.size(); ++k) steps[own_[k].parameter] = own_steps[k];
+  const Tensor all_steps = tensor(steps, parameters().front().device());
+  group_->all_reduce(all_steps, ReduceOp::max)->wait();
+
+  const bool root = group_->rank() == 0;
+  optim::OptimizerState whole;
+  whole.type = name();
+  whole.tensors.push_back({"steps", move_values(all_steps, Device(kCPU))});
+  std::size_t next_own = 0;  // own_ is in the order of groups and chunks
+  for (const Group& each : groups_) {
+    const TensorOptions options{.dtype = state_dtype(each.dtype), .device = each.device};
+    const std::size_t first_own = next_own;
+    for (const std::string& name : state_names()) {
+      const std::size_t first_tensor = whole.tensors.size();
+      if (root)
+        for (const std::size_t i : each.members)
+          whole.tensors.push_back({fmt::format("{}.{}", name, i), empty(parameters()[i].sizes(), options)});
+      next_own = first_own;
+      for (const Chunk& chunk : each.chunks) {
+        const Tensor mine = zeros({chunk.block}, options);
+        const auto [first, last] = own_range(chunk);
+        for (const Piece& piece : pieces_in(each, first, last))
+          copy_values(local.at(fmt::format("{}.{}", name, next_own++)), part(mine, piece.at - first, piece.size));
+        const Tensor all = root ? empty({chunk.block * group_->world_size()}, options) : Tensor();
+        group_->gather(all, mine, 0)->wait();
+        if (!root) continue;
+        std::size_t member = 0;
+        for (const Piece& piece : pieces_in(each, chunk.begin, chunk.begin + chunk.size)) {
+          while (each.members[member] != piece.parameter) ++member;
+          copy_values(part(all, piece.at - chunk.begin, piece.size),
+                      part(whole.tensors[first_tensor + member].tensor, piece.begin, piece.size));
+        }
+      }
+    }
+  }
+  if (root) whole_ = std::move(whole);
+}
+
+optim::OptimizerState ZeroRedundancyOptimizer::state() const {
+  LOCKSTEP_CHECK(whole_,
+                 "[{}] the state is spread over {} ranks; call consolidate() on all of them after the last step, then "
+                 "state() on rank 0 (this is rank {})",
+                 kName, group_->world_size(), group_->rank());
+  optim::OptimizerState state = *whole_;
+  state.scalars = {{"lr", lr()}, {"momentum", momentum()}};
+  return state;
+}
+
+void ZeroRedundancyOptimizer::load_state(const optim::OptimizerState& state) {
+  const NoGradGuard no_grad;
+  LOCKSTEP_CHECK(state.type == name(), "[{}] the state to load is that of {}; construct the same optimizer", name(),
+                 state.type.empty() ? "no optimizer" : state.type);
+  std::map<std::string, Tensor> given;
+  for (const nn::NamedTensor& each : state.tensors) given.emplace(each.name, each.tensor);
+  std::map<std::string, std::pair<Shape, DType>> expected;
+  expected.emplace("steps", std::pair{Shape({static_cast<std::int64_t>(parameters().size())}), kInt64});
+  const std::vector<std::string> names = state_names();
+  for (std::size_t i = 0; i < parameters().size(); ++i)
+    for (const std::string& name : names)
+      expected.emplace(fmt::format("{}.{}", name, i),
+                       std::pair{parameters()[i].sizes(), state_dtype(parameters()[i].dtype())});
+  std::string problems;
+  const auto complain = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
+  for (const auto& [key, what] : expected) {
+    const auto found = given.find(key);
+    if (found == given.end())
+      complain("missing " + key);
+    else if (found->second.sizes() != what.first || found->second.dtype() != what.second)
+      complain(fmt::format("{} is {} {}, expected {} {}", key, lockstep::name(found->second.dtype()),
+                           to_string(found->second.sizes()), lockstep::name(what.second), to_string(what.first)));
+  }
+  for (const auto& [key, value] : given)
+    if (!expected.contains(key)) complain("unexpected " + key);
+  LOCKSTEP_CHECK(problems.empty(), "[{}] the state to load does not fit: {}", name(), problems);
+
+  optim::OptimizerState share = local_->state();
+  const std::vector<std::int64_t> steps = given.at("steps").to_vector<std::int64_t>();
+  for (nn::NamedTensor& each : share.tensors) {
+    const std::size_t dot = each.name.rfind('.');
+    if (dot == std::string::npos) {
+      std::vector<std::int64_t> own(shares_.size(), 0);
+      for (std::size_t k = 0; k < own_.size(); ++k) own[k] = steps[own_[k].parameter];
+      each.tensor = tensor(own);
+      continue;
+    }
+    if (own_.empty()) continue;
+    const Piece& piece = own_[std::stoul(each.name.substr(dot + 1))];
+    const Tensor& whole = given.at(fmt::format("{}.{}", each.name.substr(0, dot), piece.parameter));
+    each.tensor = part(as_contiguous(whole), piece.begin, piece.size);
+  }
+  share.scalars = state.scalars;
+  local_->load_state(share);
+  whole_.reset();
+}
+
+void ZeroRedundancyOptimizer::update(const Tensor&, const std::vector<Run>&) {
+  LOCKSTEP_ASSERT(false, "a sharded optimizer updates nothing by itself");
+}
+
+}  // namespace lockstep::distributed
