@@ -12,6 +12,7 @@
 #include "core/thread_pool.h"
 #include "data/data.h"
 #include "distributed/job/job.h"
+#include "distributed/launcher/spawn.h"
 #include "distributed/parallel/communication_hook.h"
 #include "distributed/parallel/data_parallel.h"
 #include "distributed/parallel/distributed_data_parallel.h"

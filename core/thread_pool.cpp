@@ -81,13 +81,10 @@ struct Loop {
 };
 
 thread_local bool inside_loop = false;
-std::atomic<bool> forked_child{false};  // a forked child has no workers
 
 class Pool {
  public:
-  Pool() : threads_(initial_threads()) {
-    pthread_atfork(nullptr, nullptr, [] { forked_child.store(true); });
-  }
+  Pool() : threads_(initial_threads()) {}
 
   int threads() const { return threads_.load(std::memory_order_relaxed); }
 
@@ -172,10 +169,23 @@ class Pool {
   std::atomic<int> busy_{0};
 };
 
+// Never destroyed: static destructors elsewhere may still run loops.
+std::atomic<Pool*> the_pool{nullptr};
+
+Pool& make_pool() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (Pool* made = the_pool.load()) return *made;
+  // A forked child has the pool's memory but none of its threads, and makes one of its own.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
+  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
+  the_pool.store(new Pool);
+  return *the_pool.load();
+}
+
 Pool& pool() {
-  // Never destroyed: static destructors elsewhere may still run loops.
-  static auto* instance = new Pool;
-  return *instance;
+  Pool* made = the_pool.load(std::memory_order_acquire);
+  return made ? *made : make_pool();
 }
 
 }  // namespace
@@ -199,7 +209,7 @@ void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFu
             .context = context,
             .run = run,
             .name = profile::enabled() ? profile::current_name() : nullptr};
-  const bool serial = inside_loop || pool().threads() == 1 || forked_child.load(std::memory_order_relaxed);
+  const bool serial = inside_loop || pool().threads() == 1;
   if (serial) {
     loop.work();
   } else {

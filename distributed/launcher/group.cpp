@@ -154,9 +154,11 @@ class Group {
 }  // namespace
 
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, const std::function<std::string()>& stop) {
+                      OrphanGuard& guard, const std::function<std::string()>& stop,
+                      const std::function<void()>& started) {
   Group group(kill_after, signals, guard, stop);
   group.start(specs);
+  if (started) started();
   return group.wait();
 }
 

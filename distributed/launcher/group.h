@@ -33,8 +33,10 @@ struct GroupResult {
 };
 
 /// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
-/// returns a reason the workers are told to end. Throws Error, with no worker left, if one cannot be started.
+/// returns a reason the workers are told to end. `started` is called once all have been started. Throws Error, with no
+/// worker left, if one cannot be, and what `started` throws.
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, const std::function<std::string()>& stop);
+                      OrphanGuard& guard, const std::function<std::string()>& stop,
+                      const std::function<void()>& started = {});
 
 }  // namespace lockstep::launcher

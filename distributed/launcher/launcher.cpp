@@ -113,7 +113,7 @@ class Launcher {
       : options_(options), command_(command), program_(find_program(command.front())), token_(job_token(options)) {}
 
   int run() {
-    make_log_dir();
+    make_log_dir(options_.log_dir);
     try {
       server_ = serve_store(options_, token_);
       for (;;) {
@@ -236,14 +236,6 @@ class Launcher {
       specs.push_back(std::move(spec));
     }
     return specs;
-  }
-
-  void make_log_dir() const {
-    if (options_.log_dir.empty()) return;
-    std::error_code error;
-    std::filesystem::create_directories(options_.log_dir, error);
-    LOCKSTEP_CHECK(!error && std::filesystem::is_directory(options_.log_dir), "log folder '{}' cannot be made: {}",
-                   options_.log_dir, error.message());
   }
 
   void say(const std::string& message) const {

@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "core/check.h"
 #include "distributed/launcher/limits.h"
@@ -53,6 +55,14 @@ UniqueFd open_log(const std::string& path, bool truncate) {
   const int fd = ::open(path.c_str(), flags, 0644);
   LOCKSTEP_CHECK(fd >= 0, "log file '{}' cannot be written: {}", path, std::strerror(errno));
   return UniqueFd(fd);
+}
+
+void make_log_dir(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  LOCKSTEP_CHECK(!error && std::filesystem::is_directory(path), "log folder '{}' cannot be made: {}", path,
+                 error.message());
 }
 
 }  // namespace lockstep::launcher

@@ -43,4 +43,7 @@ class Stream {
 /// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
 UniqueFd open_log(const std::string& path, bool truncate);
 
+/// Makes the folder for such files; nothing if `path` is empty. Throws Error.
+void make_log_dir(const std::string& path);
+
 }  // namespace lockstep::launcher

@@ -20,8 +20,9 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   return result;
 }
 
-// Everything the child needs, made before fork(): it may call async-signal-safe functions only.
+// Everything the child needs, made before fork(): up to execve() it may call async-signal-safe functions only.
 struct Launch {
+  const std::function<int()>& function;
   const char* program;
   char** argv;
   char** envp;
@@ -43,6 +44,10 @@ struct Launch {
   ::dup2(launch.in, 0);
   if (launch.out >= 0) ::dup2(launch.out, 1);
   ::dup2(launch.err, 2);
+  if (launch.function) {
+    ::close(launch.failed);
+    ::_exit(launch.function());
+  }
   ::execve(launch.program, launch.argv, launch.envp);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = ::write(launch.failed, &error, sizeof error);
@@ -61,8 +66,8 @@ Started start(const WorkerSpec& spec) {
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<char*> argv = pointers(spec.arguments);
   std::vector<char*> envp = pointers(spec.environment);
-  const Launch launch{spec.program.c_str(),    argv.data(),        envp.data(), null.get(), started.out.write.get(),
-                      started.err.write.get(), failed.write.get(), ::getpid()};
+  const Launch launch{spec.function,           spec.program.c_str(),    argv.data(),        envp.data(), null.get(),
+                      started.out.write.get(), started.err.write.get(), failed.write.get(), ::getpid()};
 
   // No handler of ours may run in the child before execve() has replaced it.
   sigset_t all, previous;

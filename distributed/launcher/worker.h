@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ namespace lockstep::launcher {
 /// What to start, and where its output goes.
 struct WorkerSpec {
   std::string program;                 ///< a file; see find_program()
+  std::function<int()> function = {};  ///< called in a copy of this very process, instead of a program
   std::vector<std::string> arguments;  ///< argv, argv[0] included
   std::vector<std::string> environment;
   int rank = 0;
@@ -34,7 +36,8 @@ struct Ending {
 /// One worker process, leader of its own process group.
 class Worker {
  public:
-  /// Starts it. Throws Error if the program cannot be executed.
+  /// Starts it. Throws Error if the program cannot be executed. A function's process ends with what the function
+  /// returns, by _exit().
   explicit Worker(const WorkerSpec& spec);
   Worker(Worker&&) = default;
 

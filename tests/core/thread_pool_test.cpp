@@ -149,7 +149,7 @@ TEST_F(ThreadPool, WorkersThatSleptWakeUp) {
   }
 }
 
-TEST_F(ThreadPool, AForkedChildLoopsWithoutWorkers) {
+TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
 #endif
@@ -159,7 +159,7 @@ TEST_F(ThreadPool, AForkedChildLoopsWithoutWorkers) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     alarm(20);  // a hang ends the child, and fails the test
-    std::int64_t sum = 0;
+    std::atomic<std::int64_t> sum{0};
     parallel_for(100, 1, [&](std::int64_t begin, std::int64_t) { sum += begin; });
     set_num_threads(1);
     set_num_threads(4);

@@ -1,0 +1,181 @@
+#include "distributed/launcher/spawn.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "core/check.h"
+#include "distributed/launcher/environment.h"
+#include "distributed/launcher/group.h"
+#include "distributed/launcher/limits.h"
+#include "distributed/store/tcp_store_server.h"
+#include "distributed/store/wire.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// What a process says of its exception. No longer than what a pipe takes as one (PIPE_BUF).
+struct Message {
+  int rank = -1;
+  std::array<char, 3072> text{};
+};
+
+std::vector<int> open_descriptors() {
+  std::vector<int> found;
+  DIR* folder = ::opendir("/proc/self/fd");
+  if (!folder) return found;
+  while (const dirent* entry = ::readdir(folder))
+    if (entry->d_name[0] != '.') found.push_back(std::atoi(entry->d_name));
+  found.erase(std::remove(found.begin(), found.end(), ::dirfd(folder)), found.end());
+  ::closedir(folder);
+  return found;
+}
+
+/// One call of spawn(). The processes are started first and told the store's port by a pipe, because the store's server
+/// is a thread, and processes are copied before there are any.
+class Spawn {
+ public:
+  Spawn(const std::function<void(int)>& function, int count, const SpawnOptions& options)
+      : function_(function), count_(count), options_(options), callers_descriptors_(open_descriptors()) {
+    std::sort(callers_descriptors_.begin(), callers_descriptors_.end());
+    messages_ = make_pipe();
+    start_ = make_pipe();
+    ::fcntl(messages_.read.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(messages_.write.get(), F_SETFL, O_NONBLOCK);  // if it is full, others were first
+  }
+
+  GroupResult run() {
+    OrphanGuard guard;
+    SignalPipe signals;
+    return run_group(specs(), options_.kill_after, signals, guard, {}, [this] { serve_store(); });
+  }
+
+  /// Of the process that first ended by an exception.
+  Message first_message() const {
+    Message message;
+    if (::read(messages_.read.get(), &message, sizeof message) != static_cast<ssize_t>(sizeof message)) return {};
+    return message;
+  }
+
+ private:
+  std::vector<WorkerSpec> specs() const {
+    std::vector<WorkerSpec> specs;
+    for (int rank = 0; rank < count_; ++rank) {
+      WorkerSpec spec;
+      spec.function = [this, rank] { return child(rank); };
+      spec.rank = rank;
+      const bool plain = options_.output == Output::rank0_plain && rank == 0;
+      spec.inherit_stdout = plain && options_.log_dir.empty();
+      if (!plain) spec.prefix = fmt::format("[{}] ", rank);
+      if (!options_.log_dir.empty()) {
+        spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, rank);
+        spec.stderr_log = fmt::format("{}/rank{}.err", options_.log_dir, rank);
+      }
+      specs.push_back(std::move(spec));
+    }
+    return specs;
+  }
+
+  void serve_store() {
+    distributed::TCPStoreServerOptions server;
+    server.token = token_;
+    server_.emplace(server);
+    const int port = server_->port();
+    for (int rank = 0; rank < count_; ++rank)
+      write_all(start_.write.get(), reinterpret_cast<const char*>(&port), sizeof port);
+  }
+
+  // In the new process.
+  int child(int rank) const {
+    try {
+      // Waits for the server. A launcher that dies meanwhile takes this process with it: Note [No orphans].
+      int port = 0;
+      ssize_t size;
+      while ((size = ::read(start_.read.get(), &port, sizeof port)) < 0 && errno == EINTR) {
+      }
+      if (size != static_cast<ssize_t>(sizeof port)) return 1;
+      for (const int descriptor : open_descriptors())
+        if (descriptor > 2 && descriptor != messages_.write.get() &&
+            !std::binary_search(callers_descriptors_.begin(), callers_descriptors_.end(), descriptor))
+          ::close(descriptor);
+      const Placement place{.rank = rank,
+                            .world_size = count_,
+                            .local_rank = rank,
+                            .local_world_size = count_,
+                            .master_addr = "127.0.0.1",
+                            .master_port = port,
+                            .token = token_};
+      for (const auto& [name, value] : worker_environment(current_environment(), place))
+        ::setenv(name.c_str(), value.c_str(), 1);
+      function_(rank);
+    } catch (const std::exception& error) {
+      return failed(rank, error.what());
+    } catch (...) {
+      return failed(rank, "an exception that is no std::exception");
+    }
+    std::fflush(nullptr);
+    return 0;
+  }
+
+  int failed(int rank, const char* what) const {
+    Message message;
+    message.rank = rank;
+    std::strncpy(message.text.data(), what, message.text.size() - 1);
+    [[maybe_unused]] const ssize_t written = ::write(messages_.write.get(), &message, sizeof message);
+    std::fprintf(stderr, "%s\n", what);
+    std::fflush(nullptr);
+    return 1;
+  }
+
+  const std::function<void(int)>& function_;
+  int count_;
+  const SpawnOptions& options_;
+  std::vector<int> callers_descriptors_;
+  std::string token_ = distributed::make_token();
+  Pipe messages_;
+  Pipe start_;
+  std::optional<distributed::TCPStoreServer> server_;
+};
+
+[[noreturn]] void throw_failure(const Failure& failure, const Message& message) {
+  // Several may have ended at once. Whoever threw first is known by the order of the messages, but a process that was
+  // killed leaves none.
+  const bool threw = !failure.ending.signal && message.rank >= 0;
+  const int rank = threw ? message.rank : failure.rank;
+  std::string how = threw                   ? std::string(message.text.data())
+                    : failure.ending.signal ? fmt::format("it was killed by signal {} ({})", failure.ending.signal,
+                                                          signal_name(failure.ending.signal))
+                                            : fmt::format("it exited with status {}", failure.ending.exit_status);
+  if (!threw && !failure.last_lines.empty()) how += "; its last line on stderr: " + failure.last_lines.back();
+  throw SpawnError(fmt::format("[spawn] rank {} failed first: {}", rank, how), rank,
+                   threw ? 1 : failure.ending.exit_status, failure.ending.signal);
+}
+
+}  // namespace
+
+void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOptions& options) {
+  LOCKSTEP_CHECK(function != nullptr, "[spawn] there is no function to run");
+  LOCKSTEP_CHECK(nprocs >= 1 && nprocs <= kMaxWorkers, "[spawn] {} processes; expected 1 to {}", nprocs, kMaxWorkers);
+  LOCKSTEP_CHECK(options.kill_after.count() > 0, "[spawn] kill_after must be positive");
+  make_log_dir(options.log_dir);
+  std::fflush(nullptr);  // or each copy would print it again
+  Spawn call(function, nprocs, options);
+  const GroupResult result = call.run();
+  if (result.failure) throw_failure(*result.failure, call.first_message());
+  if (result.interrupted_by) {
+    std::raise(result.interrupted_by);
+    LOCKSTEP_CHECK(result.all_succeeded, "[spawn] ended by {}", signal_name(result.interrupted_by));
+  }
+}
+
+}  // namespace lockstep::launcher
