@@ -84,6 +84,7 @@ void check(const TrainOptions& options) {
           fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", options.accumulate,
                       options.batch_size));
   require(options.compress == "none" || options.mode == Mode::ddp, "--compress belongs to --mode ddp");
+  require(!options.zero || options.mode == Mode::ddp, "--zero belongs to --mode ddp");
   require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
   require(options.resume != "auto" || !options.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(options.checkpoint_every == 0 || !options.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
@@ -157,6 +158,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
                  "Compute each step in this many slices, one after the other: less memory, the same gradients");
   app.add_option("--compress", options.compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  app.add_flag("--zero", options.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits");
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
   app.add_option("--resume", options.resume, "Training checkpoint to go on from; auto: --checkpoint's, if there");

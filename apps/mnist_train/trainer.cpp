@@ -20,6 +20,7 @@
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/power_sgd.h"
 #include "distributed/parallel/training_step.h"
+#include "distributed/parallel/zero_redundancy_optimizer.h"
 #include "nn/checkpoint.h"
 #include "nn/optim/optim.h"
 #include "nn/safetensors.h"
@@ -35,13 +36,13 @@ std::shared_ptr<const data::Dataset> open_dataset(const TrainOptions& options, b
   return data::fashion_mnist(options.data_dir, {.train = train});
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options, nn::Module& module) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const TrainOptions& options, std::vector<Tensor> parameters) {
   const double lr = options.learning_rate();
   if (options.optimizer == "adam")
-    return std::make_unique<optim::Adam>(module.parameters(), optim::AdamOptions{.lr = lr});
+    return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = lr});
   if (options.optimizer == "adamw")
-    return std::make_unique<optim::AdamW>(module.parameters(), optim::AdamWOptions{.lr = lr});
-  return std::make_unique<optim::SGD>(module.parameters(), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
+    return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.lr = lr});
+  return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
 }
 
 distributed::CommunicationHookPtr make_hook(const TrainOptions& options) {
@@ -69,7 +70,15 @@ class Trainer {
         loader_(train_set_, loader_options()) {
     manual_seed(options_.seed);
     train_step_.emplace([&] { return models::make_model(options_.model); }, step_options());
-    optimizer_ = make_optimizer(options_, module());
+    const auto make = [&](std::vector<Tensor> parameters) { return make_optimizer(options_, std::move(parameters)); };
+    if (options_.zero) {
+      auto sharded =
+          std::make_unique<distributed::ZeroRedundancyOptimizer>(module().parameters(), job_->process_group(), make);
+      sharded_ = sharded.get();
+      optimizer_ = std::move(sharded);
+    } else {
+      optimizer_ = make(module().parameters());
+    }
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     schedule_ = make_schedule(options_, total_steps_);
@@ -193,6 +202,7 @@ class Trainer {
   }
 
   void save_checkpoint() {
+    if (sharded_) sharded_->consolidate();
     if (!is_rank0()) return;
     nn::TrainingState state;
     state.seed = options_.seed;
@@ -247,6 +257,7 @@ class Trainer {
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> train_step_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  distributed::ZeroRedundancyOptimizer* sharded_ = nullptr;  // optimizer_, with --zero
   optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;

@@ -1,5 +1,6 @@
 // mnist_train as its users see it: command line, output, exit status, and equal results in every mode.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -74,6 +75,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},
         BadCommand{"devices_single", {"--mode", "single", "--devices", "0,1"}, 2, "--devices belongs to --mode dp"},
         BadCommand{"bad_devices", {"--devices", "0,x"}, 2, "--devices '0,x' is not understood"},
+        BadCommand{"compress_single", {"--compress", "fp16"}, 2, "--compress belongs to --mode ddp"},
+        BadCommand{"compress_unknown", {"--mode", "ddp", "--compress", "zip"}, 2, "--compress"},
+        BadCommand{"compress_lockstep",
+                   {"--mode", "ddp", "--compress", "bf16", "--lockstep", "4"},
+                   2,
+                   "--compress bf16 cannot be used with --lockstep"},
+        BadCommand{"accumulate_0", {"--accumulate", "0"}, 2, "--accumulate 0 is out of range"},
+        BadCommand{"accumulate_lockstep",
+                   {"--accumulate", "2", "--lockstep", "4"},
+                   2,
+                   "--accumulate is implied by --lockstep"},
+        BadCommand{"zero_single", {"--zero"}, 2, "--zero belongs to --mode ddp"},
         BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr -1 is not a learning rate"},
         BadCommand{"no_data", {"--data-dir", "/nonexistent"}, 1, "/nonexistent"},
         BadCommand{"no_rank", {"--mode", "ddp", "--init-method", "env://"}, 1, "environment variable RANK"},
@@ -157,6 +170,81 @@ TEST(MnistTrain, CurvesOfAllModesAgree) {
     ASSERT_EQ(other.size(), single.size());
     for (std::size_t i = 0; i < single.size(); ++i)
       ASSERT_LE(std::abs(other[i] - single[i]), kRelative * std::abs(single[i])) << "step " << i;
+  }
+}
+
+// Slices change the order of additions, compression the gradients a little: the curves stay within the bound of each.
+TEST(MnistTrain, CurvesInSlicesAndCompressed) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const auto curve = [&](const std::string& name, const std::vector<std::string>& mode) {
+    const std::string metrics = directory.file(name + ".jsonl");
+    const ProcessResult result =
+        train(dataset() +
+              std::vector<std::string>{"--model", "lenet", "--batch-size", "64", "--max-steps", "60", "--lr", "0.005",
+                                       "--momentum", "0.5", "--threads", "1", "--metrics", metrics} +
+              mode);
+    EXPECT_EQ(result.status, 0) << name << ": " << result.err;
+    return losses_of(metrics);
+  };
+  const std::vector<double> single = curve("single", {"--mode", "single"});
+  ASSERT_LT(single.back(), single.front()) << "the model must learn for the comparison to mean anything";
+  const std::vector<std::string> ddp{"--mode", "ddp", "--nproc", "2"};
+  struct Row {
+    const char* name;
+    std::vector<std::string> mode;
+    double relative;
+  };
+  for (const auto& [name, mode, relative] : std::vector<Row>{
+           {"slices", {"--accumulate", "3"}, 1e-4},
+           {"ddp_slices", ddp + std::vector<std::string>{"--accumulate", "3"}, 1e-4},
+           {"fp16", ddp + std::vector<std::string>{"--compress", "fp16"}, 1e-5},
+           {"bf16", ddp + std::vector<std::string>{"--compress", "bf16"}, 1e-4},
+           {"powersgd", ddp + std::vector<std::string>{"--compress", "powersgd"}, 1e-4},  // off in its first 1000 steps
+       }) {
+    SCOPED_TRACE(name);
+    const std::vector<double> other = curve(name, mode);
+    ASSERT_EQ(other.size(), single.size());
+    double largest = 0.0;
+    for (std::size_t i = 0; i < single.size(); ++i)
+      largest = std::max(largest, std::abs(other[i] - single[i]) / std::abs(single[i]));
+    EXPECT_LE(largest, relative);
+    RecordProperty(name, fmt::format("{:.1e}", largest));
+  }
+}
+
+std::string hash_of(const ProcessResult& result) {
+  EXPECT_EQ(result.status, 0) << result.err;
+  const std::size_t at = result.out.find("weights_sha256=");
+  return at == std::string::npos ? "none" : result.out.substr(at, 15 + 64);
+}
+
+// With the optimizer's state divided over the processes: the same bits, also after a resumption with another number of
+// processes, with and without --zero.
+TEST(MnistTrain, ZeroEndsWithTheSameBits) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const std::vector<std::string> zero{"--zero"};
+  for (const char* optimizer : {"sgd", "adamw"}) {
+    SCOPED_TRACE(optimizer);
+    const auto common = dataset() + std::vector<std::string>{"--model",     "lenet",   "--schedule", "constant",
+                                                             "--optimizer", optimizer, "--threads",  "1"};
+    const auto steps = [&](int n) { return std::vector<std::string>{"--max-steps", std::to_string(n)}; };
+    const std::vector<std::string> plain{"--mode", "ddp", "--nproc", "2"};
+    EXPECT_EQ(hash_of(train(common + plain + steps(12) + zero)), hash_of(train(common + plain + steps(12))));
+
+    const std::vector<std::string> lockstep{"--lockstep", "4"};
+    const auto ranks = [&](const char* n) {
+      return lockstep + std::vector<std::string>{"--mode", "ddp", "--nproc", n};
+    };
+    const std::string whole = hash_of(train(common + lockstep + steps(12)));
+    const std::string checkpoint = directory.file(std::string(optimizer) + ".safetensors");
+    EXPECT_NE(
+        hash_of(train(common + ranks("3") + steps(7) + zero + std::vector<std::string>{"--checkpoint", checkpoint})),
+        whole);
+    const std::vector<std::string> resume{"--resume", checkpoint};
+    EXPECT_EQ(hash_of(train(common + ranks("2") + steps(12) + zero + resume)), whole);
+    EXPECT_EQ(hash_of(train(common + lockstep + steps(12) + resume)), whole);
   }
 }
 
