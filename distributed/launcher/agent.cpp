@@ -246,11 +246,21 @@ void Agent::leave() {
   if (store_gone_) return;
   try {
     store_->set(key(fmt::format("left/{}", options_.node_rank)), "1");
-    if (options_.node_rank == 0)
-      wait_for_all(key("left"), options_.kill_after + options_.silence_timeout, "leave the job");
+    if (options_.node_rank == 0) wait_for_the_others_to_leave();
   } catch (const Error&) {
     // Nobody is left to wait for; the outcome is known.
   } catch (const Interrupted&) {
+  }
+}
+
+void Agent::wait_for_the_others_to_leave() {
+  const auto deadline = Clock::now() + options_.kill_after + options_.silence_timeout;
+  for (;;) {
+    throw_if_interrupted(signals_);
+    std::vector<int> absent = missing(key("left"));
+    std::erase_if(absent, [this](int node) { return is_silent(node); });  // a lost one does not say that it leaves
+    if (absent.empty() || Clock::now() >= deadline) return;
+    std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -73,6 +73,7 @@ class Agent {
   /// The members of the generation whose `name`/<node> is missing.
   std::vector<int> missing(const std::string& name);
   void wait_for_all(const std::string& name, std::chrono::milliseconds timeout, const std::string& what);
+  void wait_for_the_others_to_leave();
   void end_running_generation();
   void decide_layout(std::chrono::milliseconds timeout);
   std::string wait_for_layout(std::chrono::milliseconds timeout);
