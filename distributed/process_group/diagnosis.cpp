@@ -79,6 +79,9 @@ class Table {
       case Verdict::unknown:
         return fmt::format("{} out of sight, {}", is, place(seen));
       case Verdict::behind:
+        if (seen.state && seen.state->running)
+          return fmt::format("{} still in {}{}{}", is, seen.state->collective, point_to_point(*seen.state),
+                             step(*seen.state));
         return fmt::format("{} alive, but {}", is, place(seen));
       case Verdict::silent:
         return fmt::format("{} not answer, {}{}", several ? "do" : "does", place(seen), process(seen, " (", ")"));

@@ -160,6 +160,7 @@ void PeerMonitor::publish_and_look() {
         return;
       }
       read_identities();
+      refresh_one();
       if (watching && (look_for_failure() || look_for_mismatch())) watching = false;
       const std::lock_guard lock(mutex_);
       store_lost_ = false;
@@ -219,6 +220,17 @@ void PeerMonitor::read_identities() {
     last_read_[static_cast<std::size_t>(r)] = std::move(state);
   }
   identities_read_ = all;  // or never, if a rank has gone before it began
+}
+
+// One rank's place an interval, so that something is known of all if the store goes.
+void PeerMonitor::refresh_one() {
+  if (!identities_read_) return;
+  next_refresh_ = (next_refresh_ + 1) % world_size_;
+  if (next_refresh_ == rank_) return;
+  if (auto state = read("state", next_refresh_)) {
+    const std::lock_guard lock(mutex_);
+    last_read_[static_cast<std::size_t>(next_refresh_)] = std::move(state);
+  }
 }
 
 void PeerMonitor::tell(const Failure& failure) {

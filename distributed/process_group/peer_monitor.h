@@ -67,6 +67,7 @@ class PeerMonitor {
   bool look_for_failure();
   bool look_for_mismatch();
   void read_identities();
+  void refresh_one();
   void tell(const Failure& failure);
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
@@ -101,6 +102,7 @@ class PeerMonitor {
   std::vector<std::optional<PeerState>> last_read_;
   std::atomic<bool> identities_read_ = false;
   int early_looks_ = 0;  // for identities
+  int next_refresh_ = 0;
   Milliseconds next_mismatch_look_{0};
   std::atomic<bool> told_ = false;
   std::thread publisher_;

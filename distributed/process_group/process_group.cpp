@@ -141,6 +141,7 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
   if (step_checked_ && !checked && step >= 0) return;
   step_ = step;
   step_checked_ = checked && step >= 0;
+  step_changed(step);
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {

@@ -111,6 +111,8 @@ class ProcessGroup {
   virtual WorkPtr launch(Operation operation, std::uint64_t record) = 0;
   /// Throws Error unless the backend can work on this device.
   virtual void check_device(const Tensor& tensor, OperationKind kind) const = 0;
+  /// set_step() has been called.
+  virtual void step_changed(std::int64_t step) { static_cast<void>(step); }
 
   FlightRecorder& recorder() { return recorder_; }
   const ProcessGroupOptions& options() const { return options_; }

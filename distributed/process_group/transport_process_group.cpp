@@ -74,6 +74,10 @@ void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kin
                  backend_, to_string(tensor.device()));
 }
 
+void TransportProcessGroup::step_changed(std::int64_t step) {
+  if (monitor_) monitor_->set_step(step);
+}
+
 WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record) {
   // A running operation ends at its deadline, and its diagnosis within as much again.
   auto work = std::make_shared<Work>(describe(operation), 3 * timeout());

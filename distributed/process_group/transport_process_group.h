@@ -33,6 +33,7 @@ class TransportProcessGroup : public ProcessGroup {
  protected:
   WorkPtr launch(Operation operation, std::uint64_t record) override;
   void check_device(const Tensor& tensor, OperationKind kind) const override;
+  void step_changed(std::int64_t step) override;
 
  private:
   struct Task {

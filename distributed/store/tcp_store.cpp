@@ -88,7 +88,7 @@ std::string TCPStore::request(const std::string& message, Milliseconds timeout, 
     // The connection is dropped with the descriptor, which also ends a wait on the server.
     throw TimeoutError(fmt::format("{} ({}, after {} ms)", error.what(), describe(), (timeout + grace).count()));
   } catch (const StoreError& error) {
-    throw StoreError(fmt::format("{} ({})", error.what(), describe()));
+    throw StoreError(fmt::format("{} ({}; rank 0 or the launcher holds the store)", error.what(), describe()));
   }
   {
     const std::lock_guard lock(mutex_);
