@@ -19,11 +19,12 @@ INSTANTIATE_TEST_SUITE_P(All, Killed,
 TEST_P(Killed, IsNamedByTheOthers) {
   const auto& [place, rank] = GetParam();
   const std::string who = "rank " + std::to_string(rank);
-  run({.text = "`kill -9` of " + who + " in " + (place == "checkpoint" ? "a checkpoint" : place),
+  run({.text = "`kill -9` of " + who + " in " + (place == "checkpoint" || place == "collective" ? "a " + place : place),
        .scenario = place,
        .faulty = rank,
        .signal = SIGKILL,
-       .expected = {.everywhere = {who + " is gone: process ", "last seen "}, .in_report = {"what to do: look at"}}});
+       .expected = {.everywhere = {who + " is gone: process ", "last seen ", " at step 5"},
+                    .in_report = {"what to do: look at"}}});
 }
 
 class KilledOnGloo : public ::testing::Test {};
@@ -89,7 +90,7 @@ TEST_P(StoreHolder, IsNamedByTheOthers) {
   Job job("forward", 0, url, {});
   job.wait_until_ready();
   ASSERT_EQ(job[0].line("phase", Milliseconds(20'000)), "forward");
-  std::this_thread::sleep_for(kDeadline / 4);  // so that the others have seen which process it is
+  std::this_thread::sleep_for(kSeen);
   Row row(std::string(killed ? "`kill -9`" : "`SIGSTOP`") + " of rank 0, which holds the store");
   job[0].signal(GetParam());
   row.check(job.survivors(),

@@ -209,6 +209,7 @@ void run(const Fault& fault, const std::string& backend) {
   Job job(fault.scenario, fault.faulty, "env://", store.environment(), backend);
   job.wait_until_ready();
   ASSERT_EQ(job[fault.faulty].line("phase", kStart), fault.scenario) << job[fault.faulty].err();
+  if (fault.signal != 0) std::this_thread::sleep_for(kSeen);
   Row row(fault.text);
   if (fault.signal != 0) job[fault.faulty].signal(fault.signal);
   row.check(job.survivors(), fault.expected);

@@ -26,6 +26,8 @@ inline constexpr Milliseconds kDeadline{4'000};
 #else
 inline constexpr Milliseconds kDeadline{2'000};
 #endif
+/// After so long every rank has been seen where it is: ranks publish their places ten times a deadline.
+inline constexpr Milliseconds kSeen = kDeadline / 10 + Milliseconds(150);
 inline constexpr int kWorld = 3;
 
 struct WorkerOptions {
