@@ -1,8 +1,10 @@
-// The same program with the same flags under four launchers: the same result line.
+// The same program with the same flags under each launcher: the same result line.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -67,6 +69,16 @@ TEST_F(Launchers, Mpirun) {
 TEST_F(Launchers, Srun) {
   const ProcessResult result = run({LOCKSTEP_ONE_NODE_SLURM, "srun", "--overcommit", "-n", "2"});
   if (result.status == kCannotRun) GTEST_SKIP() << last_line(result.err);
+  expect_the_same(result);
+}
+
+TEST_F(Launchers, Sbatch) {
+  const std::string log = folder_.file("job.log");
+  ProcessResult result = run({LOCKSTEP_ONE_NODE_SLURM, "sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2",
+                              "--overcommit", "--time=5", "--output=" + log, LOCKSTEP_BATCH_SCRIPT});
+  if (result.status == kCannotRun) GTEST_SKIP() << last_line(result.err);
+  std::ifstream file(log);
+  result.out.assign(std::istreambuf_iterator<char>(file), {});
   expect_the_same(result);
 }
 
