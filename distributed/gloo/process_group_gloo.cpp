@@ -15,6 +15,7 @@
 #include "distributed/process_group/transport.h"
 #include "distributed/process_group/transport_process_group.h"
 #include "distributed/store/prefix_store.h"
+#include "distributed/store/socket.h"
 
 namespace lockstep::distributed::gloo {
 namespace {
@@ -175,6 +176,18 @@ class SigpipeBlocked {
   sigset_t before_;
 };
 
+/// Gloo itself crashes on a name that it cannot resolve.
+void check_address(const std::string& address) {
+  try {
+    listen_on(address, 0);
+  } catch (const Error& error) {
+    LOCKSTEP_CHECK(false,
+                   "[gloo] '{}' is neither an interface nor an address of this machine ({}); set LOCKSTEP_INTERFACE to "
+                   "one of them, or leave it unset",
+                   address, error.what());
+  }
+}
+
 }  // namespace
 
 bool is_available() {
@@ -183,6 +196,7 @@ bool is_available() {
 
 ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOptions& group, const Options& options) {
   LOCKSTEP_CHECK(store, "[gloo] needs a store to meet the other ranks; found none");
+  if (options.interface.empty()) check_address(options.address);
   meet(*store, group, "gloo");
   try {
     ::gloo::transport::tcp::attr attr;
