@@ -52,4 +52,12 @@ std::string device_name(int index) {
   return properties.name;
 }
 
+bool can_access_peer(int from, int to) {
+  require_device(from);
+  require_device(to);
+  int can = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, from, to));
+  return can != 0;
+}
+
 }  // namespace lockstep::cuda
