@@ -15,7 +15,7 @@ struct Evaluation {
 };
 
 /// Accuracy and mean loss over the whole set. With a group, the ranks share the batches, each sample is counted exactly
-/// once, and all get the result: the same bits on any number of ranks. Leaves the module in training mode.
+/// once, and all get the result: the same bits on any number of ranks.
 Evaluation evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset,
                     distributed::ProcessGroup* group);
 

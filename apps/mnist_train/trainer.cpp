@@ -17,8 +17,10 @@
 #include "data/data_loader.h"
 #include "data/mnist.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/checkpoint.h"
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/power_sgd.h"
+#include "distributed/parallel/rank0_file.h"
 #include "distributed/parallel/training_step.h"
 #include "distributed/parallel/zero_redundancy_optimizer.h"
 #include "nn/checkpoint.h"
@@ -71,14 +73,11 @@ class Trainer {
     manual_seed(options_.seed);
     train_step_.emplace([&] { return models::make_model(options_.model); }, step_options());
     const auto make = [&](std::vector<Tensor> parameters) { return make_optimizer(options_, std::move(parameters)); };
-    if (options_.zero) {
-      auto sharded =
+    if (options_.zero)
+      optimizer_ =
           std::make_unique<distributed::ZeroRedundancyOptimizer>(module().parameters(), job_->process_group(), make);
-      sharded_ = sharded.get();
-      optimizer_ = std::move(sharded);
-    } else {
+    else
       optimizer_ = make(module().parameters());
-    }
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     schedule_ = make_schedule(options_, total_steps_);
@@ -202,8 +201,6 @@ class Trainer {
   }
 
   void save_checkpoint() {
-    if (sharded_) sharded_->consolidate();
-    if (!is_rank0()) return;
     nn::TrainingState state;
     state.seed = options_.seed;
     state.step = step_;
@@ -212,7 +209,10 @@ class Trainer {
     state.fingerprint = fingerprint();
     state.extra = run_settings();
     state.extra["workers"] = std::to_string(workers());
-    nn::save_checkpoint(options_.checkpoint, module(), *optimizer_, state);
+    if (job_)
+      distributed::save_checkpoint(options_.checkpoint, module(), *optimizer_, state, *group());
+    else
+      nn::save_checkpoint(options_.checkpoint, module(), *optimizer_, state);
   }
 
   // What must be the same for a resumed run to go on as the first one would have.
@@ -221,10 +221,19 @@ class Trainer {
         {"model", options_.model}, {"dataset", options_.dataset}, {"batch_size", std::to_string(options_.batch_size)}};
   }
 
+  // In a job it is rank 0's disk that counts.
   void resume() {
-    const std::string path = options_.resume_from();
+    std::string path = options_.resume_from();
+    if (job_) path = distributed::broadcast_text(path, *group());
     if (path.empty()) return;
-    const nn::TrainingState saved = nn::read_training_state(path);
+    if (!job_) return resume(path, path);
+    const distributed::Rank0File file(path, *group());
+    file.read([&](const std::string& here) { resume(path, here); });
+  }
+
+  // From the checkpoint that is called `path`, and can be opened as `file`.
+  void resume(const std::string& path, const std::string& file) {
+    const nn::TrainingState saved = nn::read_training_state(file);
     LOCKSTEP_CHECK(saved.seed == options_.seed, "'{}' was trained with --seed {}, not {}; pass the same seed", path,
                    saved.seed, options_.seed);
     const auto setting = [&](const std::string& name) {
@@ -244,7 +253,7 @@ class Trainer {
         path, saved.fingerprint, fingerprint());
     LOCKSTEP_CHECK(saved.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
                    path, saved.step, total_steps_);
-    nn::load_checkpoint(path, module(), *optimizer_);
+    nn::load_checkpoint(file, module(), *optimizer_);
     step_ = saved.step;
     resumed_ = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, step_, workers(),
                            setting("workers"));
@@ -257,7 +266,6 @@ class Trainer {
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> train_step_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  distributed::ZeroRedundancyOptimizer* sharded_ = nullptr;  // optimizer_, with --zero
   optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;

@@ -104,7 +104,7 @@ TEST_F(Elastic, AKilledWorkerChangesNothing) {
     Process job(elastic_job(kSteps, {"--nproc-per-node", "4"}, {"--checkpoint-every", "20", "--timeout", "20"}));
     const int rank = static_cast<int>(random() % 4);
     // Some time between the start and what would be the end.
-    std::this_thread::sleep_for(std::chrono::milliseconds(200 + random() % 2000));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200 + random() % 1000));
     if (const pid_t victim = worker(job.pid(), rank); victim > 0) {
       ::kill(victim, SIGKILL);
       ++disturbed;

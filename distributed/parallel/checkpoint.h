@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "distributed/process_group/process_group.h"
+#include "nn/checkpoint.h"
+
+namespace lockstep::distributed {
+
+/// nn::save_checkpoint() for a job: rank 0 writes. A collective, so that the state of a ZeroRedundancyOptimizer comes
+/// together, and that all ranks throw the same Error if the file cannot be written. The file is the same as one
+/// process's.
+void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
+                     const nn::TrainingState& state, ProcessGroup& group,
+                     const optim::LRScheduler* scheduler = nullptr);
+
+/// nn::load_checkpoint() for a job: rank 0 reads, all ranks load the same bytes, wherever they run; `path` is that of
+/// rank 0. A collective. Errors as nn::load_checkpoint(), on every rank.
+nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, optim::Optimizer& optimizer,
+                                  ProcessGroup& group, optim::LRScheduler* scheduler = nullptr);
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,77 @@
+#include "distributed/parallel/evaluate.h"
+
+#include <algorithm>
+
+#include "autograd/grad_mode.h"
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "data/data_loader.h"
+#include "data/partition.h"
+#include "distributed/process_group/operation_label.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// Puts a module in evaluation mode, and back.
+class Evaluating {
+ public:
+  explicit Evaluating(nn::Module& module) : module_(module), was_training_(module.is_training()) { module.eval(); }
+  ~Evaluating() {
+    if (was_training_) module_.train();
+  }
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+
+ private:
+  nn::Module& module_;
+  bool was_training_;
+};
+
+}  // namespace
+
+std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,
+                             const std::function<std::vector<double>(const data::Batch& batch)>& values,
+                             const EvaluateOptions& options) {
+  LOCKSTEP_CHECK(count > 0, "[evaluate] expected at least one value for each batch, found a count of 0");
+  const NoGradGuard no_grad;
+  const Evaluating evaluating(module);
+  data::DataLoaderOptions order;
+  order.batch_size = options.batch_size;
+  order.shuffle = false;
+  const data::DataLoader loader(dataset, order);
+  const std::int64_t batches = loader.steps_per_epoch();
+  const int world = options.group ? options.group->world_size() : 1;
+  const data::Range mine = data::partition(batches, world, options.group ? options.group->rank() : 0);
+  const Device device = module.device();
+
+  // A row for each batch, zero but on the rank that computed it: adding them up over the ranks is exact.
+  const auto columns = static_cast<std::int64_t>(count);
+  const Tensor table = zeros({batches, columns}, {.dtype = kFloat64});
+  if (mine.size() > 0) {
+    auto epoch = loader.epoch(0, mine.begin);
+    for (const data::Batch& batch : epoch) {
+      data::Batch here = batch;
+      here.x = move_values(batch.x, device);
+      here.y = move_values(batch.y, device);
+      const std::vector<double> row = values(here);
+      LOCKSTEP_CHECK(row.size() == count, "[evaluate] expected {} values for each batch, found {}", count, row.size());
+      std::copy(row.begin(), row.end(), table.data<double>() + columns * epoch.step());
+      if (epoch.step() + 1 == mine.end) break;
+    }
+  }
+  if (world > 1) {
+    static const OperationLabel label("results of an evaluation");
+    const LabelScope scope(label);
+    const Tensor shared = move_values(table, device);
+    options.group->all_reduce(shared)->wait();
+    copy_values(shared, table);
+  }
+  std::vector<double> sums(count, 0.0);
+  const double* row = table.data<double>();
+  for (std::int64_t b = 0; b < batches; ++b)
+    for (double& sum : sums) sum += *row++;
+  return sums;
+}
+
+}  // namespace lockstep::distributed

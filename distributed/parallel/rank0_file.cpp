@@ -1,0 +1,145 @@
+#include "distributed/parallel/rank0_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "distributed/process_group/operation_label.h"
+#include "distributed/process_group/rank0_only.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr std::int64_t kMaxText = std::int64_t{1} << 20;
+constexpr std::int64_t kPiece = std::int64_t{16} << 20;  // bytes of a file that travel at once
+
+std::string reason(int error) {
+  return std::generic_category().message(error);
+}
+
+// read() or write() until all is done; false: an error or the end.
+template <typename Transfer, typename Pointer>
+bool transfer_all(Transfer transfer, int descriptor, Pointer* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t done = transfer(descriptor, data, bytes);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      if (done == 0) errno = EIO;  // shorter than it said it was
+      return false;
+    }
+    data += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string broadcast_text(std::string text, ProcessGroup& group) {
+  if (group.world_size() == 1) return text;
+  const bool root = group.rank() == 0;
+  if (root && static_cast<std::int64_t>(text.size()) > kMaxText) text.resize(static_cast<std::size_t>(kMaxText));
+  const Tensor size = tensor({static_cast<std::int64_t>(text.size())});
+  group.broadcast(size, 0)->wait();
+  const auto bytes = size.item<std::int64_t>();
+  LOCKSTEP_CHECK(bytes >= 0 && bytes <= kMaxText, "[broadcast_text] rank 0 announced {} bytes, expected at most {}",
+                 bytes, kMaxText);
+  if (bytes == 0) return {};
+  const Tensor data = empty({bytes}, {.dtype = kUInt8});
+  if (root) std::memcpy(data.raw_data(), text.data(), text.size());
+  group.broadcast(data, 0)->wait();
+  return {static_cast<const char*>(data.raw_data()), static_cast<std::size_t>(bytes)};
+}
+
+void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
+  static const OperationLabel label("whether rank 0 succeeded");
+  std::exception_ptr own;
+  std::string failure;
+  if (group.rank() == 0) {
+    try {
+      const Rank0Only scope("what it does for all ranks");
+      body();
+    } catch (const std::exception& error) {
+      own = std::current_exception();
+      failure = *error.what() != '\0' ? error.what() : "it failed without a message";
+    } catch (...) {
+      own = std::current_exception();
+      failure = "rank 0 failed with an unknown exception";
+    }
+  }
+  const LabelScope scope(label);
+  failure = broadcast_text(std::move(failure), group);
+  if (own) std::rethrow_exception(own);
+  if (!failure.empty()) throw Error(failure);
+}
+
+Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
+  static const OperationLabel label("a file that rank 0 reads");
+  std::int64_t bytes = 0;
+  on_rank0(group, [&] {
+    descriptor_.value = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    LOCKSTEP_CHECK(descriptor_.value >= 0, "cannot open '{}' on rank 0: {}", path, reason(errno));
+    struct stat status {};
+    LOCKSTEP_CHECK(fstat(descriptor_.value, &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
+                   path);
+    bytes = status.st_size;
+  });
+  const LabelScope scope(label);
+  name_ = broadcast_text(path, group);
+  if (group.world_size() == 1) return;
+  const bool root = group.rank() == 0;
+  const Tensor size = tensor({bytes});
+  group.broadcast(size, 0)->wait();
+  bytes = size.item<std::int64_t>();
+  std::string failure;  // kept until all pieces have come: the others send and wait for them
+  if (!root) {
+    descriptor_.value = memfd_create("rank0_file", MFD_CLOEXEC);
+    if (descriptor_.value < 0) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+  }
+  const Tensor piece = empty({std::min(kPiece, bytes)}, {.dtype = kUInt8});
+  for (std::int64_t at = 0; at < bytes; at += kPiece) {
+    const std::int64_t n = std::min(kPiece, bytes - at);
+    const Tensor part = rows(piece, 0, n);
+    auto* const data = static_cast<char*>(part.raw_data());
+    if (root && failure.empty() && !transfer_all(::read, descriptor_.value, data, static_cast<std::size_t>(n)))
+      failure = fmt::format("cannot read '{}' on rank 0: {}", name_, reason(errno));
+    group.broadcast(part, 0)->wait();
+    if (!root && failure.empty() &&
+        !transfer_all(::write, descriptor_.value, static_cast<const char*>(data), static_cast<std::size_t>(n)))
+      failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+  }
+  // All fail together.
+  const Tensor failed = tensor({std::int64_t{failure.empty() ? 0 : 1}});
+  group.all_reduce(failed, ReduceOp::max)->wait();
+  if (failed.item<std::int64_t>() == 0) return;
+  throw Error(failure.empty() ? fmt::format("'{}' did not come to all ranks", name_) : failure);
+}
+
+Rank0File::Descriptor::~Descriptor() {
+  if (value >= 0) close(value);
+}
+
+void Rank0File::read(const std::function<void(const std::string& path)>& body) const {
+  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_.value);
+  try {
+    body(path);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    const std::size_t at = message.find(path);
+    if (at == std::string::npos) throw;
+    throw Error(message.replace(at, path.size(), name_));
+  }
+}
+
+}  // namespace lockstep::distributed

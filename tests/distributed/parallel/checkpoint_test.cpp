@@ -1,0 +1,147 @@
+// What rank 0 reads and writes for all ranks.
+
+#include "distributed/parallel/checkpoint.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "distributed/parallel/distributed_data_parallel.h"
+#include "distributed/parallel/rank0_file.h"
+#include "distributed/parallel/zero_redundancy_optimizer.h"
+#include "nn/optim/optim.h"
+#include "tests/distributed/parallel/training_support.h"
+#include "tests/support/temporary_path.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+using lockstep::testing::TemporaryPath;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::unique_ptr<optim::Optimizer> make_adam(std::vector<Tensor> parameters) {
+  return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = 0.01});
+}
+
+std::unique_ptr<optim::Optimizer> make_sharded(const Net& net, const ProcessGroupPtr& group) {
+  return std::make_unique<ZeroRedundancyOptimizer>(net.parameters(), group, make_adam, 40);
+}
+
+void train(Net& net, const ProcessGroupPtr& group, optim::Optimizer& optimizer, std::int64_t first, std::int64_t last) {
+  DistributedDataParallel ddp(net, group, {.logical_shards = 4});
+  for (std::int64_t step = first; step < last; ++step) {
+    ddp.step(make_batch(9, static_cast<std::uint32_t>(step + 1)),
+             [&](const data::Batch& part) { return mean_loss(net, part); });
+    optimizer.step();
+  }
+}
+
+class CheckpointOver : public ::testing::TestWithParam<World> {};
+
+// Rank 0's path alone exists; the file is the one that a single process writes, and all go on with its bits.
+TEST_P(CheckpointOver, Rank0WritesAndAllLoad) {
+  const ProcessGroupPtr one = make_single_process_group();
+  Net alone;
+  set_weights(alone);
+  const auto adam = make_adam(alone.parameters());
+  train(alone, one, *adam, 0, 3);
+  const TemporaryPath expected;
+  const nn::TrainingState position{.seed = 3, .step = 3, .logical_shards = 4, .extra = {{"model", "net"}}};
+  nn::save_checkpoint(expected.text(), alone, *adam, position);
+  train(alone, one, *adam, 3, 5);
+
+  for (const bool sharded : {false, true}) {
+    SCOPED_TRACE(sharded);
+    const TemporaryPath path;
+    run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+      const std::string mine = group->rank() == 0 ? path.text() : "/nonexistent/elsewhere";
+      Net net;
+      set_weights(net);
+      const auto optimizer = sharded ? make_sharded(net, group) : make_adam(net.parameters());
+      train(net, group, *optimizer, 0, 3);
+      save_checkpoint(mine, net, *optimizer, position, *group);
+      if (group->rank() == 0) {
+        EXPECT_EQ(bytes_of(path.text()), bytes_of(expected.text()));
+      }
+      Net second;
+      const auto resumed = sharded ? make_sharded(second, group) : make_adam(second.parameters());
+      const nn::TrainingState state = load_checkpoint(mine, second, *resumed, *group);
+      EXPECT_EQ(state.step, 3);
+      EXPECT_EQ(state.extra.at("model"), "net");
+      EXPECT_EQ(weights_of(second), weights_of(net));
+      train(second, group, *resumed, 3, 5);
+      EXPECT_EQ(weights_of(second), weights_of(alone));
+    });
+  }
+}
+
+TEST_P(CheckpointOver, AllRanksThrowWhatRank0Could) {
+  const TemporaryPath damaged;
+  write_bytes(damaged.text(), "this is no safetensors file, but longer than eight bytes");
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    Net net;
+    const auto optimizer = make_adam(net.parameters());
+    const auto mine = [&](const std::string& path) { return group->rank() == 0 ? path : std::string("elsewhere"); };
+    const auto names = [](const std::string& error, const std::string& text) {
+      EXPECT_NE(error.find(text), std::string::npos) << error;
+    };
+    names(error_of([&] { save_checkpoint(mine("/nonexistent/a"), net, *optimizer, {}, *group); }), "/nonexistent/a");
+    names(error_of([&] { load_checkpoint(mine("/nonexistent/b"), net, *optimizer, *group); }),
+          "cannot open '/nonexistent/b' on rank 0: No such file");
+    names(error_of([&] { load_checkpoint(mine("/"), net, *optimizer, *group); }), "'/' on rank 0 is no file");
+    names(error_of([&] { load_checkpoint(mine(damaged.text()), net, *optimizer, *group); }), damaged.text());
+    names(error_of([&] { on_rank0(*group, [] { throw Error("no luck"); }); }), "no luck");
+    // The group still works.
+    EXPECT_EQ(broadcast_text(group->rank() == 0 ? "fine" : "other", *group), "fine");
+  });
+}
+
+TEST_P(CheckpointOver, TextsAndFilesOfAnySizeArrive) {
+  const TemporaryPath empty;
+  const TemporaryPath large;
+  write_bytes(empty.text(), "");
+  std::string content((std::size_t{33} << 20) + 5, 'x');  // in several pieces
+  for (std::size_t i = 0; i < content.size(); i += 4093) content[i] = static_cast<char>(i);
+  write_bytes(large.text(), content);
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    const bool root = group->rank() == 0;
+    EXPECT_EQ(broadcast_text(root ? "" : "other", *group), "");
+    const std::string text(70'000, 'y');
+    EXPECT_EQ(broadcast_text(root ? text : "", *group), text);
+    for (const TemporaryPath* path : {&empty, &large}) {
+      const Rank0File file(root ? path->text() : "elsewhere", *group);
+      bool called = false;
+      file.read([&](const std::string& here) {
+        called = true;
+        EXPECT_EQ(std::filesystem::file_size(here), path == &empty ? 0 : content.size());
+        EXPECT_TRUE(bytes_of(here) == (path == &empty ? "" : content));
+      });
+      EXPECT_TRUE(called);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, CheckpointOver,
+                         ::testing::Combine(::testing::Values(1, 2, 3),
+                                            ::testing::Values(Link::in_process, Link::gloo)),
+                         world_name);
+
+TEST(OnRank0, ACollectiveInsideIsAnErrorOnAllRanks) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    const std::string error = error_of([&] { on_rank0(*group, [&] { group->barrier(); }); });
+    EXPECT_NE(error.find("barrier"), std::string::npos) << error;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
