@@ -59,6 +59,8 @@ void check_lockstep(const TrainOptions& options) {
   require(options.compress == "none",
           fmt::format("--compress {} cannot be used with --lockstep, whose bits come from one fixed order of additions",
                       options.compress));
+  require(!options.sync_batch_norm,
+          "--sync-batch-norm cannot be used with --lockstep, in which each logical shard is normalised alone");
   require(options.accumulate == 1,
           "--accumulate is implied by --lockstep, which accumulates over the logical shards; "
           "raise --lockstep for smaller slices");
@@ -84,6 +86,10 @@ void check(const TrainOptions& options) {
           fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", options.accumulate,
                       options.batch_size));
   require(options.compress == "none" || options.mode == Mode::ddp, "--compress belongs to --mode ddp");
+  require(!options.sync_batch_norm || options.mode == Mode::ddp, "--sync-batch-norm belongs to --mode ddp");
+  require(!options.sync_batch_norm || options.model == "lenet-bn",
+          fmt::format("--sync-batch-norm needs a model with batch norm, which {} has not; use --model lenet-bn",
+                      options.model));
   require(!options.zero || options.mode == Mode::ddp, "--zero belongs to --mode ddp");
   require(options.checkpoint_every >= 0, "--checkpoint-every is negative");
   require(options.resume != "auto" || !options.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
@@ -158,6 +164,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
                  "Compute each step in this many slices, one after the other: less memory, the same gradients");
   app.add_option("--compress", options.compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+  app.add_flag("--sync-batch-norm", options.sync_batch_norm, "ddp: batch norm over the samples of all processes");
   app.add_flag("--zero", options.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits");
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");

@@ -21,6 +21,7 @@
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/power_sgd.h"
 #include "distributed/parallel/rank0_file.h"
+#include "distributed/parallel/sync_batch_norm.h"
 #include "distributed/parallel/training_step.h"
 #include "distributed/parallel/zero_redundancy_optimizer.h"
 #include "nn/checkpoint.h"
@@ -72,6 +73,7 @@ class Trainer {
         loader_(train_set_, loader_options()) {
     manual_seed(options_.seed);
     train_step_.emplace([&] { return models::make_model(options_.model); }, step_options());
+    if (options_.sync_batch_norm) distributed::convert_sync_batch_norm(module(), job_->process_group());
     const auto make = [&](std::vector<Tensor> parameters) { return make_optimizer(options_, std::move(parameters)); };
     if (options_.zero)
       optimizer_ =

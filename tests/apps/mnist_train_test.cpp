@@ -86,6 +86,16 @@ INSTANTIATE_TEST_SUITE_P(
                    {"--accumulate", "2", "--lockstep", "4"},
                    2,
                    "--accumulate is implied by --lockstep"},
+        BadCommand{
+            "sync_single", {"--sync-batch-norm", "--model", "lenet-bn"}, 2, "--sync-batch-norm belongs to --mode ddp"},
+        BadCommand{"sync_lenet",
+                   {"--mode", "ddp", "--sync-batch-norm"},
+                   2,
+                   "--sync-batch-norm needs a model with batch norm, which lenet has not"},
+        BadCommand{"sync_lockstep",
+                   {"--mode", "ddp", "--sync-batch-norm", "--model", "lenet-bn", "--lockstep", "4"},
+                   2,
+                   "--sync-batch-norm cannot be used with --lockstep"},
         BadCommand{"zero_single", {"--zero"}, 2, "--zero belongs to --mode ddp"},
         BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr -1 is not a learning rate"},
         BadCommand{"no_data", {"--data-dir", "/nonexistent"}, 1, "/nonexistent"},
@@ -211,6 +221,35 @@ TEST(MnistTrain, CurvesInSlicesAndCompressed) {
     EXPECT_LE(largest, relative);
     RecordProperty(name, fmt::format("{:.1e}", largest));
   }
+}
+
+// Batch norm over all processes gives the curve of one; batch norm by process does not.
+TEST(MnistTrain, SynchronisedBatchNormTrainsAsOneProcess) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  constexpr double kRelative = 1e-4;
+  const TemporaryDirectory directory;
+  const auto curve = [&](const std::string& name, const std::vector<std::string>& mode) {
+    const std::string metrics = directory.file(name + ".jsonl");
+    const ProcessResult result =
+        train(dataset() +
+              std::vector<std::string>{"--model", "lenet-bn", "--batch-size", "63", "--max-steps", "30", "--lr",
+                                       "0.005", "--momentum", "0.5", "--threads", "1", "--metrics", metrics} +
+              mode);
+    EXPECT_EQ(result.status, 0) << name << ": " << result.err;
+    return losses_of(metrics);
+  };
+  const std::vector<double> single = curve("single", {"--mode", "single"});
+  const auto largest = [&](const std::vector<double>& other) {
+    double difference = other.size() == single.size() ? 0.0 : HUGE_VAL;
+    for (std::size_t i = 0; i < std::min(other.size(), single.size()); ++i)
+      difference = std::max(difference, std::abs(other[i] - single[i]) / std::abs(single[i]));
+    return difference;
+  };
+  const std::vector<std::string> ddp{"--mode", "ddp", "--nproc", "2"};
+  const double synchronised = largest(curve("synchronised", ddp + std::vector<std::string>{"--sync-batch-norm"}));
+  EXPECT_LE(synchronised, kRelative);
+  EXPECT_GT(largest(curve("by_process", ddp)), 10 * kRelative);
+  RecordProperty("synchronised", fmt::format("{:.1e}", synchronised));
 }
 
 std::string hash_of(const ProcessResult& result) {
