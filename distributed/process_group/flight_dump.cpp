@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -141,10 +140,14 @@ void choose_path(int rank) {
     logging::warn("LOCKSTEP_DUMP_DIR={} is no folder and cannot be made one; nothing is dumped", folder);
     return;
   }
-  std::copy(path.begin(), path.end(), dump_path.begin());
+  dump_path[path.copy(dump_path.data(), path.size())] = 0;
 }
 
+/// Once in a process; again in a forked child, which has the handlers but neither the thread nor a file of its own.
 void install(int rank) {
+  for (auto& slot : recorders) slot = nullptr;
+  dump_path[0] = 0;
+  request_pipe[0] = request_pipe[1] = -1;  // a parent's; who forked may have closed them, and used the numbers again
   choose_path(rank);
   for (const int number : kFatal) handle(number, on_fatal_signal, static_cast<int>(SA_RESETHAND));
   if (::pipe2(request_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return;
@@ -161,9 +164,12 @@ void install(int rank) {
 }  // namespace
 
 void FlightDumps::add(const FlightRecorder& recorder) {
-  static std::once_flag once;
-  std::call_once(once, [&] { install(recorder.rank()); });
   const std::lock_guard lock(recorders_mutex());
+  static pid_t installed_in = -1;
+  if (installed_in != ::getpid()) {
+    installed_in = ::getpid();
+    install(recorder.rank());
+  }
   for (auto& slot : recorders) {
     if (slot.load()) continue;
     slot = &recorder;

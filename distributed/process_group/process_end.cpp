@@ -19,7 +19,7 @@ struct Registry {
   std::mutex mutex;
   std::vector<PeerMonitor*> monitors;
   std::terminate_handler previous = nullptr;
-  pid_t owner = -1;  // a forked child has our monitors' memory, but is no rank
+  pid_t owner = -1;  // a forked child has its parent's list, but those are not its ranks
 };
 
 Registry& registry() {
@@ -65,11 +65,14 @@ void on_exit() {
 void process_end::add(PeerMonitor& monitor) {
   static std::once_flag once;
   std::call_once(once, [] {
-    registry().owner = ::getpid();
     registry().previous = std::set_terminate(on_terminate);
     std::atexit(on_exit);
   });
   const std::lock_guard lock(registry().mutex);
+  if (registry().owner != ::getpid()) {
+    registry().owner = ::getpid();
+    registry().monitors.clear();
+  }
   registry().monitors.push_back(&monitor);
 }
 

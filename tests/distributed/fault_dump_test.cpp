@@ -1,5 +1,6 @@
 // What ranks write of their operations when they crash, fail, or are asked.
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -29,6 +30,11 @@ TEST(Dumps, AfterACrashAndOnTheRanksThatFailWithIt) {
   const HostedStore store;
   auto environment = store.environment();
   environment["LOCKSTEP_DUMP_DIR"] = folder.text();
+  // A sanitizer's own handler would come first.
+  for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
+    const char* const inherited = std::getenv(name);
+    environment[name] = (inherited ? std::string(inherited) + ":" : "") + "handle_segv=0";
+  }
   Job job("segv", 1, "env://", environment);
   job.wait_until_ready();
   EXPECT_EQ(job[1].status(kEnough), 128 + SIGSEGV) << "the signal keeps its effect";
