@@ -12,6 +12,7 @@ namespace lockstep::doctor {
 namespace {
 
 constexpr const char* kArea = "devices";
+constexpr const char* kPeerAccess = "peer access";
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 Finding cores() {
@@ -36,6 +37,19 @@ Finding memory() {
   return {kArea, "memory", Verdict::ok, fmt::format("{:.1f} GiB", total / kGiB)};
 }
 
+Finding peer_access(int from, int count) {
+  std::string without;
+  for (int to = 0; to < count; ++to)
+    if (from != to && !cuda::can_access_peer(from, to)) without += fmt::format("{}{}", without.empty() ? "" : ", ", to);
+  const std::string what = fmt::format("GPU {}", from);
+  if (without.empty()) return {kPeerAccess, what, Verdict::ok, "reaches the memory of all others"};
+  return {
+      kPeerAccess, what, Verdict::note,
+      fmt::format("does not reach the memory of GPU {}; copies go through the host", without),
+      "see nvidia-smi topo -p2p r; in a virtual machine the host decides, and ACS in the BIOS may be what stands in "
+      "the way"};
+}
+
 }  // namespace
 
 Findings check_devices() {
@@ -46,23 +60,12 @@ Findings check_devices() {
                      cuda::is_built() ? "for GPUs, look whether nvidia-smi lists them, and give them to the container "
                                         "(--gpus all) or the job (--gpus-per-node)"
                                       : "for GPUs, build with LOCKSTEP_CUDA=ON"});
+    found.push_back({kPeerAccess, "GPUs", Verdict::ok, "there are none; processes reach each other's memory as below"});
     return found;
   }
   for (int i = 0; i < count; ++i) found.push_back({kArea, fmt::format("GPU {}", i), Verdict::ok, cuda::device_name(i)});
-  for (int from = 0; from < count; ++from) {
-    std::string without;
-    for (int to = 0; to < count; ++to)
-      if (from != to && !cuda::can_access_peer(from, to))
-        without += fmt::format("{}{}", without.empty() ? "" : ", ", to);
-    if (count == 1) break;
-    if (without.empty())
-      found.push_back({"peer access", fmt::format("GPU {}", from), Verdict::ok, "reaches the memory of all others"});
-    else
-      found.push_back({"peer access", fmt::format("GPU {}", from), Verdict::note,
-                       fmt::format("does not reach the memory of GPU {}; copies go through the host", without),
-                       "see nvidia-smi topo -p2p r; in a virtual machine the host decides, and ACS in the BIOS may be "
-                       "what stands in the way"});
-  }
+  if (count == 1) found.push_back({kPeerAccess, "GPU 0", Verdict::ok, "the only one"});
+  for (int from = 0; from < count && count > 1; ++from) found.push_back(peer_access(from, count));
   return found;
 }
 

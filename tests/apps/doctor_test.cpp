@@ -67,7 +67,8 @@ TEST(Doctor, FindsAMachineThatRunsTheseTestsWell) {
   const Json report = examine(doctor({"--json"}));
   std::set<std::string> areas;
   for (const Json& finding : report["findings"]) areas.insert(finding["area"]);
-  for (const char* area : {"devices", "libraries", "limits", "interfaces", "ports", "shared memory", "all-reduce"})
+  for (const char* area :
+       {"devices", "libraries", "limits", "interfaces", "ports", "peer access", "shared memory", "all-reduce"})
     EXPECT_TRUE(areas.contains(area)) << area;
   for (const std::string& backend : distributed::available_backends()) {
     const Json finding = find(report, "all-reduce", backend);
