@@ -1,5 +1,5 @@
 // What a process group does on every rank once something has gone wrong. Ranks are threads; for processes and signals
-// see fault_test.cpp.
+// see fault_support.h.
 
 #include <gtest/gtest.h>
 
@@ -85,6 +85,16 @@ TEST_P(DeadGroupTest, QueuedOperationsEndWithTheFirstFailure) {
     EXPECT_EQ(testing::error_of([&] { second->wait(); }), reason);
     EXPECT_FALSE(second->is_success());
   });
+}
+
+TEST(Gloo, AnAddressOfAnotherMachineIsAnError) {
+  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  for (const char* address : {"nosuch0", "192.0.2.77"}) {
+    const std::string error = testing::error_of([&] {
+      gloo::make_process_group(std::make_shared<HashStore>(), {.rank = 0, .world_size = 2}, {.address = address});
+    });
+    EXPECT_NE(error.find("set LOCKSTEP_INTERFACE to one of them"), std::string::npos) << error;
+  }
 }
 
 }  // namespace

@@ -9,12 +9,13 @@ namespace lockstep::fault_test {
 namespace {
 
 /// Starts all ranks but the last, and that one `delay` later.
-std::vector<std::unique_ptr<Worker>> start_late(const HostedStore& store, Milliseconds delay) {
+std::vector<std::unique_ptr<Worker>> start_late(const HostedStore& store, Milliseconds delay,
+                                                Milliseconds deadline = kDeadline) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int r = 0; r < kWorld; ++r) {
     if (r == kWorld - 1) std::this_thread::sleep_for(delay);
-    workers.push_back(
-        std::make_unique<Worker>(WorkerOptions{.rank = r, .scenario = "train", .environment = store.environment()}));
+    workers.push_back(std::make_unique<Worker>(
+        WorkerOptions{.rank = r, .scenario = "train", .deadline = deadline, .environment = store.environment()}));
   }
   return workers;
 }
@@ -22,7 +23,8 @@ std::vector<std::unique_ptr<Worker>> start_late(const HostedStore& store, Millis
 TEST(Start, HalfTheTimeoutLateIsNoFault) {
   const HostedStore store;
   Row row("rank 2 starts late by half the timeout");
-  const auto workers = start_late(store, kDeadline / 2);
+  const Milliseconds timeout = 2 * kDeadline;  // half of it must be enough for processes to start
+  const auto workers = start_late(store, timeout / 2, timeout);
   row.check({workers[0].get(), workers[1].get(), workers[2].get()}, {.status = 0, .report = false});
 }
 

@@ -59,7 +59,7 @@ Worker::Worker(const WorkerOptions& options) : rank_(options.rank) {
   const distributed::FileDescriptor out_write(out[1]), err_write(err[1]);
   std::vector<std::string> words = options.wrapper;
   for (const std::string& word : {std::string(LOCKSTEP_FAULT_WORKER), options.url, std::to_string(options.rank),
-                                  std::to_string(options.world_size), std::to_string(kDeadline.count()),
+                                  std::to_string(options.world_size), std::to_string(options.deadline.count()),
                                   options.scenario, std::to_string(options.faulty), options.backend})
     words.push_back(word);
   std::vector<std::string> variables;

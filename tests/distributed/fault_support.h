@@ -37,6 +37,7 @@ struct WorkerOptions {
   std::string scenario = {};
   int faulty = -1;
   std::string backend = "auto";
+  Milliseconds deadline = kDeadline;
   std::map<std::string, std::string> environment = {};
   std::vector<std::string> wrapper = {};  ///< words before the program: ip netns exec NAME
 };
