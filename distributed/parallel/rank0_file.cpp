@@ -63,7 +63,7 @@ std::string broadcast_text(std::string text, ProcessGroup& group) {
 }
 
 void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
-  static const OperationLabel label("whether rank 0 succeeded");
+  static const OperationLabel label("the end of what rank 0 does for all ranks");
   std::exception_ptr own;
   std::string failure;
   if (group.rank() == 0) {

@@ -151,6 +151,7 @@ void Reducer::note_use() {
 }
 
 void Reducer::spread_use() {
+  if (slots_.empty()) return;
   const std::vector<double> used = use_.to_vector<double>();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];

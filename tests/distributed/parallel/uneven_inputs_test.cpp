@@ -123,6 +123,24 @@ TEST_P(UnevenInputsOver, JoinStepIsExactByTheGlobalCount) {
     });
 }
 
+TEST_P(UnevenInputsOver, ALossMayCountForItself) {
+  // Two units a sample: the loss is half the mean.
+  const Feed feed = make_feed(std::get<0>(GetParam()), /*with_gaps=*/false);
+  Net single;
+  set_weights(single);
+  mul(mean_loss(single, feed.all(0)), 0.5).backward();
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    Net net;
+    set_weights(net);
+    DistributedDataParallel ddp(net, group, {.accumulate = 2});
+    ddp.join_step(feed.own(static_cast<std::size_t>(group->rank()), 0), [&](const data::Batch& part) {
+      const auto n = static_cast<double>(part.size());
+      return LossValue::sum(mul(mean_loss(net, part), n), 2 * n);
+    });
+    EXPECT_LE(largest_difference(gradients_of(net), gradients_of(single)), 1e-6);
+  });
+}
+
 TEST_P(UnevenInputsOver, JoinServesPyTorchsIdiom) {
   const Feed feed = make_feed(std::get<0>(GetParam()), /*with_gaps=*/false);
   const Trained one = train_alone(feed);
