@@ -43,6 +43,7 @@ Environment worker_environment(Environment base, const Placement& placement) {
   base["MASTER_PORT"] = std::to_string(placement.master_port);
   base["LOCKSTEP_TOKEN"] = placement.token;
   base["LOCKSTEP_STORE_HOSTED"] = "1";
+  base["LOCKSTEP_FAILURE_PIPE"] = placement.failure_pipe;
   base["LOCKSTEP_RESTART_COUNT"] = std::to_string(placement.restart_count);
   return base;
 }

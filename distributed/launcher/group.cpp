@@ -16,12 +16,14 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPollInterval{200};
 // Processes that left their worker's process group can hold its output open; they are not waited for longer than this.
 constexpr std::chrono::milliseconds kDrainTime{1000};
+// How long a worker that has said that it fails may take to end by itself, once another one has ended.
+constexpr std::chrono::milliseconds kLastWords{1000};
 
 class Group {
  public:
-  Group(std::chrono::milliseconds kill_after, SignalPipe& signals, OrphanGuard& guard,
+  Group(std::chrono::milliseconds kill_after, SignalPipe& signals, OrphanGuard& guard, FailureReports& reports,
         const std::function<std::string()>& stop)
-      : kill_after_(kill_after), signals_(signals), guard_(guard), stop_(stop) {}
+      : kill_after_(kill_after), signals_(signals), guard_(guard), reports_(reports), stop_(stop) {}
 
   ~Group() {
     for (Worker& worker : workers_) {
@@ -44,6 +46,7 @@ class Group {
       poll_once(kPollInterval);
       handle_signals();
       reap_ended();
+      if (!ending_ && first_) decide();
       if (!ending_ && stop_) {
         result_.stopped_from_outside = stop_();
         if (!result_.stopped_from_outside.empty()) end_workers(SIGTERM);
@@ -81,6 +84,7 @@ class Group {
         fds.push_back({stream->fd(), POLLIN, 0});
         streams.push_back(stream);
       }
+    if (first_) longest = std::min(longest, std::chrono::milliseconds(20));
     if (ending_)
       longest = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now()),
                            std::chrono::milliseconds(1), longest);
@@ -105,21 +109,34 @@ class Group {
     // Several may have ended since the last look, and the kernel does not say in which order. One that died by a signal
     // is rather the cause; one that returned an error may have done so because its peer was gone.
     Worker* first = nullptr;
-    int killed = 0;
     for (Worker& worker : workers_) {
       if (!worker.has_ended()) continue;
       reap(worker);
-      if (worker.ending()->signal) ++killed;
+      if (worker.ending()->signal && !ending_) ++killed_;
       if (worker.ending()->failed() && (!first || (!first->ending()->signal && worker.ending()->signal)))
         first = &worker;
     }
-    if (!first || ending_) return;
-    result_.lost = std::max(killed, 1);
-    result_.failure = Failure{first->rank(),
-                              first->pid(),
-                              *first->ending(),
-                              std::chrono::duration<double>(Clock::now() - started_).count(),
-                              {}};
+    if (!first || ending_ || first_) return;
+    first_ = first;
+    first_at_ = Clock::now();
+  }
+
+  /// One has failed: because of itself, or of one that has said so and may still be on its way out?
+  void decide() {
+    const FailureReports::Report report = reports_.first();
+    const auto cause =
+        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.rank() == report.rank; });
+    const bool known = cause != workers_.end();
+    if (known && cause->alive() && Clock::now() < first_at_ + kLastWords) return;
+    // What one has said counts only once it has failed.
+    const Worker& failed = known && cause->ending() && cause->ending()->failed() ? *cause : *first_;
+    result_.lost = std::max(killed_, 1);
+    result_.failure = Failure{failed.rank(),
+                              failed.pid(),
+                              *failed.ending(),
+                              std::chrono::duration<double>(first_at_ - started_).count(),
+                              {},
+                              failed.rank() == report.rank ? report.text : std::string()};
     end_workers(SIGTERM);
   }
 
@@ -143,9 +160,13 @@ class Group {
   std::chrono::milliseconds kill_after_;
   SignalPipe& signals_;
   OrphanGuard& guard_;
+  FailureReports& reports_;
   const std::function<std::string()>& stop_;
   std::vector<Worker> workers_;
   Clock::time_point started_ = Clock::now();
+  Worker* first_ = nullptr;  // of the workers, which stay where they are
+  Clock::time_point first_at_{};
+  int killed_ = 0;
   bool ending_ = false;
   Clock::time_point kill_at_{};
   GroupResult result_;
@@ -154,9 +175,9 @@ class Group {
 }  // namespace
 
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, const std::function<std::string()>& stop,
+                      OrphanGuard& guard, FailureReports& reports, const std::function<std::string()>& stop,
                       const std::function<void()>& started) {
-  Group group(kill_after, signals, guard, stop);
+  Group group(kill_after, signals, guard, reports, stop);
   group.start(specs);
   if (started) started();
   return group.wait();

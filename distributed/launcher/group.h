@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "distributed/launcher/failure_reports.h"
 #include "distributed/launcher/launcher.h"
 #include "distributed/launcher/orphan_guard.h"
 #include "distributed/launcher/signals.h"
@@ -14,13 +15,14 @@
 
 namespace lockstep::launcher {
 
-/// The worker that failed first.
+/// The worker whose failure ended the others.
 struct Failure {
   int rank = 0;
   pid_t pid = 0;
   Ending ending;
   double seconds = 0;                  ///< since the group was started
   std::deque<std::string> last_lines;  ///< of its stderr
+  std::string said;                    ///< by its report; empty: it made none
 };
 
 /// How a group of workers ended.
@@ -35,8 +37,10 @@ struct GroupResult {
 /// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
 /// returns a reason the workers are told to end. `started` is called once all have been started. Throws Error, with no
 /// worker left, if one cannot be, and what `started` throws.
+///
+/// A failure is that of the rank that made the first of `reports`, if there is one, and else of the first that ended.
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, const std::function<std::string()>& stop,
+                      OrphanGuard& guard, FailureReports& reports, const std::function<std::string()>& stop,
                       const std::function<void()>& started = {});
 
 }  // namespace lockstep::launcher

@@ -14,6 +14,7 @@
 #include "core/cuda/device.h"
 #include "distributed/launcher/agent.h"
 #include "distributed/launcher/environment.h"
+#include "distributed/launcher/failure_reports.h"
 #include "distributed/launcher/group.h"
 #include "distributed/launcher/layout.h"
 #include "distributed/launcher/limits.h"
@@ -149,7 +150,8 @@ class Launcher {
       if (layout.generation > 0)
         say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
                         options_.max_restarts));
-      const GroupResult result = run_group(specs(layout), options_.kill_after, signals_, guard_,
+      FailureReports reports;
+      const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
                                            [this] { return agent_ ? agent_->stop_reason() : std::string(); });
       std::optional<SharedFailure> failure = outcome(result);
       if (agent_) failure = failure ? agent_->agree(*failure) : agent_->finish();
@@ -188,8 +190,9 @@ class Launcher {
     const std::string text = fmt::format("rank {} (pid {}){} failed first: it {} after {:.2f} s", failure.rank,
                                          failure.pid, where, how, failure.seconds);
     if (failure.last_lines.empty()) {
-      say(text + "; it wrote nothing to stderr");
-      return text;
+      const std::string said = failure.said.empty() ? "it wrote nothing to stderr" : "it " + failure.said;
+      say(text + "; " + said);
+      return text + "; " + said;
     }
     if (options_.output == Output::rank0_plain && failure.rank == 0) {
       say(text);  // its stderr has just come through unchanged
@@ -205,7 +208,7 @@ class Launcher {
     return 128 + signal;
   }
 
-  std::vector<WorkerSpec> specs(const Layout& layout) const {
+  std::vector<WorkerSpec> specs(const Layout& layout, const FailureReports& reports) const {
     const Environment base = current_environment();
     const int count = layout.workers.at(options_.node_rank);
     std::vector<WorkerSpec> specs;
@@ -219,12 +222,14 @@ class Launcher {
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.generation;
+      placement.failure_pipe = reports.place();
 
       WorkerSpec spec;
       spec.program = program_;
       spec.arguments = command_;
       spec.environment = to_strings(worker_environment(base, placement));
       spec.rank = placement.rank;
+      spec.inherited = reports.descriptor();
       const bool plain = options_.output == Output::rank0_plain && placement.rank == 0;
       spec.inherit_stdout = plain && options_.log_dir.empty();
       if (!plain) spec.prefix = fmt::format("[{}] ", placement.rank);

@@ -45,7 +45,7 @@ struct Options {
   /// Name in front of the launcher's own messages.
   std::string name = "lockstep-run";
   /// Time between asking the workers to end and SIGKILL.
-  std::chrono::milliseconds kill_after{5000};
+  std::chrono::milliseconds kill_after{4000};
   /// How long the launchers of several nodes wait for each other at start, and how long one may stay silent later.
   std::chrono::milliseconds join_timeout{60000};
   std::chrono::milliseconds silence_timeout{30000};
@@ -56,13 +56,16 @@ struct Options {
 /// signal N ended it).
 ///
 /// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
-/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT and, unless it or
-/// OMP_NUM_THREADS is set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
+/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_FAILURE_PIPE
+/// (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is set already,
+/// LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
 /// own process group.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
-/// stderr are reported. SIGINT, SIGTERM and SIGHUP are forwarded, and a second one kills at once. Nothing that a worker
-/// started in its process group outlives it, not even if this process dies by SIGKILL.
+/// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
+/// distributed/process_group/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
+/// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
+/// process dies by SIGKILL.
 ///
 /// With several nodes the token is taken from LOCKSTEP_TOKEN (the same on all), and a failure on one node ends the
 /// workers of all.

@@ -16,6 +16,7 @@
 
 #include "core/check.h"
 #include "distributed/launcher/environment.h"
+#include "distributed/launcher/failure_reports.h"
 #include "distributed/launcher/group.h"
 #include "distributed/launcher/limits.h"
 #include "distributed/store/tcp_store_server.h"
@@ -57,14 +58,15 @@ class Spawn {
   GroupResult run() {
     OrphanGuard guard;
     SignalPipe signals;
-    return run_group(specs(), options_.kill_after, signals, guard, {}, [this] { serve_store(); });
+    return run_group(specs(), options_.kill_after, signals, guard, reports_, {}, [this] { serve_store(); });
   }
 
-  /// Of the process that first ended by an exception.
-  Message first_message() const {
-    Message message;
-    if (::read(messages_.read.get(), &message, sizeof message) != static_cast<ssize_t>(sizeof message)) return {};
-    return message;
+  /// Of the processes that ended by an exception, in the order of time.
+  std::vector<Message> messages() const {
+    std::vector<Message> messages;
+    for (Message next; ::read(messages_.read.get(), &next, sizeof next) == static_cast<ssize_t>(sizeof next);)
+      messages.push_back(next);
+    return messages;
   }
 
  private:
@@ -74,6 +76,7 @@ class Spawn {
       WorkerSpec spec;
       spec.function = [this, rank] { return child(rank); };
       spec.rank = rank;
+      spec.inherited = reports_.descriptor();
       const bool plain = options_.output == Output::rank0_plain && rank == 0;
       spec.inherit_stdout = plain && options_.log_dir.empty();
       if (!plain) spec.prefix = fmt::format("[{}] ", rank);
@@ -105,7 +108,7 @@ class Spawn {
       }
       if (size != static_cast<ssize_t>(sizeof port)) return 1;
       for (const int descriptor : open_descriptors())
-        if (descriptor > 2 && descriptor != messages_.write.get() &&
+        if (descriptor > 2 && descriptor != messages_.write.get() && descriptor != reports_.descriptor() &&
             !std::binary_search(callers_descriptors_.begin(), callers_descriptors_.end(), descriptor))
           ::close(descriptor);
       const Placement place{.rank = rank,
@@ -114,7 +117,8 @@ class Spawn {
                             .local_world_size = count_,
                             .master_addr = "127.0.0.1",
                             .master_port = port,
-                            .token = token_};
+                            .token = token_,
+                            .failure_pipe = reports_.place()};
       for (const auto& [name, value] : worker_environment(current_environment(), place))
         ::setenv(name.c_str(), value.c_str(), 1);
       function_(rank);
@@ -142,23 +146,29 @@ class Spawn {
   const SpawnOptions& options_;
   std::vector<int> callers_descriptors_;
   std::string token_ = distributed::make_token();
+  FailureReports reports_;
   Pipe messages_;
   Pipe start_;
   std::optional<distributed::TCPStoreServer> server_;
 };
 
-[[noreturn]] void throw_failure(const Failure& failure, const Message& message) {
-  // Several may have ended at once. Whoever threw first is known by the order of the messages, but a process that was
-  // killed leaves none.
-  const bool threw = !failure.ending.signal && message.rank >= 0;
-  const int rank = threw ? message.rank : failure.rank;
-  std::string how = threw                   ? std::string(message.text.data())
-                    : failure.ending.signal ? fmt::format("it was killed by signal {} ({})", failure.ending.signal,
-                                                          signal_name(failure.ending.signal))
-                                            : fmt::format("it exited with status {}", failure.ending.exit_status);
-  if (!threw && !failure.last_lines.empty()) how += "; its last line on stderr: " + failure.last_lines.back();
+[[noreturn]] void throw_failure(const Failure& failure, const std::vector<Message>& messages) {
+  // Who threw first is known better than who ended first. But a process that was killed leaves no message, and one that
+  // a group has failed for leaves it when the others have left theirs.
+  const Ending& ending = failure.ending;
+  const bool by_message = failure.said.empty() && !ending.signal && !messages.empty();
+  const int rank = by_message ? messages.front().rank : failure.rank;
+  const auto message = std::find_if(messages.begin(), messages.end(), [&](const Message& m) { return m.rank == rank; });
+  std::string how;
+  if (message != messages.end()) {
+    how = message->text.data();
+  } else {
+    how = ending.signal ? fmt::format("it was killed by signal {} ({})", ending.signal, signal_name(ending.signal))
+                        : fmt::format("it exited with status {}", ending.exit_status);
+    if (!failure.last_lines.empty()) how += "; its last line on stderr: " + failure.last_lines.back();
+  }
   throw SpawnError(fmt::format("[spawn] rank {} failed first: {}", rank, how), rank,
-                   threw ? 1 : failure.ending.exit_status, failure.ending.signal);
+                   by_message ? 1 : ending.exit_status, ending.signal);
 }
 
 }  // namespace
@@ -171,7 +181,7 @@ void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOpti
   std::fflush(nullptr);  // or each copy would print it again
   Spawn call(function, nprocs, options);
   const GroupResult result = call.run();
-  if (result.failure) throw_failure(*result.failure, call.first_message());
+  if (result.failure) throw_failure(*result.failure, call.messages());
   if (result.interrupted_by) {
     std::raise(result.interrupted_by);
     LOCKSTEP_CHECK(result.all_succeeded, "[spawn] ended by {}", signal_name(result.interrupted_by));

@@ -14,7 +14,7 @@ struct SpawnOptions {
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir = {};
   /// Time between asking the other ranks to end and SIGKILL.
-  std::chrono::milliseconds kill_after{5000};
+  std::chrono::milliseconds kill_after{4000};
 };
 
 /// A rank failed. what() names it and says what it said itself.

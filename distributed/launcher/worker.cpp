@@ -29,6 +29,7 @@ struct Launch {
   int in;
   int out;  // -1: keep the launcher's
   int err;
+  int inherited;
   int failed;  // takes errno if the program cannot be executed
   pid_t parent;
 };
@@ -44,6 +45,7 @@ struct Launch {
   ::dup2(launch.in, 0);
   if (launch.out >= 0) ::dup2(launch.out, 1);
   ::dup2(launch.err, 2);
+  if (launch.inherited >= 0) ::fcntl(launch.inherited, F_SETFD, 0);
   if (launch.function) {
     ::close(launch.failed);
     ::_exit(launch.function());
@@ -66,8 +68,8 @@ Started start(const WorkerSpec& spec) {
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<char*> argv = pointers(spec.arguments);
   std::vector<char*> envp = pointers(spec.environment);
-  const Launch launch{spec.function,           spec.program.c_str(),    argv.data(),        envp.data(), null.get(),
-                      started.out.write.get(), started.err.write.get(), failed.write.get(), ::getpid()};
+  const Launch launch{spec.function,           spec.program.c_str(),    argv.data(),    envp.data(),        null.get(),
+                      started.out.write.get(), started.err.write.get(), spec.inherited, failed.write.get(), ::getpid()};
 
   // No handler of ours may run in the child before execve() has replaced it.
   sigset_t all, previous;

@@ -23,6 +23,7 @@ struct WorkerSpec {
   std::string prefix;
   std::string stdout_log;  ///< empty: none
   std::string stderr_log;
+  int inherited = -1;  ///< a descriptor that the worker is to have under the same number; -1: none
   bool truncate_logs = true;
 };
 

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "distributed/process_group/flight_dump.h"
 #include "distributed/process_group/process_end.h"
+#include "distributed/process_group/tell_launcher.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -65,6 +66,7 @@ void TransportProcessGroup::end_by_own_doing(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (failing_) return;
   }
+  tell_launcher(reason);
   if (monitor_) monitor_->set_ended_by(reason);
   fail({{}, reason, -1});
 }

@@ -154,6 +154,21 @@ TEST_F(Spawn, OfSeveralExceptionsTheFirstInTimeCounts) {
   EXPECT_EQ(error.rank(), 3) << error.what();
 }
 
+TEST_F(Spawn, ARankThatThrowsInAJobIsTheFirstHoweverSoonTheOthersEnd) {
+  for (int i = 0; i < 10; ++i) {
+    const SpawnError error = failure_of(
+        [](int rank) {
+          const distributed::Job job = distributed::init({.timeout = distributed::Milliseconds(30'000)});
+          const Tensor tensor = ones({1000});
+          job.process_group()->all_reduce(tensor)->wait();
+          if (rank == 1) throw Error("out of eggs");
+          job.process_group()->all_reduce(tensor)->wait();
+        },
+        3);
+    EXPECT_STREQ(error.what(), "[spawn] rank 1 failed first: out of eggs");
+  }
+}
+
 TEST_F(Spawn, OtherEndsAreNamed) {
   const SpawnError killed = failure_of(
       [](int rank) {
@@ -212,9 +227,10 @@ TEST_F(Spawn, CopiesHaveThreadsOfTheirOwn) {
 TEST_F(Spawn, CopiesHoldNoDescriptorOfTheLaunchers) {
   const std::size_t before = descriptors().size();
   spawn([&](int rank) { board_->value[static_cast<std::size_t>(rank)] = static_cast<int>(descriptors().size()); }, 2);
-  // stdin, stdout and stderr are there already; one descriptor is for the message of an exception.
-  EXPECT_EQ(board_->value[0], static_cast<int>(before) + 1);
-  EXPECT_EQ(board_->value[1], static_cast<int>(before) + 1);
+  // stdin, stdout and stderr are there already; one descriptor is for the message of an exception, one for
+  // tell_launcher().
+  EXPECT_EQ(board_->value[0], static_cast<int>(before) + 2);
+  EXPECT_EQ(board_->value[1], static_cast<int>(before) + 2);
 }
 
 TEST_F(Spawn, WritesAFileForEachRank) {
