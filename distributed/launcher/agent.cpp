@@ -231,6 +231,19 @@ SharedFailure Agent::agree(const SharedFailure& mine) {
   }
 }
 
+std::optional<SharedFailure> Agent::others_failure(milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  try {
+    while (!store_gone_ && Clock::now() < deadline) {
+      if (store_->check({key("failure")})) return decode(store_->get(key("failure")));
+      std::this_thread::sleep_for(kPause / 4);
+    }
+  } catch (const Error&) {
+    store_gone_ = true;
+  }
+  return std::nullopt;
+}
+
 std::optional<SharedFailure> Agent::finish() {
   store_->set(key(fmt::format("done/{}", options_.node_rank)), "1");
   while (!missing(key("done")).empty()) {

@@ -59,6 +59,8 @@ class Agent {
   std::string stop_reason();
   /// The failure that every launcher agrees on: `mine`, unless another was first.
   SharedFailure agree(const SharedFailure& mine);
+  /// The failure that another node has called its own, if that comes before the time is up.
+  std::optional<SharedFailure> others_failure(std::chrono::milliseconds patience);
   /// This node's workers have all succeeded: waits for the other nodes. Returns the failure if it came to one.
   std::optional<SharedFailure> finish();
   /// Node 0 gives the others time to read the outcome before the store goes; the others say that they have.

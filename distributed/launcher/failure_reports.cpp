@@ -20,19 +20,20 @@ std::string FailureReports::place() const {
   return fmt::format("{}:{}", pipe_.write.get(), status.st_ino);
 }
 
-FailureReports::Report FailureReports::first() {
+const std::vector<FailureReports::Report>& FailureReports::read() {
   std::array<char, 4096> chunk;
-  ssize_t size;
-  while (received_.find('\n') == std::string::npos && (size = ::read(pipe_.read.get(), chunk.data(), chunk.size())) > 0)
+  for (ssize_t size = 0; (size = ::read(pipe_.read.get(), chunk.data(), chunk.size())) > 0;)
     received_.append(chunk.data(), static_cast<std::size_t>(size));
-  const std::size_t end = received_.find('\n');
-  if (end == std::string::npos) return {};
-  Report report;
-  const char* const last = received_.data() + end;
-  const auto [rest, error] = std::from_chars(received_.data(), last, report.rank);
-  if (error != std::errc() || rest == last || *rest != ' ') return {};
-  report.text.assign(rest + 1, last);
-  return report;
+  for (std::size_t end = 0; (end = received_.find('\n')) != std::string::npos; received_.erase(0, end + 1)) {
+    const char* const last = received_.data() + end;
+    Report report;
+    const auto [rest, error] = std::from_chars(received_.data(), last, report.rank);
+    if (error != std::errc() || last - rest < 2 || rest[0] != ' ') continue;
+    report.own = rest[1] == '!';
+    report.text.assign(rest + 2, last);
+    reports_.push_back(std::move(report));
+  }
+  return reports_;
 }
 
 }  // namespace lockstep::launcher

@@ -7,7 +7,7 @@
 
 namespace lockstep::launcher {
 
-/// What ranks that end by their own doing say of it, in the order of time; see Note [Whose failure] in
+/// What ranks say of their failures, in the order of time; see Note [Whose failure] in
 /// distributed/process_group/tell_launcher.h. For one group of workers.
 class FailureReports {
  public:
@@ -19,15 +19,17 @@ class FailureReports {
   int descriptor() const { return pipe_.write.get(); }
 
   struct Report {
-    int rank = -1;  ///< -1: there is none
+    int rank = 0;
+    bool own = false;  ///< false: it fails because of another rank
     std::string text;
   };
-  /// The first that there is.
-  Report first();
+  /// Those that have come by now.
+  const std::vector<Report>& read();
 
  private:
   Pipe pipe_;
   std::string received_;
+  std::vector<Report> reports_;
 };
 
 }  // namespace lockstep::launcher

@@ -123,20 +123,25 @@ class Group {
 
   /// One has failed: because of itself, or of one that has said so and may still be on its way out?
   void decide() {
-    const FailureReports::Report report = reports_.first();
-    const auto cause =
-        std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.rank() == report.rank; });
-    const bool known = cause != workers_.end();
-    if (known && cause->alive() && Clock::now() < first_at_ + kLastWords) return;
+    const std::vector<FailureReports::Report>& reports = reports_.read();
+    const auto own = std::find_if(reports.begin(), reports.end(), [](const auto& report) { return report.own; });
+    const auto cause = std::find_if(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+      return own != reports.end() && worker.rank() == own->rank;
+    });
+    if (cause != workers_.end() && cause->alive() && Clock::now() < first_at_ + kLastWords) return;
     // What one has said counts only once it has failed.
-    const Worker& failed = known && cause->ending() && cause->ending()->failed() ? *cause : *first_;
+    const bool known = cause != workers_.end() && cause->ending() && cause->ending()->failed();
+    const Worker& failed = known ? *cause : *first_;
+    const auto said =
+        std::find_if(reports.begin(), reports.end(), [&](const auto& report) { return report.rank == failed.rank(); });
     result_.lost = std::max(killed_, 1);
     result_.failure = Failure{failed.rank(),
                               failed.pid(),
                               *failed.ending(),
                               std::chrono::duration<double>(first_at_ - started_).count(),
                               {},
-                              failed.rank() == report.rank ? report.text : std::string()};
+                              known ? own->text : std::string(),
+                              said != reports.end() && !said->own};
     end_workers(SIGTERM);
   }
 

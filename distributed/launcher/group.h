@@ -23,6 +23,7 @@ struct Failure {
   double seconds = 0;                  ///< since the group was started
   std::deque<std::string> last_lines;  ///< of its stderr
   std::string said;                    ///< by its report; empty: it made none
+  bool follows = false;                ///< it said that it fails because of another rank, which is not one of these
 };
 
 /// How a group of workers ended.
@@ -38,7 +39,8 @@ struct GroupResult {
 /// returns a reason the workers are told to end. `started` is called once all have been started. Throws Error, with no
 /// worker left, if one cannot be, and what `started` throws.
 ///
-/// A failure is that of the rank that made the first of `reports`, if there is one, and else of the first that ended.
+/// A failure is that of the first rank that called it its own in `reports`, if there is one, and else of the first that
+/// ended.
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
                       OrphanGuard& guard, FailureReports& reports, const std::function<std::string()>& stop,
                       const std::function<void()>& started = {});

@@ -34,6 +34,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTry{1000};
 constexpr milliseconds kAgentTimeout{5'000};
+// For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended.
+constexpr milliseconds kCauseTime{2'000};
 constexpr std::size_t kMinTokenLength = 16;
 
 void validate(const Options& options, const std::vector<std::string>& command) {
@@ -153,10 +155,15 @@ class Launcher {
       FailureReports reports;
       const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
                                            [this] { return agent_ ? agent_->stop_reason() : std::string(); });
-      std::optional<SharedFailure> failure = outcome(result);
-      if (agent_) failure = failure ? agent_->agree(*failure) : agent_->finish();
+      std::optional<SharedFailure> failure;
+      if (agent_ && result.failure && result.failure->follows) failure = agent_->others_failure(kCauseTime);
+      const bool elsewhere = failure.has_value();
+      if (!failure) {
+        failure = outcome(result);
+        if (agent_) failure = failure ? agent_->agree(*failure) : agent_->finish();
+      }
       if (!failure) return 0;
-      const bool told = failure->node == options_.node_rank && (result.failure || result.interrupted_by);
+      const bool told = !elsewhere && failure->node == options_.node_rank && (result.failure || result.interrupted_by);
       if (!told) say(failure->text);
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
       if (agent_ && agent_->replaced()) return 1;

@@ -358,7 +358,7 @@ void PeerMonitor::leave_now(std::string_view reason, bool is_failure) {
     ++changes_;
   }
   if (dead) return;  // the group's end has been told before
-  if (is_failure) tell_launcher(reason);
+  if (is_failure) tell_launcher(reason, /*own=*/true);
   try {
     publish_if_changed(std::min(request_timeout_, Milliseconds(500)));
     if (is_failure) announce({{}, std::string(reason), -1});

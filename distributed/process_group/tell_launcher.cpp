@@ -12,7 +12,7 @@
 
 namespace lockstep::distributed {
 
-void tell_launcher(std::string_view reason) noexcept {
+void tell_launcher(std::string_view reason, bool own) noexcept {
   static std::atomic<pid_t> told{0};
   const char* place = std::getenv("LOCKSTEP_FAILURE_PIPE");
   const char* rank = std::getenv("RANK");
@@ -24,7 +24,7 @@ void tell_launcher(std::string_view reason) noexcept {
   if (told.exchange(getpid()) == getpid()) return;
   // A pipe takes so much as one.
   std::array<char, 2048> line;
-  const int size = std::snprintf(line.data(), line.size(), "%s %.*s", rank,
+  const int size = std::snprintf(line.data(), line.size(), "%s %c%.*s", rank, own ? '!' : '~',
                                  static_cast<int>(std::min<std::size_t>(reason.size(), line.size())), reason.data());
   const auto length = std::min(static_cast<std::size_t>(std::max(size, 0)), line.size() - 1);
   std::replace(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(length), '\n', ' ');

@@ -66,7 +66,7 @@ void TransportProcessGroup::end_by_own_doing(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (failing_) return;
   }
-  tell_launcher(reason);
+  tell_launcher(reason, /*own=*/true);
   if (monitor_) monitor_->set_ended_by(reason);
   fail({{}, reason, -1});
 }
@@ -186,6 +186,7 @@ std::exception_ptr TransportProcessGroup::fail(const Failure& failure) {
     }
     failing_ = true;
   }
+  tell_launcher(failure.cause, /*own=*/false);  // unless it has been told that it is
   if (monitor_) monitor_->announce(failure);
   transport_->abort();
   const std::string text = tell(failure);

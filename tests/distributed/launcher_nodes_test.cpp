@@ -95,6 +95,22 @@ TEST(LauncherNodes, AFailureOnOneEndsAll) {
   EXPECT_LT(a.seconds, 15);
 }
 
+TEST(LauncherNodes, NameTheRankThatIsTheCauseWhicheverNodeItIsOn) {
+  for (const int cause : {1, 3}) {
+    const int port = free_port();
+    const auto command = shell("exec " LOCKSTEP_FAULT_WORKER " env:// $RANK $WORLD_SIZE 10000 throw_own " +
+                               std::to_string(cause) + " auto");
+    const auto zero = node(0, 2, port, command);
+    const auto one = node(1, 2, port, command);
+    for (const auto& each : {zero->wait(), one->wait()}) {
+      EXPECT_EQ(each.status, 3);
+      EXPECT_TRUE(has(each.err, "lockstep-run: rank " + std::to_string(cause) + " (pid "));
+      EXPECT_EQ(each.err.find("failed first"), each.err.rfind("failed first")) << each.err;
+      EXPECT_TRUE(has(each.err, "out of milk"));
+    }
+  }
+}
+
 TEST(LauncherNodes, RestartTogether) {
   const int port = free_port();
   const auto script =
