@@ -2,6 +2,9 @@
 
 #include "distributed/parallel/uneven_inputs.h"
 
+#include <cstdlib>
+
+#include "distributed/job/job.h"
 #include "distributed/parallel/distributed_data_parallel.h"
 #include "distributed/parallel/sync_batch_norm.h"
 #include "distributed/parallel/training_step.h"
@@ -285,6 +288,14 @@ TEST(UnevenInputs, OneProcessEndsWithAnEmptyBatch) {
     EXPECT_TRUE(step.join(make_batch(5), mean_loss).has_value());
     EXPECT_FALSE(step.join({}, mean_loss).has_value());
   }
+}
+
+TEST(UnevenInputs, AJobOfOneProcessEndsLikewise) {
+  for (const char* name : {"RANK", "WORLD_SIZE"}) unsetenv(name);
+  const Job job = init();
+  TrainingStep step([] { return std::make_unique<Net>(); }, {.job = &job});
+  EXPECT_TRUE(step.join(make_batch(5), mean_loss).has_value());
+  EXPECT_FALSE(step.join({}, mean_loss).has_value());
 }
 
 TEST(UnevenInputs, AnExceptionInTheLoopLeavesTheJoin) {
