@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/profile.h"
 #include "distributed/launcher/environment.h"
 #include "distributed/launcher/failure_reports.h"
 #include "distributed/launcher/group.h"
@@ -121,7 +122,10 @@ class Spawn {
                             .failure_pipe = reports_.place()};
       for (const auto& [name, value] : worker_environment(current_environment(), place))
         ::setenv(name.c_str(), value.c_str(), 1);
+      // What was recorded so far is the caller's; see Note [Profile].
+      if (const char* path = std::getenv("LOCKSTEP_PROFILE"); path && *path) start_profile(path);
       function_(rank);
+      stop_profile();
     } catch (const std::exception& error) {
       return failed(rank, error.what());
     } catch (...) {

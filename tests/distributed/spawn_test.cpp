@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "core/factories.h"
+#include "core/profile.h"
 #include "core/thread_pool.h"
 #include "distributed/job/job.h"
 #include "tests/distributed/launcher_support.h"
@@ -241,6 +242,18 @@ TEST_F(Spawn, WritesAFileForEachRank) {
     std::string text;
     std::getline(file, text);
     EXPECT_EQ(text, std::string("rank ") + rank + " was here");
+  }
+}
+
+TEST_F(Spawn, EachRankWritesItsOwnProfile) {
+  const std::string folder = launcher_test::fresh_folder();
+  setenv("LOCKSTEP_PROFILE", (folder + "/trace.json").c_str(), 1);
+  spawn([](int rank) { const profile::Scope scope("kernel", rank == 0 ? "of_rank_0" : "of_rank_1"); }, 2);
+  unsetenv("LOCKSTEP_PROFILE");
+  for (const std::string rank : {"0", "1"}) {
+    std::ifstream file(folder + "/trace.rank" + rank + ".json");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_NE(text.find("of_rank_" + rank), std::string::npos) << text;
   }
 }
 
