@@ -113,7 +113,7 @@ class Training {
       const char* const folder = std::getenv("LOCKSTEP_FAULT_DIR");
       ls::nn::save(model, std::string(folder ? folder : "/tmp") + "/checkpoint.safetensors");
       here("checkpoint");
-      std::this_thread::sleep_for(Milliseconds(500));  // so that the others are waiting when one of them is killed
+      std::this_thread::sleep_for(timeout_ / 2);  // so that the others are waiting when one of them is killed
     });
     if (faulty_) say("phase " + scenario_);
     group_.barrier()->wait();
