@@ -78,7 +78,7 @@ std::vector<std::string> DistributedDataParallel::unused_parameters() const {
 }
 
 std::vector<std::string> DistributedDataParallel::unused_everywhere() const {
-  return reducer_ ? reducer_->unused_everywhere() : std::vector<std::string>();
+  return reducer_ ? reducer_->unused_everywhere() : lockstep_->unused_everywhere();
 }
 
 Tensor DistributedDataParallel::operator()(Tensor x) {

@@ -8,6 +8,7 @@
 #include "core/copy.h"
 #include "core/factories.h"
 #include "distributed/parallel/sync_batch_norm.h"
+#include "distributed/parallel/unused_warning.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -36,7 +37,8 @@ class LocalLockstepStep final : public LockstepStep {
       runners_.push_back(std::make_unique<ShardRunner>(*replicas[static_cast<std::size_t>(w)], shards, mine));
     }
     for (const nn::NamedTensor& parameter : module.named_parameters())
-      if (parameter.tensor.requires_grad()) parameters_.push_back(parameter.tensor);
+      if (parameter.tensor.requires_grad()) named_.push_back(parameter);
+    for (const nn::NamedTensor& parameter : named_) parameters_.push_back(parameter.tensor);
   }
 
   double operator()(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) override {
@@ -63,6 +65,10 @@ class LocalLockstepStep final : public LockstepStep {
       sum_parts(grad, parts, StepTotals::count(totals));
       parameters_[p].set_grad(grad);
     }
+    std::vector<bool> used(parameters_.size(), false);
+    for (const auto& runner : runners_)
+      for (std::size_t p = 0; p < used.size(); ++p) used[p] = used[p] || runner->used()[p];
+    drop_unused(named_, used, step, 0);
     for (const auto& runner : runners_) runner->clear();
     layout_.track(totals);
     return value;
@@ -86,7 +92,8 @@ class LocalLockstepStep final : public LockstepStep {
   std::int64_t shards_;
   std::vector<ShardRange> ranges_;  // by worker
   std::vector<std::unique_ptr<ShardRunner>> runners_;
-  std::vector<Tensor> parameters_;
+  std::vector<nn::NamedTensor> named_;
+  std::vector<Tensor> parameters_;  // the same
 };
 
 class GroupLockstepStep final : public LockstepStep {
@@ -120,7 +127,13 @@ class GroupLockstepStep final : public LockstepStep {
     };
     observer.gradient_ready = [&](std::size_t parameter) { reducer_.add(parameter, runner_.parts(parameter)); };
     runner_.run(part, step, loss, observer);
+    const WorkPtr spread = spread_use();
     reducer_.finish();
+    spread->wait();
+    const std::vector<double> use = use_.to_vector<double>();
+    std::vector<bool> used;
+    for (const double each : use) used.push_back(each != 0.0);
+    drop_unused(runner_.parameters(), used, step, group_->rank());
     runner_.clear();
     summed->wait();
     const std::vector<double> totals = totals_.to_vector<double>();
@@ -132,6 +145,16 @@ class GroupLockstepStep final : public LockstepStep {
   const ReducerTrace* trace() const override { return &reducer_.trace(); }
 
  private:
+  // Behind the last bucket, so that it delays none.
+  WorkPtr spread_use() {
+    std::vector<std::int32_t> use;
+    for (const bool used : runner_.used()) use.push_back(used ? 1 : 0);
+    use_ = tensor(use);
+    static const OperationLabel label("which parameters were used");
+    const LabelScope scope(label);
+    return group_->all_reduce(use_, ReduceOp::max);
+  }
+
   ProcessGroupPtr group_;
   std::int64_t shards_;
   ShardRange mine_;
@@ -139,6 +162,7 @@ class GroupLockstepStep final : public LockstepStep {
   TreeReducer reducer_;
   Tensor unit_totals_;  // [units, columns]
   Tensor totals_;
+  Tensor use_;      // [parameters]
   Tensor divisor_;  // a view of totals_
 };
 
@@ -151,6 +175,18 @@ void check_layers(nn::Module& module) {
 }
 
 }  // namespace
+
+void LockstepStep::drop_unused(const std::vector<nn::NamedTensor>& parameters, const std::vector<bool>& used,
+                               std::uint64_t step, int rank) {
+  unused_.clear();
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (!used[p]) {
+      parameters[p].tensor.set_grad({});
+      unused_.push_back(parameters[p].name);
+    }
+  if (unused_.empty() || std::exchange(warned_, true) || rank != 0) return;
+  warn_of_unused_parameters("lockstep", unused_, parameters.size(), step);
+}
 
 std::unique_ptr<LockstepStep> make_local_lockstep_step(nn::Module& module, std::vector<nn::Module*> replicas,
                                                        std::shared_ptr<DeviceThreads> threads, std::int64_t shards) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
@@ -30,6 +31,19 @@ class LockstepStep {
   virtual double operator()(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) = 0;
   /// Between processes: when gradients and reductions of the last step happened; else null.
   virtual const ReducerTrace* trace() const { return nullptr; }
+  /// Names of the parameters that no shard of the last step used. They have no gradient, as in one process without
+  /// lockstep mode.
+  const std::vector<std::string>& unused_everywhere() const { return unused_; }
+
+ protected:
+  /// Takes the gradients away from the parameters that no shard used, and names them on stderr the first time, on one
+  /// rank.
+  void drop_unused(const std::vector<nn::NamedTensor>& parameters, const std::vector<bool>& used, std::uint64_t step,
+                   int rank);
+
+ private:
+  std::vector<std::string> unused_;
+  bool warned_ = false;
 };
 
 /// On one or several devices of this process. `replicas` are modules like `module`, one a device, that the caller keeps

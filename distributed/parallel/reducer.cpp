@@ -1,8 +1,5 @@
 #include "distributed/parallel/reducer.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "autograd/engine.h"
@@ -10,8 +7,8 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
-#include "core/log.h"
 #include "distributed/parallel/bucket_assignment.h"
+#include "distributed/parallel/unused_warning.h"
 #include "distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
@@ -164,13 +161,7 @@ void Reducer::spread_use() {
   if (computed_) learned_ = true;
   const std::vector<std::string> unused = unused_everywhere();
   if (unused.empty() || std::exchange(warned_, true) || group_->rank() != 0) return;
-  constexpr std::size_t kNamed = 5;
-  const auto shown = unused.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, unused.size()));
-  logging::warn(
-      "[DistributedDataParallel] no rank used {} of {} parameters in step {}: {}{}; they have no gradient and keep "
-      "their values (said once; see unused_everywhere())",
-      unused.size(), slots_.size(), passes_, fmt::join(unused.begin(), shown, ", "),
-      unused.size() > kNamed ? ", ..." : "");
+  warn_of_unused_parameters("DistributedDataParallel", unused, slots_.size(), passes_);
 }
 
 void Reducer::finish_pass() {

@@ -72,6 +72,7 @@ void ShardRunner::run(const data::Batch& part, std::uint64_t step, const LossFun
       "the global batch, or give the loader the number of logical shards",
       part.size(), part.global_size, mine_.begin, mine_.end - 1, shards_, samples.size());
   clear();
+  used_.assign(parameters_.size(), false);
   for (const nn::NamedTensor& parameter : parameters_) parameter.tensor.set_grad({});
   const std::vector<std::uint32_t> versions = buffer_versions();
   const Device device = module_.device();
@@ -138,15 +139,18 @@ void ShardRunner::report(std::size_t parameter) {
   LOCKSTEP_CHECK(!reported_[parameter], "[lockstep] parameter '{}' got two gradients in one backward pass",
                  parameters_[parameter].name);
   reported_[parameter] = true;
+  if (last_gradients_[parameter].defined()) used_[parameter] = true;
   observer_->gradient_ready(parameter);
 }
 
 ShardRunner::Gradients ShardRunner::take_gradients() {
   Gradients gradients;
-  for (const nn::NamedTensor& parameter : parameters_) {
-    const Tensor grad = parameter.tensor.grad();
-    gradients.push_back(grad.defined() ? grad : zeros_like(parameter.tensor.detach()));
-    parameter.tensor.set_grad({});
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& parameter = parameters_[p].tensor;
+    const Tensor grad = parameter.grad();
+    if (grad.defined()) used_[p] = true;
+    gradients.push_back(grad.defined() ? grad : zeros_like(parameter.detach()));
+    parameter.set_grad({});
   }
   return gradients;
 }

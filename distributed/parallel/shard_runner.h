@@ -57,6 +57,8 @@ class ShardRunner {
   /// By unit of the range (tree_units), a row of totals.
   const std::vector<std::vector<double>>& totals() const { return totals_; }
   const StepTotals& layout() const { return layout_; }
+  /// By parameter: has a shard here given it a gradient in the last step?
+  const std::vector<bool>& used() const { return used_; }
   /// Drops what the last step left.
   void clear();
 
@@ -88,6 +90,7 @@ class ShardRunner {
   Gradients last_gradients_;
   Gradients zeros_;
   std::vector<bool> reported_;
+  std::vector<bool> used_;
   const Observer* observer_ = nullptr;  // while the last backward pass runs
 };
 

@@ -120,6 +120,31 @@ TEST_P(UnusedParametersOver, AStaticGraphTrainsTheSame) {
   });
 }
 
+// Also in lockstep mode, where decay and momentum would move what no shard used.
+TEST_P(UnusedParametersOver, AreNamedAndLeftAloneInLockstepMode) {
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    Branches net;
+    set_weights(net);
+    const Values before = weights_of(net);
+    optim::SGD optimizer(net.parameters(), sgd());
+    DistributedDataParallel ddp(net, group, {.logical_shards = 4});
+    for (std::int64_t step = 0; step < 2; ++step) {
+      // The last shard alone uses b; nobody c.
+      ddp.step(make_batch(8), [&](const data::Batch& part) {
+        nn::Linear& head = part.x.to_vector<float>() == rows(make_batch(8).x, 6, 2).to_vector<float>() ? net.b : net.a;
+        return cross_entropy(head(relu(net.trunk(part.x))), part.y);
+      });
+      optimizer.step();
+      EXPECT_EQ(ddp.unused_everywhere(),
+                (std::vector<std::string>{"c.weight", "c.bias", "spare.weight", "spare.bias"}));
+      EXPECT_FALSE(net.c.weight.grad().defined());
+    }
+    const Values after = weights_of(net);
+    for (const std::size_t p : {6, 7, 8, 9}) EXPECT_EQ(after[p], before[p]);
+    for (const std::size_t p : {0, 2, 4}) EXPECT_NE(after[p], before[p]);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, UnusedParametersOver, all_worlds(), world_name);
 
 TEST(UnusedParameters, AreNamedOnStderrOnce) {
