@@ -55,7 +55,8 @@ class Table {
         rank != failure_.peer)
       return Verdict::in_place;  // it has done its part
     if (seen.state && !seen.state->ended_by.empty()) return Verdict::ended;
-    if (seen.state && seen.state->left) return Verdict::left;
+    if (seen.state && seen.state->left)  // with trouble: it gave up for the same reason as everybody
+      return seen.state->trouble.empty() ? Verdict::left : Verdict::in_place;
     if (seen.state && front_ > 0 && seen.state->called == front_ && seen.state->fingerprint != call_)
       return Verdict::mismatched;
     if (seen.answered) return front_ > 0 && seen.state->called < front_ ? Verdict::behind : Verdict::in_place;
@@ -71,6 +72,8 @@ class Table {
     const char* is = several ? "are" : "is";
     switch (verdict) {
       case Verdict::in_place:
+        if (seen.state && seen.state->left && !seen.state->trouble.empty())
+          return fmt::format("{} given up too, {}", several ? "have" : "has", place(seen));
         if (seen.state && seen.state->left) return several ? "have ended in good order" : "has ended in good order";
         if (seen.state && seen.state->running)
           return fmt::format("{} in {}{}{}", several ? "wait" : "waits", seen.state->collective,

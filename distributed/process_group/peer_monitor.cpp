@@ -314,7 +314,10 @@ Diagnosis PeerMonitor::diagnose(const Failure& failure) {
     try {
       while (store_error.empty() && !take_answer()) {
         if (auto state = read("state", r)) other.state = std::move(state);
-        if (other.state && other.state->left) break;  // nobody is there to answer
+        if (other.state && other.state->left) {
+          take_answer();  // if it has failed too, it answered before it left
+          break;
+        }
         other.fate = other.state ? fate_of(other.state->process) : ProcessFate::unknown;
         const bool hopeless = other.fate == ProcessFate::gone || other.fate == ProcessFate::stopped;
         if (hopeless || steady_now() >= deadline) {

@@ -188,6 +188,15 @@ TEST(Diagnosis, TheWorstIsTheCause) {
   EXPECT_EQ(cause({waits, gone, threw}), "rank 2 threw: out of milk; last seen after all_reduce #17 (float32 [8]");
 }
 
+TEST(Diagnosis, ARankThatLeftBecauseItFailedTooIsNoCause) {
+  Observation gave_up = at(18, true, 41), gone = at(17, false, 40);
+  gave_up.answered = gone.answered = false;
+  gave_up.state->left = true;
+  gave_up.state->trouble = "the process of rank 2 has ended";
+  gone.fate = ProcessFate::gone;
+  EXPECT_TRUE(headline({gave_up, at(18, true, 41), gone}).starts_with("rank 2 is gone: process 4711"));
+}
+
 TEST(Diagnosis, MismatchesGoByTheMajority) {
   const Observation waits = at(18, true, 41), other = at(18, true, 42, 2);
   const std::string two_of_three = headline({other, waits, waits});
