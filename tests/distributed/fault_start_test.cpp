@@ -22,7 +22,7 @@ std::vector<std::unique_ptr<Worker>> start_late(const HostedStore& store, Millis
 
 TEST(Start, HalfTheTimeoutLateIsNoFault) {
   const HostedStore store;
-  Row row("rank 2 starts late by half the timeout");
+  Row row("rank 2 starts late by half the timeout (4 s here)");
   const Milliseconds timeout = 2 * kDeadline;  // half of it must be enough for processes to start
   const auto workers = start_late(store, timeout / 2, timeout);
   row.check({workers[0].get(), workers[1].get(), workers[2].get()}, {.status = 0, .report = false});
