@@ -140,7 +140,7 @@ std::vector<int> numbers_after(const std::string& text, const std::string& key) 
 }
 
 std::string fresh_folder() {
-  std::string path = testing::TempDir() + "lockstep-launcher-XXXXXX";
+  std::string path = ::testing::TempDir() + "lockstep-launcher-XXXXXX";
   if (!::mkdtemp(path.data())) throw std::runtime_error("mkdtemp failed for " + path);
   return path;
 }

@@ -1,0 +1,4 @@
+// Owns the tests' precompiled header, and does nothing.
+int main() {
+  return 0;
+}

@@ -1,0 +1,2 @@
+// Precompiled for all tests. Nothing includes this.
+#include "tests/support/tensor_testing.h"
