@@ -276,7 +276,7 @@ struct UsageCase {
   std::vector<std::string> arguments;
   const char* message;
 };
-class LauncherUsage : public testing::TestWithParam<UsageCase> {};
+class LauncherUsage : public ::testing::TestWithParam<UsageCase> {};
 
 TEST_P(LauncherUsage, IsOneLineWithStatus2) {
   const Finished run = lockstep_run(GetParam().arguments, {{"LOCKSTEP_TOKEN", "short"}});
@@ -288,7 +288,7 @@ TEST_P(LauncherUsage, IsOneLineWithStatus2) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, LauncherUsage,
-    testing::Values(
+    ::testing::Values(
         UsageCase{"NoSeparator", {"--nproc-per-node", "2"}, "put -- before the program"},
         UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "no program after --"},
         UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},

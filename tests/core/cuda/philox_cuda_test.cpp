@@ -29,7 +29,7 @@ std::vector<float> uniform_on_device(std::int64_t count, float low, float high, 
   return host;
 }
 
-class PhiloxCuda : public testing::TestWithParam<std::int64_t> {
+class PhiloxCuda : public ::testing::TestWithParam<std::int64_t> {
  protected:
   void SetUp() override {
     if (!is_available()) GTEST_SKIP() << why_unavailable();
@@ -50,7 +50,7 @@ TEST_P(PhiloxCuda, ScalesToTheInterval) {
     ASSERT_EQ(values[i], std::fma(philox::to_uniform(philox::word_at(key, i)), 5.0f, -2.0f)) << "element " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Counts, PhiloxCuda, testing::Values(0, 1, 3, 4, 1023, 1024 * 1024 * 5 + 1));
+INSTANTIATE_TEST_SUITE_P(Counts, PhiloxCuda, ::testing::Values(0, 1, 3, 4, 1023, 1024 * 1024 * 5 + 1));
 
 TEST(CudaCheck, NamesExpressionPlaceAndReason) {
   try {
