@@ -1,8 +1,8 @@
 // Time of one all_reduce (float32, sum) between processes of this machine, by size: every backend, Gloo's and MPI's own
 // beside them. All take turns in every round. A round's time is the slowest rank's, from a barrier on; prints a line of
 // JSON for each size and contestant, with median and fastest of the rounds. bench/run_all_reduce.py runs it.
-// Usage: bench_all_reduce [PROCESSES=2] [ROUNDS=40], or mpirun -n PROCESSES bench_all_reduce [ROUNDS=40] to have MPI in
-// it.
+// Usage: bench_all_reduce [PROCESSES=2] [ROUNDS=40] [CONTESTANT alone], or mpirun -n PROCESSES bench_all_reduce [ROUNDS=40]
+// [CONTESTANT] to have MPI in it.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   const int processes = under_mpi ? std::atoi(std::getenv("OMPI_COMM_WORLD_SIZE")) : argc > 1 ? std::atoi(argv[1]) : 2;
   const int rounds = argc > first + 1 ? std::atoi(argv[first + 1]) : 40;
   if (processes < 2 || rounds < 1) {
-    std::fputs("usage: bench_all_reduce [PROCESSES >= 2] [ROUNDS >= 1]\n", stderr);
+    std::fputs("usage: bench_all_reduce [PROCESSES >= 2] [ROUNDS >= 1] [CONTESTANT]\n", stderr);
     return 2;
   }
   // Under mpirun the ranks have one parent.
@@ -132,6 +132,8 @@ int main(int argc, char** argv) {
       contestants.push_back(std::move(contestant));
     jobs.front().process_group()->barrier()->wait();
     if (rank == 0) std::filesystem::remove_all(folder + "/raw");
+    if (argc > first + 2)
+      std::erase_if(contestants, [&](const Contestant& each) { return each.name != argv[first + 2]; });
     for (const std::int64_t bytes : {1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4'800'000, 16 << 20, 64 << 20})
       measure(*jobs.front().process_group(), contestants, bytes, bytes > (8 << 20) ? std::max(3, rounds / 5) : rounds);
     contestants.clear();
