@@ -1,6 +1,7 @@
 #include "core/fingerprint.h"
 
 #include <elf.h>
+#include <fmt/core.h>
 #include <link.h>
 
 #include <cstdlib>
@@ -69,12 +70,25 @@ int visit(dl_phdr_info* info, std::size_t, void* data) {
   return 0;
 }
 
-// "AMD EPYC (family 25, model 1)": names alone do not tell generations apart.
+// Libraries choose their kernels by these, and a virtual machine may hide some of them.
+constexpr std::string_view kExtensions[] = {"avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"};
+
+// " avx2 fma": those of kExtensions among the flags, which are words.
+std::string extensions(const std::string& flags) {
+  const std::string words = " " + flags + " ";
+  std::string found;
+  for (const std::string_view name : kExtensions)
+    if (words.find(fmt::format(" {} ", name)) != std::string::npos) found += fmt::format(" {}", name);
+  return found;
+}
+
+// "AMD EPYC (family 25, model 1, avx2 fma)": names alone do not tell generations apart.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string name = "unknown";
   std::string family = "?";
   std::string model = "?";
+  std::string flags;
   for (std::string line; std::getline(file, line) && !line.empty();) {  // of the first processor
     const std::size_t colon = line.find(": ");
     if (colon == std::string::npos) continue;
@@ -82,8 +96,9 @@ std::string processor() {
     if (line.starts_with("model name")) name = value;
     if (line.starts_with("cpu family")) family = value;
     if (line.starts_with("model\t")) model = value;
+    if (line.starts_with("flags")) flags = extensions(value);
   }
-  return name + " (family " + family + ", model " + model + ")";
+  return fmt::format("{} (family {}, model {}{}{})", name, family, model, flags.empty() ? "" : ",", flags);
 }
 
 std::string short_id(const std::string& id) {
