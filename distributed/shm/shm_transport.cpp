@@ -15,6 +15,11 @@
 
 #include "core/check.h"
 
+// ThreadSanitizer knows no fences. What these order is shared with other processes, which it does not see either.
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+
 namespace lockstep::distributed::shm {
 namespace {
 
