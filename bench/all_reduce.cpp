@@ -1,8 +1,8 @@
 // Time of one all_reduce (float32, sum) between processes of this machine, by size: every backend, Gloo's and MPI's own
 // beside them. All take turns in every round. A round's time is the slowest rank's, from a barrier on; prints a line of
 // JSON for each size and contestant, with median and fastest of the rounds. bench/run_all_reduce.py runs it.
-// Usage: bench_all_reduce [PROCESSES=2] [ROUNDS=40] [CONTESTANT alone], or mpirun -n PROCESSES bench_all_reduce [ROUNDS=40]
-// [CONTESTANT] to have MPI in it.
+// Usage: bench_all_reduce [PROCESSES=2] [ROUNDS=40] [CONTESTANT alone], or mpirun -n PROCESSES bench_all_reduce
+// [ROUNDS=40] [CONTESTANT] to have MPI in it.
 
 #include <sys/wait.h>
 #include <unistd.h>
