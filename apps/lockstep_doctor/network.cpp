@@ -124,7 +124,8 @@ Finding port_is_free(int port) {
   if (port < 1 || port > 65'535)
     return {kPorts, finding.what, Verdict::failed, "no port", "choose one between 1024 and 65535"};
   try {
-    const FileDescriptor listener = listen_on("0.0.0.0", static_cast<std::uint16_t>(port));
+    // On every interface, as a job of several nodes might; bound only, so that nobody can connect.
+    const FileDescriptor taken = bind_to("0.0.0.0", static_cast<std::uint16_t>(port));
   } catch (const Error& error) {
     finding.verdict = Verdict::failed;
     finding.found = error.what();

@@ -91,14 +91,16 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
-FileDescriptor listen_on(const std::string& host, std::uint16_t port) {
+namespace {
+
+FileDescriptor take_address(const std::string& host, std::uint16_t port, bool listens) {
   const AddressList list = resolve(host, port, SOCK_STREAM);
   int error = EADDRNOTAVAIL;
   for (const addrinfo* address = list.get(); address; address = address->ai_next) {
     FileDescriptor fd(socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int on = 1;
     if (fd && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-        bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0)
+        bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0 && (!listens || listen(fd.get(), SOMAXCONN) == 0))
       return fd;
     error = errno;
   }
@@ -109,6 +111,16 @@ FileDescriptor listen_on(const std::string& host, std::uint16_t port) {
                     host, port));
   throw StoreError(fmt::format("[TCPStore] cannot listen on {}:{}: {}; the address must be one of this machine's", host,
                                port, std::strerror(error)));
+}
+
+}  // namespace
+
+FileDescriptor listen_on(const std::string& host, std::uint16_t port) {
+  return take_address(host, port, /*listens=*/true);
+}
+
+FileDescriptor bind_to(const std::string& host, std::uint16_t port) {
+  return take_address(host, port, /*listens=*/false);
 }
 
 std::uint16_t bound_port(int fd) {

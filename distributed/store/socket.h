@@ -32,6 +32,8 @@ class FileDescriptor {
 
 /// Listens on `host`:`port` (0: any free port). Throws StoreError naming both and the remedy if the port is in use.
 FileDescriptor listen_on(const std::string& host, std::uint16_t port);
+/// Takes the address without listening on it, so nobody can connect. Throws as listen_on() does.
+FileDescriptor bind_to(const std::string& host, std::uint16_t port);
 /// The port a socket is bound to.
 std::uint16_t bound_port(int fd);
 /// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline.
