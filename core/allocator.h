@@ -31,7 +31,5 @@ class Allocator {
 
 /// The allocator of a device type. Throws Error if this build has none for it.
 Allocator& allocator(DeviceType type);
-/// Installs an allocator (the CUDA layer does at start-up); it must live until the process ends.
-void set_allocator(DeviceType type, Allocator* allocator);
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "core/cpu/row_io.h"
-#include "core/device_copy.h"
+#include "core/cuda/memory.h"
 #include "core/dispatch.h"
 #include "core/elementwise.h"
 #include "core/factories.h"
@@ -99,7 +99,7 @@ void copy_values(const Tensor& source, const Tensor& target) {
                  "[copy] values of shape {} do not fit into shape {}", to_string(source.sizes()),
                  to_string(target.sizes()));
   if (source.device().is_cpu() && target.device().is_cpu()) return copy_on_cpu(source, target);
-  copy_across_devices(source, target);
+  cuda::copy(source, target);
 }
 
 Tensor copy_contiguous(const Tensor& tensor) {
@@ -127,7 +127,7 @@ Tensor move_values(const Tensor& tensor, Device device) {
 }
 
 void fill_values(const Tensor& tensor, double value) {
-  if (tensor.device().is_cuda()) return fill_on_device(tensor, value);
+  if (tensor.device().is_cuda()) return cuda::fill(tensor, value);
   const auto loop = cpu::plan_loop<1>(tensor.sizes(), {&tensor});
   if (loop.numel == 0) return;
   dispatch_all(tensor.dtype(), "fill", [&]<typename T>() {

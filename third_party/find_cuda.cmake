@@ -1,6 +1,12 @@
-# CUDA toolkit. The binary links the static runtime, so it starts on a machine without a driver.
+# CUDA toolkit. The binary links the static runtime, so it starts on a machine without a driver. Target
+# lockstep_cuda_runtime.
 set(lockstep_cuda_found OFF)
-if(NOT LOCKSTEP_CUDA STREQUAL "OFF")
+set(LOCKSTEP_CUDA_EMULATED OFF)
+if(LOCKSTEP_CUDA STREQUAL "EMULATED")
+  # Note [Emulated device]: the same sources, compiled for the CPU.
+  set(LOCKSTEP_CUDA_EMULATED ON)
+  set(lockstep_cuda_found ON)
+elseif(NOT LOCKSTEP_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -14,5 +20,28 @@ if(NOT LOCKSTEP_CUDA STREQUAL "OFF")
     set(lockstep_cuda_found ${CUDAToolkit_FOUND})
   endif()
 endif()
-lockstep_optional(CUDA lockstep_cuda_found
-  "${CUDAToolkit_VERSION}, architectures ${LOCKSTEP_CUDA_ARCHITECTURES}" nvidia-cuda-toolkit)
+set(lockstep_cuda_description "${CUDAToolkit_VERSION}, architectures ${LOCKSTEP_CUDA_ARCHITECTURES}")
+if(LOCKSTEP_CUDA_EMULATED)
+  set(lockstep_cuda_description "emulated on the CPU, for tests of CUDA code without a GPU")
+endif()
+lockstep_optional(CUDA lockstep_cuda_found "${lockstep_cuda_description}" nvidia-cuda-toolkit)
+
+if(LOCKSTEP_HAS_CUDA)
+  add_library(lockstep_cuda_runtime INTERFACE)
+  if(LOCKSTEP_CUDA_EMULATED)
+    target_include_directories(lockstep_cuda_runtime INTERFACE ${PROJECT_SOURCE_DIR}/core/cuda/emulated/include)
+  else()
+    target_link_libraries(lockstep_cuda_runtime INTERFACE CUDA::cudart_static)
+  endif()
+endif()
+
+# lockstep_cuda_sources(<target> <file>...): .cu files of a target; on the emulated device they are C++.
+function(lockstep_cuda_sources target)
+  if(LOCKSTEP_CUDA_EMULATED)
+    foreach(file IN LISTS ARGN)
+      cmake_path(ABSOLUTE_PATH file)
+      set_source_files_properties(${file} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE CXX SKIP_PRECOMPILE_HEADERS ON)
+      set_property(SOURCE ${file} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS -x c++ -Wno-unknown-pragmas)
+    endforeach()
+  endif()
+endfunction()

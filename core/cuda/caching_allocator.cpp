@@ -67,10 +67,11 @@ void* CachingAllocator::allocate(std::size_t bytes, Device device) {
   LOCKSTEP_CHECK(bytes <= (std::size_t{1} << 62), "[allocate] {} bytes are more than any device has", bytes);
   const std::size_t rounded = round_up(bytes, kRounding);
   const Handle stream = memory_->current_stream(device.index);
-  collect(p, /*wait=*/false);
+  const bool capturing = memory_->is_capturing(device.index, stream);
+  if (!capturing) collect(p, /*wait=*/false);
   Block* block = take_free(p, rounded, stream);
   if (!block) block = take_segment(p, device.index, rounded, stream);
-  if (!block) {
+  if (!block && !capturing) {
     collect(p, /*wait=*/true);
     return_segments(p, device.index);
     block = take_segment(p, device.index, rounded, stream);
@@ -192,7 +193,7 @@ void CachingAllocator::return_segments(Pool& pool, int device) {
   for (auto* free : {&pool.small, &pool.large}) {
     for (auto at = free->begin(); at != free->end();) {
       Block* const block = *at;
-      if (block->previous || block->next) {
+      if (block->previous || block->next || pool.held_streams.contains(block->stream)) {
         ++at;
         continue;
       }
@@ -224,6 +225,19 @@ void CachingAllocator::record_stream(const void* data, Device device, Handle str
   if (stream == block->stream) return;
   auto& streams = block->other_streams;
   if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+}
+
+void CachingAllocator::hold_stream(Device device, Handle stream) {
+  const std::lock_guard lock(mutex_);
+  ++pool(device, "hold_stream").held_streams[stream];
+}
+
+void CachingAllocator::release_stream(Device device, Handle stream) {
+  const std::lock_guard lock(mutex_);
+  auto& held = pool(device, "release_stream").held_streams;
+  const auto found = held.find(stream);
+  LOCKSTEP_ASSERT(found != held.end(), "the stream is not held");
+  if (--found->second == 0) held.erase(found);
 }
 
 AllocatorStats CachingAllocator::stats(Device device) const {

@@ -29,6 +29,8 @@ class DeviceMemory {
   virtual Info info(int device) = 0;
   /// The stream that work of this thread goes to.
   virtual Handle current_stream(int device) = 0;
+  /// True while work put on the stream is recorded instead of done; then no event may be asked about.
+  virtual bool is_capturing(int device, Handle stream) = 0;
   /// An event that is done when all work put on the stream so far is.
   virtual Handle record(int device, Handle stream) = 0;
   virtual bool is_done(Handle event) = 0;
@@ -48,6 +50,9 @@ class DeviceMemory {
 /// segments of 20 MiB, others get a segment of their own size, rounded to 2 MiB. The smallest free block that fits is
 /// taken, what is left of it is split off, and free neighbours are joined again. When the device is full, segments
 /// without a block in use are returned and the request is tried once more. After the allocator of PyTorch (c10).
+///
+/// A captured graph has a stream of its own: nobody else gets the memory that its capture allocated and freed, and
+/// hold_stream() keeps it.
 class CachingAllocator final : public Allocator {
  public:
   /// `memory` serves the devices 0 to `devices` - 1.
@@ -64,6 +69,10 @@ class CachingAllocator final : public Allocator {
   /// The block at `data`, which may point into it, is used by `stream` too: after its deallocation it waits for what is
   /// on that stream then. Throws Error for memory that this allocator did not give out.
   void record_stream(const void* data, Device device, Handle stream);
+
+  /// From here to release_stream(), segments of the stream's blocks are not returned to the driver. Calls nest.
+  void hold_stream(Device device, Handle stream);
+  void release_stream(Device device, Handle stream);
 
  private:
   struct Block {
@@ -89,6 +98,7 @@ class CachingAllocator final : public Allocator {
     std::set<Block*, BySize> small;                        // free ones
     std::set<Block*, BySize> large;
     std::vector<Waiting> waiting;
+    std::map<Handle, int> held_streams;
     AllocatorStats stats;
     std::size_t held = 0;
   };

@@ -1,5 +1,7 @@
-// Stands for device.cpp in a build without CUDA.
+// Stands for the files that need CUDA, in a build without it.
 #include "core/cuda/device.h"
+#include "core/cuda/memory.h"
+#include "core/error.h"
 
 namespace lockstep::cuda {
 
@@ -22,6 +24,19 @@ bool can_access_peer(int from, int to) {
   require_device(from);
   require_device(to);
   return false;
+}
+
+// There is no device, so none of these comes to its end.
+Allocator& device_allocator() {
+  require_device(0);
+  throw Error(why_unavailable());
+}
+
+void copy(const Tensor&, const Tensor&) {
+  require_device(0);
+}
+void fill(const Tensor&, double) {
+  require_device(0);
 }
 
 }  // namespace lockstep::cuda

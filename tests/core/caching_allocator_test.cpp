@@ -36,6 +36,7 @@ struct FakeMemory final : DeviceMemory {
   }
   Info info(int) override { return {total - used, total}; }
   Handle current_stream(int) override { return stream; }
+  bool is_capturing(int, Handle on) override { return on && on == captured; }
   Handle record(int, Handle on) override {
     recorded.push_back(on);
     char* const event = reinterpret_cast<char*>(0x1000) + recorded.size();
@@ -56,6 +57,7 @@ struct FakeMemory final : DeviceMemory {
   int allocations = 0;
   int waits = 0;
   Handle stream = nullptr;
+  Handle captured = nullptr;
   std::map<void*, std::size_t> segments;
   std::vector<Handle> recorded;
   std::set<Handle> events;
@@ -175,6 +177,31 @@ TEST_F(CachingAllocatorTest, AFullDeviceWaitsForOtherStreamsFirst) {
   put(a);
   get(90 * kMiB);
   EXPECT_EQ(memory->waits, 1);
+}
+
+TEST_F(CachingAllocatorTest, HeldStreamsKeepTheirMemory) {
+  memory->stream = stream(1);
+  put(get(60 * kMiB));
+  allocator->hold_stream(kDevice, stream(1));
+  allocator->empty_cache();
+  EXPECT_EQ(memory->used, 60 * kMiB);
+  EXPECT_NE(error_of([&] { get(90 * kMiB); }).find("out of memory"), std::string::npos);
+  allocator->release_stream(kDevice, stream(1));
+  allocator->empty_cache();
+  EXPECT_EQ(memory->used, 0u);
+}
+
+TEST_F(CachingAllocatorTest, UnderACaptureNoEventIsAskedAbout) {
+  memory->stream = stream(1);
+  void* const a = get(4 * kMiB);
+  allocator->record_stream(a, kDevice, stream(2));
+  put(a);
+  memory->finish_all();
+  memory->captured = stream(1);
+  EXPECT_NE(get(4 * kMiB), a);
+  EXPECT_FALSE(memory->events.empty());
+  memory->captured = nullptr;
+  EXPECT_EQ(get(4 * kMiB), a);
 }
 
 TEST_F(CachingAllocatorTest, OutOfMemorySaysWhatWasAskedHeldAndFree) {

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/factories.h"
 #include "tests/support/tensor_testing.h"
+#include "tests/support/test_device.h"
 
 namespace lockstep::testing {
 
@@ -32,7 +33,7 @@ Tensor golden_weights(const Tensor& like) {
   Tensor weights = empty(like.sizes(), {.dtype = kFloat64});
   for (std::int64_t i = 0; i < weights.numel(); ++i)
     weights.data<double>()[i] = static_cast<double>((37 * i) % 101 - 50) / 64.0;
-  return cast_values(weights, like.dtype());
+  return move_values(cast_values(weights, like.dtype()), like.device());
 }
 
 enum class Mode { float64, float32, strided };
@@ -41,6 +42,7 @@ Tensor prepare(const Tensor& recorded, bool differentiable, Mode mode) {
   const DType dtype = !recorded.is_floating_point() ? recorded.dtype() : mode == Mode::float32 ? kFloat32 : kFloat64;
   Tensor input = cast_values(recorded, dtype);
   if (input.is_same(recorded)) input = copy_contiguous(recorded);
+  input = move_values(input, test_device());
   if (differentiable && mode == Mode::strided) input = make_strided(input);
   if (differentiable) input.set_requires_grad(true);
   return input;
@@ -119,6 +121,7 @@ const Tensor& GoldenInputs::operator[](const std::string& name) const {
 }
 
 void check_golden(const std::string& file, const GoldenCase& test_case) {
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const GoldenFile& golden = GoldenFile::open(file);
   for (const auto& [mode, name] : {std::pair(Mode::float64, "float64"), std::pair(Mode::float32, "float32"),
                                    std::pair(Mode::strided, "float64, not contiguous")}) {

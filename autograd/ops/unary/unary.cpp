@@ -12,8 +12,9 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu};
-constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu};
+constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(unary_cuda)};
+constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu, nullptr,
+                                                                 LOCKSTEP_CUDA_KERNEL(unary_backward_cuda)};
 
 struct Names {
   const char* op;

@@ -47,4 +47,7 @@ using UnaryBackwardKernel = void (*)(UnaryOp op, UnaryParams params, const Tenso
 void unary_cpu(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
 void unary_backward_cpu(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
 
+void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
+void unary_backward_cuda(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
+
 }  // namespace lockstep

@@ -1,0 +1,50 @@
+#include "autograd/ops/unary/unary_functors.h"
+#include "autograd/ops/unary/unary_kernels.h"
+#include "core/cpu/row_io.h"
+#include "core/cuda/elementwise.cuh"
+
+namespace lockstep {
+namespace {
+
+template <typename F, typename C>
+struct Value {
+  F f;
+  __device__ C operator()(C x) const { return f.value(x); }
+};
+template <typename F, typename C>
+struct Gradient {
+  F f;
+  __device__ C operator()(C grad, C saved) const { return f.gradient(grad, saved); }
+};
+
+template <typename C>
+void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
+  unary::visit<C>(op, [&]<typename F>() { cuda::map<C>(out, Value<F, C>{F(params)}, cuda::Input<C>(x)); });
+}
+
+template <typename C>
+void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
+  unary::visit<C>(op, [&]<typename F>() {
+    cuda::map<C>(out, Gradient<F, C>{F(params)}, cuda::Input<C>(grad), cuda::Input<C>(saved));
+  });
+}
+
+}  // namespace
+
+void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
+  switch (cpu::compute_dtype(out.dtype())) {
+    case kFloat32:
+      return run<float>(op, params, x, out);
+    case kFloat64:
+      return run<double>(op, params, x, out);
+    default:
+      return run<std::int64_t>(op, params, x, out);
+  }
+}
+
+void unary_backward_cuda(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
+  if (out.dtype() == kFloat64) return run_backward<double>(op, params, grad, saved, out);
+  run_backward<float>(op, params, grad, saved, out);
+}
+
+}  // namespace lockstep

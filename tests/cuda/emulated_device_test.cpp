@@ -1,0 +1,137 @@
+// The emulated device itself: it must show the mistakes that it is there for. Note [Emulated device].
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include "core/copy.h"
+#include "core/cuda/check.h"
+#include "core/cuda/stream.h"
+#include "core/error.h"
+#include "core/factories.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+using cuda::Event;
+using cuda::Stream;
+using cuda::StreamGuard;
+using cuda::emulated::enqueue_kernel;
+
+const Device kDevice{kCUDA, 0};
+
+float sum_of(const Tensor& x) {
+  float sum = 0;
+  for (const float value : x.to_vector<float>()) sum += value;
+  return sum;
+}
+
+TEST(EmulatedDevice, TheHostCannotTouchItsMemory) {
+  const Tensor x = zeros({16}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  EXPECT_DEATH(*static_cast<volatile float*>(x.raw_data()) = 1.0f, "");
+  EXPECT_EQ(x.to_vector<float>(), std::vector<float>(16, 0.0f));
+}
+
+TEST(EmulatedDevice, AMissingWaitShows) {
+  const Stream first = Stream::from_pool(0), second = Stream::from_pool(0);
+  const Tensor x = zeros({16}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  {
+    const StreamGuard guard(first);
+    fill_values(x, 1.0);
+  }
+  const StreamGuard guard(second);
+  EXPECT_EQ(sum_of(x), 0.0f);  // the second stream was never told to wait
+  first.synchronize();
+  EXPECT_EQ(sum_of(x), 16.0f);
+}
+
+TEST(EmulatedDevice, PinnedMemoryIsReadLate) {
+  const Stream stream = Stream::from_pool(0);
+  void* pinned = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&pinned, 4, cudaHostAllocDefault));
+  *static_cast<float*>(pinned) = 1.0f;
+  const Tensor x = zeros({1}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(x.raw_data(), pinned, 4, cudaMemcpyDefault, stream.handle()));
+  *static_cast<float*>(pinned) = 2.0f;  // too early, and seen to be
+  stream.synchronize();
+  EXPECT_EQ(x.item<float>(), 2.0f);
+  LOCKSTEP_CUDA_CHECK(cudaFreeHost(pinned));
+}
+
+void block_sum(const float* in, float* out) {
+  __shared__ float partial[4];
+  float value = in[threadIdx.x];
+  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x == 0) out[blockIdx.x] = partial[0] + partial[1] + partial[2] + partial[3];
+}
+
+TEST(EmulatedDevice, WarpsAndBlocksExchangeValues) {
+  const Tensor x = move_values(make_input({128}, 1, kFloat32), kDevice);
+  const Tensor out = zeros({3}, {.device = kDevice});
+  enqueue_kernel(block_sum, 3, 128, nullptr, static_cast<const float*>(x.raw_data()),
+                 static_cast<float*>(out.raw_data()));
+  for (const float value : out.to_vector<float>()) EXPECT_NEAR(value, sum_of(x), 1e-5);
+}
+
+void diverges(float* out) {
+  if (threadIdx.x == 3) out[0] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
+  __syncthreads();
+}
+
+TEST(EmulatedDevice, ABarrierThatOthersMissIsAnError) {
+  const Tensor out = zeros({1}, {.device = kDevice});
+  // Lane 3 waits for its warp, whose other lanes wait for the block.
+  enqueue_kernel(diverges, 1, 64, nullptr, static_cast<float*>(out.raw_data()));
+  EXPECT_NE(error_of([&] { Stream::default_of(0).synchronize(); }).find("cannot go on"), std::string::npos);
+}
+
+TEST(EmulatedDevice, WaitingUnderACaptureBreaksIt) {
+  const Stream stream = Stream::from_pool(0);
+  const Tensor x = zeros({16}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
+  EXPECT_NE(error_of([&] { stream.synchronize(); }).find("capturing"), std::string::npos);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream.handle(), &graph), cudaErrorStreamCaptureInvalidated);
+  EXPECT_EQ(graph, nullptr);
+  cudaGetLastError();
+}
+
+TEST(EmulatedDevice, AGraphDoesNothingUntilItIsLaunchedAndThenAllOfIt) {
+  const Stream stream = Stream::from_pool(0), side = Stream::from_pool(0);
+  const Tensor x = zeros({16}, {.device = kDevice}), y = zeros({16}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
+  {
+    const StreamGuard guard(stream);
+    fill_values(x, 2.0);
+    Event ready(0);
+    ready.record(stream);
+    side.wait(ready);
+    Event done(0);
+    {
+      const StreamGuard on_side(side);
+      copy_values(x, y);
+      done.record(side);
+    }
+    stream.wait(done);
+  }
+  cudaGraph_t graph = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaStreamEndCapture(stream.handle(), &graph));
+  cudaGraphExec_t exec = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  EXPECT_EQ(sum_of(y), 0.0f);
+  LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(exec, stream.handle()));
+  stream.synchronize();
+  EXPECT_EQ(sum_of(y), 32.0f);
+  LOCKSTEP_CUDA_CHECK(cudaGraphExecDestroy(exec));
+  LOCKSTEP_CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
