@@ -1,0 +1,35 @@
+#include "core/cuda/math_mode.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+namespace lockstep::cuda {
+namespace {
+
+std::atomic<bool>& tf32_flag() {
+  static std::atomic<bool> flag = [] {
+    const char* value = std::getenv("LOCKSTEP_ALLOW_TF32");
+    return value && std::string_view(value) != "0" && std::string_view(value) != "";
+  }();
+  return flag;
+}
+
+std::atomic<bool> deterministic_flag = true;
+
+}  // namespace
+
+bool allow_tf32() {
+  return tf32_flag().load(std::memory_order_relaxed);
+}
+void set_allow_tf32(bool value) {
+  tf32_flag().store(value, std::memory_order_relaxed);
+}
+bool deterministic() {
+  return deterministic_flag.load(std::memory_order_relaxed);
+}
+void set_deterministic(bool value) {
+  deterministic_flag.store(value, std::memory_order_relaxed);
+}
+
+}  // namespace lockstep::cuda
