@@ -2,30 +2,14 @@
 
 // What the 2-D pools share. For .cpp files only.
 
-#include <algorithm>
 #include <cstdint>
 
+#include "autograd/pool2d_geometry.h"
 #include "autograd/size2d.h"
 #include "core/check.h"
-#include "core/elementwise.h"
 #include "core/tensor.h"
 
 namespace lockstep {
-
-/// Windows over `planes` images of h x w, giving planes of oh x ow.
-struct Pool2dGeometry {
-  std::int64_t planes = 0, h = 0, w = 0, oh = 0, ow = 0;
-  Size2d kernel, stride, padding, dilation = 1;
-
-  /// Planes to a block of work; see Note [Thread-independent results].
-  std::int64_t planes_per_block() const { return std::max<std::int64_t>(1, cpu::kElementBlock / (h * w)); }
-  /// Sizes of the result for an input of sizes [n, c, h, w] or [c, h, w].
-  Shape output_sizes(Shape sizes) const {
-    sizes[sizes.dim() - 2] = oh;
-    sizes[sizes.dim() - 1] = ow;
-    return sizes;
-  }
-};
 
 /// Checks what is common to all pools: a floating-point [n, c, h, w] or [c, h, w].
 inline void check_pool2d_input(const Tensor& x, const char* op) {

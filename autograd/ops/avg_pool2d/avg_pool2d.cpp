@@ -1,6 +1,7 @@
 #include "autograd/ops/avg_pool2d/avg_pool2d.h"
 
 #include "autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
+#include "autograd/pool2d.h"
 #include "autograd/record.h"
 #include "core/copy.h"
 #include "core/factories.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "autograd/pool2d.h"
+#include "autograd/pool2d_geometry.h"
 #include "core/tensor.h"
 
 namespace lockstep {

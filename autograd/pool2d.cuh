@@ -1,0 +1,36 @@
+#pragma once
+
+// What the 2-D pools' kernels share. For .cu files only.
+
+#include "autograd/pool2d_geometry.h"
+#include "core/cuda/element.cuh"
+#include "core/cuda/launch.cuh"
+
+namespace lockstep::cuda {
+
+/// [begin, end) along one side.
+struct Range {
+  std::int64_t begin, end;
+  __device__ std::int64_t length() const { return end > begin ? end - begin : 0; }
+};
+
+/// Which of `out` windows can reach element `at` of a side: those that begin at index * stride - padding and are
+/// `reach` long.
+__device__ inline Range windows_over(std::int64_t at, std::int64_t reach, std::int64_t stride, std::int64_t padding,
+                                     std::int64_t out) {
+  const std::int64_t last = (at + padding) / stride, before = at + padding - reach;
+  return {before < 0 ? 0 : before / stride + 1, last < out ? last + 1 : out};
+}
+
+/// Element `index` of planes of height x width.
+struct PlanePosition {
+  std::int64_t plane, y, x;
+  __device__ PlanePosition(std::int64_t index, std::int64_t height, std::int64_t width) {
+    const std::int64_t row = index / width;
+    x = index - row * width;
+    plane = row / height;
+    y = row - plane * height;
+  }
+};
+
+}  // namespace lockstep::cuda
