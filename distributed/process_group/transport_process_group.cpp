@@ -5,10 +5,8 @@
 #include <exception>
 
 #include "core/check.h"
-#include "core/log.h"
 #include "distributed/process_group/flight_dump.h"
 #include "distributed/process_group/process_end.h"
-#include "distributed/process_group/tell_launcher.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -29,46 +27,32 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
     : ProcessGroup(options),
       backend_(std::move(backend)),
       transport_(std::move(transport)),
-      collectives_(*transport_, options.rank, options.world_size) {
+      collectives_(*transport_, options.rank, options.world_size),
+      failure_(recorder(), options, std::move(store), [this] { transport_->abort(); }) {
   FlightDumps::add(recorder());
-  if (store) {
-    monitor_ = std::make_unique<PeerMonitor>(std::move(store), options.rank, options.world_size, options.timeout,
-                                             [this](const Failure& failure) { fail(failure); });
-    monitor_->start();
-  }
+  failure_.start();
   threads_.emplace_back([this] { run_collectives(); });
 }
 
 TransportProcessGroup::~TransportProcessGroup() {
   // The others need not wait for operations that an exception has taken this rank away from.
-  if (std::uncaught_exceptions() > 0) end_by_own_doing(unwinding_reason());
+  if (std::uncaught_exceptions() > 0) failure_.end_by_own_doing(unwinding_reason());
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  monitor_.reset();
+  failure_.stop();
   FlightDumps::remove(recorder());
 }
 
 void TransportProcessGroup::abort(std::string_view reason) {
-  end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+  failure_.end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
 }
 
 bool TransportProcessGroup::failed() const {
-  const std::lock_guard lock(mutex_);
-  return failing_;
-}
-
-void TransportProcessGroup::end_by_own_doing(const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failing_) return;
-  }
-  tell_launcher(reason, /*own=*/true);
-  if (monitor_) monitor_->set_ended_by(reason);
-  fail({{}, reason, -1});
+  return failure_.failing();
 }
 
 void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
@@ -77,7 +61,7 @@ void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kin
 }
 
 void TransportProcessGroup::step_changed(std::int64_t step) {
-  if (monitor_) monitor_->set_step(step);
+  if (PeerMonitor* monitor = failure_.monitor()) monitor->set_step(step);
 }
 
 WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record) {
@@ -85,7 +69,7 @@ WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record)
   auto work = std::make_shared<Work>(describe(operation), 3 * timeout());
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) std::rethrow_exception(failure_);
+    if (const std::exception_ptr error = failure_.error()) std::rethrow_exception(error);
     const bool alone = is_point_to_point(operation.kind);
     auto& tasks = alone ? point_to_point_tasks_ : collective_tasks_;
     tasks.push_back({std::move(operation), record, work});
@@ -131,25 +115,22 @@ void TransportProcessGroup::run_point_to_point() {
 void TransportProcessGroup::run(Task& task) {
   const Operation& operation = task.operation;
   const bool collective = !is_point_to_point(operation.kind);
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(mutex_);
-    error = failure_;
-  }
+  PeerMonitor* const monitor = failure_.monitor();
+  std::exception_ptr error = failure_.error();
   if (!error) {
     const Deadline deadline = std::chrono::steady_clock::now() + timeout();
     recorder().started(task.record);
-    if (monitor_ && collective) monitor_->collective_started(info_of(operation), fingerprint(operation));
-    if (monitor_ && !collective) monitor_->point_to_point_started(info_of(operation));
+    if (monitor && collective) monitor->collective_started(info_of(operation), fingerprint(operation));
+    if (monitor && !collective) monitor->point_to_point_started(info_of(operation));
     try {
       collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
-      if (monitor_ && collective) monitor_->collective_ended();
+      if (monitor && collective) monitor->collective_ended();
     } catch (const std::exception& exception) {
       Failure failure;
       failure.operation = task.work->description();
       failure.cause = exception.what();
       if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();
-      error = fail(failure);
+      error = failure_.fail(failure);
     }
   }
   recorder().finished(task.record, !error);
@@ -174,37 +155,6 @@ void TransportProcessGroup::transfer(const Operation& operation, Deadline deadli
     send = transport_->send(operation.peer, tag(rank(), input), input.raw_data(), input.nbytes());
   if (recv) recv->wait(deadline);
   if (send) send->wait(deadline);
-}
-
-std::exception_ptr TransportProcessGroup::fail(const Failure& failure) {
-  {
-    std::unique_lock lock(mutex_);
-    if (failing_) {
-      // Another thread is finding out why; it needs less than the deadline.
-      changed_.wait_for(lock, 2 * timeout(), [this] { return failure_ != nullptr; });
-      return failure_ ? failure_ : std::make_exception_ptr(ProcessGroupError(failure.cause));
-    }
-    failing_ = true;
-  }
-  tell_launcher(failure.cause, /*own=*/false);  // unless it has been told that it is
-  if (monitor_) monitor_->announce(failure);
-  transport_->abort();
-  const std::string text = tell(failure);
-  FlightDumps::write_after_failure(recorder(), text);
-  const std::lock_guard lock(mutex_);
-  failure_ = std::make_exception_ptr(ProcessGroupError(text));
-  changed_.notify_all();
-  return failure_;
-}
-
-std::string TransportProcessGroup::tell(const Failure& failure) {
-  const std::string what = failure.operation.empty() ? "the process group" : failure.operation;
-  std::string text = fmt::format("[Rank {}] {} failed: ", rank(), what);
-  if (!monitor_) return text + failure.cause;
-  const Diagnosis diagnosis = monitor_->diagnose(failure);
-  if (monitor_->is_reporter(failure, diagnosis)) logging::error("{}", diagnosis.report);
-  if (diagnosis.headline.empty()) return text + failure.cause;
-  return text + fmt::format("{} ({})", diagnosis.headline, failure.cause);
 }
 
 }  // namespace lockstep::distributed

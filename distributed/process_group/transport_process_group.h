@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "distributed/process_group/collectives.h"
-#include "distributed/process_group/peer_monitor.h"
+#include "distributed/process_group/group_failure.h"
 #include "distributed/process_group/process_group.h"
 #include "distributed/process_group/transport.h"
 
@@ -46,16 +46,11 @@ class TransportProcessGroup : public ProcessGroup {
   void run_point_to_point();
   void run(Task& task);
   void transfer(const Operation& operation, Deadline deadline);
-  /// Declares the group dead, once, and returns the error that every operation ends with from then on.
-  std::exception_ptr fail(const Failure& failure);
-  /// Finds out what has happened, reports it if that is this rank's turn, and says it in one sentence.
-  std::string tell(const Failure& failure);
-  void end_by_own_doing(const std::string& reason);
 
   std::string backend_;
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;
-  std::unique_ptr<PeerMonitor> monitor_;
+  GroupFailure failure_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -63,8 +58,6 @@ class TransportProcessGroup : public ProcessGroup {
   std::deque<Task> point_to_point_tasks_;
   int idle_point_to_point_threads_ = 0;
   bool stop_ = false;
-  bool failing_ = false;
-  std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };
 
