@@ -42,4 +42,14 @@ void batch_norm_input_grad_cpu(const Tensor& grad, const Tensor& input, const Te
                                const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
                                const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
 
+void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout);
+void batch_norm_running_cuda(const Tensor& value, const Tensor& running, double scale, double momentum);
+void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                           const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
+void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                          const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout);
+void batch_norm_input_grad_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
+                                const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
+
 }  // namespace lockstep
