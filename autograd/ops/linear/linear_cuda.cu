@@ -1,0 +1,89 @@
+#include "autograd/ops/linear/linear_kernels.h"
+#include "core/cuda/dispatch.cuh"
+#include "core/cuda/elementwise.cuh"
+#include "core/cuda/gemm_operand.h"
+#include "core/factories.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kColumns = 32;  // of a block: a warp reads 32 neighbours
+constexpr int kLanes = 8;     // rows that a block reads at a time
+// Rows that one block adds up. Fixed, so that the order of the sums depends on the sizes alone.
+constexpr std::int64_t kRows = 512;
+
+/// out[c][j] = sum of in[i][j] over the rows i of chunk c, computed in C.
+template <typename C, typename T, typename O>
+__global__ void column_sums_kernel(const T* in, O* out, std::int64_t rows, std::int64_t columns) {
+  __shared__ C partial[kLanes][kColumns];
+  const int lane = static_cast<int>(threadIdx.x) / kColumns, at = static_cast<int>(threadIdx.x) % kColumns;
+  const std::int64_t strips = (columns + kColumns - 1) / kColumns, chunks = (rows + kRows - 1) / kRows;
+  for (std::int64_t piece = blockIdx.x; piece < strips * chunks; piece += gridDim.x) {
+    const std::int64_t column = piece % strips * kColumns + at, first = piece / strips * kRows;
+    const std::int64_t end = first + kRows < rows ? first + kRows : rows;
+    C sum = 0;
+    if (column < columns)
+      for (std::int64_t i = first + lane; i < end; i += kLanes) sum += cuda::from_element<C>(in[i * columns + column]);
+    __syncthreads();  // the last piece's sums have been read
+    partial[lane][at] = sum;
+    __syncthreads();
+    if (lane == 0 && column < columns) {
+      for (int l = 1; l < kLanes; ++l) sum += partial[l][at];
+      out[piece / strips * columns + column] = cuda::to_element<O>(sum);
+    }
+  }
+}
+
+template <typename C, typename T, typename O>
+void start(const Tensor& in, const Tensor& out) {
+  const std::int64_t rows = in.sizes()[0], columns = in.sizes()[1];
+  const std::int64_t strips = (columns + kColumns - 1) / kColumns, chunks = (rows + kRows - 1) / kRows;
+  const cuda::Launch launch(in);
+  launch(column_sums_kernel<C, T, O>, cuda::blocks_for(strips * chunks, 1), kColumns * kLanes,
+         static_cast<const T*>(in.raw_data()), static_cast<O*>(out.raw_data()), rows, columns);
+}
+
+// Passes over ever fewer rows until one chunk is left. Those between are kept in C.
+template <typename C, typename T, typename O>
+void column_sums(const Tensor& in, const Tensor& out) {
+  const std::int64_t chunks = (in.sizes()[0] + kRows - 1) / kRows;
+  if (chunks == 1) return start<C, T, O>(in, out);
+  const Tensor partial = empty({chunks, in.sizes()[1]}, {.dtype = dtype_of<C>, .device = in.device()});
+  start<C, T, C>(in, partial);
+  column_sums<C, C, O>(partial, out);
+}
+
+struct ReluGrad {
+  template <typename C>
+  __device__ C operator()(C grad, C y) const {
+    return y <= C(0) ? C(0) : grad;
+  }
+};
+
+}  // namespace
+
+void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
+  Tensor left = x,
+         right = weight.as_strided({weight.sizes()[1], weight.sizes()[0]}, {1, weight.sizes()[1]}, weight.offset());
+  cuda::Gemm problem{.dtype = out.dtype(), .m = out.sizes()[0], .n = out.sizes()[1], .k = x.sizes()[1]};
+  problem.a = cuda::gemm_operand(left);
+  problem.b = cuda::gemm_operand(right);
+  problem.out = out.raw_data();
+  problem.out_stride = problem.n;
+  problem.bias = bias.defined() ? bias.raw_data() : nullptr;
+  problem.relu = relu;
+  cuda::gemm(problem, out.device().index);
+}
+
+void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out) {
+  cuda::dispatch_floating(grad.dtype(), "linear bias grad",
+                          [&]<typename T>() { column_sums<cuda::compute_t<T>, T, T>(grad, out); });
+}
+
+void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out) {
+  if (out.dtype() == kFloat64)
+    return cuda::map<double>(out, ReluGrad(), cuda::Input<double>(grad), cuda::Input<double>(y));
+  cuda::map<float>(out, ReluGrad(), cuda::Input<float>(grad), cuda::Input<float>(y));
+}
+
+}  // namespace lockstep
