@@ -20,4 +20,10 @@ void bce_with_logits_backward_cpu(const Tensor& grad, const Tensor& input, const
                                   const Tensor& pos_weight, const Tensor& grad_input, const Tensor& grad_target,
                                   Reduction reduction);
 
+void bce_with_logits_cuda(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
+                          const Tensor& loss, Reduction reduction);
+void bce_with_logits_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
+                                   const Tensor& pos_weight, const Tensor& grad_input, const Tensor& grad_target,
+                                   Reduction reduction);
+
 }  // namespace lockstep

@@ -18,7 +18,7 @@ struct CrossEntropyProblem {
 /// All tensors contiguous; logits are [rows, classes], whatever rows.inner says. `weight` may be undefined. Writes
 /// `loss`: one value a row, or one; `normalizers`: [rows, 2], for each row the largest logit and the log of the sum of
 /// exp(logit - largest), float64 for float64 logits, else float32; `total_weight`: one float64, the sum of the weights
-/// of the targets that count. Throws Error for a target out of range.
+/// of the targets that count. For a target out of range throws Error, or does what Note [Targets on a device] says.
 using CrossEntropyKernel = void (*)(const Tensor& logits, const Tensor& target, const Tensor& weight,
                                     const Tensor& loss, const Tensor& normalizers, const Tensor& total_weight,
                                     const CrossEntropyProblem& problem);
@@ -32,5 +32,11 @@ void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor&
 void cross_entropy_backward_cpu(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
                                 const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
                                 const CrossEntropyProblem& problem);
+
+void cross_entropy_cuda(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                        const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem);
+void cross_entropy_backward_cuda(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
+                                 const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
+                                 const CrossEntropyProblem& problem);
 
 }  // namespace lockstep

@@ -15,4 +15,8 @@ void mse_loss_cpu(const Tensor& input, const Tensor& target, const Tensor& loss,
 void mse_loss_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& grad_input,
                            const Tensor& grad_target, Reduction reduction);
 
+void mse_loss_cuda(const Tensor& input, const Tensor& target, const Tensor& loss, Reduction reduction);
+void mse_loss_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& grad_input,
+                            const Tensor& grad_target, Reduction reduction);
+
 }  // namespace lockstep
