@@ -1,5 +1,6 @@
 #include "autograd/add_values.h"
 
+#include "autograd/add_values_kernels.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/dispatch.h"
@@ -34,8 +35,8 @@ void add_values_cpu(const Tensor& target, const Tensor& a, const Tensor& b) {
   });
 }
 
-using AddKernel = void (*)(const Tensor& target, const Tensor& a, const Tensor& b);
-constexpr KernelTable<AddKernel> add_values_kernel{"add_values", add_values_cpu};
+constexpr KernelTable<AddValuesKernel> add_values_kernel{"add_values", add_values_cpu, nullptr,
+                                                         LOCKSTEP_CUDA_KERNEL(add_values_cuda)};
 
 void check_same(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.sizes() == b.sizes() && a.dtype() == b.dtype() && a.device() == b.device(),

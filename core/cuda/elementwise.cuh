@@ -147,7 +147,23 @@ bool map_dense(const Launch& launch, const Tensor& out, const F& f, const In&...
 }  // namespace detail
 
 /// out = f(in...), each operand read as C, results rounded to out's dtype: as the CPU's kernels do. `kCompares`: the
-/// results are bool.
+/// results are bool. One kernel for all dtypes and layouts.
+template <typename C, bool kCompares = false, typename F, typename... In>
+void map_strided(const Tensor& out, const F& f, const In&... in) {
+  if (out.numel() == 0) return;
+  const Launch launch(out);
+  constexpr int kOperands = 1 + static_cast<int>(sizeof...(In));
+  using Result = std::conditional_t<kCompares, bool, C>;
+  // A value walks along with the result's offsets and is read at none of them.
+  const Strides<kOperands> loop(cpu::plan_loop<kOperands>(out.sizes(), {&out, (in.tensor ? in.tensor : &out)...}));
+  const auto source = [](const Input<C>& operand) {
+    return operand.tensor ? Source<C>(*operand.tensor) : Source<C>({}, operand.value);
+  };
+  launch(strided_kernel<Result, kOperands, F, decltype(source(in))...>, blocks_for(loop.numel), kThreads, loop, f,
+         Target<Result>(out), source(in)...);
+}
+
+/// The same, with kernels of its own for contiguous operands that all have one dtype: 16 bytes at a time.
 template <typename C, bool kCompares = false, typename F, typename... In>
 void map(const Tensor& out, const F& f, const In&... in) {
   if (out.numel() == 0) return;
@@ -161,15 +177,7 @@ void map(const Tensor& out, const F& f, const In&... in) {
       if (detail::map_dense<BFloat16, BFloat16, C>(launch, out, f, in...)) return;
     }
   }
-  constexpr int kOperands = 1 + static_cast<int>(sizeof...(In));
-  using Result = std::conditional_t<kCompares, bool, C>;
-  // A value walks along with the result's offsets and is read at none of them.
-  const Strides<kOperands> loop(cpu::plan_loop<kOperands>(out.sizes(), {&out, (in.tensor ? in.tensor : &out)...}));
-  const auto source = [](const Input<C>& operand) {
-    return operand.tensor ? Source<C>(*operand.tensor) : Source<C>({}, operand.value);
-  };
-  launch(strided_kernel<Result, kOperands, F, decltype(source(in))...>, blocks_for(loop.numel), kThreads, loop, f,
-         Target<Result>(out), source(in)...);
+  map_strided<C, kCompares>(out, f, in...);
 }
 
 }  // namespace lockstep::cuda

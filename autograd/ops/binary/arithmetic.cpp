@@ -15,7 +15,7 @@ using binary::Form;
 
 namespace {
 
-constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu};
+constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
 
 }  // namespace
 

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "autograd/ops/binary/binary_kernels.h"
@@ -110,7 +109,7 @@ template <typename T>
 struct ExpDifference {
   T alpha;
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
-    return math::exp(a - (b == -std::numeric_limits<T>::infinity() ? T(0) : b));
+    return math::exp(a - (b == static_cast<T>(-INFINITY) ? T(0) : b));
   }
 };
 

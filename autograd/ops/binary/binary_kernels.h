@@ -65,6 +65,10 @@ void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, D
 void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
 void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
 
+void binary_cuda(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+void compare_cuda(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+void where_cuda(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
+
 /// A new tensor op(a, b), recording nothing: for backward functions. Broadcasts and promotes.
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha = 1.0);
 

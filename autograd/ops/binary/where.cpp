@@ -10,7 +10,7 @@ using binary::Form;
 
 namespace {
 
-constexpr KernelTable<WhereKernel> where_kernel{"where", where_cpu};
+constexpr KernelTable<WhereKernel> where_kernel{"where", where_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(where_cuda)};
 
 /// Records nothing.
 Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {

@@ -15,8 +15,9 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu};
-constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu};
+constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(reduce_cuda)};
+constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu, nullptr,
+                                                         LOCKSTEP_CUDA_KERNEL(arg_reduce_cuda)};
 
 Tensor run(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.result_sizes, {.dtype = dtype, .device = x.device()});

@@ -33,6 +33,8 @@ using ArgReduceKernel = void (*)(bool maximum, const Tensor& x, int dim, const T
 
 void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
 void arg_reduce_cpu(bool maximum, const Tensor& x, int dim, const Tensor& out);
+void reduce_cuda(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+void arg_reduce_cuda(bool maximum, const Tensor& x, int dim, const Tensor& out);
 
 /// ReduceOp::sum on the device of x.
 void reduce_sum(const Tensor& x, const Tensor& out);

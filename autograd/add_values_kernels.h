@@ -1,0 +1,12 @@
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+/// target = a + b; all floating-point, of one shape, dtype and device. target may be one of them.
+using AddValuesKernel = void (*)(const Tensor& target, const Tensor& a, const Tensor& b);
+
+void add_values_cuda(const Tensor& target, const Tensor& a, const Tensor& b);
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+#pragma once
+
+// What the binary family's kernels share. For .cu files only.
+
+#include <type_traits>
+
+#include "autograd/ops/binary/binary_kernels.h"
+#include "core/cuda/elementwise.cuh"
+
+namespace lockstep::binary {
+
+template <typename C>
+cuda::Input<C> cuda_input(const Operand& operand) {
+  if (operand.tensor) return *operand.tensor;
+  const Scalar scalar = operand.scalar;
+  if constexpr (std::is_integral_v<C>) {
+    if (!scalar.is_floating_point()) return scalar.to_int64();
+  }
+  return static_cast<C>(scalar.to_double());
+}
+
+/// Calls f.operator()<C>() with the type of Note [Compute types].
+template <typename F>
+void with_compute_type(DType compute, F&& f) {
+  switch (compute) {
+    case kFloat32:
+      return f.template operator()<float>();
+    case kFloat64:
+      return f.template operator()<double>();
+    default:
+      return f.template operator()<std::int64_t>();
+  }
+}
+
+}  // namespace lockstep::binary
