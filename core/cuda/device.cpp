@@ -52,6 +52,18 @@ std::string device_name(int index) {
   return properties.name;
 }
 
+std::string device_uuid(int index) {
+  require_device(index);
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  return text;
+}
+
 bool can_access_peer(int from, int to) {
   require_device(from);
   require_device(to);

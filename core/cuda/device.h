@@ -14,6 +14,8 @@ bool is_available();
 std::string why_unavailable();
 /// The product's name, such as "NVIDIA H100 80GB HBM3". Throws Error, saying why, if there is no device `index`.
 std::string device_name(int index);
+/// The device's own name in the world: "GPU-" and its UUID, as nvidia-smi gives it. Throws as device_name().
+std::string device_uuid(int index);
 /// True if device `from` can read and write the memory of `to` without the host. Throws as device_name().
 bool can_access_peer(int from, int to);
 /// Throws Error, saying why, unless 0 <= index < device_count().

@@ -20,6 +20,11 @@ std::string device_name(int index) {
   return {};
 }
 
+std::string device_uuid(int index) {
+  require_device(index);
+  return {};
+}
+
 bool can_access_peer(int from, int to) {
   require_device(from);
   require_device(to);

@@ -71,6 +71,14 @@ void Stream::wait(const Event& event) const {
   LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(handle_, event.handle(), 0));
 }
 
+bool Stream::is_capturing() const {
+  if (!handle_) return false;  // the default stream cannot be captured
+  const DeviceGuard guard(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(handle_, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 Event::Event(int device, bool timing) : device_(device) {
   const DeviceGuard guard(device);
   LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&handle_, timing ? cudaEventDefault : cudaEventDisableTiming));

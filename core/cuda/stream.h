@@ -25,6 +25,8 @@ class Stream {
   void synchronize() const;
   /// What is put here from now on waits for the event.
   void wait(const Event& event) const;
+  /// True while what is put here is recorded for a graph instead of done.
+  bool is_capturing() const;
   friend bool operator==(const Stream&, const Stream&) = default;
 
  private:

@@ -7,9 +7,12 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "core/log.h"
 #include "distributed/gloo/gloo.h"
 #include "distributed/mpi/mpi.h"
+#include "distributed/nccl/nccl.h"
+#include "distributed/process_group/transport_process_group.h"
 #include "distributed/rendezvous/rendezvous.h"
 #include "distributed/shm/shm.h"
 #include "distributed/store/hash_store.h"
@@ -27,11 +30,36 @@ Milliseconds farewell(bool failed, Milliseconds timeout) {
   return failed ? std::min(kFarewell, timeout / 4) : kFarewell;
 }
 
-Device device_of(const InitOptions& options) {
-  if (options.device == "auto") return Device(kCPU);
-  const Device device(options.device);
-  LOCKSTEP_CHECK(device.is_cpu(), "[init] device '{}' is not available in this build; use cpu", options.device);
-  return device;
+/// "cuda" is the device of the rank's number on its machine.
+Device device_of(const InitOptions& options, int local_rank) {
+  const bool any = options.device == "auto";
+  if (any && (!cuda::is_available() || (options.backend != "auto" && options.backend != "nccl"))) return Device(kCPU);
+  if (!any && options.device != "cuda") {
+    const Device device(options.device);
+    if (device.is_cuda()) cuda::require_device(device.index);
+    return device;
+  }
+  cuda::require_device(0);
+  LOCKSTEP_CHECK(local_rank < cuda::device_count(),
+                 "[init] this is process {} of its machine (local rank {}), which has {} CUDA device(s); start at most "
+                 "as many processes (--nproc-per-node), or name a device, such as cuda:0",
+                 local_rank + 1, local_rank, cuda::device_count());
+  return {kCUDA, local_rank};
+}
+
+void check_backend_of(const std::string& backend, Device device, int world_size) {
+  LOCKSTEP_CHECK(backend != "nccl" || device.is_cuda(),
+                 "[init] the nccl backend works on CUDA devices, not on {}; use "
+                 "--device cuda, or another backend",
+                 to_string(device));
+  if (device.is_cpu() || world_size == 1) return;
+  LOCKSTEP_CHECK(
+      backend == "auto" || backend == "nccl",
+      "[init] the {} backend works on CPU tensors, and this rank computes on {}; use backend nccl, or device "
+      "cpu",
+      backend, to_string(device));
+  LOCKSTEP_CHECK(nccl::why_unavailable().empty(), "[init] ranks on CUDA devices need NCCL: {}",
+                 nccl::why_unavailable());
 }
 
 void check_backend(const std::string& backend) {
@@ -71,16 +99,25 @@ ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, 
   };
   if (backend == "shm") return shm::make_process_group(scoped("shm"), group);
   if (backend == "mpi") return mpi::make_process_group(scoped("mpi"), group);
-  if (backend == "auto") {
+  if (backend == "auto" || backend == "nccl") {  // nccl's operations on CPU tensors
     shm::Attempt attempt = shm::try_process_group(scoped("shm"), group);
     if (attempt.group) return std::move(attempt.group);
-    if (group.rank == 0) logging::info("gloo carries this job; not shared memory, because of {}", attempt.obstacle);
+    if (group.rank == 0 && backend == "auto")
+      logging::info("gloo carries this job; not shared memory, because of {}", attempt.obstacle);
     LOCKSTEP_CHECK(gloo::is_available(),
                    "[init] the ranks cannot share memory ({}), and this build has no Gloo; install libgloo-dev and "
                    "configure with LOCKSTEP_GLOO=ON",
                    attempt.obstacle);
   }
   return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment));
+}
+
+ProcessGroupPtr make_cuda_group(const Rendezvous& place, const ProcessGroupOptions& group, Device device,
+                                const Environment& environment) {
+  auto cpu = std::dynamic_pointer_cast<TransportProcessGroup>(make_group("nccl", place, group, environment));
+  LOCKSTEP_ASSERT(cpu, "the group for CPU tensors moves no bytes");
+  return nccl::make_process_group(std::make_shared<PrefixStore>("world/nccl", place.store), group, device,
+                                  std::move(cpu));
 }
 
 }  // namespace
@@ -142,6 +179,7 @@ std::vector<std::string> available_backends() {
   std::vector<std::string> names = {"shm"};
   if (gloo::is_available()) names.push_back("gloo");
   if (mpi::is_available()) names.push_back("mpi");
+  if (nccl::is_available()) names.push_back("nccl");
   return names;
 }
 
@@ -150,7 +188,6 @@ Job init(const InitOptions& options) {
   LOCKSTEP_CHECK(options.timeout.count() > 0, "[init] the timeout is {} ms; expected a positive one",
                  options.timeout.count());
   auto state = std::make_unique<Job::State>();
-  state->device = device_of(options);
   const Environment environment = current_environment();
   const bool alone = options.init_method.empty() && !options.rank && !options.world_size &&
                      read_launcher(environment).launcher.empty();
@@ -162,6 +199,8 @@ Job init(const InitOptions& options) {
                                .timeout = options.timeout},
                               environment);
   Rendezvous& place = state->place;
+  state->device = device_of(options, place.local_rank);
+  check_backend_of(options.backend, state->device, place.world_size);
   ProcessGroupOptions group{.rank = place.rank, .world_size = place.world_size, .timeout = options.timeout};
   if (place.world_size == 1) {
     state->store = std::make_shared<HashStore>();
@@ -170,7 +209,8 @@ Job init(const InitOptions& options) {
   }
   logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
   state->store = std::make_shared<PrefixStore>("user", place.store);
-  state->group = make_group(options.backend, place, group, environment);
+  state->group = state->device.is_cuda() ? make_cuda_group(place, group, state->device, environment)
+                                         : make_group(options.backend, place, group, environment);
   return Job(std::move(state));
 }
 

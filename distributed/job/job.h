@@ -16,9 +16,11 @@ struct InitOptions {
   /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
   /// Slurm); a job of one process if there is nothing.
   std::string init_method = {};
-  /// "auto" (shm if all ranks share a machine, gloo otherwise), "shm", "gloo" or "mpi".
+  /// "auto" (on CUDA devices nccl; else shm if all ranks share a machine, gloo otherwise), "nccl", "shm", "gloo" or
+  /// "mpi".
   std::string backend = "auto";
-  /// "auto", "cpu", "cuda", or one with an index.
+  /// "auto" (cuda if there is a device, else cpu), "cpu", "cuda" (the device of the rank's number on its machine), or one
+  /// with an index.
   std::string device = "auto";
   /// Deadline of the meeting and of every operation afterwards.
   Milliseconds timeout{300'000};
@@ -44,7 +46,7 @@ class Job {
   bool is_rank0() const { return rank() == 0; }
   /// Where this process computes.
   Device device() const;
-  /// "shm", "gloo", ...; "self" in a job of one process.
+  /// "shm", "nccl", ...; "self" in a job of one process.
   std::string backend() const;
   const ProcessGroupPtr& process_group() const;
   /// For the program's own keys (kept apart from the library's).

@@ -219,6 +219,7 @@ double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
   if (summed) summed->wait();
   const auto all = totals.to_vector<double>();
+  if (summed) summed->wait();  // on a device, what was read counts only if nothing has failed until here
   return all[0] / all[1];
 }
 

@@ -9,9 +9,9 @@
 
 namespace lockstep::distributed {
 
-GroupFailure::GroupFailure(FlightRecorder& recorder, const ProcessGroupOptions& options, StorePtr store,
+GroupFailure::GroupFailure(const FlightRecorder& recorder, const ProcessGroupOptions& options, StorePtr store,
                            std::function<void()> abort_backend)
-    : recorder_(recorder), rank_(options.rank), timeout_(options.timeout), abort_backend_(std::move(abort_backend)) {
+    : recorder_(&recorder), rank_(options.rank), timeout_(options.timeout), abort_backend_(std::move(abort_backend)) {
   if (store)
     monitor_ = std::make_unique<PeerMonitor>(std::move(store), options.rank, options.world_size, options.timeout,
                                              [this](const Failure& failure) { fail(failure); });
@@ -53,12 +53,28 @@ std::exception_ptr GroupFailure::fail(const Failure& failure) {
   tell_launcher(failure.cause, /*own=*/false);  // unless it has been told that it is
   if (monitor_) monitor_->announce(failure);
   abort_backend_();
+  {
+    const std::lock_guard lock(abort_mutex_);
+    aborted_ = true;
+    if (abort_other_) abort_other_();
+  }
   const std::string text = tell(failure);
-  FlightDumps::write_after_failure(recorder_, text);
   const std::lock_guard lock(mutex_);
+  FlightDumps::write_after_failure(*recorder_, text);
   failure_ = std::make_exception_ptr(ProcessGroupError(text));
   changed_.notify_all();
   return failure_;
+}
+
+void GroupFailure::on_abort(std::function<void()> abort_backend) {
+  const std::lock_guard lock(abort_mutex_);
+  abort_other_ = std::move(abort_backend);
+  if (aborted_ && abort_other_) abort_other_();
+}
+
+void GroupFailure::set_recorder(const FlightRecorder& recorder) {
+  const std::lock_guard lock(mutex_);
+  recorder_ = &recorder;
 }
 
 std::string GroupFailure::tell(const Failure& failure) {

@@ -21,7 +21,7 @@ class GroupFailure {
  public:
   /// `store` may be null: then nobody is asked. `abort_backend` ends what is under way; it is called at most once, from
   /// any thread. Nothing is watched before start().
-  GroupFailure(FlightRecorder& recorder, const ProcessGroupOptions& options, StorePtr store,
+  GroupFailure(const FlightRecorder& recorder, const ProcessGroupOptions& options, StorePtr store,
                std::function<void()> abort_backend);
   ~GroupFailure();
   GroupFailure(const GroupFailure&) = delete;
@@ -39,16 +39,24 @@ class GroupFailure {
   bool failing() const;
   /// The error, once it is known.
   std::exception_ptr error() const;
+  /// Another backend that works for the same group: its operations are ended as well. Null: not any more. Waits for a
+  /// call that is under way.
+  void on_abort(std::function<void()> abort_backend);
+  /// The operations that are written down after a failure; at first, those of the constructor.
+  void set_recorder(const FlightRecorder& recorder);
   /// Takes leave; nothing is watched any more.
   void stop() { monitor_.reset(); }
 
  private:
   std::string tell(const Failure& failure);
 
-  FlightRecorder& recorder_;
+  const FlightRecorder* recorder_;  // guarded by mutex_
   int rank_;
   Milliseconds timeout_;
   std::function<void()> abort_backend_;
+  std::mutex abort_mutex_;
+  std::function<void()> abort_other_;
+  bool aborted_ = false;
   std::unique_ptr<PeerMonitor> monitor_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -99,6 +99,13 @@ class ProcessGroup {
   void set_step(std::int64_t step, bool checked = false);
   std::int64_t step() const { return step_; }
 
+  /// Collectives of this group that were captured in a CUDA graph have been launched on the current stream: watches
+  /// over what is there now as over an operation called `what`. Returns null where nothing can be captured.
+  virtual WorkPtr watch(std::string_view what) {
+    static_cast<void>(what);
+    return nullptr;
+  }
+
   /// Gives up: ends every running and queued operation with an error and refuses more. Other ranks learn of it.
   virtual void abort(std::string_view reason) = 0;
   /// True once the group is dead.

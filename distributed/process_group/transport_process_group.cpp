@@ -28,7 +28,8 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
       backend_(std::move(backend)),
       transport_(std::move(transport)),
       collectives_(*transport_, options.rank, options.world_size),
-      failure_(recorder(), options, std::move(store), [this] { transport_->abort(); }) {
+      failure_(recorder(), options, std::move(store), [this] { transport_->abort(); }),
+      recorder_in_use_(&recorder()) {
   FlightDumps::add(recorder());
   failure_.start();
   threads_.emplace_back([this] { run_collectives(); });
@@ -49,6 +50,17 @@ TransportProcessGroup::~TransportProcessGroup() {
 
 void TransportProcessGroup::abort(std::string_view reason) {
   failure_.end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+}
+
+void TransportProcessGroup::serve(FlightRecorder& recorder) {
+  FlightDumps::remove(*recorder_in_use_.load());
+  FlightDumps::add(recorder);
+  failure_.set_recorder(recorder);
+  recorder_in_use_ = &recorder;
+}
+
+void TransportProcessGroup::serve_itself() {
+  serve(recorder());
 }
 
 bool TransportProcessGroup::failed() const {
@@ -119,7 +131,7 @@ void TransportProcessGroup::run(Task& task) {
   std::exception_ptr error = failure_.error();
   if (!error) {
     const Deadline deadline = std::chrono::steady_clock::now() + timeout();
-    recorder().started(task.record);
+    recorder_in_use_.load()->started(task.record);
     if (monitor && collective) monitor->collective_started(info_of(operation), fingerprint(operation));
     if (monitor && !collective) monitor->point_to_point_started(info_of(operation));
     try {
@@ -133,7 +145,7 @@ void TransportProcessGroup::run(Task& task) {
       error = failure_.fail(failure);
     }
   }
-  recorder().finished(task.record, !error);
+  recorder_in_use_.load()->finished(task.record, !error);
   const WorkPtr work = std::move(task.work);
   task.operation = {};  // the tensors go before the caller is told
   work->complete(error);

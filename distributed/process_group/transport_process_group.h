@@ -30,6 +30,18 @@ class TransportProcessGroup : public ProcessGroup {
   void abort(std::string_view reason) override;
   bool failed() const override;
 
+  // For a group that contains this one and does other devices' operations.
+
+  /// Runs an operation that the other group has validated, numbered, and recorded under `record` by the recorder given
+  /// to serve().
+  WorkPtr relay(Operation operation, std::uint64_t record) { return launch(std::move(operation), record); }
+  /// From now on operations come through relay() and are recorded there; none is under way.
+  void serve(FlightRecorder& recorder);
+  /// The reverse, before the other group goes.
+  void serve_itself();
+  /// What both share.
+  GroupFailure& failure() { return failure_; }
+
  protected:
   WorkPtr launch(Operation operation, std::uint64_t record) override;
   void check_device(const Tensor& tensor, OperationKind kind) const override;
@@ -51,6 +63,7 @@ class TransportProcessGroup : public ProcessGroup {
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;
   GroupFailure failure_;
+  std::atomic<FlightRecorder*> recorder_in_use_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

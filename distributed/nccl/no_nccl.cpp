@@ -1,0 +1,21 @@
+// Stands for the other files in a build without CUDA or NCCL.
+#include "core/check.h"
+#include "distributed/nccl/nccl.h"
+
+namespace lockstep::distributed::nccl {
+
+bool is_available() {
+  return false;
+}
+
+std::string why_unavailable() {
+  return "this build has no NCCL";
+}
+
+ProcessGroupPtr make_process_group(const StorePtr&, const ProcessGroupOptions&, Device,
+                                   std::shared_ptr<TransportProcessGroup>) {
+  LOCKSTEP_CHECK(false, "[nccl] this build has no NCCL; install its headers and configure with LOCKSTEP_CUDA=ON");
+  return nullptr;
+}
+
+}  // namespace lockstep::distributed::nccl

@@ -1,0 +1,453 @@
+#include "distributed/nccl/process_group_nccl.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/cuda/memory.h"
+#include "core/factories.h"
+#include "distributed/nccl/combine.h"
+#include "distributed/nccl/device_table.h"
+#include "distributed/nccl/nccl.h"
+#include "distributed/process_group/flight_dump.h"
+#include "distributed/process_group/meeting.h"
+#include "distributed/process_group/process_end.h"
+#include "distributed/process_group/shard_tree.h"
+
+namespace lockstep::distributed::nccl {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at what is under way
+constexpr auto kPoll = std::chrono::microseconds(50);  // of a host that waits
+
+using Clock = std::chrono::steady_clock;
+
+ncclDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return ncclFloat32;
+    case DType::float64:
+      return ncclFloat64;
+    case DType::float16:
+      return ncclFloat16;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::int64:
+      return ncclInt64;
+    case DType::int32:
+      return ncclInt32;
+    default:
+      return ncclUint8;
+  }
+}
+
+ncclRedOp_t reduction(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::product:
+      return ncclProd;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::max:
+      return ncclMax;
+    default:
+      return ncclSum;  // and divided afterwards
+  }
+}
+
+char* bytes_of(const Tensor& tensor, std::size_t offset = 0) {
+  return static_cast<char*>(tensor.raw_data()) + offset;
+}
+
+std::size_t count_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+ncclUniqueId exchange_id(Store& store, const ProcessGroupOptions& group) {
+  ncclUniqueId id{};
+  if (group.rank == 0) {
+    const ncclResult_t status = Library::get().get_unique_id(&id);
+    LOCKSTEP_CHECK(status == ncclSuccess, "ncclGetUniqueId failed: {}", Library::get().get_error_string(status));
+    store.set("id", std::string_view(id.internal, sizeof(id.internal)), group.timeout);
+    return id;
+  }
+  const std::string bytes = get_from(store, group, "nccl", 0, "id");
+  LOCKSTEP_CHECK(bytes.size() == sizeof(id.internal), "[nccl] rank 0 published an id of {} bytes; expected {}",
+                 bytes.size(), sizeof(id.internal));
+  std::copy(bytes.begin(), bytes.end(), id.internal);
+  return id;
+}
+
+}  // namespace
+
+/// wait() makes the caller's stream wait. It is complete when the watchdog has seen the event.
+class NcclProcessGroup::NcclWork final : public Work {
+ public:
+  NcclWork(std::string description, Milliseconds default_wait, int device, bool host_waits,
+           std::shared_ptr<TransportProcessGroup> group)
+      : Work(std::move(description), default_wait),
+        device_(device),
+        done_(device),
+        host_waits_(host_waits),
+        group_(std::move(group)) {}
+
+  void wait(Milliseconds timeout) override {
+    throw_failure();
+    if (!host_waits_) return cuda::Stream::current(device_).wait(done_);
+    const auto deadline = Clock::now() + timeout;
+    while (!is_completed()) {
+      if (Clock::now() > deadline)
+        throw TimeoutError(fmt::format("[Work] {} has not ended within {} ms", description(), timeout.count()));
+      std::this_thread::sleep_for(kPoll);
+    }
+    throw_failure();
+  }
+  bool is_completed() override { return Work::is_completed() || has_succeeded(); }
+
+  // An event that is done says nothing once the communicator has been aborted, which ends kernels half way.
+  bool has_succeeded() { return done_.is_done() && !group_->failure().failing(); }
+
+  const int device_;
+  cuda::Event done_;
+  const bool host_waits_;
+
+ private:
+  void throw_failure() {
+    if (Work::is_completed() && !exception()) return;
+    if (group_->failure().failing()) std::rethrow_exception(group_->failure().fail({}));
+  }
+
+  const std::shared_ptr<TransportProcessGroup> group_;
+};
+
+struct NcclProcessGroup::Pending {
+  Operation operation;
+  std::uint64_t record;
+  bool recorded;  // false: a launched graph, of which the recorder knows nothing
+  std::shared_ptr<NcclWork> work;
+  cuda::Event begun;
+  bool started = false;
+  Clock::time_point started_at{};
+};
+
+NcclProcessGroup::NcclProcessGroup(const StorePtr& store, const ProcessGroupOptions& options, Device device,
+                                   std::shared_ptr<TransportProcessGroup> cpu)
+    : ProcessGroup(options), device_(device), cpu_(std::move(cpu)), stream_([&] {
+        cuda::require_device(device.index);
+        return cuda::Stream::from_pool(device.index, /*high_priority=*/true);
+      }()) {
+  LOCKSTEP_CHECK(store && cpu_, "[nccl] needs a store and a group for CPU tensors");
+  meet(*store, options, "nccl");
+  compare_devices(*store, options, device.index);
+  const ncclUniqueId id = exchange_id(*store, options);
+  const cuda::DeviceGuard guard(device.index);
+  communicator_ = std::make_unique<Communicator>(id, rank(), world_size(), deadline());
+  barrier_value_ = zeros({1}, {.device = device});
+  cuda::Stream::current(device.index).synchronize();
+  cpu_->serve(recorder());
+  cpu_->failure().on_abort([this] { communicator_->abort(); });
+  watchdog_ = std::thread([this] { watch_pending(); });
+}
+
+NcclProcessGroup::~NcclProcessGroup() {
+  // The others need not wait for operations that an exception has taken this rank away from.
+  if (std::uncaught_exceptions() > 0) cpu_->failure().end_by_own_doing(unwinding_reason());
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  watchdog_.join();
+  cpu_->failure().on_abort(nullptr);
+  try {
+    const cuda::DeviceGuard guard(device_.index);
+    communicator_.reset();
+  } catch (const Error&) {
+    // The device itself has failed, which every call after the failure has said.
+  }
+  cpu_->serve_itself();
+}
+
+void NcclProcessGroup::abort(std::string_view reason) {
+  cpu_->failure().end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+}
+
+void NcclProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
+  LOCKSTEP_CHECK(tensor.device().is_cpu() || tensor.device() == device_,
+                 "[{}] this rank's nccl group works on {} and the CPU; found a tensor on {}", name(kind),
+                 to_string(device_), to_string(tensor.device()));
+  LOCKSTEP_CHECK(tensor.device().is_cpu() || tensor.dtype() != kBool || is_point_to_point(kind) ||
+                     kind == OperationKind::broadcast || kind == OperationKind::all_gather,
+                 "[{}] NCCL does not reduce bool tensors; cast to uint8", name(kind));
+}
+
+void NcclProcessGroup::step_changed(std::int64_t step) {
+  if (PeerMonitor* monitor = cpu_->failure().monitor()) monitor->set_step(step);
+}
+
+Communicator::Deadline NcclProcessGroup::deadline() const {
+  return Clock::now() + timeout();
+}
+
+WorkPtr NcclProcessGroup::launch(Operation operation, std::uint64_t record) {
+  const Tensor& tensor = operation.input.defined() ? operation.input : operation.output;
+  if (tensor.defined() && tensor.device().is_cpu()) return cpu_->relay(std::move(operation), record);
+  if (const std::exception_ptr error = cpu_->failure().error()) std::rethrow_exception(error);
+  const std::lock_guard launching(launch_mutex_);
+  const cuda::DeviceGuard guard(device_.index);
+  const cuda::Stream compute = cuda::Stream::current(device_.index);
+  const bool capturing = compute.is_capturing();
+  const bool barrier = operation.kind == OperationKind::barrier;
+  LOCKSTEP_CHECK(!barrier || !capturing, "[barrier] the host cannot wait while a CUDA graph is captured");
+  auto work = std::make_shared<NcclWork>(describe(operation), 3 * timeout(), device_.index, barrier, cpu_);
+  cuda::Event ready(device_.index), begun(device_.index);
+  ready.record(compute);
+  stream_.wait(ready);
+  {
+    const cuda::StreamGuard here(stream_);
+    if (!capturing) begun.record(stream_);
+    issue_on_stream(operation);
+    work->done_.record(stream_);
+  }
+  if (capturing) {
+    for (const Tensor& used : {operation.input, operation.output, operation.divisor})
+      if (used.defined()) captured_.push_back(used);
+    recorder().started(record);
+    recorder().finished(record, true);  // it is part of the graph now
+    return work;
+  }
+  for (const Tensor& used : {operation.input, operation.output, operation.divisor})
+    if (used.defined()) cuda::record_stream(used, stream_);
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back({std::move(operation), record, true, work, std::move(begun)});
+  }
+  changed_.notify_all();
+  return work;
+}
+
+WorkPtr NcclProcessGroup::watch(std::string_view what) {
+  if (const std::exception_ptr error = cpu_->failure().error()) std::rethrow_exception(error);
+  const cuda::DeviceGuard guard(device_.index);
+  const cuda::Stream compute = cuda::Stream::current(device_.index);
+  auto work = std::make_shared<NcclWork>(std::string(what), 3 * timeout(), device_.index, false, cpu_);
+  cuda::Event begun(device_.index);
+  begun.record(compute);
+  work->done_.record(compute);
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back({{}, 0, false, work, std::move(begun)});
+  }
+  changed_.notify_all();
+  return work;
+}
+
+// On stream_, which is the current one.
+void NcclProcessGroup::issue_on_stream(const Operation& operation) {
+  if (operation.kind == OperationKind::all_reduce_tree) return issue_tree(operation);
+  const Library& nccl = Library::get();
+  const Tensor& input = operation.input;
+  const Tensor& output = operation.output;
+  cudaStream_t stream = stream_.handle();
+  communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
+    switch (operation.kind) {
+      case OperationKind::broadcast:
+        return communicator_->check(
+            nccl.broadcast(bytes_of(input), bytes_of(output), input.nbytes(), ncclUint8, operation.peer, comm, stream),
+            "ncclBroadcast");
+      case OperationKind::all_reduce:
+        return communicator_->check(
+            nccl.all_reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
+                            reduction(operation.reduce), comm, stream),
+            "ncclAllReduce");
+      case OperationKind::reduce:
+        return communicator_->check(
+            nccl.reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
+                        reduction(operation.reduce), operation.peer, comm, stream),
+            "ncclReduce");
+      case OperationKind::all_gather:
+        return communicator_->check(
+            nccl.all_gather(bytes_of(input), bytes_of(output), input.nbytes(), ncclUint8, comm, stream),
+            "ncclAllGather");
+      case OperationKind::reduce_scatter:
+        return communicator_->check(
+            nccl.reduce_scatter(bytes_of(input), bytes_of(output), count_of(output), data_type(input.dtype()),
+                                reduction(operation.reduce), comm, stream),
+            "ncclReduceScatter");
+      case OperationKind::gather:
+      case OperationKind::scatter:
+        return issue_rooted(operation, comm);
+      case OperationKind::all_to_all:
+        return issue_all_to_all(operation, comm);
+      case OperationKind::barrier:
+        return communicator_->check(
+            nccl.all_reduce(bytes_of(barrier_value_), bytes_of(barrier_value_), 1, ncclFloat32, ncclSum, comm, stream),
+            "ncclAllReduce");
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::exchange:
+        if (input.defined())
+          communicator_->check(nccl.send(bytes_of(input), input.nbytes(), ncclUint8, operation.peer, comm, stream),
+                               "ncclSend");
+        if (output.defined())
+          communicator_->check(nccl.recv(bytes_of(output), output.nbytes(), ncclUint8, operation.peer, comm, stream),
+                               "ncclRecv");
+        return;
+      case OperationKind::all_reduce_tree:
+        return;
+    }
+  });
+  const bool has_result = operation.kind != OperationKind::reduce || operation.peer == rank();
+  const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
+                        operation.kind == OperationKind::reduce_scatter;
+  if (averages && has_result && operation.reduce == ReduceOp::avg) divide(output, world_size());
+}
+
+void NcclProcessGroup::issue_all_to_all(const Operation& operation, ncclComm_t comm) {
+  const Library& nccl = Library::get();
+  const std::size_t block = operation.input.nbytes() / static_cast<std::size_t>(world_size());
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const std::size_t offset = block * static_cast<std::size_t>(peer);
+    communicator_->check(nccl.send(bytes_of(operation.input, offset), block, ncclUint8, peer, comm, stream_.handle()),
+                         "ncclSend");
+    communicator_->check(nccl.recv(bytes_of(operation.output, offset), block, ncclUint8, peer, comm, stream_.handle()),
+                         "ncclRecv");
+  }
+}
+
+void NcclProcessGroup::issue_rooted(const Operation& operation, ncclComm_t comm) {
+  const Library& nccl = Library::get();
+  const bool gathers = operation.kind == OperationKind::gather;
+  const Tensor& one = gathers ? operation.input : operation.output;
+  const Tensor& blocks = gathers ? operation.output : operation.input;
+  cudaStream_t stream = stream_.handle();
+  const auto send = [&](const Tensor& from, std::size_t offset, int peer) {
+    communicator_->check(nccl.send(bytes_of(from, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclSend");
+  };
+  const auto recv = [&](const Tensor& to, std::size_t offset, int peer) {
+    communicator_->check(nccl.recv(bytes_of(to, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclRecv");
+  };
+  if (rank() == operation.peer) {
+    for (int peer = 0; peer < world_size(); ++peer) {
+      const std::size_t offset = one.nbytes() * static_cast<std::size_t>(peer);
+      gathers ? recv(blocks, offset, peer) : send(blocks, offset, peer);
+    }
+  }
+  gathers ? send(one, 0, operation.peer) : recv(one, 0, operation.peer);
+}
+
+// Every rank gets all units and adds them up in the tree's order, one addition after the other.
+void NcclProcessGroup::issue_tree(const Operation& operation) {
+  const std::int64_t numel = operation.output.numel();
+  std::vector<std::vector<TreeNode>> nodes;
+  std::size_t most = 0;
+  for (int worker = 0; worker < world_size(); ++worker) {
+    nodes.push_back(tree_units(shards_of_worker(operation.shards, world_size(), worker)));
+    most = std::max(most, nodes.back().size());
+  }
+  const TensorOptions options = options_of(operation.output);
+  const auto per_rank = static_cast<std::int64_t>(most) * numel;
+  Tensor own = operation.input;
+  if (own.numel() < per_rank) {
+    own = zeros({per_rank}, options);
+    copy_values(operation.input.as_strided({operation.input.numel()}, {1}, operation.input.offset()),
+                own.as_strided({operation.input.numel()}, {1}, 0));
+  }
+  const Tensor all = empty({world_size() * per_rank}, options);
+  communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
+    communicator_->check(
+        Library::get().all_gather(bytes_of(own), bytes_of(all), own.nbytes(), ncclUint8, comm, stream_.handle()),
+        "ncclAllGather");
+  });
+  TreeStack<Tensor> stack;
+  for (int worker = 0; worker < world_size(); ++worker) {
+    const auto& units = nodes[static_cast<std::size_t>(worker)];
+    for (std::size_t unit = 0; unit < units.size(); ++unit)
+      stack.push(units[unit], all.as_strided({numel}, {1}, worker * per_rank + static_cast<std::int64_t>(unit) * numel),
+                 [](const Tensor& left, const Tensor& right) { add(left, right); });
+  }
+  LOCKSTEP_ASSERT(stack.entries().size() == 1, "the units leave {} nodes", stack.entries().size());
+  finish(operation.output.as_strided({numel}, {1}, operation.output.offset()), stack.entries().front().value,
+         operation.divisor);
+  if (stream_.is_capturing()) captured_.insert(captured_.end(), {own, all});
+}
+
+void NcclProcessGroup::watch_pending() {
+  const cuda::DeviceGuard guard(device_.index);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (pending_.empty()) {
+      if (stop_) return;
+      changed_.wait(lock);
+      continue;
+    }
+    Pending& front = pending_.front();  // a deque keeps it where it is
+    lock.unlock();
+    const bool ended = look_at(front);
+    lock.lock();
+    if (ended)
+      pending_.pop_front();
+    else
+      changed_.wait_for(lock, stop_ ? std::chrono::milliseconds(1) : std::chrono::milliseconds(kLook));
+  }
+}
+
+// True when it has ended, well or badly.
+bool NcclProcessGroup::look_at(Pending& pending) {
+  GroupFailure& failure = cpu_->failure();
+  PeerMonitor* const monitor = failure.monitor();
+  const bool collective = pending.recorded && !is_point_to_point(pending.operation.kind);
+  std::exception_ptr error;
+  try {
+    error = failure.failing() ? failure.fail({}) : nullptr;
+    if (!error && !pending.started && pending.begun.is_done()) {
+      pending.started = true;
+      pending.started_at = Clock::now();
+      if (pending.recorded) recorder().started(pending.record);
+      if (monitor && collective)
+        monitor->collective_started(info_of(pending.operation), fingerprint(pending.operation));
+      if (monitor && pending.recorded && !collective) monitor->point_to_point_started(info_of(pending.operation));
+    }
+    if (!error) {
+      if (pending.work->has_succeeded()) {
+        if (monitor && collective) monitor->collective_ended();
+        if (pending.recorded) recorder().finished(pending.record, true);
+        pending.operation = {};
+        pending.work->complete();
+        return true;
+      }
+      if (failure.failing()) return false;  // since a moment ago; the next look gets the error
+      std::string cause = communicator_->async_error();
+      if (cause.empty() && pending.started && Clock::now() - pending.started_at > timeout())
+        cause = fmt::format("it has not ended on {} within {} ms", to_string(device_), timeout().count());
+      if (cause.empty()) return false;
+      error = failure.fail({pending.work->description(), cause, -1});
+    }
+  } catch (const std::exception& exception) {
+    // The device itself: an event cannot be asked any more.
+    error = failure.fail({pending.work->description(), exception.what(), -1});
+  }
+  if (pending.recorded) recorder().finished(pending.record, false);
+  pending.work->complete(error);
+  return true;
+}
+
+bool is_available() {
+  return true;
+}
+
+std::string why_unavailable() {
+  if (!cuda::is_available()) return cuda::why_unavailable();
+  return Library::obstacle();
+}
+
+ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOptions& group, Device device,
+                                   std::shared_ptr<TransportProcessGroup> cpu) {
+  return std::make_shared<NcclProcessGroup>(store, group, device, std::move(cpu));
+}
+
+}  // namespace lockstep::distributed::nccl
