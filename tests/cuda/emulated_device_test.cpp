@@ -78,6 +78,18 @@ TEST(EmulatedDevice, WarpsAndBlocksExchangeValues) {
   for (const float value : out.to_vector<float>()) EXPECT_NEAR(value, sum_of(x), 1e-5);
 }
 
+void all_lanes_sum(float* out) {
+  float value = 1.0f;
+  for (int mask = 16; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffu, value, mask);
+  out[threadIdx.x] = value;
+}
+
+TEST(EmulatedDevice, ALanesLastWordIsThereAfterItsEnd) {
+  const Tensor out = zeros({96}, {.device = kDevice});
+  enqueue_kernel(all_lanes_sum, 1, 96, nullptr, static_cast<float*>(out.raw_data()));
+  for (const float value : out.to_vector<float>()) EXPECT_EQ(value, 32.0f);
+}
+
 void diverges(float* out) {
   if (threadIdx.x == 3) out[0] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
   __syncthreads();

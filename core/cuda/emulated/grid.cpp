@@ -36,6 +36,7 @@ struct Warp {
   // Two sets of words in turn: a lane that is quick writes its next word while others still read the last ones.
   std::array<std::array<unsigned long long, kWarp>, 2> words{};
   std::array<unsigned char, kWarp> turn{};
+  std::array<bool, kWarp> ended{};
 };
 
 /// Runs blocks one after the other. Fibers are kept from one to the next.
@@ -106,8 +107,7 @@ class BlockRunner {
         } catch (...) {
           error_ = std::current_exception();
         }
-        for (auto& words : warps_[static_cast<std::size_t>(index / kWarp)].words)
-          words[static_cast<std::size_t>(index % kWarp)] = 0;
+        warps_[static_cast<std::size_t>(index / kWarp)].ended[static_cast<std::size_t>(index % kWarp)] = true;
       }
       fiber.idle = true;
       leave();
@@ -218,6 +218,9 @@ const unsigned long long* warp_exchange(unsigned long long word) {
   const unsigned char turn = warp.turn[lane];
   warp.turn[lane] = turn ^ 1u;
   warp.words[turn][lane] = word;
+  // Only now: when a lane ends, others may not have read its last word.
+  for (std::size_t other = 0; other < kWarp; ++other)
+    if (warp.ended[other]) warp.words[turn][other] = 0;
   runner.wait(Waits::for_warp);
   return warp.words[turn].data();
 }
