@@ -21,5 +21,10 @@ void layer_norm_cpu(const Tensor& input, const Tensor& weight, const Tensor& bia
 void layer_norm_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
                              const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
                              std::int64_t rows, std::int64_t width);
+void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
+                     const Tensor& moments, std::int64_t rows, std::int64_t width, double eps);
+void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
+                              const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
+                              std::int64_t rows, std::int64_t width);
 
 }  // namespace lockstep

@@ -22,5 +22,8 @@ using SoftmaxBackwardKernel = void (*)(const Tensor& grad, const Tensor& output,
 void softmax_cpu(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
 void softmax_backward_cpu(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
                           bool log);
+void softmax_cuda(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
+void softmax_backward_cuda(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
+                           bool log);
 
 }  // namespace lockstep

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cmath>
+
+#include "autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "autograd/ops/reduce/reduce_kernels.h"
+#include "core/cuda/dispatch.cuh"
+#include "core/cuda/element.cuh"
+#include "core/cuda/reduce.cuh"
+#include "core/factories.h"
+
+namespace lockstep {
+namespace {
+
+using cuda::from_element;
+using cuda::kThreads;
+using cuda::kWarpSize;
+using cuda::to_element;
+
+// A warp or block takes a row. A thread keeps its first kHeld elements in registers, so that rows of up to 32 kHeld
+// (a warp's) or kThreads kHeld elements (a block's) are read once and written once.
+constexpr int kHeld = 8;
+
+/// The threads that share a row, and this one's part of it: elements lane, lane + size ...
+template <bool kBlock>
+struct Group {
+  static constexpr int size = kBlock ? kThreads : kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % size;
+
+  template <typename T>
+  __device__ T sum(T value) const {
+    if constexpr (kBlock) {
+      return cuda::block_sum(value);
+    } else {
+      return cuda::warp_sum(value);
+    }
+  }
+  /// body(k, i) for the elements that are held in registers, then body(-1, i) for the others.
+  template <typename Body>
+  __device__ void for_each(std::int64_t width, Body&& body) const {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      if (lane + k * size < width) body(k, static_cast<std::int64_t>(lane + k * size));
+    for (std::int64_t i = lane + kHeld * size; i < width; i += size) body(-1, i);
+  }
+};
+
+template <bool kBlock, typename T, typename C>
+__global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<C> bias, T* y, C* moments,
+                               std::int64_t rows, std::int64_t width, C eps) {
+  const Group<kBlock> group;
+  for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
+    const T* xr = x + row * width;
+    C held[kHeld];
+    C sum = 0;
+    group.for_each(width, [&](int k, std::int64_t i) {
+      const C value = from_element<C>(xr[i]);
+      if (k >= 0) held[k] = value;
+      sum += value;
+    });
+    const C mean = group.sum(sum) / static_cast<C>(width);
+    C squares = 0;
+    group.for_each(width, [&](int k, std::int64_t i) {
+      const C difference = (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean;
+      squares += difference * difference;
+    });
+    const C inverse = C(1) / std::sqrt(group.sum(squares) / static_cast<C>(width) + eps);
+    if (group.lane == 0) {
+      moments[2 * row] = mean;
+      moments[2 * row + 1] = inverse;
+    }
+    group.for_each(width, [&](int k, std::int64_t i) {
+      const C value = k >= 0 ? held[k] : from_element<C>(xr[i]);
+      y[row * width + i] = to_element<T>((value - mean) * inverse * weight.at(i) + bias.at(i));
+    });
+  }
+}
+
+/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)).
+template <bool kBlock, typename T, typename C>
+__global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C> weight, const C* moments,
+                                      T* grad_input, std::int64_t rows, std::int64_t width) {
+  const Group<kBlock> group;
+  for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
+    const std::int64_t base = row * width;
+    const C mean = moments[2 * row], inverse = moments[2 * row + 1];
+    const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * weight.at(i); };
+    const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean) * inverse; };
+    C held_h[kHeld], held_n[kHeld];
+    cuda::Sums<C, 2> sums{{C(0), C(0)}};
+    group.for_each(width, [&](int k, std::int64_t i) {
+      const C hi = h(i), ni = n(i);
+      if (k >= 0) held_h[k] = hi;
+      if (k >= 0) held_n[k] = ni;
+      sums.value[0] += hi;
+      sums.value[1] += hi * ni;
+    });
+    sums = group.sum(sums);
+    const C mean_h = sums.value[0] / static_cast<C>(width), mean_hn = sums.value[1] / static_cast<C>(width);
+    group.for_each(width, [&](int k, std::int64_t i) {
+      const C hi = k >= 0 ? held_h[k] : h(i), ni = k >= 0 ? held_n[k] : n(i);
+      grad_input[base + i] = to_element<T>(inverse * (hi - mean_h - ni * mean_hn));
+    });
+  }
+}
+
+/// Sums down kWarpSize columns over a segment of rows: of grad * n, and of grad. A result that is null is not written;
+/// they are [segments, width].
+template <typename T, typename C>
+__global__ void parameter_backward_kernel(const T* grad, const T* x, const C* moments, C* weight_sums, C* bias_sums,
+                                          std::int64_t rows, std::int64_t width, std::int64_t segments,
+                                          std::int64_t per_segment) {
+  constexpr int kRows = kThreads / kWarpSize;
+  __shared__ cuda::Sums<C, 2> partial[kThreads];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, first = static_cast<int>(threadIdx.x) / kWarpSize;
+  const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
+  for (std::int64_t item = blockIdx.x; item < strips * segments; item += gridDim.x) {
+    const std::int64_t column = item % strips * kWarpSize + lane, segment = item / strips;
+    const std::int64_t begin = segment * per_segment;
+    const std::int64_t end = begin + per_segment < rows ? begin + per_segment : rows;
+    cuda::Sums<C, 2> sums{{C(0), C(0)}};
+    if (column < width) {
+#pragma unroll 4
+      for (std::int64_t row = begin + first; row < end; row += kRows) {
+        const C incoming = from_element<C>(grad[row * width + column]);
+        const C n = (from_element<C>(x[row * width + column]) - moments[2 * row]) * moments[2 * row + 1];
+        sums.value[0] += incoming * n;
+        sums.value[1] += incoming;
+      }
+    }
+    __syncthreads();
+    partial[threadIdx.x] = sums;
+    __syncthreads();
+    if (first == 0 && column < width) {
+      for (int r = 1; r < kRows; ++r) sums = sums + partial[r * kWarpSize + lane];
+      if (weight_sums) weight_sums[segment * width + column] = sums.value[0];
+      if (bias_sums) bias_sums[segment * width + column] = sums.value[1];
+    }
+  }
+}
+
+/// Calls f.operator()<kBlock>(blocks).
+template <typename F>
+void with_group(std::int64_t rows, std::int64_t width, F&& f) {
+  if (width <= kWarpSize * kHeld) {
+    f.template operator()<false>(cuda::blocks_for(rows, kThreads / kWarpSize));
+  } else {
+    f.template operator()<true>(cuda::blocks_for(rows, 1));
+  }
+}
+
+template <typename T>
+void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Tensor& input, const Tensor& moments,
+                        const Tensor& grad_weight, const Tensor& grad_bias, std::int64_t rows, std::int64_t width) {
+  using C = cuda::compute_t<T>;
+  constexpr std::int64_t kEnoughBlocks = 512, kLeastRows = 64;
+  const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
+  const std::int64_t segments =
+      std::max<std::int64_t>(1, std::min(kEnoughBlocks / strips, (rows + kLeastRows - 1) / kLeastRows));
+  const auto sums_for = [&](const Tensor& result) {
+    return result.defined() && segments > 1 ? empty({segments, width}, options_of(result)) : result;
+  };
+  const Tensor weight_sums = sums_for(grad_weight), bias_sums = sums_for(grad_bias);
+  const auto data = [](const Tensor& t) { return t.defined() ? t.data<C>() : nullptr; };
+  launch(parameter_backward_kernel<T, C>, cuda::blocks_for(strips * segments, 1), kThreads, grad.data<T>(),
+         input.data<T>(), moments.data<C>(), data(weight_sums), data(bias_sums), rows, width, segments,
+         (rows + segments - 1) / segments);
+  if (segments == 1) return;
+  const auto join = [&](const Tensor& sums, const Tensor& result) {
+    if (result.defined()) reduce_sum(sums, result.as_strided({1, width}, {width, 1}, result.offset()));
+  };
+  join(weight_sums, grad_weight);
+  join(bias_sums, grad_bias);
+}
+
+}  // namespace
+
+void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
+                     const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
+  if (rows == 0) return;
+  const cuda::Launch launch(input);
+  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = cuda::compute_t<T>;
+    with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
+      launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), cuda::Source<C>(weight, C(1)),
+             cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps));
+    });
+  });
+}
+
+void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
+                              const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
+                              std::int64_t rows, std::int64_t width) {
+  const cuda::Launch launch(input);
+  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = cuda::compute_t<T>;
+    if (grad_input.defined() && rows > 0)
+      with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
+        launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),
+               cuda::Source<C>(weight, C(1)), moments.data<C>(), grad_input.data<T>(), rows, width);
+      });
+    if (grad_weight.defined() || grad_bias.defined())
+      parameter_backward<T>(launch, grad, input, moments, grad_weight, grad_bias, rows, width);
+  });
+}
+
+}  // namespace lockstep
