@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/cuda/check.h"
+#include "core/cuda/stream.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -70,6 +71,15 @@ bool can_access_peer(int from, int to) {
   int can = 0;
   LOCKSTEP_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, from, to));
   return can != 0;
+}
+
+bool is_capturing(int device) {
+  const Stream stream = Stream::current(device);
+  if (!stream.handle()) return false;  // the default stream cannot be captured
+  const DeviceGuard guard(device);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  LOCKSTEP_CUDA_CHECK(cudaStreamIsCapturing(stream.handle(), &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 }  // namespace lockstep::cuda

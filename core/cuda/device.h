@@ -18,6 +18,8 @@ std::string device_name(int index);
 std::string device_uuid(int index);
 /// True if device `from` can read and write the memory of `to` without the host. Throws as device_name().
 bool can_access_peer(int from, int to);
+/// True while this thread's work on the device is recorded for a graph instead of done.
+bool is_capturing(int device);
 /// Throws Error, saying why, unless 0 <= index < device_count().
 void require_device(int index);
 

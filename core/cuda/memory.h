@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "core/allocator.h"
 #include "core/cuda/stream.h"
 #include "core/tensor.h"
@@ -26,6 +28,11 @@ class MemoryHold {
  private:
   Stream stream_;
 };
+
+/// Writes `bytes` of the host's memory (a multiple of 8) to that of a device, in the order of its current stream. They
+/// travel as arguments of kernels: the call has read them when it returns, and neither waits for the device nor needs
+/// pinned memory. For some kilobytes.
+void store(const void* source, void* target, std::size_t bytes, int device);
 
 // What core's copy_values() and fill_values() need. At least one tensor is on a CUDA device; sizes fit.
 

@@ -113,6 +113,13 @@ void ZeroRedundancyOptimizer::lend() {
   }
 }
 
+void ZeroRedundancyOptimizer::prepare_step() {
+  const NoGradGuard no_grad;
+  lend();
+  local_->prepare_step();
+  for (const Tensor& share : shares_) share.set_grad({});
+}
+
 void ZeroRedundancyOptimizer::step() {
   const NoGradGuard no_grad;
   whole_.reset();
@@ -261,7 +268,10 @@ void ZeroRedundancyOptimizer::load_state(const optim::OptimizerState& state) {
   whole_.reset();
 }
 
-void ZeroRedundancyOptimizer::update(const Tensor&, const std::vector<Run>&) {
+void ZeroRedundancyOptimizer::scalars(std::int64_t, double*) const {
+  LOCKSTEP_ASSERT(false, "a sharded optimizer updates nothing by itself");
+}
+void ZeroRedundancyOptimizer::update(const Tensor&, const Plan&) {
   LOCKSTEP_ASSERT(false, "a sharded optimizer updates nothing by itself");
 }
 

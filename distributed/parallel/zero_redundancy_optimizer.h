@@ -35,6 +35,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
   void step() override;
+  void prepare_step() override;
 
   double lr() const override { return local_->lr(); }
   void set_lr(double lr) override { local_->set_lr(lr); }
@@ -76,7 +77,8 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
     std::int64_t at;
   };
 
-  void update(const Tensor& like, const std::vector<Run>& runs) override;
+  void scalars(std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
   void divide(std::size_t chunk_bytes);
   static std::vector<Piece> pieces_in(const Group& group, std::int64_t begin, std::int64_t end);
   std::pair<std::int64_t, std::int64_t> own_range(const Chunk& chunk) const;

@@ -1,12 +1,15 @@
 #include "nn/optim/adam.h"
 
+#include <cmath>
+
 #include "core/check.h"
 #include "core/kernel_table.h"
 
 namespace lockstep::optim {
 namespace {
 
-constexpr KernelTable<detail::AdamKernel> adam_kernel{"Adam", detail::adam_cpu};
+constexpr KernelTable<detail::AdamKernel> adam_kernel{"Adam", detail::adam_cpu, nullptr,
+                                                      LOCKSTEP_CUDA_KERNEL(detail::adam_cuda)};
 
 void check_beta(const char* type, const char* which, double value) {
   LOCKSTEP_CHECK(value >= 0.0 && value < 1.0, "[{}] expected 0 <= {} < 1, found {}", type, which, value);
@@ -41,10 +44,21 @@ void Adam::set_momentum(double value) {
   options_.beta1 = value;
 }
 
-void Adam::update(const Tensor& like, const std::vector<Run>& runs) {
-  AdamOptions options = options_;
-  options.lr = lr();
-  adam_kernel(like)(like.dtype(), runs, options, decoupled_);
+void Adam::scalars(std::int64_t step, double* out) const {
+  const double t = static_cast<double>(step);
+  out[0] = lr() / (1.0 - std::pow(options_.beta1, t));
+  out[1] = 1.0 / std::sqrt(1.0 - std::pow(options_.beta2, t));
+  out[2] = decoupled_ ? 1.0 - lr() * options_.weight_decay : 1.0;
+  out[3] = decoupled_ ? 0.0 : options_.weight_decay;
+  out[4] = options_.beta1;
+  out[5] = 1.0 - options_.beta1;
+  out[6] = options_.beta2;
+  out[7] = 1.0 - options_.beta2;
+  out[8] = options_.eps;
+}
+
+void Adam::update(const Tensor& like, const Plan& plan) {
+  adam_kernel(like)(plan);
 }
 
 }  // namespace lockstep::optim

@@ -38,7 +38,8 @@ class Adam : public Optimizer {
   Adam(std::vector<Tensor> parameters, AdamOptions options, bool decoupled);
 
  private:
-  void update(const Tensor& like, const std::vector<Run>& runs) override;
+  void scalars(std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
 
   AdamOptions options_;
   bool decoupled_;
@@ -53,9 +54,9 @@ class AdamW final : public Adam {
 };
 
 namespace detail {
-using AdamKernel = void (*)(DType dtype, const std::vector<Optimizer::Run>& runs, const AdamOptions& options,
-                            bool decoupled);
-void adam_cpu(DType dtype, const std::vector<Optimizer::Run>& runs, const AdamOptions& options, bool decoupled);
+using AdamKernel = void (*)(const Optimizer::Plan& plan);
+void adam_cpu(const Optimizer::Plan& plan);
+void adam_cuda(const Optimizer::Plan& plan);
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -5,8 +5,11 @@
 #include "autograd/grad_mode.h"
 #include "core/check.h"
 #include "core/copy.h"
+#include "core/cuda/device.h"
+#include "core/cuda/memory.h"
 #include "core/factories.h"
 #include "core/profile.h"
+#include "nn/optim/step_table.h"
 
 namespace lockstep::optim {
 namespace {
@@ -65,60 +68,123 @@ void Optimizer::make_state() {
     const Tensor& p = parameters_[i];
     Group* group = nullptr;
     for (Group& g : groups_)
-      if (g.dtype == p.dtype() && g.device == p.device()) group = &g;
-    if (!group) group = &groups_.emplace_back(Group{p.dtype(), p.device(), {}, {0}, {}});
+      if (g.plan.dtype == p.dtype() && g.device == p.device()) group = &g;
+    if (!group) {
+      group = &groups_.emplace_back();
+      group->plan.dtype = p.dtype();
+      group->device = p.device();
+      group->offsets = {0};
+    }
     group->members.push_back(i);
     group->offsets.push_back(group->offsets.back() + p.numel());
   }
-  for (Group& group : groups_)
+  for (Group& group : groups_) {
+    const TensorOptions options{.dtype = state_dtype(group.plan.dtype), .device = group.device};
     for (std::size_t s = 0; s < state_names_.size(); ++s)
-      group.buffers.push_back(
-          zeros({group.offsets.back()}, {.dtype = state_dtype(group.dtype), .device = group.device}));
+      group.buffers.push_back(zeros({group.offsets.back()}, options));
+    group.dense_parameters.resize(group.members.size());
+    group.dense_gradients.resize(group.members.size());
+    // Of the size it may ever need: a captured graph goes on reading this one.
+    if (group.device.is_cuda())
+      group.plan.table = zeros({step_table_words(group.members.size())}, {.dtype = kInt64, .device = group.device});
+  }
+}
+
+bool Optimizer::is_capturing(const Device& device) const {
+  return device.is_cuda() && cuda::is_capturing(device.index);
+}
+
+void Optimizer::prepare_step() {
+  const NoGradGuard no_grad;
+  make_state();
+  for (Group& group : groups_)
+    if (group.device.is_cuda()) prepare(group);
 }
 
 void Optimizer::step() {
   const NoGradGuard no_grad;
   const profile::Scope scope("optimizer", name());
+  LOCKSTEP_CHECK(!groups_.empty() || !is_capturing(parameters_.front().device()),
+                 "[{}] the first step cannot be captured, because it makes the optimizer's state; call step() or "
+                 "prepare_step() once before the capture",
+                 name());
   make_state();
-  for (Group& group : groups_) step_group(group);
+  for (Group& group : groups_) {
+    if (is_capturing(group.device))
+      make_plan(group, false);
+    else
+      prepare(group);
+    launch(group);
+  }
 }
 
-void Optimizer::step_group(Group& group) {
-  const std::size_t element = element_size(group.dtype);
-  const std::size_t state_element = element_size(state_dtype(group.dtype));
-  std::vector<Run> runs;
-  std::vector<Tensor> held;  // temporary copies, alive until the kernel has run
-  std::vector<std::pair<Tensor, Tensor>> copy_back;
+// What has to be updated, and with `count` as a new step.
+void Optimizer::make_plan(Group& group, bool count) {
+  const DType dtype = group.plan.dtype;
+  const std::size_t element = element_size(dtype), state_element = element_size(state_dtype(dtype));
+  std::vector<Run>& runs = group.plan.runs;
+  runs.clear();
+  group.copies_in.clear();
+  group.copies_out.clear();
+  const auto dense = [](Tensor& kept, const Tensor& like) -> const Tensor& {
+    if (!kept.defined()) kept = empty(like.sizes(), options_of(like));
+    return kept;
+  };
   for (std::size_t m = 0; m < group.members.size(); ++m) {
     const std::size_t i = group.members[m];
     const Tensor& p = parameters_[i];
     LOCKSTEP_CHECK(
-        p.dtype() == group.dtype && p.device() == group.device,
+        p.dtype() == dtype && p.device() == group.device,
         "[{}] parameter {} was {} on {} at the first step and is {} on {} now; move or cast the model first, "
         "then construct the optimizer",
-        name(), i, lockstep::name(group.dtype), to_string(group.device), lockstep::name(p.dtype()),
-        to_string(p.device()));
-    Tensor grad = p.grad();
+        name(), i, lockstep::name(dtype), to_string(group.device), lockstep::name(p.dtype()), to_string(p.device()));
+    const Tensor grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
-    if (!grad.is_contiguous()) held.push_back(grad = copy_contiguous(grad));
-    Tensor value = p;
-    if (!p.is_contiguous()) {
-      value = copy_contiguous(p.detach());
-      copy_back.emplace_back(value, p);
+    Tensor value = p.detach(), gradient = grad;
+    if (!grad.is_contiguous()) {
+      gradient = dense(group.dense_gradients[m], grad);
+      group.copies_in.emplace_back(grad, gradient);
     }
-    Run run{value.raw_data(), grad.raw_data(), {nullptr, nullptr}, p.numel(), ++steps_[i]};
+    if (!p.is_contiguous()) {
+      value = dense(group.dense_parameters[m], p);
+      group.copies_in.emplace_back(p, value);
+      group.copies_out.emplace_back(value, p);
+    }
+    if (count) ++steps_[i];
+    Run run{value.raw_data(), gradient.raw_data(), {nullptr, nullptr}, p.numel(), steps_[i], {}};
     for (std::size_t s = 0; s < group.buffers.size(); ++s)
       run.state[s] =
           static_cast<char*>(group.buffers[s].raw_data()) + static_cast<std::size_t>(group.offsets[m]) * state_element;
-    if (!runs.empty() && follows(runs.back(), run, element, state_element))
+    if (!runs.empty() && follows(runs.back(), run, element, state_element)) {
       runs.back().numel += run.numel;
-    else
+    } else {
+      scalars(run.step, run.scalars);
       runs.push_back(run);
+    }
     p.storage()->bump_version();
   }
-  if (runs.empty()) return;
-  update(parameters_[group.members.front()], runs);
-  for (const auto& [value, target] : copy_back) copy_values(value, target);
+}
+
+void Optimizer::prepare(Group& group) {
+  make_plan(group, true);
+  if (!group.device.is_cuda()) return;
+  const std::vector<Run>& runs = group.plan.runs;
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(step_table_words(runs.size())));
+  auto* table = reinterpret_cast<StepTable*>(words.data());
+  auto* rows = reinterpret_cast<StepTableRun*>(table + 1);
+  *table = {static_cast<std::int64_t>(runs.size()), 0};
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    rows[r] = {runs[r], table->chunks};
+    table->chunks += step_chunks(runs[r].numel);
+  }
+  cuda::store(words.data(), group.plan.table.raw_data(), words.size() * 8, group.device.index);
+}
+
+void Optimizer::launch(Group& group) {
+  if (group.plan.runs.empty()) return;
+  for (const auto& [from, to] : group.copies_in) copy_values(from, to);
+  update(parameters_[group.members.front()], group.plan);
+  for (const auto& [from, to] : group.copies_out) copy_values(from, to);
 }
 
 Tensor Optimizer::state_view(const Group& group, std::size_t member, std::size_t which) const {

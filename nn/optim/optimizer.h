@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -26,6 +27,11 @@ struct OptimizerState {
 /// parameters that are neighbours in memory, and whose gradients are too, are updated as one run. The loops are
 /// compiled without contraction into fused multiply-adds: an element's new value does not depend on its place in a run,
 /// so neither the layout nor the number of threads changes a bit.
+///
+/// On a CUDA device one kernel updates all parameters of a dtype. Where they and their gradients are, and what of a
+/// step's formula changes from step to step (learning rate, momentum, bias corrections), it reads from a table in the
+/// device's memory, which prepare_step() fills: a captured graph that has step() in it can be replayed under a schedule
+/// and counts its steps. The arithmetic is that of the CPU to the bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -33,8 +39,13 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient; the others keep value and state. Throws Error if a parameter moved to
-  /// another device or dtype since the first step.
+  /// another device or dtype since the first step. While the device's work is captured for a graph, the update is
+  /// recorded and not counted as a step; throws Error then unless there was a step or prepare_step() before.
   virtual void step();
+  /// Begins a step for parameters on CUDA devices: counts it, and queues what it takes from lr(), momentum() and the
+  /// gradients' addresses. step() does this itself. Before each replay of a graph that has captured step():
+  ///   schedule.step(); optimizer.prepare_step(); graph.launch();
+  virtual void prepare_step();
   /// See nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false);
 
@@ -64,6 +75,13 @@ class Optimizer {
     void* state[2];
     std::int64_t numel;
     std::int64_t step;  ///< 1 in the first step of these elements
+    double scalars[9];  ///< what scalars() says of this step
+  };
+  /// The update of all parameters of one dtype on one device.
+  struct Plan {
+    DType dtype;
+    std::vector<Run> runs;
+    Tensor table;  ///< `runs` for a CUDA device; see nn/optim/step_table.h
   };
 
  protected:
@@ -71,21 +89,29 @@ class Optimizer {
   /// repeated or undefined tensor, or one that is not a floating-point leaf.
   Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std::string> state_names, const char* type);
 
-  /// Updates runs of one dtype on the device of `like`.
-  virtual void update(const Tensor& like, const std::vector<Run>& runs) = 0;
+  /// What the formula of a parameter's step number `step` takes from the options as they are now.
+  virtual void scalars(std::int64_t step, double* out) const = 0;
+  /// Runs the kernel. `like` is on the plan's device.
+  virtual void update(const Tensor& like, const Plan& plan) = 0;
 
  private:
   /// Parameters of one dtype and device, in order, and their state, one flat buffer a name.
   struct Group {
-    DType dtype;
     Device device;
     std::vector<std::size_t> members;
     std::vector<std::int64_t> offsets;
     std::vector<Tensor> buffers;
+    Plan plan;
+    /// By member, made when needed: contiguous copies of what is not, with the same memory in every step.
+    std::vector<Tensor> dense_parameters, dense_gradients;
+    std::vector<std::pair<Tensor, Tensor>> copies_in, copies_out;  ///< from, to
   };
 
   void make_state();
-  void step_group(Group& group);
+  bool is_capturing(const Device& device) const;
+  void make_plan(Group& group, bool count);
+  void prepare(Group& group);
+  void launch(Group& group);
   Tensor state_view(const Group& group, std::size_t member, std::size_t which) const;
 
   std::vector<Tensor> parameters_;

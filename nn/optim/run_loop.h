@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/dispatch.h"
 #include "core/thread_pool.h"
 #include "nn/optim/optimizer.h"
 
@@ -24,6 +25,26 @@ void for_each_piece(const std::vector<Optimizer::Run>& runs, Body&& body) {
       const std::int64_t stop = std::min(end, starts[r + 1]);
       body(runs[r], begin - starts[r], stop - starts[r]);
       begin = stop;
+    }
+  });
+}
+
+/// Updates the runs of a step: `Update` is made from a run's scalars; update(value, gradient, state) gives a
+/// parameter's new value and changes its kStates elements of state.
+template <typename T, int kStates, typename Update>
+void update_runs(const std::vector<Optimizer::Run>& runs) {
+  using C = compute_t<T>;
+  for_each_piece(runs, [](const Optimizer::Run& run, std::int64_t begin, std::int64_t end) {
+    const Update update(run.scalars);
+    T* __restrict p = static_cast<T*>(run.parameter);
+    const T* __restrict g = static_cast<const T*>(run.gradient);
+    C* __restrict first = static_cast<C*>(run.state[0]);
+    C* __restrict second = static_cast<C*>(run.state[1]);
+    for (std::int64_t i = begin; i < end; ++i) {
+      C state[2] = {kStates > 0 ? first[i] : C(0), kStates > 1 ? second[i] : C(0)};
+      p[i] = static_cast<T>(update(static_cast<C>(p[i]), static_cast<C>(g[i]), state));
+      if constexpr (kStates > 0) first[i] = state[0];
+      if constexpr (kStates > 1) second[i] = state[1];
     }
   });
 }

@@ -6,7 +6,8 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu};
+constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu, nullptr,
+                                                    LOCKSTEP_CUDA_KERNEL(detail::sgd_cuda)};
 
 std::vector<std::string> state_names(const SGDOptions& options) {
   return options.momentum != 0.0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};
@@ -31,10 +32,16 @@ void SGD::set_momentum(double value) {
   options_.momentum = options_.momentum != 0.0 && value == 0.0 ? 5e-324 : value;
 }
 
-void SGD::update(const Tensor& like, const std::vector<Run>& runs) {
-  SGDOptions options = options_;
-  options.lr = lr();
-  sgd_kernel(like)(like.dtype(), runs, options);
+void SGD::scalars(std::int64_t step, double* out) const {
+  out[0] = lr();
+  out[1] = options_.weight_decay;
+  out[2] = options_.momentum;
+  // The buffer is zero at first, so that a share of 1 makes the first value g itself, as PyTorch's.
+  out[3] = step == 1 ? 1.0 : 1.0 - options_.dampening;
+}
+
+void SGD::update(const Tensor& like, const Plan& plan) {
+  sgd_kernel(like)(plan, options_.nesterov);
 }
 
 }  // namespace lockstep::optim

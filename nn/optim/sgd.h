@@ -26,14 +26,16 @@ class SGD final : public Optimizer {
   void set_momentum(double value) override;
 
  private:
-  void update(const Tensor& like, const std::vector<Run>& runs) override;
+  void scalars(std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
 
   SGDOptions options_;
 };
 
 namespace detail {
-using SgdKernel = void (*)(DType dtype, const std::vector<Optimizer::Run>& runs, const SGDOptions& options);
-void sgd_cpu(DType dtype, const std::vector<Optimizer::Run>& runs, const SGDOptions& options);
+using SgdKernel = void (*)(const Optimizer::Plan& plan, bool nesterov);
+void sgd_cpu(const Optimizer::Plan& plan, bool nesterov);
+void sgd_cuda(const Optimizer::Plan& plan, bool nesterov);
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -1,0 +1,19 @@
+#include "nn/optim/sgd.h"
+#include "nn/optim/sgd_update.h"
+#include "nn/optim/step_kernel.cuh"
+
+namespace lockstep::optim::detail {
+
+void sgd_cuda(const Optimizer::Plan& plan, bool nesterov) {
+  cuda::dispatch_floating(plan.dtype, "SGD", [&]<typename T>() {
+    using C = cuda::compute_t<T>;
+    if (!plan.runs.front().state[0])
+      update_runs<T, 0, SgdPlain<C>>(plan);
+    else if (nesterov)
+      update_runs<T, 1, SgdMomentum<C, true>>(plan);
+    else
+      update_runs<T, 1, SgdMomentum<C, false>>(plan);
+  });
+}
+
+}  // namespace lockstep::optim::detail
