@@ -1,5 +1,6 @@
 # lockstep_add_op(<name>): one op, one folder. Adds autograd/ops/<name>/*.cpp to lockstep::autograd; <name>_onednn.cpp
-# only if oneDNN was found, <name>_blas.cpp only if a BLAS was, <name>_cuda.cu only in a CUDA build. The op's headers
+# only if oneDNN was found, <name>_blas.cpp only if a BLAS was, <name>_cuda.cu only in a CUDA build, and there either
+# <name>_cudnn.cpp or, on the emulated device, <name>_emulated.cpp. The op's headers
 # join the generated umbrella "autograd/ops.h". tests/ops/<name>_test.cpp joins the tests if it exists.
 function(lockstep_add_op name)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${name})
@@ -12,6 +13,12 @@ function(lockstep_add_op name)
     list(APPEND definitions LOCKSTEP_OP_HAS_ONEDNN)
   else()
     list(FILTER sources EXCLUDE REGEX "_onednn\\.cpp$")
+  endif()
+  if(NOT LOCKSTEP_HAS_CUDA OR LOCKSTEP_CUDA_EMULATED)
+    list(FILTER sources EXCLUDE REGEX "_cudnn\\.cpp$")
+  endif()
+  if(NOT LOCKSTEP_CUDA_EMULATED)
+    list(FILTER sources EXCLUDE REGEX "_emulated\\.cpp$")
   endif()
   if(LOCKSTEP_HAS_CUDA AND EXISTS ${folder}/${name}_cuda.cu)
     file(GLOB cuda_sources CONFIGURE_DEPENDS ${folder}/*.cu)

@@ -20,9 +20,16 @@ elseif(NOT LOCKSTEP_CUDA STREQUAL "OFF")
     set(lockstep_cuda_found ${CUDAToolkit_FOUND})
     # The headers alone: see Note [Libraries of CUDA].
     find_path(LOCKSTEP_CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-    mark_as_advanced(LOCKSTEP_CUBLASLT_INCLUDE_DIR)
+    find_path(LOCKSTEP_CUDNN_INCLUDE_DIR cudnn_cnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH ENV CUDNN_HOME
+      PATH_SUFFIXES include nvidia/cudnn/include)
+    mark_as_advanced(LOCKSTEP_CUBLASLT_INCLUDE_DIR LOCKSTEP_CUDNN_INCLUDE_DIR)
     if(CUDAToolkit_FOUND AND NOT LOCKSTEP_CUBLASLT_INCLUDE_DIR)
       message(STATUS "CUDA is left out: its toolkit has no cublasLt.h; install cuBLAS's headers (libcublas-dev)")
+      set(lockstep_cuda_found OFF)
+    endif()
+    if(CUDAToolkit_FOUND AND NOT LOCKSTEP_CUDNN_INCLUDE_DIR)
+      message(STATUS "CUDA is left out: no cudnn_cnn.h of cuDNN 9 was found; install cuDNN's headers (libcudnn9-dev) or "
+        "set LOCKSTEP_CUDNN_INCLUDE_DIR")
       set(lockstep_cuda_found OFF)
     endif()
   endif()
@@ -39,7 +46,8 @@ if(LOCKSTEP_HAS_CUDA)
     target_include_directories(lockstep_cuda_runtime INTERFACE ${PROJECT_SOURCE_DIR}/core/cuda/emulated/include)
   else()
     target_link_libraries(lockstep_cuda_runtime INTERFACE CUDA::cudart_static)
-    target_include_directories(lockstep_cuda_runtime SYSTEM INTERFACE ${LOCKSTEP_CUBLASLT_INCLUDE_DIR})
+    target_include_directories(lockstep_cuda_runtime SYSTEM INTERFACE ${LOCKSTEP_CUBLASLT_INCLUDE_DIR}
+      ${LOCKSTEP_CUDNN_INCLUDE_DIR})
   endif()
 endif()
 

@@ -2,17 +2,10 @@
 
 #include <cstdint>
 
+#include "autograd/channel_layout.h"
 #include "core/tensor.h"
 
 namespace lockstep {
-
-/// A contiguous tensor seen as [batch, channels, inner].
-struct ChannelLayout {
-  std::int64_t batch = 0;
-  std::int64_t channels = 0;
-  std::int64_t inner = 1;
-  std::int64_t count() const { return batch * inner; }
-};
 
 // All tensors contiguous. Statistics and sums are float64 for float64 inputs, else float32. weight and bias are
 // undefined or of any floating-point dtype.

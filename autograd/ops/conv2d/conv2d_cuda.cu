@@ -1,0 +1,70 @@
+// What surrounds the library's products: bias and relu where it does not add them itself, and the bias's gradient.
+
+#include "autograd/channel_map.cuh"
+#include "autograd/channel_sums.cuh"
+#include "autograd/ops/conv2d/conv2d_device.h"
+
+namespace lockstep {
+namespace {
+
+using cuda::compute_t;
+
+template <typename T>
+struct BiasRelu {
+  using C = compute_t<T>;
+  const T* bias;  // null: 0
+  bool relu;
+
+  struct Factors {
+    C bias;
+    bool relu;
+    __device__ C operator()(C x) const {
+      const C value = x + bias;
+      return relu && value < C(0) ? C(0) : value;
+    }
+  };
+  __device__ Factors at(std::int64_t c) const { return {bias ? cuda::from_element<C>(bias[c]) : C(0), relu}; }
+};
+
+template <typename T>
+struct Gradients {
+  const T* grad;
+  template <int W>
+  __device__ cuda::Pack<compute_t<T>, W> pack(std::int64_t offset) const {
+    const auto read = *reinterpret_cast<const cuda::Pack<T, W>*>(grad + offset);
+    cuda::Pack<compute_t<T>, W> result;
+#pragma unroll
+    for (int j = 0; j < W; ++j) result.value[j] = cuda::from_element<compute_t<T>>(read.value[j]);
+    return result;
+  }
+};
+
+ChannelLayout layout_of(const Conv2dGeometry& g) {
+  return {g.n, g.out, g.oh * g.ow};
+}
+
+}  // namespace
+
+void conv2d_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                         const Tensor& out, bool relu) {
+  if (conv2d_device::forward(g, x, weight, bias, out, relu) || (!bias.defined() && !relu)) return;
+  cuda::dispatch_floating(out.dtype(), "conv2d", [&]<typename T>() {
+    cuda::channel_map<T>(out, layout_of(g), BiasRelu<T>{bias.defined() ? bias.data<T>() : nullptr, relu}, out);
+  });
+}
+
+void conv2d_backward_data_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
+                               const Tensor& x_grad) {
+  conv2d_device::backward_data(g, grad, weight, x_grad);
+}
+
+void conv2d_backward_weight_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,
+                                 const Tensor& weight_grad, const Tensor& bias_grad) {
+  conv2d_device::backward_weight(g, grad, x, weight_grad);
+  if (!bias_grad.defined()) return;
+  cuda::dispatch_floating(grad.dtype(), "conv2d", [&]<typename T>() {
+    cuda::channel_sums<T>(Gradients<T>{grad.data<T>()}, bias_grad, layout_of(g), cuda::aligned(grad.raw_data(), 16));
+  });
+}
+
+}  // namespace lockstep

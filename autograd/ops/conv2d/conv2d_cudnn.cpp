@@ -1,0 +1,332 @@
+// Convolutions by cuDNN.
+
+#include <array>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "autograd/ops/conv2d/conv2d_device.h"
+#include "core/check.h"
+#include "core/cuda/cudnn.h"
+#include "core/cuda/math_mode.h"
+#include "core/cuda/stream.h"
+#include "core/factories.h"
+
+namespace lockstep::conv2d_device {
+namespace {
+
+using cuda::cudnn;
+using cuda::CudnnFunctions;
+
+template <auto create, auto destroy, typename Handle>
+class Owned {
+ public:
+  Owned() { LOCKSTEP_CUDNN_CHECK((cudnn().*create)(&handle_)); }
+  ~Owned() { (cudnn().*destroy)(handle_); }
+  Owned(const Owned&) = delete;
+  operator Handle() const { return handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+using TensorDescriptor = Owned<&CudnnFunctions::cudnnCreateTensorDescriptor,
+                               &CudnnFunctions::cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t>;
+using FilterDescriptor = Owned<&CudnnFunctions::cudnnCreateFilterDescriptor,
+                               &CudnnFunctions::cudnnDestroyFilterDescriptor, cudnnFilterDescriptor_t>;
+using ConvolutionDescriptor = Owned<&CudnnFunctions::cudnnCreateConvolutionDescriptor,
+                                    &CudnnFunctions::cudnnDestroyConvolutionDescriptor, cudnnConvolutionDescriptor_t>;
+using ActivationDescriptor = Owned<&CudnnFunctions::cudnnCreateActivationDescriptor,
+                                   &CudnnFunctions::cudnnDestroyActivationDescriptor, cudnnActivationDescriptor_t>;
+
+std::string describe(const Conv2dGeometry& g, DType dtype) {
+  return fmt::format("x [{}, {}, {}, {}], weight [{}, {}, {}, {}], {} group{}, {}", g.n, g.in, g.h, g.w, g.out,
+                     g.group_in(), g.kh, g.kw, g.groups, g.groups == 1 ? "" : "s", name(dtype));
+}
+
+cudnnDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return CUDNN_DATA_DOUBLE;
+    case DType::float16:
+      return CUDNN_DATA_HALF;
+    case DType::bfloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      return CUDNN_DATA_FLOAT;
+  }
+}
+
+// FMA: float32 products are rounded to nothing less.
+cudnnMathType_t math_type(DType dtype) {
+  if (dtype == kFloat32) return cuda::allow_tf32() ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+  return dtype == kFloat64 ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
+}
+
+/// A convolution in the library's words. Makes nothing that a device is needed for.
+struct Descriptors {
+  Descriptors(const Conv2dGeometry& g, DType dtype) {
+    const std::int64_t largest = std::numeric_limits<std::int32_t>::max();
+    LOCKSTEP_CHECK(g.n * g.in * g.h * g.w <= largest && g.n * g.out * g.oh * g.ow <= largest &&
+                       g.out * g.group_in() * g.kh * g.kw <= largest,
+                   "[conv2d] cuDNN takes tensors of up to {} elements, found {}; use a smaller batch", largest,
+                   describe(g, dtype));
+    const auto set = [&](const TensorDescriptor& tensor, std::int64_t n, std::int64_t c, std::int64_t h,
+                         std::int64_t w) {
+      LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, data_type(dtype),
+                                                              static_cast<int>(n), static_cast<int>(c),
+                                                              static_cast<int>(h), static_cast<int>(w)));
+    };
+    set(x, g.n, g.in, g.h, g.w);
+    set(y, g.n, g.out, g.oh, g.ow);
+    set(bias, 1, g.out, 1, 1);
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetFilter4dDescriptor(weight, data_type(dtype), CUDNN_TENSOR_NCHW,
+                                                            static_cast<int>(g.out), static_cast<int>(g.group_in()),
+                                                            static_cast<int>(g.kh), static_cast<int>(g.kw)));
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolution2dDescriptor(
+        convolution, static_cast<int>(g.padding.h), static_cast<int>(g.padding.w), static_cast<int>(g.stride.h),
+        static_cast<int>(g.stride.w), static_cast<int>(g.dilation.h), static_cast<int>(g.dilation.w),
+        CUDNN_CROSS_CORRELATION, dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT));
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionGroupCount(convolution, static_cast<int>(g.groups)));
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionMathType(convolution, math_type(dtype)));
+  }
+
+  Shape output_sizes() const {
+    int n, c, h, w;
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnGetConvolution2dForwardOutputDim(convolution, x, weight, &n, &c, &h, &w));
+    return {n, c, h, w};
+  }
+
+  TensorDescriptor x, y, bias;
+  FilterDescriptor weight;
+  ConvolutionDescriptor convolution;
+};
+
+struct Forward {
+  using Algorithm = cudnnConvolutionFwdAlgo_t;
+  using Result = cudnnConvolutionFwdAlgoPerf_t;
+  static constexpr const char* kName = "the forward pass";
+  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                                        CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM};
+  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
+  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
+    return cudnn().cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x, d.weight, d.convolution, d.y, room, count,
+                                                          results);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
+    return cudnn().cudnnGetConvolutionForwardWorkspaceSize(handle, d.x, d.weight, d.convolution, d.y, algorithm, bytes);
+  }
+};
+
+struct BackwardData {
+  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
+  using Result = cudnnConvolutionBwdDataAlgoPerf_t;
+  static constexpr const char* kName = "the gradient of x";
+  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1};
+  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
+  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
+    return cudnn().cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.weight, d.y, d.convolution, d.x, room, count,
+                                                               results);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
+    return cudnn().cudnnGetConvolutionBackwardDataWorkspaceSize(handle, d.weight, d.y, d.convolution, d.x, algorithm,
+                                                                bytes);
+  }
+};
+
+struct BackwardWeight {
+  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
+  using Result = cudnnConvolutionBwdFilterAlgoPerf_t;
+  static constexpr const char* kName = "the gradient of weight";
+  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1};
+  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
+    return cudnn().cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, d.x, d.y, d.convolution, d.weight, room, count,
+                                                                 results);
+  }
+  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
+    return cudnn().cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, d.x, d.y, d.convolution, d.weight, algorithm,
+                                                                  bytes);
+  }
+};
+
+/// Note [Choice of cuDNN's algorithm]
+/// The library's heuristics rank its algorithms for a geometry. The first is taken that
+///   - gives the same bits each time, unless set_deterministic(false);
+///   - keeps the precision of the dtype: no conversion to half types on the way, no Winograd transforms of large tiles,
+///     whose errors are ten times those of the sums, and no TF32 that was not asked for;
+///   - needs at most kMaxWorkspace.
+/// If there is none, one of the implicit products is tried, which are deterministic and exact. Nothing is measured: the
+/// choice, and so the bits, must not depend on what else the device is doing.
+template <typename Pass>
+class Plan {
+ public:
+  using Algorithm = typename Pass::Algorithm;
+
+  Plan(const Conv2dGeometry& g, DType dtype, cudnnHandle_t handle) : descriptors(g, dtype) {
+    LOCKSTEP_ASSERT(descriptors.output_sizes() == Shape({g.n, g.out, g.oh, g.ow}), "cuDNN's result is {}",
+                    to_string(descriptors.output_sizes()));
+    typename Pass::Result results[16];
+    int count = 0;
+    if (Pass::ask(handle, descriptors, static_cast<int>(std::size(results)), &count, results) != CUDNN_STATUS_SUCCESS)
+      count = 0;
+    for (int i = 0; i < count; ++i) {
+      const auto& result = results[i];
+      if (result.status != CUDNN_STATUS_SUCCESS || result.memory > kMaxWorkspace || result.algo == Pass::kInaccurate ||
+          result.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION ||
+          (cuda::deterministic() && result.determinism != CUDNN_DETERMINISTIC))
+        continue;
+      // An algorithm is meant together with its math. That of FMA stays: "default" would let TF32 in.
+      const cudnnMathType_t math = math_type(dtype);
+      if (accept(handle, result.algo, math == CUDNN_FMA_MATH ? math : result.mathType)) return;
+    }
+    for (const Algorithm safe : Pass::kSafe)
+      if (accept(handle, safe, math_type(dtype))) return;
+    LOCKSTEP_CHECK(
+        false, "[conv2d] cuDNN has no{} algorithm for {} of a convolution of {}; {}",
+        cuda::deterministic() ? " deterministic" : "", Pass::kName, describe(g, dtype),
+        cuda::deterministic() ? "set_deterministic(false) allows others, or use another dtype" : "use another dtype");
+  }
+
+  /// Memory for one call, from the allocator, which hands it to the stream's next user when this one has been queued.
+  Tensor workspace(Device device) const {
+    if (bytes == 0) return {};
+    return empty({static_cast<std::int64_t>(bytes)}, {.dtype = kUInt8, .device = device});
+  }
+
+  Descriptors descriptors;
+  Algorithm algorithm{};
+  std::size_t bytes = 0;  // of the workspace
+  bool fuses = true;      // bias and relu with the forward pass: until the library refuses
+
+ private:
+  static constexpr std::size_t kMaxWorkspace = std::size_t{1} << 30;
+
+  bool accept(cudnnHandle_t handle, Algorithm candidate, cudnnMathType_t math) {
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionMathType(descriptors.convolution, math));
+    std::size_t needed = 0;
+    if (Pass::workspace(handle, descriptors, candidate, &needed) != CUDNN_STATUS_SUCCESS || needed > kMaxWorkspace)
+      return false;
+    algorithm = candidate;
+    bytes = needed;
+    return true;
+  }
+};
+
+/// The plan for what a call's result depends on. Each thread has its own, like its handle.
+template <typename Pass>
+Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
+  const std::array<std::int64_t, 20> key{g.n,
+                                         g.in,
+                                         g.h,
+                                         g.w,
+                                         g.out,
+                                         g.kh,
+                                         g.kw,
+                                         g.oh,
+                                         g.ow,
+                                         g.stride.h,
+                                         g.stride.w,
+                                         g.padding.h,
+                                         g.padding.w,
+                                         g.dilation.h,
+                                         g.dilation.w,
+                                         g.groups,
+                                         static_cast<std::int64_t>(dtype),
+                                         device,
+                                         cuda::allow_tf32(),
+                                         cuda::deterministic()};
+  thread_local std::map<std::array<std::int64_t, 20>, std::unique_ptr<Plan<Pass>>> plans;
+  constexpr std::size_t kMaxPlans = 4096;  // only a program whose shapes never repeat comes there
+  if (plans.size() >= kMaxPlans) plans.clear();
+  std::unique_ptr<Plan<Pass>>& plan = plans[key];
+  if (!plan) plan = std::make_unique<Plan<Pass>>(g, dtype, handle);
+  return *plan;
+}
+
+/// A factor as the library wants it: float64 for float64 tensors, else float32.
+class Factor {
+ public:
+  Factor(double value, DType dtype) : double_(value), float_(static_cast<float>(value)), wide_(dtype == kFloat64) {}
+  operator const void*() const { return wide_ ? static_cast<const void*>(&double_) : &float_; }
+
+ private:
+  double double_;
+  float float_;
+  bool wide_;
+};
+
+void* data_of(const Tensor& tensor) {
+  return tensor.defined() ? tensor.raw_data() : nullptr;
+}
+
+// Tries to add the bias, and relu, on the way. What the library refuses here it may do in two steps.
+bool forward_fused(Plan<Forward>& plan, cudnnHandle_t handle, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                   const Tensor& out, bool relu, const Tensor& workspace) {
+  // Without relu this is for one algorithm only.
+  if (!relu && plan.algorithm != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM) return false;
+  const ActivationDescriptor activation;
+  LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetActivationDescriptor(
+      activation, relu ? CUDNN_ACTIVATION_RELU : CUDNN_ACTIVATION_IDENTITY, CUDNN_PROPAGATE_NAN, 0.0));
+  const Descriptors& d = plan.descriptors;
+  const Factor one(1.0, x.dtype()), zero(0.0, x.dtype());
+  const cudnnStatus_t status = cudnn().cudnnConvolutionBiasActivationForward(
+      handle, one, d.x, x.raw_data(), d.weight, weight.raw_data(), d.convolution, plan.algorithm, data_of(workspace),
+      plan.bytes, zero, d.y, out.raw_data(), d.bias, bias.raw_data(), activation, d.y, out.raw_data());
+  if (status == CUDNN_STATUS_SUCCESS) return true;
+  const int category = static_cast<int>(status) / 1000 * 1000;
+  if (category != CUDNN_STATUS_NOT_SUPPORTED && category != CUDNN_STATUS_BAD_PARAM) LOCKSTEP_CUDNN_CHECK(status);
+  plan.fuses = false;
+  return false;
+}
+
+}  // namespace
+
+bool forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out,
+             bool relu) {
+  const Device device = x.device();
+  const cuda::DeviceGuard guard(device.index);
+  const cudnnHandle_t handle = cuda::cudnn_handle(device.index);
+  Plan<Forward>& plan = plan_of<Forward>(g, x.dtype(), device.index, handle);
+  const Tensor workspace = plan.workspace(device);
+  if (bias.defined() && plan.fuses && forward_fused(plan, handle, x, weight, bias, out, relu, workspace)) return true;
+  const Descriptors& d = plan.descriptors;
+  LOCKSTEP_CUDNN_CHECK(cudnn().cudnnConvolutionForward(
+      handle, Factor(1.0, x.dtype()), d.x, x.raw_data(), d.weight, weight.raw_data(), d.convolution, plan.algorithm,
+      data_of(workspace), plan.bytes, Factor(0.0, x.dtype()), d.y, out.raw_data()));
+  return false;
+}
+
+void backward_data(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
+  const Device device = grad.device();
+  const cuda::DeviceGuard guard(device.index);
+  const cudnnHandle_t handle = cuda::cudnn_handle(device.index);
+  const Plan<BackwardData>& plan = plan_of<BackwardData>(g, grad.dtype(), device.index, handle);
+  const Tensor workspace = plan.workspace(device);
+  const Descriptors& d = plan.descriptors;
+  LOCKSTEP_CUDNN_CHECK(cudnn().cudnnConvolutionBackwardData(
+      handle, Factor(1.0, grad.dtype()), d.weight, weight.raw_data(), d.y, grad.raw_data(), d.convolution,
+      plan.algorithm, data_of(workspace), plan.bytes, Factor(0.0, grad.dtype()), d.x, x_grad.raw_data()));
+}
+
+void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad) {
+  const Device device = grad.device();
+  const cuda::DeviceGuard guard(device.index);
+  const cudnnHandle_t handle = cuda::cudnn_handle(device.index);
+  const Plan<BackwardWeight>& plan = plan_of<BackwardWeight>(g, grad.dtype(), device.index, handle);
+  const Tensor workspace = plan.workspace(device);
+  const Descriptors& d = plan.descriptors;
+  LOCKSTEP_CUDNN_CHECK(cudnn().cudnnConvolutionBackwardFilter(
+      handle, Factor(1.0, grad.dtype()), d.x, x.raw_data(), d.y, grad.raw_data(), d.convolution, plan.algorithm,
+      data_of(workspace), plan.bytes, Factor(0.0, grad.dtype()), d.weight, weight_grad.raw_data()));
+}
+
+void require_library() {
+  cudnn();
+}
+
+Shape output_sizes(const Conv2dGeometry& g, DType dtype) {
+  return Descriptors(g, dtype).output_sizes();
+}
+
+}  // namespace lockstep::conv2d_device

@@ -1,0 +1,57 @@
+// Convolutions on the emulated device, which has no cuDNN: the plain loops, as work of the stream.
+#include <cuda_runtime.h>
+
+#include "autograd/ops/conv2d/conv2d_device.h"
+#include "core/cuda/stream.h"
+#include "core/factories.h"
+
+namespace lockstep::conv2d_device {
+namespace {
+
+/// A tensor's memory, which is the device's: it can be read when the work is done, and is then what the stream's order
+/// made it, not now.
+struct Memory {
+  void* data;
+  Shape sizes;
+  DType dtype;
+  explicit Memory(const Tensor& tensor) : data(tensor.raw_data()), sizes(tensor.sizes()), dtype(tensor.dtype()) {}
+  Tensor tensor() const { return from_blob(data, sizes, {.dtype = dtype}); }
+};
+
+template <typename Work>
+void enqueue(const Tensor& like, Work work) {
+  const cuda::DeviceGuard guard(like.device().index);
+  cuda::emulated::enqueue(cuda::Stream::current(like.device().index).handle(), [work] {
+    work();
+    return true;
+  });
+}
+
+}  // namespace
+
+bool forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor&, const Tensor& out, bool) {
+  enqueue(out, [g, x = Memory(x), weight = Memory(weight), out = Memory(out)] {
+    conv2d_forward_reference(g, x.tensor(), weight.tensor(), {}, out.tensor(), false);
+  });
+  return false;
+}
+
+void backward_data(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
+  enqueue(grad, [g, grad = Memory(grad), weight = Memory(weight), x_grad = Memory(x_grad)] {
+    conv2d_backward_data_reference(g, grad.tensor(), weight.tensor(), x_grad.tensor());
+  });
+}
+
+void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad) {
+  enqueue(grad, [g, grad = Memory(grad), x = Memory(x), weight_grad = Memory(weight_grad)] {
+    conv2d_backward_weight_reference(g, grad.tensor(), x.tensor(), weight_grad.tensor(), {});
+  });
+}
+
+void require_library() {}
+
+Shape output_sizes(const Conv2dGeometry& g, DType) {
+  return {g.n, g.out, g.oh, g.ow};
+}
+
+}  // namespace lockstep::conv2d_device

@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include "autograd/ops.h"
+#include "autograd/ops/conv2d/conv2d_device.h"
+#include "core/cuda/dynamic_library.h"
+#include "core/factories.h"
+#include "tests/support/agreement.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Convolution = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Conv2dOptions&);
+
+AgreementCase conv(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}, Convolution f = conv2d,
+                   bool bias = true) {
+  return {.name = name,
+          .inputs =
+              [=] {
+                return TensorList{make_leaf(x, 1), make_leaf(weight, 2), make_leaf({weight[0]}, 3)};
+              },
+          .run = [=](const TensorList& in) { return TensorList{f(in[0], in[1], bias ? in[2] : Tensor(), options)}; },
+          .slack = 4.0,
+          // Rounded twice or once, a small value may fall on either side of relu's kink.
+          .halves = f != conv2d_relu};
+}
+
+const AgreementCase kCases[] = {
+    conv("lenet", {6, 1, 28, 28}, {6, 1, 5, 5}),
+    conv("lenet_relu", {6, 1, 28, 28}, {6, 1, 5, 5}, {}, conv2d_relu),
+    conv("relu", {3, 4, 9, 8}, {6, 4, 3, 3}, {}, conv2d_relu),
+    conv("plain", {3, 4, 9, 8}, {6, 4, 3, 3}),
+    conv("no_bias", {3, 4, 9, 8}, {6, 4, 3, 3}, {}, conv2d, false),
+    conv("relu_no_bias", {3, 4, 9, 8}, {6, 4, 3, 3}, {}, conv2d_relu, false),
+    conv("padding", {2, 3, 7, 7}, {5, 3, 3, 3}, {.padding = 1}),
+    conv("stride", {2, 3, 11, 9}, {5, 3, 3, 3}, {.stride = {2, 3}, .padding = {1, 0}}),
+    conv("dilation", {2, 3, 11, 11}, {4, 3, 3, 3}, {.padding = 2, .dilation = 2}),
+    conv("groups", {2, 6, 7, 7}, {4, 3, 3, 3}, {.groups = 2}),
+    conv("depthwise", {2, 6, 7, 7}, {6, 1, 3, 3}, {.padding = 1, .groups = 6}),
+    conv("pointwise", {2, 8, 6, 6}, {5, 8, 1, 1}),
+    conv("one_output", {9, 3, 4, 4}, {5, 3, 4, 4}),
+    conv("one_output_plain", {300, 2, 2, 2}, {40, 2, 2, 2}),
+    conv("uneven", {2, 3, 8, 12}, {4, 3, 2, 5}),
+    conv("many_images", {90, 2, 10, 10}, {3, 2, 3, 3}),
+    conv("no_images", {0, 3, 8, 8}, {4, 3, 3, 3}),
+    conv("no_channels", {2, 0, 8, 8}, {4, 0, 3, 3}),
+};
+
+class CudaConv : public ::testing::TestWithParam<AgreementCase> {};
+TEST_P(CudaConv, AgreesWithTheCpu) {
+  check_agreement(GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Ops, CudaConv, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
+
+// Every function of cuDNN that is used, and what needs no device: what it is told of a convolution.
+TEST(Cudnn, TakesTheGeometryAsMeant) {
+  if (!cuda::cudnn_library().is_available()) GTEST_SKIP() << cuda::cudnn_library().why_unavailable();
+  ASSERT_NO_THROW(conv2d_device::require_library());
+  struct Case {
+    Shape x, weight;
+    Conv2dOptions options;
+  };
+  for (const auto& [x, weight, options] :
+       {Case{{6, 1, 28, 28}, {6, 1, 5, 5}, {}},
+        {{2, 3, 11, 9}, {5, 3, 3, 3}, {.stride = {2, 3}, .padding = {1, 0}}},
+        {{2, 6, 12, 11}, {4, 3, 3, 2}, {.padding = 2, .dilation = {2, 1}, .groups = 2}}})
+    for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
+      const Conv2dGeometry g = conv2d_geometry(empty(x), empty(weight), {}, options);
+      EXPECT_EQ(conv2d_device::output_sizes(g, dtype), Shape({g.n, g.out, g.oh, g.ow})) << name(dtype);
+    }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
