@@ -22,7 +22,7 @@ AgreementCase conv(const std::string& name, Shape x, Shape weight, Conv2dOptions
           .run = [=](const TensorList& in) { return TensorList{f(in[0], in[1], bias ? in[2] : Tensor(), options)}; },
           .slack = 4.0,
           // Rounded twice or once, a small value may fall on either side of relu's kink.
-          .halves = f != conv2d_relu};
+          .halves = f == conv2d};
 }
 
 const AgreementCase kCases[] = {
@@ -42,6 +42,13 @@ const AgreementCase kCases[] = {
     conv("one_output_plain", {300, 2, 2, 2}, {40, 2, 2, 2}),
     conv("uneven", {2, 3, 8, 12}, {4, 3, 2, 5}),
     conv("many_images", {90, 2, 10, 10}, {3, 2, 3, 3}),
+    conv("pool", {6, 1, 28, 28}, {10, 1, 5, 5}, {}, conv2d_pool_relu),
+    conv("pool_second", {5, 10, 12, 12}, {20, 10, 5, 5}, {}, conv2d_pool_relu),
+    conv("pool_odd", {3, 2, 9, 10}, {4, 2, 3, 3}, {.padding = {0, 1}}, conv2d_pool_relu),
+    conv("pool_odd_width", {3, 2, 10, 9}, {4, 2, 3, 3}, {.padding = {0, 1}}, conv2d_pool_relu),
+    conv("pool_no_bias", {3, 2, 9, 8}, {4, 2, 3, 3}, {.padding = 1}, conv2d_pool_relu, false),
+    conv("pool_stride", {3, 4, 14, 13}, {4, 2, 3, 3}, {.stride = 2, .dilation = {1, 2}, .groups = 2}, conv2d_pool_relu),
+    conv("pool_empty", {0, 2, 9, 8}, {4, 2, 3, 3}, {}, conv2d_pool_relu),
     conv("no_images", {0, 3, 8, 8}, {4, 3, 3, 3}),
     conv("no_channels", {2, 0, 8, 8}, {4, 0, 3, 3}),
 };

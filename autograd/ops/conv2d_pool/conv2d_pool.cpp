@@ -13,9 +13,17 @@ namespace {
 
 using Forward = decltype(&conv2d_pool_forward_cpu);
 using Backward = decltype(&conv2d_pool_backward_cpu);
-// On other devices, and as a reference, the three operations have kernels of their own.
-constexpr KernelTable<Forward> forward_kernel{"conv2d_pool_relu", conv2d_pool_forward_cpu};
-constexpr KernelTable<Backward> backward_kernel{"conv2d_pool_relu backward", conv2d_pool_backward_cpu};
+// As a reference, the three operations have kernels of their own.
+constexpr KernelTable<Forward> forward_kernel{"conv2d_pool_relu", conv2d_pool_forward_cpu, nullptr,
+                                              LOCKSTEP_CUDA_KERNEL(conv2d_pool_forward_cuda)};
+constexpr KernelTable<Backward> backward_kernel{"conv2d_pool_relu backward", conv2d_pool_backward_cpu, nullptr,
+                                                LOCKSTEP_CUDA_KERNEL(conv2d_pool_backward_cuda)};
+
+bool is_fused(const Conv2dGeometry& g, const Tensor& x) {
+  if (g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0) return false;
+  if (x.device().is_cuda()) return g.oh >= 2 && g.ow >= 2;
+  return x.dtype() == kFloat32 && !reference_kernels() && conv2d_pool_supports(g);
+}
 
 class Conv2dPoolReluBackward final : public Node {
  public:
@@ -47,9 +55,7 @@ class Conv2dPoolReluBackward final : public Node {
 
 Tensor conv2d_pool_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
-  const bool fused = x.device().type == kCPU && x.dtype() == kFloat32 && g.n > 0 && g.in > 0 && g.out > 0 &&
-                     !reference_kernels() && conv2d_pool_supports(g);
-  if (!fused) return relu(max_pool2d(conv2d(x, weight, bias, options), 2));
+  if (!is_fused(g, x)) return relu(max_pool2d(conv2d(x, weight, bias, options), 2));
 
   const Tensor out = empty({g.n, g.out, g.oh / 2, g.ow / 2}, options_of(x));
   auto* node = record<Conv2dPoolReluBackward>(out, {&x, &weight, &bias});

@@ -4,11 +4,11 @@
 
 namespace lockstep {
 
-/// True for convolutions that the kernels below take.
+/// True for convolutions that the CPU's kernels below take.
 bool conv2d_pool_supports(const Conv2dGeometry& geometry);
 
-// float32 on the CPU, contiguous. `out` and `positions` (uint8) are [n, out, oh / 2, ow / 2]; a position says which
-// element of its window the maximum is, in row-major order, or 4 for an output that relu made zero.
+// Contiguous tensors; on the CPU of float32. `out` and `positions` (uint8) are [n, out, oh / 2, ow / 2]; a position
+// says which element of its window the maximum is, in row-major order, or 4 for an output that relu made zero.
 /// `bias` and `positions` may be undefined.
 void conv2d_pool_forward_cpu(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias,
                              const Tensor& out, const Tensor& positions);
@@ -16,5 +16,12 @@ void conv2d_pool_forward_cpu(const Conv2dGeometry& geometry, const Tensor& x, co
 void conv2d_pool_backward_cpu(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& positions,
                               const Tensor& x, const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
                               const Tensor& bias_grad);
+
+// CUDA: any geometry with oh and ow of at least 2.
+void conv2d_pool_forward_cuda(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              const Tensor& out, const Tensor& positions);
+void conv2d_pool_backward_cuda(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& positions,
+                               const Tensor& x, const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
+                               const Tensor& bias_grad);
 
 }  // namespace lockstep

@@ -1,0 +1,112 @@
+// The library convolves; one pass over its result adds the bias, pools and takes the relu. Backward spreads the pooled
+// gradient out again for the library; the bias's gradient needs the pooled one alone.
+
+#include "autograd/channel_sums.cuh"
+#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "autograd/pool2d.cuh"
+
+namespace lockstep {
+namespace {
+
+using cuda::compute_t;
+using cuda::from_element;
+using cuda::Pack;
+using cuda::to_element;
+
+constexpr std::uint8_t kDead = 4;  // position of an output that relu made zero
+
+/// `kPairs`: the values' rows are read two elements at a time.
+template <bool kPairs, typename T>
+__global__ void pool_kernel(Pool2dGeometry g, std::int64_t channels, const T* values, const T* bias, T* out,
+                            std::uint8_t* positions) {
+  using C = compute_t<T>;
+  const std::int64_t count = g.planes * g.oh * g.ow;
+  for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads()) {
+    const cuda::PlanePosition at(index, g.oh, g.ow);
+    const T* corner = values + (at.plane * g.h + 2 * at.y) * g.w + 2 * at.x;
+    const C shift = bias ? from_element<C>(bias[at.plane % channels]) : C(0);
+    C best = 0;
+    int position = 0;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      Pack<T, 2> pair;
+      if constexpr (kPairs)
+        pair = *reinterpret_cast<const Pack<T, 2>*>(corner + row * g.w);
+      else
+        pair = {corner[row * g.w], corner[row * g.w + 1]};
+#pragma unroll
+      for (int column = 0; column < 2; ++column) {
+        const C value = from_element<C>(pair.value[column]) + shift;
+        const int i = 2 * row + column;
+        if (i > 0 && !(value > best || value != value)) continue;  // NaN wins; of equal values the first
+        best = value;
+        position = i;
+      }
+    }
+    const bool dead = best <= C(0);
+    out[index] = to_element<T>(dead ? C(0) : best);
+    if (positions) positions[index] = dead ? kDead : static_cast<std::uint8_t>(position);
+  }
+}
+
+/// The pooled gradients that relu lets through.
+template <typename T>
+struct LivingGradients {
+  const T* grad;
+  const std::uint8_t* positions;
+  template <int W>
+  __device__ Pack<compute_t<T>, W> pack(std::int64_t offset) const {
+    const auto read = *reinterpret_cast<const Pack<T, W>*>(grad + offset);
+    const auto position = *reinterpret_cast<const Pack<std::uint8_t, W>*>(positions + offset);
+    Pack<compute_t<T>, W> result;
+#pragma unroll
+    for (int j = 0; j < W; ++j)
+      result.value[j] = position.value[j] == kDead ? compute_t<T>(0) : from_element<compute_t<T>>(read.value[j]);
+    return result;
+  }
+};
+
+Pool2dGeometry pool_of(const Conv2dGeometry& g) {
+  Pool2dGeometry pool;
+  pool.planes = g.n * g.out;
+  pool.h = g.oh, pool.w = g.ow, pool.oh = g.oh / 2, pool.ow = g.ow / 2;
+  pool.kernel = pool.stride = 2;
+  return pool;
+}
+
+Tensor empty_result(const Conv2dGeometry& g, const Tensor& like) {
+  return empty({g.n, g.out, g.oh, g.ow}, {.dtype = like.dtype(), .device = like.device()});
+}
+
+}  // namespace
+
+void conv2d_pool_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                              const Tensor& out, const Tensor& positions) {
+  const Tensor values = empty_result(g, x);
+  conv2d_forward_cuda(g, x, weight, {}, values, false);
+  cuda::dispatch_floating(x.dtype(), "conv2d_pool_relu", [&]<typename T>() {
+    const cuda::Launch launch(x);
+    const bool pairs = g.ow % 2 == 0 && cuda::aligned(values.raw_data(), 2 * sizeof(T));
+    launch(pairs ? pool_kernel<true, T> : pool_kernel<false, T>, cuda::blocks_for(out.numel()), cuda::kThreads,
+           pool_of(g), g.out, values.data<T>(), bias.defined() ? bias.data<T>() : nullptr, out.data<T>(),
+           positions.defined() ? positions.data<std::uint8_t>() : nullptr);
+  });
+}
+
+void conv2d_pool_backward_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x,
+                               const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
+                               const Tensor& bias_grad) {
+  if (bias_grad.defined())
+    cuda::dispatch_floating(grad.dtype(), "conv2d_pool_relu", [&]<typename T>() {
+      const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(positions.raw_data(), 16);
+      cuda::channel_sums<T>(LivingGradients<T>{grad.data<T>(), positions.data<std::uint8_t>()}, bias_grad,
+                            {g.n, g.out, (g.oh / 2) * (g.ow / 2)}, aligned);
+    });
+  const Tensor spread = empty_result(g, grad);
+  max_pool2d_backward_cuda(pool_of(g), grad, positions, spread);
+  if (x_grad.defined()) conv2d_backward_data_cuda(g, spread, weight, x_grad);
+  if (weight_grad.defined()) conv2d_backward_weight_cuda(g, spread, x, weight_grad, {});
+}
+
+}  // namespace lockstep
