@@ -11,6 +11,7 @@
 #include "apps/models/models.h"
 #include "apps/support/cli.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "distributed/job/job.h"
 #include "distributed/rendezvous/rendezvous.h"
 
@@ -21,7 +22,7 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw UsageError(message);
 }
 
-std::vector<Device> parse_devices(const std::string& text) {
+std::vector<Device> parse_devices(const std::string& text, DeviceType type) {
   std::vector<Device> devices;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -30,22 +31,35 @@ std::vector<Device> parse_devices(const std::string& text) {
     const long index = std::strtol(item.c_str(), &rest, 10);
     require(!item.empty() && *rest == '\0' && index >= 0 && index < 1024,
             fmt::format("--devices '{}' is not understood; expected indices such as 0,1", text));
-    devices.emplace_back(kCPU, static_cast<int>(index));
+    devices.emplace_back(type, static_cast<int>(index));
     begin = end + 1;
   }
   return devices;
 }
 
 void refuse_what_is_missing(const TrainOptions& options, const std::string& tensorboard) {
-  if (options.device == "cuda")
-    throw_not_available("--device cuda", "version", "training on GPUs is not part of it; use --device cpu");
+  if (options.device == "cuda" && !cuda::is_available())
+    throw_not_available("--device cuda", cuda::is_built() ? "machine" : "build",
+                        fmt::format("{}; use --device cpu", cuda::why_unavailable()));
   const std::vector<std::string> backends = distributed::available_backends();
-  if (options.backend == "nccl") throw_not_available("--backend nccl", "version", "use --backend auto");
   if (options.backend != "auto" && std::find(backends.begin(), backends.end(), options.backend) == backends.end())
     throw_not_available("--backend " + options.backend, "build",
-                        options.backend == "mpi" ? "install libopenmpi-dev and build again, or use --backend auto"
-                                                 : "install libgloo-dev and build again, or use --backend auto");
+                        options.backend == "nccl"  ? "build it with CUDA and NCCL's header, or use --backend auto"
+                        : options.backend == "mpi" ? "install libopenmpi-dev and build again, or use --backend auto"
+                                                   : "install libgloo-dev and build again, or use --backend auto");
   if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
+}
+
+// "auto" is settled once, before anything is started.
+std::string settled_device(const TrainOptions& options) {
+  if (options.device != "auto") return options.device;
+  return cuda::is_available() && (options.backend == "auto" || options.backend == "nccl") ? "cuda" : "cpu";
+}
+
+std::vector<Device> all_cuda_devices() {
+  std::vector<Device> devices;
+  for (int i = 0; i < cuda::device_count(); ++i) devices.emplace_back(kCUDA, i);
+  return devices;
 }
 
 void check_lockstep(const TrainOptions& options) {
@@ -138,7 +152,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   app.add_option("--device", options.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--nproc", options.nproc, "ddp without a launcher: start this many local processes");
   app.add_option("--devices", devices, "dp: device indices, such as 0,1");
-  app.add_option("--backend", options.backend, "auto (shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
+  app.add_option("--backend", options.backend,
+                 "auto (nccl for CUDA devices; else shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "mpi", "nccl"}));
   app.add_option("--init-method", options.init_method, "env://, tcp://HOST:PORT or file:///PATH");
   app.add_option("--timeout", options.timeout_s, "Deadline in seconds of the meeting and of each collective");
@@ -191,10 +206,17 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   if (mode.empty()) mode = started_by_launcher() || options.nproc > 0 ? "ddp" : devices.empty() ? "single" : "dp";
   options.mode = mode == "single" ? Mode::single : mode == "dp" ? Mode::dp : Mode::ddp;
   require(devices.empty() || options.mode == Mode::dp, "--devices belongs to --mode dp");
-  if (!devices.empty()) options.devices = parse_devices(devices);
+  refuse_what_is_missing(options, tensorboard);
+  options.device = settled_device(options);
+  const DeviceType type = options.device == "cuda" ? kCUDA : kCPU;
+  if (type == kCUDA && devices.empty()) options.devices = all_cuda_devices();
+  if (!devices.empty()) options.devices = parse_devices(devices, type);
+  for (const Device& device : options.devices)
+    require(device.is_cpu() || device.index < cuda::device_count(),
+            fmt::format("--devices names cuda:{}, and this machine has cuda:0 to cuda:{}", device.index,
+                        cuda::device_count() - 1));
   check(options);
   if (lockstep->count() > 0) check_lockstep(options);
-  refuse_what_is_missing(options, tensorboard);
   return options;
 }
 

@@ -142,6 +142,7 @@ class Trainer {
                                           .accumulate = options_.accumulate,
                                           .hook = make_hook(options_)};
     if (options_.mode == Mode::dp) step.devices = options_.devices;
+    if (options_.mode == Mode::single) step.devices = {Device(options_.device)};
     return step;
   }
 

@@ -35,7 +35,21 @@ Pool& pool_of(int device) {
 /// By device; devices beyond the end are on their default stream.
 thread_local std::vector<cudaStream_t> current_streams;
 
+cudaStream_t make_stream(int device, bool high_priority) {
+  require_device(device);
+  const DeviceGuard guard(device);
+  int lowest = 0, highest = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? highest : lowest));
+  return stream;
+}
+
 }  // namespace
+
+Stream Stream::create(int device, bool high_priority) {
+  return {device, make_stream(device, high_priority)};
+}
 
 Stream Stream::default_of(int device) {
   return {device, nullptr};

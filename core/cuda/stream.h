@@ -19,6 +19,9 @@ class Stream {
   /// are asked for and then handed out in turn.
   static Stream from_pool(int device, bool high_priority = false);
 
+  /// A stream that from_pool() hands out to nobody else.
+  static Stream create(int device, bool high_priority = false);
+
   CUstream_st* handle() const { return handle_; }
   int device() const { return device_; }
   /// Blocks until all work put here so far is done. Throws Error if any of it failed.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "autograd/grad_mode.h"
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -15,6 +16,21 @@
 #include "distributed/parallel/sync_batch_norm.h"
 
 namespace lockstep::distributed {
+namespace {
+
+// [sum of losses, their count], float64, without waiting for the device.
+Tensor step_totals(const SlicedLoss& sliced, Device device) {
+  if (device.is_cpu()) return tensor({sliced.sum(), sliced.count()});
+  Tensor totals = full({2}, sliced.count(), {.dtype = kFloat64, .device = device});
+  const Tensor sum = totals.as_strided({1}, {1}, 0);
+  if (sliced.device_sum().defined())
+    copy_values(sliced.device_sum(), sum);
+  else
+    fill_values(sum, 0.0);
+  return totals;
+}
+
+}  // namespace
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGroupPtr group,
                                                  DistributedDataParallelOptions options)
@@ -148,7 +164,7 @@ double DistributedDataParallel::step(const data::Batch& batch, const LossFunctio
   const std::uint64_t count = steps_++;
   const std::uint64_t step = guarded_random_step().value_or(count);
   group_->set_step(static_cast<std::int64_t>(step));
-  if (!lockstep_) return plain_step(part_of(batch), step, loss);
+  if (!lockstep_) return mean_of(plain_step(part_of(batch), step, loss));
   return (*lockstep_)(batch, step, [&](nn::Module&, const data::Batch& shard) { return loss(shard); });
 }
 
@@ -164,7 +180,19 @@ std::optional<double> DistributedDataParallel::join_step(const data::Batch& own,
   data::Batch part = own;
   part.global_size = all.samples;
   ++steps_;
-  return plain_step(part, step, loss);
+  return mean_of(plain_step(part, step, loss));
+}
+
+Tensor DistributedDataParallel::enqueue_step(const data::Batch& batch, const LossFunction& loss) {
+  LOCKSTEP_CHECK(!lockstep_,
+                 "[DistributedDataParallel] enqueue_step() is not for lockstep mode, in which the host adds up what "
+                 "the shards count; call step()");
+  const std::uint64_t count = steps_++;
+  const std::uint64_t step = guarded_random_step().value_or(count);
+  group_->set_step(static_cast<std::int64_t>(step));
+  const Tensor totals = plain_step(part_of(batch), step, loss);
+  const NoGradGuard no_grad;
+  return totals.select(0, 0) / totals.select(0, 1);
 }
 
 // This rank's part, of the global batch or as a loader cut it.
@@ -180,7 +208,7 @@ data::Batch DistributedDataParallel::part_of(const data::Batch& batch) const {
   return part;
 }
 
-double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
+Tensor DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   const int world = group_->world_size();
   module_.zero_grad();
   share_buffers();
@@ -199,7 +227,7 @@ double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_
     sliced.begin(loss);
   }
   // Sum of losses and what to divide it by, over all ranks; they travel while the last backward computes.
-  const Tensor totals = move_values(tensor({sliced.sum(), sliced.count()}), module_.device());
+  const Tensor totals = step_totals(sliced, module_.device());
   static const OperationLabel totals_label("loss and count of the step");
   const WorkPtr summed = [&] {
     const LabelScope label(totals_label);
@@ -218,8 +246,13 @@ double DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_
   if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
   if (summed) summed->wait();
+  summed_ = summed;
+  return totals;
+}
+
+double DistributedDataParallel::mean_of(const Tensor& totals) {
   const auto all = totals.to_vector<double>();
-  if (summed) summed->wait();  // on a device, what was read counts only if nothing has failed until here
+  if (summed_) summed_->wait();  // on a device, what was read counts only if nothing has failed until here
   return all[0] / all[1];
 }
 

@@ -77,6 +77,9 @@ class DistributedDataParallel {
   /// tells; a part may be empty; in lockstep mode the loader must know the shards).
   double step(const data::Batch& batch, const LossFunction& loss);
 
+  /// step() without waiting for the device: returns the mean loss as one float64 element there. Not in lockstep mode.
+  Tensor enqueue_step(const data::Batch& batch, const LossFunction& loss);
+
   /// step() for ranks that bring samples of their own, `own`, as many as each has: none at all once it has run out
   /// (Note [Uneven inputs]). Every rank calls it, in a loop, until it returns nothing, which it does on all ranks at
   /// once, when none has any sample left:
@@ -131,7 +134,9 @@ class DistributedDataParallel {
   void announce(std::int64_t samples);
   void follow(const std::function<void()>& keep_up);
   data::Batch part_of(const data::Batch& batch) const;
-  double plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
+  double mean_of(const Tensor& totals);
+  /// The sum of the losses and its divisor, over all ranks.
+  Tensor plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
 
   nn::Module& module_;
   ProcessGroupPtr group_;
@@ -139,6 +144,7 @@ class DistributedDataParallel {
   std::vector<Tensor> buffers_;
   std::unique_ptr<Reducer> reducer_;  // one of the two
   std::unique_ptr<LockstepStep> lockstep_;
+  WorkPtr summed_;  // of the last step's totals
   std::uint64_t steps_ = 0;
   bool joining_ = false;           // join() runs
   std::int64_t join_samples_ = 0;  // since its last average

@@ -102,6 +102,7 @@ class GroupLockstepStep final : public LockstepStep {
       : group_(std::move(group)),
         shards_(shards),
         mine_(shards_of_worker(shards, group_->world_size(), group_->rank())),
+        device_(module.device()),
         runner_(module, shards, mine_),
         reducer_(runner_.parameters(), group_, shards, options) {
     const auto units = static_cast<std::int64_t>(tree_units(mine_).size());
@@ -123,7 +124,9 @@ class GroupLockstepStep final : public LockstepStep {
       static const OperationLabel label("loss and count of the step");
       const LabelScope scope(label);
       summed = group_->all_reduce_tree(totals_, unit_totals_, shards_);
-      reducer_.begin(divisor_);
+      if (device_.is_cpu()) return reducer_.begin(divisor_);
+      summed->wait();  // the device cannot wait for the host's memory
+      reducer_.begin(move_values(divisor_, device_));
     };
     observer.gradient_ready = [&](std::size_t parameter) { reducer_.add(parameter, runner_.parts(parameter)); };
     runner_.run(part, step, loss, observer);
@@ -158,6 +161,7 @@ class GroupLockstepStep final : public LockstepStep {
   ProcessGroupPtr group_;
   std::int64_t shards_;
   ShardRange mine_;
+  Device device_;
   ShardRunner runner_;
   TreeReducer reducer_;
   Tensor unit_totals_;  // [units, columns]

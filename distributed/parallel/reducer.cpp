@@ -1,5 +1,6 @@
 #include "distributed/parallel/reducer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "autograd/engine.h"
@@ -140,8 +141,11 @@ void Reducer::launch_ready_buckets() {
   }
 }
 
-// All buckets but the last have left, so what this rank uses is known.
+// All buckets but the last have left, so what this rank uses is known. If it is everything, nothing is asked of the
+// host: a pass on a device can be captured in a graph.
 void Reducer::note_use() {
+  uses_all_ = std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.used; });
+  if (uses_all_) return fill_values(use_, 1.0);
   std::vector<double> used;
   for (const Slot& slot : slots_) used.push_back(slot.used ? 1.0 : 0.0);
   copy_values(tensor(used), use_);
@@ -149,7 +153,8 @@ void Reducer::note_use() {
 
 void Reducer::spread_use() {
   if (slots_.empty()) return;
-  const std::vector<double> used = use_.to_vector<double>();
+  // What this rank has used, somebody has.
+  const std::vector<double> used = uses_all_ ? std::vector<double>(slots_.size(), 1.0) : use_.to_vector<double>();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     slot.unused_everywhere = used[i] == 0.0;

@@ -117,6 +117,7 @@ class Reducer {
   bool static_graph_;
   bool learned_ = false;  // what the static graph uses
   bool warned_ = false;
+  bool uses_all_ = false;
   Tensor use_;  // [slots], the end of the last bucket
   WorkPtr use_work_;
   std::uint64_t passes_ = 0;

@@ -5,6 +5,7 @@
 
 #include "autograd/engine.h"
 #include "autograd/grad_mode.h"
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -13,7 +14,11 @@
 namespace lockstep::distributed {
 
 SlicedLoss::SlicedLoss(nn::Module& module, data::Batch part, Options options)
-    : module_(module), part_(std::move(part)), options_(options) {}
+    : module_(module), part_(std::move(part)), options_(options) {
+  const Device device = module_.device();
+  if (part_.x.defined()) part_.x = move_values(part_.x, device);
+  if (part_.y.defined()) part_.y = move_values(part_.y, device);
+}
 
 void SlicedLoss::begin(const LossFunction& loss) {
   const std::int64_t samples = part_.size();
@@ -29,7 +34,7 @@ void SlicedLoss::begin(const LossFunction& loss) {
     check_loss(result, options_.step);
     const double factor = result.sum_factor(slice.size());
     // The mean over no samples is NaN.
-    if (factor != 0.0) sum_ += result.value().item<double>() * factor;
+    if (factor != 0.0) add_to_sum(result.value(), factor);
     count_ += result.count_of(slice.size());
     counted_ = counted_ || result.count();
     if (i + 1 == slices) {
@@ -39,6 +44,17 @@ void SlicedLoss::begin(const LossFunction& loss) {
       backward(result.value(), factor, static_cast<double>(part_.global_size));
     }
   }
+}
+
+void SlicedLoss::add_to_sum(const Tensor& value, double factor) {
+  if (value.device().is_cpu()) {
+    if (!sum_.defined()) sum_ = zeros({1}, {.dtype = kFloat64});
+    *sum_.data<double>() += value.item<double>() * factor;
+    return;
+  }
+  const NoGradGuard no_grad;
+  const Tensor term = cast_values(value.detach(), kFloat64).reshape({1}) * factor;
+  sum_ = sum_.defined() ? sum_ + term : term;
 }
 
 void SlicedLoss::finish(double divisor) {

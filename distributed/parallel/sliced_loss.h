@@ -32,13 +32,16 @@ class SlicedLoss {
     const char* step = "step";
   };
 
-  /// `part` is what this module computes of a batch of part.global_size samples. The module must outlive this object.
+  /// `part` is what this module computes of a batch of part.global_size samples; it is moved to the module's device.
+  /// The module must outlive this object.
   SlicedLoss(nn::Module& module, data::Batch part, Options options);
 
   /// Forward of every slice, and backward of all but the last.
   void begin(const LossFunction& loss);
-  /// Sum of the losses, and what it is to be divided by. Valid after begin().
-  double sum() const { return sum_; }
+  /// Sum of the losses, one float64 element on the module's device (undefined without samples), and what it is to be
+  /// divided by. Valid after begin(); sum() waits for the device.
+  const Tensor& device_sum() const { return sum_; }
+  double sum() const { return sum_.defined() ? sum_.item<double>() : 0.0; }
   double count() const { return count_; }
   /// The loss function gave counts of its own: the divisor is the sum of count() over all parts of the batch, not the
   /// number of samples.
@@ -49,12 +52,13 @@ class SlicedLoss {
   void finish(double divisor);
 
  private:
+  void add_to_sum(const Tensor& value, double factor);
   void backward(const Tensor& value, double factor, double divisor);
 
   nn::Module& module_;
   data::Batch part_;
   Options options_;
-  double sum_ = 0.0;
+  Tensor sum_;
   double count_ = 0.0;
   bool counted_ = false;
   std::int64_t passes_ = 0;

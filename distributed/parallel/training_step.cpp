@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "autograd/grad_mode.h"
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/random.h"
 #include "distributed/parallel/data_parallel.h"
@@ -19,6 +21,9 @@ struct TrainingStep::Impl {
     if (own.size() == 0) return std::nullopt;
     return run(own, loss);
   }
+  virtual Tensor enqueue(const data::Batch& batch, const LossFunction& loss) = 0;
+  virtual bool several_devices() const { return false; }
+  virtual ProcessGroup* group() const { return nullptr; }
   virtual nn::Module& module() = 0;
   virtual const ReducerTrace* trace() const { return nullptr; }
   bool lockstep = false;
@@ -38,6 +43,16 @@ struct TrainingStep::Single final : Impl {
     const std::uint64_t count = steps_++;
     const std::uint64_t step = guarded_random_step().value_or(count);
     if (lockstep_) return (*lockstep_)(batch, step, loss);
+    const SlicedLoss sliced = compute(batch, step, loss);
+    return sliced.sum() / sliced.count();
+  }
+  Tensor enqueue(const data::Batch& batch, const LossFunction& loss) override {
+    const std::uint64_t count = steps_++;
+    const SlicedLoss sliced = compute(batch, guarded_random_step().value_or(count), loss);
+    const NoGradGuard no_grad;
+    return sliced.device_sum() / sliced.count();
+  }
+  SlicedLoss compute(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
     LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch has no samples");
     const RandomKeyGuard key(step, 0);
     module_->zero_grad(/*set_to_none=*/true);
@@ -46,7 +61,7 @@ struct TrainingStep::Single final : Impl {
     SlicedLoss sliced(*module_, std::move(whole), {.slices = accumulate_, .step = "TrainingStep"});
     sliced.begin([&](const data::Batch& slice) { return loss(*module_, slice); });
     sliced.finish(sliced.count());
-    return sliced.sum() / sliced.count();
+    return sliced;
   }
   nn::Module& module() override { return *module_; }
 
@@ -62,6 +77,8 @@ struct TrainingStep::Devices final : Impl {
                   {.logical_shards = options.logical_shards, .accumulate = options.accumulate}) {}
 
   double run(const data::Batch& batch, const LossFunction& loss) override { return parallel_.step(batch, loss); }
+  Tensor enqueue(const data::Batch&, const LossFunction&) override { return {}; }
+  bool several_devices() const override { return true; }
   nn::Module& module() override { return parallel_.module(); }
 
   DataParallel parallel_;
@@ -85,6 +102,13 @@ struct TrainingStep::Processes final : Impl {
 
   double run(const data::Batch& batch, const LossFunction& loss) override {
     return ddp_.step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
+  }
+  Tensor enqueue(const data::Batch& batch, const LossFunction& loss) override {
+    return ddp_.enqueue_step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
+  }
+  ProcessGroup* group() const override {
+    ProcessGroup& group = const_cast<DistributedDataParallel&>(ddp_).process_group();
+    return group.world_size() > 1 ? &group : nullptr;
   }
   std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
     return ddp_.join_step(own, [&](const data::Batch& part) { return loss(*module_, part); });
@@ -118,6 +142,22 @@ TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
 
 double TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
   return impl_->run(batch, loss);
+}
+
+std::string TrainingStep::enqueue_obstacle() const {
+  if (impl_->lockstep) return "lockstep mode adds up on the host what the shards count";
+  if (impl_->several_devices()) return "several devices are driven by threads that wait for each other";
+  return {};
+}
+
+Tensor TrainingStep::enqueue(const data::Batch& batch, const LossFunction& loss) {
+  const std::string obstacle = enqueue_obstacle();
+  LOCKSTEP_CHECK(obstacle.empty(), "[TrainingStep] enqueue() cannot be called: {}", obstacle);
+  return impl_->enqueue(batch, loss);
+}
+
+ProcessGroup* TrainingStep::group() const {
+  return impl_->group();
 }
 
 std::optional<double> TrainingStep::join(const data::Batch& own, const LossFunction& loss) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/device.h"
@@ -63,6 +64,12 @@ class TrainingStep {
   /// that loss, the same on every rank. `batch` is the global batch, or a loader's part of it for this rank.
   double operator()(const data::Batch& batch, const LossFunction& loss);
 
+  /// The same without waiting for the device: returns the loss as one float64 element, on module()'s device. Not with
+  /// several devices, nor in lockstep mode.
+  Tensor enqueue(const data::Batch& batch, const LossFunction& loss);
+  /// Why enqueue() cannot be called; empty if it can.
+  std::string enqueue_obstacle() const;
+
   /// The same for processes that bring samples of their own, as many as each has, until none has any left: then it
   /// returns nothing, on all of them at once. See DistributedDataParallel::join_step(). Not in
   /// lockstep mode.
@@ -72,6 +79,8 @@ class TrainingStep {
   nn::Module& module();
   /// With a job: when gradients and reductions of the last step happened; else null.
   const ReducerTrace* trace() const;
+  /// With a job of several processes: its group; else null.
+  ProcessGroup* group() const;
 
  private:
   struct Impl;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/add_values.h"
+#include "autograd/grad_mode.h"
+#include "autograd/ops.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -25,9 +28,23 @@ ShardRunner::Parts parts_inside(const ShardRunner::Parts& parts, const TreeNode&
   return inside;
 }
 
+// On a device, one addition after the other; the same roundings as tree_sum().
+void sum_parts_on_device(const Tensor& target, const ShardRunner::Parts& parts, double divisor) {
+  TreeStack<Tensor> stack;
+  for (std::size_t i = 0; i < parts.nodes.size(); ++i)
+    stack.push(parts.nodes[i], parts.tensors[i].detach().reshape({target.numel()}),
+               [](Tensor& left, const Tensor& right) { left = add_values(left, right); });
+  LOCKSTEP_CHECK(stack.entries().size() == 1, "[lockstep] {} parts leave {} nodes of the shard tree; expected one",
+                 parts.nodes.size(), stack.entries().size());
+  const Tensor sum = stack.entries().front().value;
+  const NoGradGuard no_grad;
+  copy_values(divisor == 1.0 ? sum : sum / divisor, target.as_strided({target.numel()}, {1}, target.offset()));
+}
+
 }  // namespace
 
 void sum_parts(const Tensor& target, const ShardRunner::Parts& parts, double divisor) {
+  if (target.device().is_cuda()) return sum_parts_on_device(target, parts, divisor);
   constexpr std::int64_t kBlock = 1 << 15;
   std::vector<const std::byte*> starts;
   for (const Tensor& tensor : parts.tensors) starts.push_back(static_cast<const std::byte*>(tensor.raw_data()));
