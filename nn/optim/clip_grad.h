@@ -1,5 +1,6 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/tensor.h"
@@ -10,10 +11,23 @@ namespace lockstep::optim {
 /// double over blocks that depend on the shapes alone: the same bits for any number of threads and any layout.
 double grad_norm(const std::vector<Tensor>& parameters);
 
+/// A norm that may still be on its way on a device.
+class GradNorm {
+ public:
+  /// `value`: float64, the norm is its first element.
+  explicit GradNorm(Tensor value) : value_(std::move(value)) {}
+  /// Its value; waits for the device.
+  operator double() const;  // NOLINT: a norm is a number
+
+ private:
+  Tensor value_;
+};
+
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in their memory, and returns the norm they had. A norm
 /// that is not finite makes the gradients so too, as in torch.nn.utils.clip_grad_norm_; with `error_if_nonfinite` it
-/// throws Error instead and leaves them alone.
-double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite = false);
+/// throws Error instead and leaves them alone. Gradients on one CUDA device are clipped without waiting for it, also in
+/// a captured graph, unless the norm is asked for.
+GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite = false);
 
 /// Clamps every element of every gradient to [-limit, limit], in its memory.
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit);

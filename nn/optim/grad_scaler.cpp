@@ -5,8 +5,17 @@
 #include "autograd/grad_mode.h"
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/factories.h"
+#include "core/kernel_table.h"
+#include "nn/optim/gradients.h"
 
 namespace lockstep::optim {
+namespace {
+
+constexpr KernelTable<detail::GradUnscaleKernel> unscale_kernel{"GradScaler", detail::grad_unscale_cpu, nullptr,
+                                                                LOCKSTEP_CUDA_KERNEL(detail::grad_unscale_cuda)};
+
+}  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(options.init_scale) {
   LOCKSTEP_CHECK(std::isfinite(scale_) && scale_ > 0.0, "[GradScaler] expected init_scale > 0, found {}", scale_);
@@ -31,13 +40,14 @@ bool GradScaler::unscale(const Optimizer& optimizer) {
                    "parameters in float32");
   const NoGradGuard no_grad;
   finite_ = true;
-  for (const Tensor& parameter : optimizer.parameters()) {
-    const Tensor grad = parameter.grad();
-    if (!grad.defined() || grad.numel() == 0) continue;
-    grad.mul_(1.0 / scale_);
-    // Zero for finite elements, NaN for the others.
-    finite_ = finite_ && (grad * 0.0).sum().item<double>() == 0.0;
+  std::vector<Tensor> flags;
+  for (const detail::Gradients& gradients : detail::gradients_by_device(optimizer.parameters())) {
+    const Device device = gradients.front().device();
+    flags.push_back(zeros({1}, {.dtype = kInt32, .device = device}));
+    unscale_kernel(gradients.front())(gradients, 1.0 / scale_, flags.back());
+    for (const Tensor& grad : gradients) grad.storage()->bump_version();
   }
+  for (const Tensor& flag : flags) finite_ = finite_ && flag.item<std::int64_t>() == 0;
   stage_ = Stage::kUnscaled;
   return finite_;
 }

@@ -35,6 +35,10 @@ struct GradScalerState {
 ///
 /// Between processes nothing needs to be agreed on: the decision is taken on the reduced gradients, which are the same
 /// on every rank, so it is too; in lockstep mode it is the same for any number of workers.
+///
+/// On a CUDA device gradients are unscaled and looked through in one pass, and its answer is read: unscale(), or step()
+/// without it, waits for the device once, and neither can be captured in a graph. Forward and backward can; bfloat16,
+/// which has the range of float32, needs no scaling.
 class GradScaler {
  public:
   /// Throws Error unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1.
