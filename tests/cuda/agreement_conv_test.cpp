@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/ops.h"
 #include "autograd/ops/conv2d/conv2d_device.h"
 #include "core/cuda/dynamic_library.h"
@@ -25,6 +27,24 @@ AgreementCase conv(const std::string& name, Shape x, Shape weight, Conv2dOptions
           .halves = f == conv2d};
 }
 
+/// Whole numbers: products and sums are exact in half types too, so that all agree on maxima, ties and relu's kink.
+Tensor whole_numbers(const Shape& sizes, std::uint32_t seed) {
+  std::vector<double> values = make_input(sizes, seed).to_vector<double>();
+  for (double& value : values) value = std::round(2.0 * value);
+  Tensor leaf = tensor(values).view(sizes);
+  leaf.set_requires_grad(true);
+  return leaf;
+}
+
+AgreementCase exact_pool(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}) {
+  AgreementCase made = conv(name, x, weight, options, conv2d_pool_relu);
+  made.inputs = [=] {
+    return TensorList{whole_numbers(x, 1), whole_numbers(weight, 2), whole_numbers({weight[0]}, 3)};
+  };
+  made.halves = true;
+  return made;
+}
+
 const AgreementCase kCases[] = {
     conv("lenet", {6, 1, 28, 28}, {6, 1, 5, 5}),
     conv("lenet_relu", {6, 1, 28, 28}, {6, 1, 5, 5}, {}, conv2d_relu),
@@ -48,6 +68,19 @@ const AgreementCase kCases[] = {
     conv("pool_odd_width", {3, 2, 10, 9}, {4, 2, 3, 3}, {.padding = {0, 1}}, conv2d_pool_relu),
     conv("pool_no_bias", {3, 2, 9, 8}, {4, 2, 3, 3}, {.padding = 1}, conv2d_pool_relu, false),
     conv("pool_stride", {3, 4, 14, 13}, {4, 2, 3, 3}, {.stride = 2, .dilation = {1, 2}, .groups = 2}, conv2d_pool_relu),
+    conv("pool_3", {5, 9, 11, 13}, {7, 9, 3, 3}, {.padding = 1}, conv2d_pool_relu),
+    conv("pool_3_no_bias", {40, 2, 8, 8}, {9, 2, 3, 3}, {.padding = {2, 1}}, conv2d_pool_relu, false),
+    conv("pool_5_padding", {3, 8, 9, 9}, {3, 8, 5, 5}, {.padding = 4}, conv2d_pool_relu),
+    conv("pool_many_images", {130, 1, 12, 12}, {8, 1, 5, 5}, {}, conv2d_pool_relu),
+    conv("pool_many_taps", {3, 32, 8, 8}, {30, 32, 5, 5}, {}, conv2d_pool_relu),
+    conv("pool_large", {2, 1, 66, 70}, {3, 1, 3, 3}, {}, conv2d_pool_relu),
+    conv("pool_wide", {2, 33, 7, 8}, {34, 33, 3, 3}, {.padding = 1}, conv2d_pool_relu),
+    conv("pool_wide_odd", {2, 33, 6, 7}, {34, 33, 3, 3}, {.padding = 1}, conv2d_pool_relu, false),
+    conv("pool_2", {2, 3, 7, 8}, {4, 3, 2, 2}, {}, conv2d_pool_relu),
+    exact_pool("pool_exact_3", {5, 2, 9, 8}, {4, 2, 3, 3}, {.padding = 1}),
+    exact_pool("pool_exact_5", {3, 1, 12, 12}, {9, 1, 5, 5}),
+    exact_pool("pool_exact_wide", {2, 2, 9, 8}, {40, 2, 3, 3}, {.padding = 1}),
+    exact_pool("pool_exact_stride", {3, 2, 14, 13}, {4, 2, 3, 3}, {.stride = 2}),
     conv("pool_empty", {0, 2, 9, 8}, {4, 2, 3, 3}, {}, conv2d_pool_relu),
     conv("no_images", {0, 3, 8, 8}, {4, 3, 3, 3}),
     conv("no_channels", {2, 0, 8, 8}, {4, 0, 3, 3}),

@@ -1,8 +1,10 @@
-// The library convolves; one pass over its result adds the bias, pools and takes the relu. Backward spreads the pooled
-// gradient out again for the library; the bias's gradient needs the pooled one alone.
+// Small convolutions go to conv2d_pool_small_cuda.cu. Else the library convolves; one pass over its result adds the
+// bias, pools and takes the relu. Backward spreads the pooled gradient out again for the library; the bias's gradient
+// needs the pooled one alone.
 
 #include "autograd/channel_sums.cuh"
 #include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "autograd/ops/conv2d_pool/conv2d_pool_small.h"
 #include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
 #include "autograd/pool2d.cuh"
 
@@ -83,6 +85,8 @@ Tensor empty_result(const Conv2dGeometry& g, const Tensor& like) {
 
 void conv2d_pool_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                               const Tensor& out, const Tensor& positions) {
+  if (conv2d_pool_small::supports_forward(g, x.dtype()))
+    return conv2d_pool_small::forward(g, x, weight, bias, out, positions);
   const Tensor values = empty_result(g, x);
   conv2d_forward_cuda(g, x, weight, {}, values, false);
   cuda::dispatch_floating(x.dtype(), "conv2d_pool_relu", [&]<typename T>() {
@@ -97,16 +101,25 @@ void conv2d_pool_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Te
 void conv2d_pool_backward_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x,
                                const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
                                const Tensor& bias_grad) {
-  if (bias_grad.defined())
-    cuda::dispatch_floating(grad.dtype(), "conv2d_pool_relu", [&]<typename T>() {
-      const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(positions.raw_data(), 16);
-      cuda::channel_sums<T>(LivingGradients<T>{grad.data<T>(), positions.data<std::uint8_t>()}, bias_grad,
-                            {g.n, g.out, (g.oh / 2) * (g.ow / 2)}, aligned);
-    });
+  const bool small_data = conv2d_pool_small::supports_data(g, grad.dtype());
+  const bool small_weight = conv2d_pool_small::supports_weight(g, grad.dtype());
+  if (x_grad.defined() && small_data) conv2d_pool_small::backward_data(g, grad, positions, weight, x_grad);
+  if (weight_grad.defined() && small_weight)
+    conv2d_pool_small::backward_weight(g, grad, positions, x, weight_grad, bias_grad);
+  const bool data = x_grad.defined() && !small_data, weights = weight_grad.defined() && !small_weight;
+  if (!data && !weights) return;
+
   const Tensor spread = empty_result(g, grad);
   max_pool2d_backward_cuda(pool_of(g), grad, positions, spread);
-  if (x_grad.defined()) conv2d_backward_data_cuda(g, spread, weight, x_grad);
-  if (weight_grad.defined()) conv2d_backward_weight_cuda(g, spread, x, weight_grad, {});
+  if (data) conv2d_backward_data_cuda(g, spread, weight, x_grad);
+  if (!weights) return;
+  conv2d_backward_weight_cuda(g, spread, x, weight_grad, {});
+  if (!bias_grad.defined()) return;
+  cuda::dispatch_floating(grad.dtype(), "conv2d_pool_relu", [&]<typename T>() {
+    const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(positions.raw_data(), 16);
+    cuda::channel_sums<T>(LivingGradients<T>{grad.data<T>(), positions.data<std::uint8_t>()}, bias_grad,
+                          {g.n, g.out, (g.oh / 2) * (g.ow / 2)}, aligned);
+  });
 }
 
 }  // namespace lockstep
