@@ -49,4 +49,25 @@ LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
+/// The key of one draw; see Note [Random keys]. The stream shares a word with the step's upper half, of which 24 bits
+/// count.
+LOCKSTEP_HOST_DEVICE inline Key derive(Key seed, std::uint32_t stream, std::uint64_t step, std::uint32_t shard,
+                                       std::uint32_t call) {
+  const auto step_hi = static_cast<std::uint32_t>(step >> 32) & 0xffffffu;
+  const Block block = generate(seed, Block{{static_cast<std::uint32_t>(step), stream << 24 | step_hi, shard, call}});
+  return {block.word[0], block.word[1]};
+}
+
+/// A key, or what a kernel derives it from when the step is known on the device alone (Note [Random keys on devices]).
+struct KeySource {
+  Key key;  ///< if `device_step` is null
+  const std::int64_t* device_step = nullptr;
+  Key seed = {};
+  std::uint32_t stream = 0, shard = 0, call = 0;
+
+  LOCKSTEP_HOST_DEVICE Key get() const {
+    return device_step ? derive(seed, stream, static_cast<std::uint64_t>(*device_step), shard, call) : key;
+  }
+};
+
 }  // namespace lockstep::philox

@@ -34,6 +34,10 @@ void for_each_philox_block(philox::Key key, std::int64_t numel, Body&& body) {
   });
 }
 
+philox::Key words_of(std::uint64_t seed) {
+  return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
 // Fills float32 host memory, then casts and moves: the same key gives the same values on every device and dtype.
 template <typename Fill>
 void fill_through_host(const Tensor& tensor, const char* op, Fill&& fill) {
@@ -76,13 +80,35 @@ std::optional<std::uint64_t> guarded_random_step() {
 
 philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,
                        std::uint32_t call) {
-  const philox::Key outer{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-  // The stream shares a word with the step's upper half, of which 24 bits count.
-  const auto step_hi = static_cast<std::uint32_t>(step >> 32) & 0xffffffu;
-  const philox::Block block =
-      philox::generate(outer, philox::Block{{static_cast<std::uint32_t>(step),
-                                             static_cast<std::uint32_t>(stream) << 24 | step_hi, shard, call}});
-  return {block.word[0], block.word[1]};
+  return philox::derive(words_of(seed), static_cast<std::uint32_t>(stream), step, shard, call);
+}
+
+namespace {
+thread_local DeviceRandomStep* device_step = nullptr;
+}
+
+DeviceRandomStep::DeviceRandomStep(const Tensor& step)
+    : step_(step.data<std::int64_t>()), outer_(std::exchange(device_step, this)) {}
+
+DeviceRandomStep::~DeviceRandomStep() {
+  device_step = outer_;
+}
+
+philox::KeySource next_random_key_source(RandomStream stream, Device device) {
+  if (!device_step || device.is_cpu()) {
+    philox::KeySource known;
+    known.key = next_random_key(stream);
+    return known;
+  }
+  device_step->used_ = true;
+  const auto index = static_cast<std::size_t>(stream);
+  philox::KeySource source;
+  source.device_step = device_step->step_;
+  source.seed = words_of(global_seed.load(std::memory_order_relaxed));
+  source.stream = static_cast<std::uint32_t>(stream);
+  source.shard = state.shard;
+  source.call = state.calls[index]++;
+  return source;
 }
 
 philox::Key next_random_key(RandomStream stream) {

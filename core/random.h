@@ -39,6 +39,27 @@ std::optional<std::uint64_t> guarded_random_step();
 
 /// The key of the next draw from a stream on this thread; counts the call.
 philox::Key next_random_key(RandomStream stream = RandomStream::general);
+/// Note [Random keys on devices]
+/// A captured CUDA graph is recorded in one step and replayed in others. While a DeviceRandomStep lives, draws of this
+/// thread for tensors on CUDA devices take the step from `step` (one int64 element there) when their kernels run; the
+/// rest of the key is what it would have been.
+class DeviceRandomStep {
+ public:
+  explicit DeviceRandomStep(const Tensor& step);
+  ~DeviceRandomStep();
+  DeviceRandomStep(const DeviceRandomStep&) = delete;
+  /// True once something was drawn.
+  bool used() const { return used_; }
+
+ private:
+  friend philox::KeySource next_random_key_source(RandomStream stream, Device device);
+  const std::int64_t* step_;
+  DeviceRandomStep* outer_;
+  bool used_ = false;
+};
+
+/// next_random_key() for a kernel on `device`.
+philox::KeySource next_random_key_source(RandomStream stream, Device device);
 /// A key that depends on the given values and the seed alone.
 philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,
                        std::uint32_t call);

@@ -1,0 +1,148 @@
+#include "distributed/parallel/captured_step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/ops.h"
+#include "core/copy.h"
+#include "core/random.h"
+#include "nn/nn.h"
+#include "nn/optim/optim.h"
+#include "tests/distributed/cuda/cuda_ranks.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using testing::make_input;
+
+struct Net final : nn::Module {
+  nn::Linear first{this, "first", 12, 16};
+  nn::Linear last{this, "last", 16, 5};
+  double drop = 0.0;
+  bool reads_back = false;
+
+  Tensor forward(Tensor x) override {
+    x = dropout(first(x).relu(), drop, is_training());
+    if (reads_back && x.sum().item<double>() < 0) return -last(x);
+    return last(x);
+  }
+};
+
+Tensor loss_of(nn::Module& net, const data::Batch& part) {
+  return cross_entropy(net.forward(part.x), part.y);
+}
+
+data::Batch batch_of(std::uint32_t number, std::int64_t size) {
+  const Tensor x = make_input({size, 12}, number, kFloat32);
+  const Tensor y = cast_values(make_input({size}, 1000 + number, kFloat64, 0.0, 5.0), kInt64);
+  return {x, y, size};
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> weights;
+  std::uint64_t replays = 0;
+  std::string obstacle;
+};
+
+struct Settings {
+  bool capture = true;
+  double drop = 0.0;
+  bool reads_back = false;
+  bool adam = false;
+  std::vector<std::int64_t> sizes = {8};  // of the batches, in turn
+};
+
+Outcome train(const Settings& setup, const TrainingStepOptions& options, int steps = 12) {
+  manual_seed(3);
+  TrainingStep step(
+      [&] {
+        auto net = std::make_unique<Net>();
+        net->drop = setup.drop;
+        net->reads_back = setup.reads_back;
+        return net;
+      },
+      options);
+  std::unique_ptr<optim::Optimizer> optimizer;
+  if (setup.adam)
+    optimizer = std::make_unique<optim::AdamW>(step.module().parameters(), optim::AdamWOptions{.lr = 0.01});
+  else
+    optimizer = std::make_unique<optim::SGD>(step.module().parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9});
+  CapturedStep train(step, *optimizer, {.capture = setup.capture});
+  Outcome run;
+  for (int i = 0; i < steps; ++i) {
+    const std::int64_t size = setup.sizes[static_cast<std::size_t>(i) % setup.sizes.size()];
+    data::Batch batch = batch_of(static_cast<std::uint32_t>(i), size);
+    optimizer->set_lr(0.1 / (1 + i));
+    const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
+    const Tensor loss = train(batch, loss_of);
+    fill_values(batch.x, -1.0);  // the caller's again
+    run.losses.push_back(loss.item<double>());
+  }
+  for (const Tensor& parameter : step.module().parameters())
+    for (const double value : parameter.to_vector<double>()) run.weights.push_back(value);
+  run.replays = train.replays();
+  run.obstacle = train.obstacle();
+  return run;
+}
+
+class CapturedStepTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda::is_available()) GTEST_SKIP() << "needs a CUDA device: " << cuda::why_unavailable();
+  }
+  const TrainingStepOptions on_cuda_{.devices = {Device(kCUDA, 0)}};
+
+  void expect_same_bits(const Settings& setup) {
+    Settings eager = setup;
+    eager.capture = false;
+    const Outcome captured = train(setup, on_cuda_), plain = train(eager, on_cuda_);
+    EXPECT_EQ(captured.obstacle, "");
+    EXPECT_GE(captured.replays, 8u);
+    EXPECT_EQ(plain.replays, 0u);
+    EXPECT_EQ(captured.losses, plain.losses);
+    EXPECT_EQ(captured.weights, plain.weights);
+  }
+};
+
+TEST_F(CapturedStepTest, ReplaysHaveTheBitsOfSingleKernels) {
+  expect_same_bits({});
+}
+
+TEST_F(CapturedStepTest, LearningRateAndStepCountComeFromTheDevice) {
+  expect_same_bits({.adam = true});
+}
+
+TEST_F(CapturedStepTest, EveryReplayDrawsForItsStep) {
+  expect_same_bits({.drop = 0.5});
+}
+
+TEST_F(CapturedStepTest, EachSizeOfBatchHasAGraph) {
+  expect_same_bits({.sizes = {8, 8, 5}});
+}
+
+TEST_F(CapturedStepTest, AModelThatReadsValuesBackRunsWithoutAGraphAndSaysWhy) {
+  const Outcome captured = train({.reads_back = true}, on_cuda_);
+  const Outcome plain = train({.capture = false, .reads_back = true}, on_cuda_);
+  EXPECT_NE(captured.obstacle.find("captur"), std::string::npos) << captured.obstacle;
+  EXPECT_EQ(captured.replays, 0u);
+  EXPECT_EQ(captured.weights, plain.weights);
+}
+
+TEST_F(CapturedStepTest, AgreesWithTheCpu) {
+  const Outcome here = train({.drop = 0.25}, on_cuda_), there = train({.drop = 0.25}, {});
+  EXPECT_EQ(there.obstacle, "the model is on the CPU");
+  ASSERT_EQ(here.weights.size(), there.weights.size());
+  for (std::size_t i = 0; i < here.weights.size(); ++i) ASSERT_NEAR(here.weights[i], there.weights[i], 1e-5);
+}
+
+TEST_F(CapturedStepTest, InLockstepModeTheObstacleIsNamed) {
+  TrainingStepOptions options = on_cuda_;
+  options.logical_shards = 4;
+  EXPECT_NE(train({}, options, 4).obstacle.find("lockstep mode"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
