@@ -7,11 +7,18 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "core/kernel_table.h"
 #include "core/random.h"
 
 namespace lockstep {
 
 namespace {
+
+constexpr KernelTable<detail::DropoutKernel> dropout_kernel{"dropout", detail::dropout_reference, detail::dropout_cpu,
+                                                            LOCKSTEP_CUDA_KERNEL(detail::dropout_cuda)};
+constexpr KernelTable<detail::DropoutKernel> dropout_apply_kernel{"dropout backward", detail::dropout_apply_reference,
+                                                                  detail::dropout_apply_cpu,
+                                                                  LOCKSTEP_CUDA_KERNEL(detail::dropout_apply_cuda)};
 
 struct DropoutBackward final : Node {
   SavedTensor mask;
@@ -21,7 +28,7 @@ struct DropoutBackward final : Node {
   TensorList apply(TensorList grads) override {
     const Tensor grad = as_contiguous(grads[0]);
     const Tensor out = empty(grad.sizes(), options_of(grad));
-    detail::dropout_apply_kernel(grad)(grad, mask.get(name()), out, plan);
+    dropout_apply_kernel(grad)(grad, mask.get(name()), out, plan);
     return {out};
   }
   void release_saved() override { mask.reset(); }
@@ -51,7 +58,7 @@ Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const 
   const Tensor source = as_contiguous(x);
   const Tensor out = empty(x.sizes(), options_of(x));
   const Tensor mask = empty({x.numel() / inner}, {.dtype = kUInt8, .device = x.device()});
-  if (x.numel() > 0) detail::dropout_kernel(x)(source, mask, out, plan);
+  if (x.numel() > 0) dropout_kernel(x)(source, mask, out, plan);
   if (auto* node = record<DropoutBackward>(out, {&x})) {
     node->mask = SavedTensor(mask);
     node->plan = plan;

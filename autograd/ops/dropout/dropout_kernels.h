@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "core/kernel_table.h"
 #include "core/philox.h"
 #include "core/tensor.h"
 
@@ -21,13 +20,11 @@ struct DropoutPlan {
 using DropoutKernel = void (*)(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
 void dropout_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
 void dropout_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+void dropout_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
 
 /// The same with a mask that exists: the backward pass, on gradients.
 void dropout_apply_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
 void dropout_apply_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-
-inline constexpr KernelTable<DropoutKernel> dropout_kernel{"dropout", dropout_reference, dropout_cpu};
-inline constexpr KernelTable<DropoutKernel> dropout_apply_kernel{"dropout backward", dropout_apply_reference,
-                                                                 dropout_apply_cpu};
+void dropout_apply_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
 
 }  // namespace lockstep::detail

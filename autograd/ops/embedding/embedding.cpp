@@ -44,8 +44,8 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
   {
     NoGradGuard values_only;
     const Tensor source = as_contiguous(weight);
-    detail::index_select_kernel(source)(source.view({1, count, width}), positions,
-                                        out.view({1, positions.numel(), width}), "embedding");
+    detail::index_select_values(source.view({1, count, width}), positions, out.view({1, positions.numel(), width}),
+                                "embedding");
   }
   if (auto* node = record<EmbeddingBackward>(out, {&weight})) {
     node->index = SavedTensor(positions);

@@ -5,10 +5,24 @@
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
+#include "core/kernel_table.h"
 
 namespace lockstep {
 
 namespace detail {
+
+namespace {
+
+constexpr KernelTable<IndexSelectKernel> index_select_kernel{"index_select", index_select_cpu, nullptr,
+                                                             LOCKSTEP_CUDA_KERNEL(index_select_cuda)};
+constexpr KernelTable<IndexAddKernel> index_add_kernel{"index_select backward", index_add_cpu, nullptr,
+                                                       LOCKSTEP_CUDA_KERNEL(index_add_cuda)};
+
+}  // namespace
+
+void index_select_values(const Tensor& x, const Tensor& index, const Tensor& out, const char* op) {
+  index_select_kernel(x)(x, index, out, op);
+}
 
 Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op) {
   LOCKSTEP_CHECK(index.defined(), "[{}] the index tensor is undefined", op);
@@ -68,8 +82,8 @@ Tensor Tensor::index_select(std::int64_t dim, const Tensor& index) const {
   {
     NoGradGuard values_only;
     const Tensor x = as_contiguous(*this);
-    detail::index_select_kernel(x)(x.view(detail::around_dim(sizes(), d)), positions,
-                                   out.view(detail::around_dim(out_sizes, d)), "index_select");
+    detail::index_select_values(x.view(detail::around_dim(sizes(), d)), positions,
+                                out.view(detail::around_dim(out_sizes, d)), "index_select");
   }
   if (auto* node = record<IndexSelectBackward>(out, {this})) {
     node->index = SavedTensor(positions);

@@ -75,6 +75,9 @@ T atomicMax(T* target, std::type_identity_t<T> value) {
   if (value > before) *target = value;
   return before;
 }
+inline int __popc(unsigned word) {
+  return __builtin_popcount(word);
+}
 inline void __threadfence() {}
 template <typename T>
 T __ldg(const T* data) {
