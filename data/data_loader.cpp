@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/copy.h"
 #include "data/partition.h"
+#include "data/resident_dataset.h"
 
 namespace lockstep::data {
 
@@ -23,9 +25,11 @@ struct Epoch::Impl {
     std::exception_ptr error;
   };
 
-  Impl(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, std::vector<std::int64_t> order,
-       std::uint64_t epoch, std::int64_t steps, std::int64_t first_step)
+  Impl(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const ResidentDataset> resident,
+       const DataLoaderOptions& options, std::vector<std::int64_t> order, std::uint64_t epoch, std::int64_t steps,
+       std::int64_t first_step)
       : dataset(std::move(dataset)),
+        resident(std::move(resident)),
         options(options),
         order(std::move(order)),
         epoch(epoch),
@@ -44,6 +48,10 @@ struct Epoch::Impl {
   }
 
   void start() {
+    if (resident) {
+      order_on_device = resident->upload(order);
+      return;
+    }
     const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
     for (std::int64_t i = 0; i < count; ++i) workers.emplace_back([this] { work(); });
   }
@@ -60,6 +68,11 @@ struct Epoch::Impl {
   Batch make_batch(std::int64_t step) const {
     const Range global = batch_range(static_cast<std::int64_t>(order.size()), options.batch_size, step);
     const Range part = part_of_rank(global.size());
+    if (resident) {
+      Batch batch = resident->get_batch(rows(order_on_device, global.begin + part.begin, part.size()));
+      batch.global_size = global.size();
+      return batch;
+    }
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
                                                   static_cast<std::size_t>(part.size()));
     Batch batch = dataset->get_batch(indices);
@@ -110,6 +123,8 @@ struct Epoch::Impl {
   }
 
   const std::shared_ptr<const Dataset> dataset;
+  const std::shared_ptr<const ResidentDataset> resident;  // then there are no workers
+  Tensor order_on_device;
   const DataLoaderOptions options;
   const std::vector<std::int64_t> order;
   const std::uint64_t epoch;
@@ -127,6 +142,17 @@ struct Epoch::Impl {
   bool stopping = false;
   std::vector<std::thread> workers;
 };
+
+namespace {
+
+bool fits(const Dataset& dataset, std::size_t limit) {
+  if (dataset.size() == 0) return false;
+  const std::int64_t first = 0;
+  const Batch one = dataset.get_batch({&first, 1});
+  return (one.x.nbytes() + one.y.nbytes()) <= limit / static_cast<std::size_t>(dataset.size());
+}
+
+}  // namespace
 
 Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Epoch::~Epoch() = default;
@@ -178,6 +204,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   sampler_ = options_.sampler;
   if (!sampler_ && options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size(), options_.seed);
   if (!sampler_) sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
+  if (options_.device.is_cuda() && options_.transforms.empty() && fits(*dataset_, options_.resident_bytes))
+    resident_ = std::make_shared<ResidentDataset>(*dataset_, options_.device);
 }
 
 std::int64_t DataLoader::steps_per_epoch() const {
@@ -192,7 +220,7 @@ Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(order.size()) == sampler_->size(),
                  "[DataLoader] the sampler gave {} indices for epoch {}; expected its size, {}", order.size(), epoch,
                  sampler_->size());
-  auto impl = std::make_unique<Epoch::Impl>(dataset_, options_, std::move(order), epoch, steps, first_step);
+  auto impl = std::make_unique<Epoch::Impl>(dataset_, resident_, options_, std::move(order), epoch, steps, first_step);
   impl->start();
   return Epoch(std::move(impl));
 }

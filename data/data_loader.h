@@ -13,6 +13,8 @@
 
 namespace lockstep::data {
 
+class ResidentDataset;
+
 struct DataLoaderOptions {
   /// Samples a step, over all ranks together.
   std::int64_t batch_size = 64;
@@ -33,6 +35,10 @@ struct DataLoaderOptions {
   /// parts, partition(logical_shards, world_size, rank). 0: off.
   std::int64_t logical_shards = 0;
   std::vector<Transform> transforms = {};
+  /// A CUDA device: the whole set is copied there once, if it has no transforms and takes at most `resident_bytes`, and
+  /// batches are gathered and delivered there, on the caller's current stream; else they are delivered on the CPU.
+  Device device = {};
+  std::size_t resident_bytes = std::size_t{4} << 30;
   /// Gives the order instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;
   /// The longest wait for one batch.
@@ -113,6 +119,7 @@ class DataLoader {
   std::shared_ptr<const Dataset> dataset_;
   std::shared_ptr<const Sampler> sampler_;
   DataLoaderOptions options_;
+  std::shared_ptr<const ResidentDataset> resident_;
 };
 
 }  // namespace lockstep::data

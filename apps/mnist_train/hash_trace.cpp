@@ -26,18 +26,12 @@ HashTrace::HashTrace(const std::string& path, const std::string& settings, bool 
   file_ << nlohmann::ordered_json{{"run", settings}}.dump() << '\n';
 }
 
-void HashTrace::gradients(nn::Module& module) {
+void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) {
   if (path_.empty()) return;
-  nlohmann::ordered_json hashes = nlohmann::ordered_json::object();
+  nlohmann::ordered_json line{{"step", step}, {"loss_hex", fmt::format("{:a}", loss.item<double>())}};
+  nlohmann::ordered_json& gradients = line["gradients"] = nlohmann::ordered_json::object();
   for (const nn::NamedTensor& parameter : module.named_parameters())
-    hashes[parameter.name] = hash_of(parameter.tensor.grad());
-  gradients_ = hashes.dump();
-}
-
-void HashTrace::step(std::int64_t step, double loss, nn::Module& module) {
-  if (path_.empty()) return;
-  nlohmann::ordered_json line{{"step", step}, {"loss_hex", fmt::format("{:a}", loss)}};
-  line["gradients"] = nlohmann::ordered_json::parse(gradients_);
+    gradients[parameter.name] = hash_of(parameter.tensor.grad());
   nlohmann::ordered_json& weights = line["weights"] = nlohmann::ordered_json::object();
   for (const nn::NamedTensor& each : module.state()) weights[each.name] = hash_of(each.tensor);
   file_ << line.dump() << std::endl;

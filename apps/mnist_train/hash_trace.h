@@ -15,15 +15,12 @@ class HashTrace {
   /// in a file that is there. Throws Error if the file cannot be opened.
   HashTrace(const std::string& path, const std::string& settings, bool appends);
 
-  /// Between backward and the optimizer's step.
-  void gradients(nn::Module& module);
-  /// After it. Throws Error if the line cannot be written.
-  void step(std::int64_t step, double loss, nn::Module& module);
+  /// After each step; the gradients are still those that it used. Throws Error if the line cannot be written.
+  void step(std::int64_t step, const Tensor& loss, nn::Module& module);
 
  private:
   std::string path_;
   std::ofstream file_;
-  std::string gradients_;
 };
 
 }  // namespace lockstep::apps

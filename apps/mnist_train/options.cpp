@@ -181,6 +181,7 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "ddp: batch norm over the samples of all processes");
   app.add_flag("--zero", options.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits");
+  app.add_flag("!--no-graph", options.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph");
   app.add_option("--checkpoint", options.checkpoint, "Training checkpoint to write");
   app.add_option("--checkpoint-every", options.checkpoint_every, "Steps between checkpoints; default: at the end");
   app.add_option("--resume", options.resume, "Training checkpoint to go on from; auto: --checkpoint's, if there");

@@ -39,6 +39,7 @@ struct TrainOptions {
   std::int64_t accumulate = 1;  ///< slices that a step is computed in
   std::string compress = "none";
   bool sync_batch_norm = false;
+  bool graph = true;  ///< steps as CUDA graphs, on CUDA devices
   bool zero = false;  ///< divide the optimizer's state over the processes
 
   std::string checkpoint;

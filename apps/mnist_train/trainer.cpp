@@ -7,16 +7,19 @@
 
 #include "apps/mnist_train/evaluate.h"
 #include "apps/mnist_train/hash_trace.h"
+#include "apps/mnist_train/loss_log.h"
 #include "apps/mnist_train/reporter.h"
 #include "apps/mnist_train/trace.h"
 #include "apps/models/models.h"
 #include "autograd/ops.h"
 #include "core/check.h"
+#include "core/cuda/device.h"
 #include "core/random.h"
 #include "core/thread_pool.h"
 #include "data/data_loader.h"
 #include "data/mnist.h"
 #include "distributed/job/job.h"
+#include "distributed/parallel/captured_step.h"
 #include "distributed/parallel/checkpoint.h"
 #include "distributed/parallel/lockstep_fingerprint.h"
 #include "distributed/parallel/power_sgd.h"
@@ -80,6 +83,7 @@ class Trainer {
           std::make_unique<distributed::ZeroRedundancyOptimizer>(module().parameters(), job_->process_group(), make);
     else
       optimizer_ = make(module().parameters());
+    captured_step_.emplace(*train_step_, *optimizer_, distributed::CapturedStepOptions{.capture = options_.graph});
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     schedule_ = make_schedule(options_, total_steps_);
@@ -94,6 +98,10 @@ class Trainer {
                        .total_steps = total_steps_,
                        .first_step = step_});
     if (!resumed_.empty()) reporter.message(resumed_);
+    if (device().is_cuda())
+      reporter.message(fmt::format("device: {} ({})", to_string(device()), cuda::device_name(device().index)));
+    if (device().is_cuda() && options_.graph && !captured_step_->obstacle().empty())
+      reporter.message(fmt::format("no CUDA graph: {}", captured_step_->obstacle()));
     HashTrace hashes(is_rank0() ? options_.trace_hashes : std::string(), describe_run(), step_ > 0);
     const std::int64_t first_step = step_;
     std::int64_t images = 0;
@@ -132,6 +140,7 @@ class Trainer {
   }
 
   nn::Module& module() { return train_step_->module(); }
+  Device device() { return module().device(); }
   int rank() const { return job_ ? job_->rank() : 0; }
   bool is_rank0() const { return rank() == 0; }
   distributed::ProcessGroup* group() const { return job_ ? job_->process_group().get() : nullptr; }
@@ -164,6 +173,8 @@ class Trainer {
     data::DataLoaderOptions loader;
     loader.batch_size = options_.batch_size;
     loader.seed = options_.seed;
+    // Where several devices share a batch it is cut on the host.
+    if (options_.mode != Mode::dp) loader.device = job_ ? job_->device() : Device(options_.device);
     if (job_) {
       loader.rank = job_->rank();
       loader.world_size = job_->world_size();
@@ -177,21 +188,23 @@ class Trainer {
     const std::int64_t first = epoch * loader_.steps_per_epoch();
     std::int64_t images = 0;
     auto batches = loader_.epoch(static_cast<std::uint64_t>(epoch), step_ - first);
+    LossLog losses(reporter);
+    const auto loss_of = [](nn::Module& net, const data::Batch& part) {
+      return cross_entropy(net.forward(part.x), part.y);
+    };
     for (const data::Batch& batch : batches) {
       const RandomKeyGuard key(static_cast<std::uint64_t>(step_), 0);
       optimizer_->set_lr(schedule_(step_));
-      const double loss = (*train_step_)(
-          batch, [](nn::Module& net, const data::Batch& part) { return cross_entropy(net.forward(part.x), part.y); });
-      hashes.gradients(module());
-      optimizer_->step();
+      const Tensor loss = (*captured_step_)(batch, loss_of);
       hashes.step(step_, loss, module());
       images += batch.global_size;
-      reporter.step(step_, epoch, loss, batch.global_size);
+      losses.add(step_, epoch, loss, batch.global_size);
       ++step_;
       write_trace();
       if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0) save_checkpoint();
       if (step_ == total_steps_) break;
     }
+    losses.flush();
     return images;
   }
 
@@ -269,6 +282,7 @@ class Trainer {
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> train_step_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<distributed::CapturedStep> captured_step_;
   optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;
   std::int64_t step_ = 0;

@@ -1,6 +1,7 @@
 // Stands for streams, graphs and pinned memory in a build without CUDA. There is no device, so nothing here comes to
 // its end: require_device() throws.
 #include "core/cuda/device.h"
+#include "core/cuda/gather_rows.h"
 #include "core/cuda/graph.h"
 #include "core/cuda/memory.h"
 #include "core/cuda/pinned.h"
@@ -83,6 +84,9 @@ bool is_pinned(const Tensor&) {
   return false;
 }
 void copy_async(const Tensor&, const Tensor&) {
+  refuse();
+}
+void gather_rows(const Tensor&, const Tensor&, const Tensor&) {
   refuse();
 }
 void record_stream(const Tensor&, const Stream&) {
