@@ -51,7 +51,7 @@ Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const 
     return out;
   }
   detail::DropoutPlan plan;
-  plan.key = next_random_key(RandomStream::dropout);
+  plan.key = next_random_key_source(RandomStream::dropout, x.device());
   plan.threshold = static_cast<std::uint32_t>(p * 0x1p32);
   plan.scale = 1.0 / (1.0 - p);
   plan.inner = inner;

@@ -17,7 +17,7 @@ static_assert(cpu::kElementBlock % cpu::kPhiloxWords == 0);
 void fill_mask(const DropoutPlan& plan, std::uint8_t* mask, std::int64_t begin, std::int64_t end) {
   alignas(64) std::uint32_t words[cpu::kPhiloxWords];
   for (std::int64_t i = begin; i < end; i += cpu::kPhiloxWords) {
-    cpu::philox_words(plan.key, static_cast<std::uint64_t>(i) / 4, words);
+    cpu::philox_words(plan.key.get(), static_cast<std::uint64_t>(i) / 4, words);
     std::uint8_t keep[cpu::kPhiloxWords];
     for (int w = 0; w < cpu::kPhiloxWords; ++w) keep[w] = words[w] >= plan.threshold;
     std::memcpy(mask + i, keep, static_cast<std::size_t>(std::min<std::int64_t>(end - i, cpu::kPhiloxWords)));

@@ -33,7 +33,8 @@ __device__ void apply_pack(const T* x, Decisions keep, T* out, std::int64_t quad
   reinterpret_cast<cuda::Pack<T, kWords>*>(out)[quad] = pack;
 }
 
-__global__ void mask_kernel(philox::Key key, std::uint32_t threshold, std::uint8_t* mask, std::int64_t count) {
+__global__ void mask_kernel(philox::KeySource source, std::uint32_t threshold, std::uint8_t* mask, std::int64_t count) {
+  const philox::Key key = source.get();
   for (std::int64_t quad = cuda::global_thread(); quad * kWords < count; quad += cuda::all_threads()) {
     const Decisions keep = decide(key, threshold, quad);
     for (int j = 0; j < kWords && quad * kWords + j < count; ++j) mask[quad * kWords + j] = keep.value[j];
@@ -42,8 +43,9 @@ __global__ void mask_kernel(philox::Key key, std::uint32_t threshold, std::uint8
 
 /// Decides and applies in one pass over memory.
 template <typename T, typename C>
-__global__ void dropout_kernel(philox::Key key, std::uint32_t threshold, C scale, const T* x, std::uint8_t* mask,
-                               T* out, std::int64_t count) {
+__global__ void dropout_kernel(philox::KeySource source, std::uint32_t threshold, C scale, const T* x,
+                               std::uint8_t* mask, T* out, std::int64_t count) {
+  const philox::Key key = source.get();
   for (std::int64_t quad = cuda::global_thread(); quad * kWords < count; quad += cuda::all_threads()) {
     const Decisions keep = decide(key, threshold, quad);
     if (quad * kWords + kWords <= count) {

@@ -7,10 +7,10 @@
 
 namespace lockstep::detail {
 
-/// One decision of dropout: mask element m is 1 (keep) if the m-th Philox word of `key` is at least `threshold`, that
-/// is p * 2^32. It holds for `inner` neighbouring elements; kept ones are multiplied by `scale`.
+/// One decision of dropout: mask element m is 1 (keep) if the m-th Philox word of key.get() is at least `threshold`,
+/// that is p * 2^32. It holds for `inner` neighbouring elements; kept ones are multiplied by `scale`.
 struct DropoutPlan {
-  philox::Key key;
+  philox::KeySource key;
   std::uint32_t threshold = 0;
   double scale = 1.0;
   std::int64_t inner = 1;
