@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/add_values.h"
+#include "autograd/autocast.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/grad_mode.h"
 #include "core/check.h"
@@ -119,7 +120,8 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
 
   const profile::Scope scope("pass", "backward");
   GraphTask task;
-  NoGradGuard no_grad;
+  const NoGradGuard no_grad;
+  const autocast::Pause no_autocast;
   while (!ready.empty()) {
     std::pop_heap(ready.begin(), ready.end(), later);
     const IntrusivePtr<Node> node = std::move(ready.back());

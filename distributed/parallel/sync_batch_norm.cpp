@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/batch_norm/batch_norm_parts.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -108,6 +109,9 @@ void check_input(const Tensor& input, const BatchNormOptions& options) {
 
 Tensor sync_batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor& running_var,
                        const BatchNormOptions& options, ProcessGroup& group) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full(
+        [&](const Tensor& x) { return sync_batch_norm(x, running_mean, running_var, options, group); }, input);
   check_input(input, options);
   const bool recording = should_record({&input, &options.weight, &options.bias});
   const Tensor x = as_contiguous(input);

@@ -1,5 +1,6 @@
 #include "autograd/ops/batch_norm/batch_norm.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/batch_norm/batch_norm_parts.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -68,6 +69,8 @@ void check_running(const Tensor& tensor, const Tensor& input, bool training, con
 
 Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return batch_norm(x, running_mean, running_var, options); }, input);
   LOCKSTEP_CHECK(input.defined(), "[batch_norm] input is undefined");
   LOCKSTEP_CHECK(input.is_floating_point(), "[batch_norm] expected a floating-point input, found {}",
                  name(input.dtype()));

@@ -1,5 +1,6 @@
 #include "autograd/ops/bce_with_logits/bce_with_logits.h"
 
+#include "autograd/autocast.h"
 #include "autograd/elementwise_loss.h"
 #include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
 #include "autograd/record.h"
@@ -60,6 +61,9 @@ Tensor spread(const Tensor& weight, const Tensor& input, const char* what) {
 
 Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& target,
                                         const BceWithLogitsOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const auto&... t) { return binary_cross_entropy_with_logits(t..., options); }, input,
+                             target);
   check_same_kind(input, target, kOp);
   const Tensor x = as_contiguous(input), t = as_contiguous(target);
   const Tensor weight = spread(options.weight, input, "weight");

@@ -1,3 +1,4 @@
+#include "autograd/autocast.h"
 #include "autograd/ops/binary/binary.h"
 #include "autograd/ops/binary/operands.h"
 #include "autograd/record.h"
@@ -100,10 +101,14 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow(const Tensor& a, const Tensor& b) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([](const auto&... t) { return pow(t...); }, a, b);
   return with_factors<PowBackward>(BinaryOp::pow, a, b, "pow");
 }
 
 Tensor pow(Scalar a, const Tensor& b) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([a](const Tensor& t) { return pow(a, t); }, b);
   Tensor out = compute(BinaryOp::pow, a, b, 1.0, "pow");
   if (auto* node = record<PowOfScalarBackward>(out, {&b})) {
     node->base = a.to_double();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/conv2d/conv2d_kernels.h"
 #include "autograd/ops/linear/linear_kernels.h"
 #include "autograd/record.h"
@@ -128,6 +129,8 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
 namespace {
 
 Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return conv2d_impl(t..., options, relu); }, x, weight, bias);
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
   if (!no_products(g)) {

@@ -1,5 +1,6 @@
 #include "autograd/ops/conv2d_pool/conv2d_pool.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
 #include "autograd/ops/max_pool2d/max_pool2d.h"
 #include "autograd/ops/unary/unary.h"
@@ -54,6 +55,8 @@ class Conv2dPoolReluBackward final : public Node {
 }  // namespace
 
 Tensor conv2d_pool_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return conv2d_pool_relu(t..., options); }, x, weight, bias);
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   if (!is_fused(g, x)) return relu(max_pool2d(conv2d(x, weight, bias, options), 2));
 

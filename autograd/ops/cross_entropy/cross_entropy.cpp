@@ -1,5 +1,6 @@
 #include "autograd/ops/cross_entropy/cross_entropy.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -61,6 +62,8 @@ class CrossEntropyBackward final : public Node {
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return cross_entropy(x, target, options); }, logits);
   const ClassRows rows = check_class_targets(logits, target, options.weight, "cross_entropy");
   LOCKSTEP_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0,
                  "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);

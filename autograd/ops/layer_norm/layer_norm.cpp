@@ -1,5 +1,6 @@
 #include "autograd/ops/layer_norm/layer_norm.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -65,6 +66,8 @@ void check_parameter(const Tensor& tensor, const Tensor& input, const Shape& nor
 }  // namespace
 
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return layer_norm(x, normalized_shape, options); }, input);
   LOCKSTEP_CHECK(input.defined(), "[layer_norm] input is undefined");
   LOCKSTEP_CHECK(input.is_floating_point(), "[layer_norm] expected a floating-point input, found {}",
                  name(input.dtype()));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/linear/linear_kernels.h"
 #include "autograd/ops/matmul/matmul_kernels.h"
 #include "autograd/record.h"
@@ -79,6 +80,8 @@ void check_operand(const Tensor& x, const Tensor& other, const char* what) {
 }
 
 Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([relu](const auto&... t) { return linear_impl(t..., relu); }, x, weight, bias);
   LOCKSTEP_CHECK(x.defined() && weight.defined(), "[linear] x or weight is undefined");
   LOCKSTEP_CHECK(x.is_floating_point(), "[linear] expected a floating-point x, found {}; cast it", name(x.dtype()));
   check_operand(x, weight, "weight");

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "autograd/add_values.h"
+#include "autograd/autocast.h"
 #include "autograd/ops/matmul/matmul_kernels.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -148,6 +149,8 @@ Tensor matmul_values(const Tensor& a, const Tensor& b) {
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low(matmul, a, b);
   LOCKSTEP_CHECK(a.defined() && b.defined(), "[matmul] an operand is undefined");
   LOCKSTEP_CHECK(a.device() == b.device(), "[matmul] expected both operands on one device, found {} and {}",
                  to_string(a.device()), to_string(b.device()));

@@ -1,5 +1,6 @@
 #include "autograd/ops/mse_loss/mse_loss.h"
 
+#include "autograd/autocast.h"
 #include "autograd/elementwise_loss.h"
 #include "autograd/ops/mse_loss/mse_loss_kernels.h"
 #include "autograd/record.h"
@@ -40,6 +41,8 @@ class MseLossBackward final : public Node {
 }  // namespace
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const auto&... t) { return mse_loss(t..., options); }, input, target);
   check_same_kind(input, target, "mse_loss");
   const Tensor x = as_contiguous(input), y = as_contiguous(target);
   const Tensor loss = empty_loss(input, options.reduction);

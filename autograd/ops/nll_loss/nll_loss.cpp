@@ -1,5 +1,6 @@
 #include "autograd/ops/nll_loss/nll_loss.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/nll_loss/nll_loss_kernels.h"
 #include "autograd/record.h"
 #include "core/copy.h"
@@ -41,6 +42,8 @@ class NllLossBackward final : public Node {
 }  // namespace
 
 Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllLossOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return nll_loss(x, target, options); }, log_probs);
   const ClassRows rows = check_class_targets(log_probs, target, options.weight, "nll_loss");
   const NllLossProblem problem{rows, options.reduction, options.ignore_index};
   const Tensor targets = as_contiguous(target);

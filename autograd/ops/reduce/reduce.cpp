@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/binary/binary.h"
 #include "autograd/ops/binary/binary_kernels.h"
 #include "autograd/ops/reduce/reduce_dims.h"
@@ -162,6 +163,8 @@ void reduce_sum(const Tensor& x, const Tensor& out) {
 }
 
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return sum(t, dims, keepdim); }, x);
   const ReduceDims reduce(x, dims, keepdim, "sum");
   Tensor out = run(ReduceOp::sum, x, nullptr, 1.0, reduce, x.is_floating_point() ? x.dtype() : kInt64);
   if (auto* node = record<SumBackward>(out, {&x})) node->dims = reduce;
@@ -169,6 +172,8 @@ Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return mean(t, dims, keepdim); }, x);
   check_floating(x, "mean");
   const ReduceDims reduce(x, dims, keepdim, "mean");
   Tensor out = run(ReduceOp::sum, x, nullptr, static_cast<double>(reduce.count), reduce, x.dtype());
@@ -177,6 +182,8 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return var(t, dims, correction, keepdim); }, x);
   check_floating(x, "var");
   const ReduceDims reduce(x, dims, keepdim, "var");
   const auto count = static_cast<double>(reduce.count);
@@ -200,6 +207,8 @@ Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return logsumexp(t, dims, keepdim); }, x);
   check_floating(x, "logsumexp");
   const ReduceDims reduce(x, dims, keepdim, "logsumexp");
   if (reduce.count == 0) {

@@ -1,5 +1,6 @@
 #include "autograd/ops/softmax/softmax.h"
 
+#include "autograd/autocast.h"
 #include "autograd/ops/softmax/softmax_kernels.h"
 #include "autograd/record.h"
 #include "core/check.h"
@@ -41,6 +42,8 @@ class SoftmaxBackward final : public Node {
 };
 
 Tensor softmax_along(const Tensor& input, std::int64_t dim, bool log) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return softmax_along(x, dim, log); }, input);
   const char* op = log ? "log_softmax" : "softmax";
   LOCKSTEP_CHECK(input.defined(), "[{}] input is undefined; expected a floating-point tensor", op);
   LOCKSTEP_CHECK(input.is_floating_point(), "[{}] expected a floating-point input, found {}; cast it with to(kFloat32)",

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/binary/binary_kernels.h"
 #include "autograd/ops/unary/unary_functors.h"
 #include "autograd/ops/unary/unary_kernels.h"
@@ -79,7 +80,24 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   return out;
 }
 
+// See Note [Autocast].
+bool wants_float32(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::exp:
+    case UnaryOp::log:
+    case UnaryOp::pow:
+    case UnaryOp::square:
+    case UnaryOp::rsqrt:
+    case UnaryOp::reciprocal:
+      return true;
+    default:
+      return false;
+  }
+}
+
 Tensor run(UnaryOp op, const Tensor& x, UnaryParams params = {}) {
+  if (autocast::is_active && wants_float32(op)) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return run(op, t, params); }, x);
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", names_of(op).op);
   const bool keeps = x.is_floating_point() || (unary::takes_integers(op) && x.dtype() != kBool);
   return run(op, x, keeps ? x.dtype() : kFloat32, params);
