@@ -31,12 +31,12 @@ struct Net : nn::Module {
 
 // Four kinds of pictures, 14 x 14: a bright quarter, and noise.
 struct Pictures {
-  Tensor x = rand({32, 1, 14, 14});
+  Tensor x = rand({16, 1, 14, 14});
   Tensor y;
 
   explicit Pictures(std::int64_t step) {
     std::vector<std::int64_t> kinds;
-    for (std::int64_t n = 0; n < 32; ++n) {
+    for (std::int64_t n = 0; n < 16; ++n) {
       const std::int64_t kind = (n + step) % 4;
       kinds.push_back(kind);
       for (std::int64_t i = 0; i < 7; ++i)
@@ -52,10 +52,10 @@ std::vector<double> losses(DType dtype) {
   manual_seed(3);
   Net net;
   net.to(test_device());
-  optim::SGD optimizer(net.parameters(), {.lr = 0.05, .momentum = 0.9});
+  optim::SGD optimizer(net.parameters(), {.lr = 0.1, .momentum = 0.9});
   optim::GradScaler scaler({.init_scale = 1024, .growth_interval = 10});
   std::vector<double> curve;
-  for (std::int64_t step = 0; step < 30; ++step) {
+  for (std::int64_t step = 0; step < 16; ++step) {
     const Pictures batch(step);
     optimizer.zero_grad();
     Tensor loss;
@@ -88,7 +88,7 @@ class AutocastTraining : public ::testing::TestWithParam<DType> {};
 TEST_P(AutocastTraining, StaysCloseToFloat32) {
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const std::vector<double> expected = losses(kFloat32), found = losses(GetParam());
-  EXPECT_LT(expected.back(), 0.2 * expected.front());
+  EXPECT_LT(expected.back(), 0.3 * expected.front());
   const double tolerance = GetParam() == kBFloat16 ? 0.03 : 0.01;
   double largest = 0.0;
   for (std::size_t step = 0; step < expected.size(); ++step)
