@@ -92,6 +92,26 @@ TEST_P(CudaIndex, AgreesWithTheCpu) {
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaIndex, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 
+TEST(CudaDropout, TakesTheStepFromTheDevice) {
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const Tensor x = make_input({5, 77}, 1, kFloat32);
+  const Tensor step = move_values(tensor<std::int64_t>({7}), test_device());
+  for (const double p : {0.25, 0.5}) {
+    Tensor expected, actual;
+    {
+      const RandomKeyGuard guard(7, 2);
+      expected = dropout(x, p);
+    }
+    {
+      const RandomKeyGuard guard(0, 2);
+      const DeviceRandomStep from_device(step);
+      actual = dropout(move_values(x, test_device()), p);
+      EXPECT_TRUE(from_device.used());
+    }
+    expect_close(actual, expected, 0.0, 0.0);
+  }
+}
+
 TEST(CudaIndexOutOfRange, ShowsAsNan) {
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const Tensor index = move_values(tensor(std::vector<std::int64_t>{1, 3, -1, 0}), test_device());
