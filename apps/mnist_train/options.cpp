@@ -177,6 +177,8 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
                             "Logical shards, a power of two: the same bits on any number of workers up to it");
   app.add_option("--accumulate", options.accumulate,
                  "Compute each step in this many slices, one after the other: less memory, the same gradients");
+  app.add_option("--amp", options.amp, "Mixed precision, off, bf16 or fp16: products and convolutions in that type")
+      ->check(CLI::IsMember({"off", "bf16", "fp16"}));
   app.add_option("--compress", options.compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
   app.add_flag("--sync-batch-norm", options.sync_batch_norm, "ddp: batch norm over the samples of all processes");

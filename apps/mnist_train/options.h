@@ -37,6 +37,7 @@ struct TrainOptions {
   std::int64_t lockstep = 0;  ///< logical shards; 0: not in lockstep mode
 
   std::int64_t accumulate = 1;  ///< slices that a step is computed in
+  std::string amp = "off";      ///< "bf16", "fp16": the type of products and convolutions
   std::string compress = "none";
   bool sync_batch_norm = false;
   bool graph = true;  ///< steps as CUDA graphs, on CUDA devices

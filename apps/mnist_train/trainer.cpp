@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "apps/mnist_train/reporter.h"
 #include "apps/mnist_train/trace.h"
 #include "apps/models/models.h"
+#include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "core/check.h"
 #include "core/cuda/device.h"
@@ -66,6 +68,14 @@ optim::Schedule make_schedule(const TrainOptions& options, std::int64_t total_st
   return [lr](std::int64_t) { return lr; };
 }
 
+double number_of(const std::string& text, const std::string& path) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  LOCKSTEP_CHECK(!text.empty() && *end == 0, "'{}' is damaged: its loss scale is '{}'; resume from another checkpoint",
+                 path, text);
+  return value;
+}
+
 class Trainer {
  public:
   explicit Trainer(const TrainOptions& options)
@@ -83,7 +93,9 @@ class Trainer {
           std::make_unique<distributed::ZeroRedundancyOptimizer>(module().parameters(), job_->process_group(), make);
     else
       optimizer_ = make(module().parameters());
-    captured_step_.emplace(*train_step_, *optimizer_, distributed::CapturedStepOptions{.capture = options_.graph});
+    if (options_.amp == "fp16") scaler_.emplace();
+    captured_step_.emplace(*train_step_, *optimizer_,
+                           distributed::CapturedStepOptions{.capture = options_.graph && !scaler_});
     total_steps_ = options_.epochs * loader_.steps_per_epoch();
     if (options_.max_steps > 0) total_steps_ = std::min(total_steps_, options_.max_steps);
     schedule_ = make_schedule(options_, total_steps_);
@@ -101,7 +113,9 @@ class Trainer {
     if (device().is_cuda())
       reporter.message(fmt::format("device: {} ({})", to_string(device()), cuda::device_name(device().index)));
     if (device().is_cuda() && options_.graph && !captured_step_->obstacle().empty())
-      reporter.message(fmt::format("no CUDA graph: {}", captured_step_->obstacle()));
+      reporter.message(fmt::format("no CUDA graph: {}", scaler_
+                                                            ? "whether float16 gradients overflowed is read each step"
+                                                            : captured_step_->obstacle()));
     HashTrace hashes(is_rank0() ? options_.trace_hashes : std::string(), describe_run(), step_ > 0);
     const std::int64_t first_step = step_;
     std::int64_t images = 0;
@@ -189,13 +203,10 @@ class Trainer {
     std::int64_t images = 0;
     auto batches = loader_.epoch(static_cast<std::uint64_t>(epoch), step_ - first);
     LossLog losses(reporter);
-    const auto loss_of = [](nn::Module& net, const data::Batch& part) {
-      return cross_entropy(net.forward(part.x), part.y);
-    };
     for (const data::Batch& batch : batches) {
       const RandomKeyGuard key(static_cast<std::uint64_t>(step_), 0);
       optimizer_->set_lr(schedule_(step_));
-      const Tensor loss = (*captured_step_)(batch, loss_of);
+      const Tensor loss = train_on(batch);
       hashes.step(step_, loss, module());
       images += batch.global_size;
       losses.add(step_, epoch, loss, batch.global_size);
@@ -206,6 +217,21 @@ class Trainer {
     }
     losses.flush();
     return images;
+  }
+
+  // One step; gives its loss.
+  Tensor train_on(const data::Batch& batch) {
+    const auto loss_of = [this](nn::Module& net, const data::Batch& part) {
+      std::optional<AutocastGuard> autocast;
+      if (options_.amp != "off") autocast.emplace(scaler_ ? kFloat16 : kBFloat16, part.x.device().type);
+      const Tensor loss = cross_entropy(net.forward(part.x), part.y);
+      return scaler_ ? scaler_->scale(loss) : loss;
+    };
+    if (!scaler_) return (*captured_step_)(batch, loss_of);
+    const double loss = (*train_step_)(batch, loss_of) / scaler_->scale_factor();
+    scaler_->step(*optimizer_);
+    scaler_->update();
+    return scalar_tensor(loss, {.dtype = kFloat64});
   }
 
   // Of an early step, when everything that is made once has been made.
@@ -225,6 +251,10 @@ class Trainer {
     state.fingerprint = fingerprint();
     state.extra = run_settings();
     state.extra["workers"] = std::to_string(workers());
+    if (scaler_) {
+      state.extra["loss_scale"] = fmt::format("{}", scaler_->state().scale);
+      state.extra["loss_scale_steps"] = std::to_string(scaler_->state().good_steps);
+    }
     if (job_)
       distributed::save_checkpoint(options_.checkpoint, module(), *optimizer_, state, *group());
     else
@@ -234,7 +264,11 @@ class Trainer {
   // What must be the same for a resumed run to go on as the first one would have.
   nn::Metadata run_settings() const {
     return {
-        {"model", options_.model}, {"dataset", options_.dataset}, {"batch_size", std::to_string(options_.batch_size)}};
+        {"model", options_.model},
+        {"dataset", options_.dataset},
+        {"batch_size", std::to_string(options_.batch_size)},
+        {"amp", options_.amp},
+    };
   }
 
   // In a job it is rank 0's disk that counts.
@@ -254,7 +288,8 @@ class Trainer {
                    saved.seed, options_.seed);
     const auto setting = [&](const std::string& name) {
       const auto found = saved.extra.find(name);
-      return found == saved.extra.end() ? std::string("unknown") : found->second;
+      if (found != saved.extra.end()) return found->second;
+      return std::string(name == "amp" ? "off" : "unknown");  // --amp is younger than some checkpoints
     };
     for (const auto& [name, value] : run_settings())
       LOCKSTEP_CHECK(setting(name) == value, "'{}' was trained with {} {}, not {}; pass the same one", path, name,
@@ -270,6 +305,9 @@ class Trainer {
     LOCKSTEP_CHECK(saved.step <= total_steps_, "'{}' is at step {}, past the {} steps of this run; raise --epochs",
                    path, saved.step, total_steps_);
     nn::load_checkpoint(file, module(), *optimizer_);
+    if (scaler_)
+      scaler_->load_state({.scale = number_of(setting("loss_scale"), path),
+                           .good_steps = static_cast<std::int64_t>(number_of(setting("loss_scale_steps"), path))});
     step_ = saved.step;
     resumed_ = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, step_, workers(),
                            setting("workers"));
@@ -282,6 +320,7 @@ class Trainer {
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> train_step_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::optional<optim::GradScaler> scaler_;
   std::optional<distributed::CapturedStep> captured_step_;
   optim::Schedule schedule_;
   std::int64_t total_steps_ = 0;

@@ -75,6 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},
         BadCommand{"devices_single", {"--mode", "single", "--devices", "0,1"}, 2, "--devices belongs to --mode dp"},
         BadCommand{"bad_devices", {"--devices", "0,x"}, 2, "--devices '0,x' is not understood"},
+        BadCommand{"amp_unknown", {"--amp", "int8"}, 2, "--amp"},
         BadCommand{"compress_single", {"--compress", "fp16"}, 2, "--compress belongs to --mode ddp"},
         BadCommand{"compress_unknown", {"--mode", "ddp", "--compress", "zip"}, 2, "--compress"},
         BadCommand{"compress_lockstep",
@@ -301,6 +302,45 @@ TEST(MnistTrain, ResumeGoesOnAsIfNothingHadHappened) {
   const std::string whole = hash(train(common + std::vector<std::string>{"--max-steps", "40"}));
   hash(train(common + std::vector<std::string>{"--max-steps", "25", "--checkpoint", checkpoint}));
   EXPECT_EQ(hash(train(common + std::vector<std::string>{"--max-steps", "40", "--resume", checkpoint})), whole);
+}
+
+// Products in a half type, weights and their gradients in float32: the curve stays near that of float32. float16 goes
+// on from a checkpoint with the scale of its loss.
+TEST(MnistTrain, MixedPrecisionStaysCloseAndResumes) {
+  if (dataset().empty()) GTEST_SKIP() << "neither MNIST nor Fashion-MNIST is here";
+  const TemporaryDirectory directory;
+  const std::string checkpoint = directory.file("checkpoint.safetensors");
+  const auto common =
+      dataset() + std::vector<std::string>{"--model", "lenet", "--schedule", "constant", "--lr", "0.005"};
+  const auto run = [&](const std::string& name, const std::vector<std::string>& more, const char* steps = "40") {
+    const ProcessResult result = train(
+        common + more + std::vector<std::string>{"--max-steps", steps, "--metrics", directory.file(name + ".jsonl")});
+    EXPECT_EQ(result.status, 0) << name << ": " << result.err;
+    return weights_of(result.out);
+  };
+  const auto losses = [&](const std::string& name) { return losses_of(directory.file(name + ".jsonl")); };
+  const std::string plain = run("plain", {});
+  const std::vector<double> expected = losses("plain");
+  std::string half;
+  for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"bf16", {"--amp", "bf16"}},
+           {"fp16", {"--amp", "fp16"}},
+           {"bf16_ddp", {"--amp", "bf16", "--mode", "ddp", "--nproc", "2"}},
+           {"fp16_ddp", {"--amp", "fp16", "--mode", "ddp", "--nproc", "2"}}}) {
+    SCOPED_TRACE(name);
+    const std::string weights = run(name, more);
+    if (name == "fp16") half = weights;
+    EXPECT_NE(weights, plain);
+    const std::vector<double> found = losses(name);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_LE(std::abs(found[i] - expected[i]), 0.05 * expected[0]) << "step " << i;
+  }
+  run("part", {"--amp", "fp16", "--checkpoint", checkpoint}, "25");
+  EXPECT_EQ(run("rest", {"--amp", "fp16", "--resume", checkpoint}), half);
+  const ProcessResult other = train(common + std::vector<std::string>{"--max-steps", "40", "--resume", checkpoint});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_NE(other.err.find("was trained with amp fp16, not off"), std::string::npos) << other.err;
 }
 
 // The same job however its processes meet.
