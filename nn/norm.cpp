@@ -2,6 +2,7 @@
 
 #include "autograd/ops/batch_norm/batch_norm.h"
 #include "autograd/ops/layer_norm/layer_norm.h"
+#include "autograd/grad_mode.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -35,16 +36,22 @@ Tensor BatchNorm::forward(Tensor x) {
     deferred->add(this, statistics);
     return out;
   }
-  const double batches = running_mean.defined() ? num_batches_tracked.item<double>() + 1.0 : 0.0;
-  if (running_mean.defined()) call.momentum = momentum_of(batches);
+  if (running_mean.defined()) call.momentum = momentum();
   Tensor out = training_function_ ? training_function_(x, running_mean, running_var, call)
                                   : batch_norm(x, running_mean, running_var, call);
-  if (running_mean.defined()) fill_values(num_batches_tracked, batches);
+  if (running_mean.defined()) count_batch();
   return out;
 }
 
-double BatchNorm::momentum_of(double batches) const {
-  return options_.momentum ? *options_.momentum : 1.0 / batches;
+// Of the batch that is being computed. Without a momentum of its own the layer needs the count on the host.
+double BatchNorm::momentum() const {
+  return options_.momentum ? *options_.momentum : 1.0 / (num_batches_tracked.item<double>() + 1.0);
+}
+
+// Where the buffer is: nothing waits for a device.
+void BatchNorm::count_batch() {
+  const NoGradGuard no_grad;
+  num_batches_tracked.add_(1.0);
 }
 
 void BatchNorm::track(const Tensor& mean, const Tensor& variance) {
@@ -52,8 +59,7 @@ void BatchNorm::track(const Tensor& mean, const Tensor& variance) {
   LOCKSTEP_CHECK(mean.sizes() == running_mean.sizes() && variance.sizes() == running_var.sizes(),
                  "[nn::BatchNorm] statistics {} and {} do not fit the running ones {}", to_string(mean.sizes()),
                  to_string(variance.sizes()), to_string(running_mean.sizes()));
-  const double batches = num_batches_tracked.item<double>() + 1.0;
-  const double momentum = momentum_of(batches);
+  const double momentum = this->momentum();
   const auto blend = [&](const Tensor& running, const Tensor& fresh) {
     auto values = running.to_vector<double>();
     const auto updates = fresh.to_vector<double>();
@@ -63,7 +69,7 @@ void BatchNorm::track(const Tensor& mean, const Tensor& variance) {
   };
   blend(running_mean, mean);
   blend(running_var, variance);
-  fill_values(num_batches_tracked, batches);
+  count_batch();
 }
 
 BatchNorm1d::BatchNorm1d(std::int64_t channels, BatchNormOptions options) : BatchNorm(nullptr, {}, channels, options) {}

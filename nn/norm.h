@@ -46,7 +46,8 @@ class BatchNorm : public Module {
   virtual void check_input(const Tensor& x) const = 0;
 
  private:
-  double momentum_of(double batches) const;
+  double momentum() const;
+  void count_batch();
 
   BatchNormOptions options_;
   TrainingFunction training_function_;

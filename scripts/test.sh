@@ -4,7 +4,7 @@
 #
 #   scripts/test.sh [PRESET...]
 #
-# Presets: cpu, cuda, asan, ubsan, tsan (CMakePresets.json), each built in build/PRESET. Without any, LOCKSTEP_TEST_PRESETS,
+# Presets: cpu, cuda, emulated, asan, ubsan, tsan (CMakePresets.json), each built in build/PRESET. Without any, LOCKSTEP_TEST_PRESETS,
 # else cuda where nvcc is found and cpu where it is not. LOCKSTEP_JOBS: compilers and tests at a time (default: cores).
 # Real data is taken from LOCKSTEP_DATA, or data/mnist if scripts/get_mnist.sh has put it there.
 # Status: 0 all passed, 1 something failed, 2 wrong usage.
@@ -31,7 +31,7 @@ if ((${#presets[@]} == 0)); then
 fi
 for preset in "${presets[@]}"; do
   case "$preset" in
-    cpu | cuda | asan | ubsan | tsan) ;;
+    cpu | cuda | emulated | asan | ubsan | tsan) ;;
     *)
       echo "test: unknown preset '$preset'; see scripts/test.sh --help" >&2
       exit 2

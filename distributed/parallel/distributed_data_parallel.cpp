@@ -210,7 +210,7 @@ data::Batch DistributedDataParallel::part_of(const data::Batch& batch) const {
 
 Tensor DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   const int world = group_->world_size();
-  module_.zero_grad();
+  reducer_->zero_gradients();
   share_buffers();
 
   // Ranks draw as different shards of the step, so that dropout differs between them.

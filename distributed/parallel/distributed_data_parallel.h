@@ -120,6 +120,8 @@ class DistributedDataParallel {
 
   nn::Module& module() { return module_; }
   ProcessGroup& process_group() { return *group_; }
+  /// True if it was made with logical shards.
+  bool is_lockstep() const { return lockstep_ != nullptr; }
   /// When gradients and reductions of the last step happened.
   const ReducerTrace& trace() const;
   /// Names of the parameters that got no gradient on this rank in the last step and counted as zero; in lockstep mode,

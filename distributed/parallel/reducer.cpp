@@ -190,6 +190,21 @@ void Reducer::finish_pass() {
   ++passes_;
 }
 
+void Reducer::zero_gradients() {
+  for (const Bucket& bucket : buckets_) {
+    const auto is_view = [&](std::size_t index) {
+      const Tensor grad = slots_[index].parameter.tensor.grad();
+      return grad.defined() && grad.is_same(slots_[index].view);
+    };
+    if (std::all_of(bucket.slots.begin(), bucket.slots.end(), is_view)) {
+      fill_values(bucket.flat, 0.0);
+      continue;
+    }
+    for (const std::size_t index : bucket.slots)
+      if (const Tensor grad = slots_[index].parameter.tensor.grad(); grad.defined()) fill_values(grad, 0.0);
+  }
+}
+
 void Reducer::reduce_now() {
   LOCKSTEP_CHECK(!in_pass_, "[Reducer] reduce_now() was called while a backward pass is being reduced");
   begin_pass(/*computed=*/false);

@@ -56,6 +56,9 @@ class Reducer {
   void set_synchronize(bool value) { synchronize_ = value; }
   bool synchronize() const { return synchronize_; }
 
+  /// Module::zero_grad() for its parameters, a bucket at a time where the gradients lie in buckets.
+  void zero_gradients();
+
   /// What this rank's gradients are multiplied by before they are averaged; 1 at first.
   void set_weight(double value) { weight_ = value; }
 

@@ -84,6 +84,28 @@ struct TrainingStep::Devices final : Impl {
   DataParallel parallel_;
 };
 
+struct TrainingStep::Borrowed : Impl {
+  explicit Borrowed(DistributedDataParallel& ddp) : ddp_(ddp) {}
+
+  double run(const data::Batch& batch, const LossFunction& loss) override {
+    return ddp_.step(batch, [&](const data::Batch& part) { return loss(module(), part); });
+  }
+  Tensor enqueue(const data::Batch& batch, const LossFunction& loss) override {
+    return ddp_.enqueue_step(batch, [&](const data::Batch& part) { return loss(module(), part); });
+  }
+  std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
+    return ddp_.join_step(own, [&](const data::Batch& part) { return loss(module(), part); });
+  }
+  ProcessGroup* group() const override {
+    ProcessGroup& group = ddp_.process_group();
+    return group.world_size() > 1 ? &group : nullptr;
+  }
+  nn::Module& module() override { return ddp_.module(); }
+  const ReducerTrace* trace() const override { return &ddp_.trace(); }
+
+  DistributedDataParallel& ddp_;
+};
+
 struct TrainingStep::Processes final : Impl {
   Processes(std::unique_ptr<nn::Module> module, const TrainingStepOptions& options)
       : module_(std::move(module)),
@@ -91,7 +113,8 @@ struct TrainingStep::Processes final : Impl {
              {.logical_shards = options.logical_shards,
               .accumulate = options.accumulate,
               .static_graph = options.static_graph,
-              .hook = options.hook}) {}
+              .hook = options.hook}),
+        step_(ddp_) {}
 
   static std::unique_ptr<nn::Module> on_device(const Factory& factory, Device device) {
     auto module = factory();
@@ -100,25 +123,23 @@ struct TrainingStep::Processes final : Impl {
     return module;
   }
 
-  double run(const data::Batch& batch, const LossFunction& loss) override {
-    return ddp_.step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
-  }
-  Tensor enqueue(const data::Batch& batch, const LossFunction& loss) override {
-    return ddp_.enqueue_step(batch, [&](const data::Batch& part) { return loss(*module_, part); });
-  }
-  ProcessGroup* group() const override {
-    ProcessGroup& group = const_cast<DistributedDataParallel&>(ddp_).process_group();
-    return group.world_size() > 1 ? &group : nullptr;
-  }
+  double run(const data::Batch& batch, const LossFunction& loss) override { return step_.run(batch, loss); }
+  Tensor enqueue(const data::Batch& batch, const LossFunction& loss) override { return step_.enqueue(batch, loss); }
   std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
-    return ddp_.join_step(own, [&](const data::Batch& part) { return loss(*module_, part); });
+    return step_.join(own, loss);
   }
+  ProcessGroup* group() const override { return step_.group(); }
   nn::Module& module() override { return *module_; }
-  const ReducerTrace* trace() const override { return &ddp_.trace(); }
+  const ReducerTrace* trace() const override { return step_.trace(); }
 
   std::unique_ptr<nn::Module> module_;
   DistributedDataParallel ddp_;
+  Borrowed step_;
 };
+
+TrainingStep::TrainingStep(DistributedDataParallel& ddp) : impl_(std::make_unique<Borrowed>(ddp)) {
+  impl_->lockstep = ddp.is_lockstep();
+}
 
 TrainingStep::TrainingStep(const Factory& factory, TrainingStepOptions options) {
   LOCKSTEP_CHECK(!options.job || options.devices.empty(),

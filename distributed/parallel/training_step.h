@@ -17,6 +17,8 @@
 
 namespace lockstep::distributed {
 
+class DistributedDataParallel;
+
 struct TrainingStepOptions {
   /// Train on the processes of this job (DistributedDataParallel), which must outlive the step; null: in this process
   /// alone. A job of one process is allowed.
@@ -56,6 +58,8 @@ class TrainingStep {
   /// Calls `factory` for the module and for each replica, after which the random keys of this thread are as if it had
   /// been called once. Throws Error for options that do not fit together.
   TrainingStep(const Factory& factory, TrainingStepOptions options = {});
+  /// The step of a DistributedDataParallel that exists, and must outlive this object.
+  explicit TrainingStep(DistributedDataParallel& ddp);
   ~TrainingStep();
   TrainingStep(TrainingStep&&) noexcept;
   TrainingStep& operator=(TrainingStep&&) noexcept;
@@ -87,6 +91,7 @@ class TrainingStep {
   struct Single;
   struct Devices;
   struct Processes;
+  struct Borrowed;
   std::unique_ptr<Impl> impl_;
 };
 
