@@ -6,6 +6,7 @@
 #include "autograd/autocast.h"
 #include "autograd/ops/matmul/matmul_kernels.h"
 #include "autograd/record.h"
+#include "autograd/sum_to.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"
@@ -70,6 +71,7 @@ Tensor product(const Tensor& a, const Tensor& b) {
 // Sums `grad` over the leading dimensions along which an operand of size `sizes` was repeated.
 Tensor sum_leading(const Tensor& grad, const Shape& sizes) {
   if (grad.sizes() == sizes) return grad;
+  if (grad.device().is_cuda()) return sum_to(grad, sizes);  // one kernel instead of one for each matrix
   Tensor sum = zeros(sizes, options_of(grad));
   const Shape leading = leading_of(grad);
   const Tensor target = expand_leading(sum, leading);
