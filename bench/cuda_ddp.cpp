@@ -17,6 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -214,6 +216,10 @@ int main(int argc, char** argv) {
   const auto number = [&](int place, std::int64_t otherwise) {
     return argc > place ? std::atoll(argv[place]) : otherwise;
   };
+  if (argc > 1 && std::string_view(argv[1]) == "--help") {
+    std::cout << "usage: lockstep-run --nproc-per-node N -- cuda_ddp [STEPS A ROUND] [WIDTH] [BATCH OF A RANK]\n";
+    return 0;
+  }
   if (!cuda::is_available()) {
     std::cerr << "cuda_ddp: needs a CUDA device: " << cuda::why_unavailable() << "\n";
     return 77;
