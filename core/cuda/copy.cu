@@ -1,4 +1,9 @@
+#include <mutex>
+#include <set>
+#include <utility>
+
 #include "core/copy.h"
+#include "core/cuda/device.h"
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/memory.h"
 #include "core/cuda/pinned.h"
@@ -57,7 +62,20 @@ void copy_to_host(const Tensor& source, const Tensor& target) {
   if (!to.is_same(target)) copy_values(to, target);
 }
 
+// Once for each pair: without it a copy between devices goes through the host's memory.
+void enable_peer_access(int from, int to) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> seen;
+  const std::lock_guard lock(mutex);
+  if (!seen.insert({from, to}).second || !can_access_peer(from, to)) return;
+  const DeviceGuard guard(from);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(to, 0);
+  if (status != cudaErrorPeerAccessAlreadyEnabled) LOCKSTEP_CUDA_CHECK(status);
+  cudaGetLastError();
+}
+
 void copy_between(const Tensor& source, const Tensor& target) {
+  enable_peer_access(source.device().index, target.device().index);
   const Tensor from = prepared(source, target);
   const Tensor to = target.is_contiguous() ? target : empty_like(target);
   const Stream there = Stream::current(from.device().index), here = Stream::current(to.device().index);

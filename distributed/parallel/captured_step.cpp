@@ -26,6 +26,19 @@ std::string key_of(const data::Batch& batch) {
                      to_string(batch.y.sizes()), batch.global_size);
 }
 
+/// What a recording has seen of the model: with another place or another set of trained parameters, or in another mode,
+/// it would do something else than the step.
+using Identity = std::vector<const void*>;
+
+Identity identity_of(nn::Module& module) {
+  Identity identity{module.is_training() ? &module : nullptr};
+  for (const Tensor& parameter : module.parameters()) {
+    identity.push_back(parameter.raw_data());
+    identity.push_back(parameter.requires_grad() ? parameter.impl() : nullptr);
+  }
+  return identity;
+}
+
 /// What is put on `later` from now on waits for what is on `earlier`.
 void follow(const cuda::Stream& later, const cuda::Stream& earlier) {
   cuda::Event event(earlier.device());
@@ -66,6 +79,7 @@ struct CapturedStep::Graphs {
   Device device;
   cuda::Stream stream;
   Tensor random_step;
+  Identity identity;
   std::map<std::string, Recorded> recorded;
   std::array<Stage, kStages> stages;
   std::size_t next_stage = 0;
@@ -128,7 +142,7 @@ CapturedStep::CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, Capt
   const Device device = step.module().device();
   obstacle_ = !options.capture    ? "it was turned off"
               : !device.is_cuda() ? "the model is on the CPU"
-                                  : step.enqueue_obstacle();
+                                  : step.capture_obstacle();
   if (obstacle_.empty() && dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer))
     obstacle_ = "the divided optimizer gathers its parameters under the host's control";
   if (obstacle_.empty()) graphs_ = std::make_unique<Graphs>(device);
@@ -156,6 +170,12 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
   Graphs& graphs = *graphs_;
   const cuda::Stream caller = cuda::Stream::current(graphs.device.index);
   const std::string key = key_of(batch);
+  if (Identity now = identity_of(step_.module()); now != graphs.identity) {
+    if (!graphs.recorded.empty()) graphs.stream.synchronize();
+    graphs.recorded.clear();
+    graphs.identity = std::move(now);
+    warm_ = 0;
+  }
   auto found = graphs.recorded.find(key);
   if (found == graphs.recorded.end()) {
     if (warm_ < options_.warmup || graphs.recorded.size() == kMostGraphs) {
@@ -169,6 +189,7 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
       graphs.record(made, step_, optimizer_, batch, loss);
     } catch (const Error& error) {
       obstacle_ = error.what();
+      step_.abandon();
       logging::info("steps are not captured as a CUDA graph: {}", obstacle_);
     }
     if (obstacle_.empty()) {

@@ -51,6 +51,7 @@ class HalfCompression final : public CommunicationHook {
  public:
   explicit HalfCompression(DType dtype) : dtype_(dtype) {}
 
+  bool is_replayable() const override { return true; }
   std::string name() const override { return dtype_ == kFloat16 ? "fp16" : "bf16"; }
 
   WorkPtr reduce(const GradientBucket& bucket, ProcessGroup& group) override {

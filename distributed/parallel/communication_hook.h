@@ -37,6 +37,9 @@ class CommunicationHook {
   /// at once; when wait() of the result has returned, bucket.flat must hold the average, the same on every rank. Chains
   /// of operations are built with continue_with().
   virtual WorkPtr reduce(const GradientBucket& bucket, ProcessGroup& group) = 0;
+  /// True if every pass issues the same operations with the same numbers, so that one pass can be recorded and replayed
+  /// (Note [Captured steps]).
+  virtual bool is_replayable() const { return false; }
 };
 
 using CommunicationHookPtr = std::shared_ptr<CommunicationHook>;

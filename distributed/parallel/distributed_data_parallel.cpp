@@ -195,6 +195,18 @@ Tensor DistributedDataParallel::enqueue_step(const data::Batch& batch, const Los
   return totals.select(0, 0) / totals.select(0, 1);
 }
 
+std::string DistributedDataParallel::capture_obstacle() const {
+  if (options_.hook && !options_.hook->is_replayable())
+    return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());
+  if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
+    return fmt::format("synchronised batch norm (layer '{}') combines its statistics on the host", layer);
+  return {};
+}
+
+void DistributedDataParallel::abandon_step() {
+  if (reducer_) reducer_->abandon_pass();
+}
+
 // This rank's part, of the global batch or as a loader cut it.
 data::Batch DistributedDataParallel::part_of(const data::Batch& batch) const {
   data::Batch part = batch;

@@ -80,6 +80,11 @@ class DistributedDataParallel {
   /// step() without waiting for the device: returns the mean loss as one float64 element there. Not in lockstep mode.
   Tensor enqueue_step(const data::Batch& batch, const LossFunction& loss);
 
+  /// Why enqueue_step() cannot be recorded and replayed (Note [Captured steps]); empty if nothing here forbids it.
+  std::string capture_obstacle() const;
+  /// After a recording that has failed: the next step begins anew.
+  void abandon_step();
+
   /// step() for ranks that bring samples of their own, `own`, as many as each has: none at all once it has run out
   /// (Note [Uneven inputs]). Every rank calls it, in a loop, until it returns nothing, which it does on all ranks at
   /// once, when none has any sample left:

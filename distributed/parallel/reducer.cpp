@@ -211,6 +211,12 @@ void Reducer::reduce_now() {
   finish_pass();
 }
 
+void Reducer::abandon_pass() {
+  in_pass_ = false;
+  for (Bucket& bucket : buckets_) bucket.work.reset();
+  use_work_.reset();
+}
+
 std::vector<std::string> Reducer::unused_parameters() const {
   std::vector<std::string> names;
   for (const Slot& slot : slots_)

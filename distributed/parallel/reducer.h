@@ -66,6 +66,9 @@ class Reducer {
   /// count as they are (undefined: zero).
   void reduce_now();
 
+  /// After an exception in a pass: the next one begins anew. What other ranks wait for does not come by it.
+  void abandon_pass();
+
   std::size_t num_buckets() const { return buckets_.size(); }
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
   /// accumulated for it.

@@ -22,6 +22,8 @@ struct TrainingStep::Impl {
     return run(own, loss);
   }
   virtual Tensor enqueue(const data::Batch& batch, const LossFunction& loss) = 0;
+  virtual std::string capture_obstacle() const { return {}; }
+  virtual void abandon() {}
   virtual bool several_devices() const { return false; }
   virtual ProcessGroup* group() const { return nullptr; }
   virtual nn::Module& module() = 0;
@@ -96,6 +98,8 @@ struct TrainingStep::Borrowed : Impl {
   std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
     return ddp_.join_step(own, [&](const data::Batch& part) { return loss(module(), part); });
   }
+  std::string capture_obstacle() const override { return ddp_.capture_obstacle(); }
+  void abandon() override { ddp_.abandon_step(); }
   ProcessGroup* group() const override {
     ProcessGroup& group = ddp_.process_group();
     return group.world_size() > 1 ? &group : nullptr;
@@ -128,6 +132,8 @@ struct TrainingStep::Processes final : Impl {
   std::optional<double> join(const data::Batch& own, const LossFunction& loss) override {
     return step_.join(own, loss);
   }
+  std::string capture_obstacle() const override { return step_.capture_obstacle(); }
+  void abandon() override { step_.abandon(); }
   ProcessGroup* group() const override { return step_.group(); }
   nn::Module& module() override { return *module_; }
   const ReducerTrace* trace() const override { return step_.trace(); }
@@ -169,6 +175,15 @@ std::string TrainingStep::enqueue_obstacle() const {
   if (impl_->lockstep) return "lockstep mode adds up on the host what the shards count";
   if (impl_->several_devices()) return "several devices are driven by threads that wait for each other";
   return {};
+}
+
+std::string TrainingStep::capture_obstacle() const {
+  const std::string obstacle = enqueue_obstacle();
+  return obstacle.empty() ? impl_->capture_obstacle() : obstacle;
+}
+
+void TrainingStep::abandon() {
+  impl_->abandon();
 }
 
 Tensor TrainingStep::enqueue(const data::Batch& batch, const LossFunction& loss) {

@@ -73,6 +73,10 @@ class TrainingStep {
   Tensor enqueue(const data::Batch& batch, const LossFunction& loss);
   /// Why enqueue() cannot be called; empty if it can.
   std::string enqueue_obstacle() const;
+  /// Why enqueue() cannot be recorded and replayed as a CUDA graph; empty if nothing known before forbids it.
+  std::string capture_obstacle() const;
+  /// After a recording that has failed: the next step begins anew.
+  void abandon();
 
   /// The same for processes that bring samples of their own, as many as each has, until none has any left: then it
   /// returns nothing, on all of them at once. See DistributedDataParallel::join_step(). Not in

@@ -138,6 +138,28 @@ TEST_F(CapturedStepTest, AgreesWithTheCpu) {
   for (std::size_t i = 0; i < here.weights.size(); ++i) ASSERT_NEAR(here.weights[i], there.weights[i], 1e-5);
 }
 
+TEST_F(CapturedStepTest, AFrozenLayerMakesNewGraphs) {
+  const auto run = [&](bool capture) {
+    manual_seed(3);
+    TrainingStep step([] { return std::make_unique<Net>(); }, on_cuda_);
+    optim::SGD optimizer(step.module().parameters(), {.lr = 0.1, .momentum = 0.9});
+    CapturedStep train(step, optimizer, {.capture = capture});
+    for (int i = 0; i < 16; ++i) {
+      if (i == 8) {
+        step.module().zero_grad(/*set_to_none=*/true);
+        step.module().parameters().front().set_requires_grad(false);
+      }
+      train(batch_of(static_cast<std::uint32_t>(i), 8), loss_of);
+    }
+    EXPECT_EQ(train.replays(), capture ? 10u : 0u);
+    std::vector<double> weights;
+    for (const Tensor& parameter : step.module().parameters())
+      for (const double value : parameter.to_vector<double>()) weights.push_back(value);
+    return weights;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
 TEST_F(CapturedStepTest, InLockstepModeTheObstacleIsNamed) {
   TrainingStepOptions options = on_cuda_;
   options.logical_shards = 4;
