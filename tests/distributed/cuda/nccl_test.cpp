@@ -7,6 +7,7 @@
 #include "core/copy.h"
 #include "core/factories.h"
 #include "distributed/nccl/device_table.h"
+#include "distributed/nccl/library.h"
 #include "distributed/process_group/shard_tree.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
@@ -195,6 +196,13 @@ TEST_P(Nccl, ARankThatDoesNotComeIsNamedByTheDeadline) {
       EXPECT_NE(message.find("rank 1"), std::string::npos) << message;
       EXPECT_NE(message.find("all_reduce #0"), std::string::npos) << message;
     }
+}
+
+TEST(NcclLibrary, HasEveryFunction) {
+  if (const std::string obstacle = nccl::Library::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  int version = -1;
+  EXPECT_EQ(nccl::Library::get().get_version(&version), ncclSuccess);
+  EXPECT_TRUE(version == 0 || version >= 21800) << version;  // 0: emulated
 }
 
 TEST(NcclDevices, TwoRanksOnOneDeviceAreNamed) {
