@@ -128,7 +128,7 @@ class Contestant:
         for _ in range(steps):
             self.step()
         self.synchronize()
-        return {"steps": steps, "seconds": time.perf_counter() - start, "loss": float(self.loss)}
+        return {"steps": steps, "seconds": time.perf_counter() - start, "loss": float(self.loss.detach())}
 
 
 def answer(torch, contestants, request, device):

@@ -13,7 +13,7 @@
 #
 #   --data DIR        MNIST (default: LOCKSTEP_DATA; else made-up images, and no time to 99 %)
 #   --out DIR         where to write (default: docs/validation, in a package: report)
-#   --sections A,B    of tests,training,time,speed,memcheck,speed-rest,racecheck; default: all, in this order
+#   --sections A,B    of tests,training,time,speed,kernels,memcheck,speed-rest,racecheck; default: all, in this order
 #   --budget SECONDS  for everything; what then has no time is written down as not run
 #   --dry-run         everything that needs no device
 #   --merge           makes one report of several runs of the same device and commit

@@ -19,7 +19,7 @@ import training  # noqa: E402
 from machine import Machine  # noqa: E402
 from steps import FAILED, Failure, NotHere, Recorder, run  # noqa: E402
 
-SECTIONS = ["tests", "training", "time", "speed", "memcheck", "speed-rest", "racecheck"]
+SECTIONS = ["tests", "training", "time", "speed", "kernels", "memcheck", "speed-rest", "racecheck"]
 
 
 @dataclasses.dataclass
@@ -39,7 +39,7 @@ class Size:
     recipes: tuple = (
         ("lenet, batch 64, 3 epochs", ["--model", "lenet", "--epochs", "3", "--batch-size", "64", "--lr", "0.03",
                                        "--schedule", "one-cycle"]),
-        ("lenet, batch 128, 3 epochs", ["--model", "lenet", "--epochs", "3", "--batch-size", "128", "--lr", "0.05",
+        ("lenet, batch 128, 3 epochs", ["--model", "lenet", "--epochs", "3", "--batch-size", "128", "--lr", "0.1",
                                         "--schedule", "one-cycle"]))
     first_rows: tuple = ("lenet:64:float32", "cnn:256:bf16")
     other_rows: tuple = ("mlp:64:float32", "cnn:256:float32", "lenet:256:float32", "cnn:64:float32", "cnn:64:bf16",
@@ -199,6 +199,7 @@ def main():
                   "training": lambda: training.check(recorder, machine, size, data, real, work / "train"),
                   "time": lambda: training.check_time(recorder, machine, size, data, real, work / "train"),
                   "speed": lambda: speed.check_first(recorder, machine, size, work / "speed"),
+                  "kernels": lambda: speed.check_kernels(recorder, machine, size, work / "speed"),
                   "speed-rest": lambda: speed.check_rest(recorder, machine, size, work / "speed")}
         for tool in ("memcheck", "racecheck"):
             bodies[tool] = lambda tool=tool: recorder.step(

@@ -9,7 +9,7 @@ import tempfile
 import time
 
 import steps
-from steps import Failure, NotHere, run
+from steps import Failure, NotHere, OutOfTime, run
 
 SILENCE = 120  # seconds without a line after which the running test counts as hung
 LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)")
@@ -117,7 +117,8 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
     if not names:
         raise Failure(f"{entry['name']} has no tests")
     environment = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0")
-    end = time.monotonic() + recorder.left(limit)
+    time_left = recorder.left(limit)
+    end = time.monotonic() + time_left
     tests = Tests()
     parts = [part for part in (names[i::jobs] for i in range(jobs)) if part]
     with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
@@ -134,6 +135,10 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
                                 "output": tests.output.get(name, "")} for name in bad[:60]}}
     note = (f"{data['passed']} of {len(names)} passed, {len(bad)} failed, {data['skipped']} skipped"
             + (f", {len(unfinished)} had no time" if unfinished else ""))
+    if unfinished and not bad and time_left < limit:  # the budget's fault, not the tests'
+        late = OutOfTime(f"out of time: {note}")
+        late.data = data
+        raise late
     if bad or unfinished:
         lonely = sum(1 for result in again.results.values() if result == "passed")
         if lonely:

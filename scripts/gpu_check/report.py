@@ -41,6 +41,8 @@ def markdown(result):
             lines += ["", f"## {step['name'][0].upper()}{step['name'][1:]}", "",
                       "Ratio: lockstep's images/s over the peer's, median and range over the rounds. MiB: peak of the "
                       "device's memory for the net, its data set and the step.", "", data["markdown"].strip()]
+        if isinstance(data, dict) and data.get("table"):
+            lines += ["", f"## Kernels of a step: {step['name']}", "", data["table"]]
         if isinstance(data, dict) and data.get("timeline"):
             lines += ["", "## All-reduce beside backward", "",
                       "Milliseconds since backward's last gradient, from events on the device; negative is before it.", "",

@@ -1,5 +1,6 @@
 """Throughput beside PyTorch in the same run, and DDP where there are several GPUs."""
 
+import csv
 import json
 import re
 import sys
@@ -49,6 +50,51 @@ def throughput(recorder, machine, size, folder, rows):
     return note, data
 
 
+def kernels(recorder, machine, row):
+    """How long each kernel of a step takes, from Nsight Compute; a step without a graph, whose kernels it sees one by
+    one. Its clocks are as they are, so that times add up to those of the other checks."""
+    program = machine.program("cuda_throughput")
+    if not program:
+        raise NotHere("built without LOCKSTEP_BUILD_BENCH")
+    if not steps.run(["ncu", "--version"], 30).ok:
+        raise NotHere("ncu is not available")
+    model, batch, dtype = row.split(":")
+    count = 10
+    setup = {"setup": "a", "model": model, "batch": int(batch), "dtype": dtype, "graph": False, "warmup": count,
+             "images": 4096}
+    output = recorder.command(["bash", "-c", 'printf "%s\\n" "$0" | ncu --csv --clock-control none --metrics '
+                               'gpu__time_duration.sum "$1"', json.dumps(setup), program], 240, machine.environment())
+    return summed_kernels(output, count, row)
+
+
+def summed_kernels(output, count, row):
+    """From ncu's table: by kernel, launches and microseconds a step; what runs less than once a step is set-up."""
+    lines = output.splitlines()
+    head = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if head is None:
+        raise Failure("ncu gave no table", output)
+    found = {}
+    for entry in csv.DictReader(lines[head:]):
+        try:
+            value = float(entry["Metric Value"].replace(",", ""))
+        except (KeyError, TypeError, ValueError):
+            continue
+        scale = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}.get(entry["Metric Unit"])
+        if scale is None:
+            raise Failure(f"ncu counts in {entry['Metric Unit']}", output)
+        found.setdefault(entry["Kernel Name"], []).append(scale * value)
+    rows = [{"kernel": name, "launches": len(times) / count, "us": sum(times) / count}
+            for name, times in found.items() if len(times) >= count]
+    rows.sort(key=lambda one: -one["us"])
+    if not rows:
+        raise Failure("ncu saw no kernel in every step", output)
+    table = ["| kernel | launches a step | us a step |", "|---|---|---|"]
+    table += [f"| `{one['kernel'][:120].replace('|', ' ')}` | {one['launches']:.1f} | {one['us']:.1f} |" for one in rows]
+    total = sum(one["us"] for one in rows)
+    return (f"{sum(one['launches'] for one in rows):.0f} kernels, {total:.0f} us a step; the longest {rows[0]['us']:.1f} us",
+            {"row": row, "kernels": rows, "us": total, "table": "\n".join(table)})
+
+
 def ddp(recorder, machine, size):
     """The timeline, and where the gradients lie. With one GPU its ranks share it, and its times mean nothing."""
     from training import ON_ONE_GPU, SHARED_GPU
@@ -87,6 +133,11 @@ def ddp(recorder, machine, size):
 def check_first(recorder, machine, size, folder):
     recorder.step("speed", "throughput, the rows with an aim",
                   lambda: throughput(recorder, machine, size, folder, size.first_rows))
+
+
+def check_kernels(recorder, machine, size, folder):
+    for row in size.first_rows:
+        recorder.step("kernels", row.replace(":", ", "), lambda row=row: kernels(recorder, machine, row))
 
 
 def check_rest(recorder, machine, size, folder):

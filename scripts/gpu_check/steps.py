@@ -59,7 +59,9 @@ def run(command, limit, environment=None):
 
 
 class OutOfTime(Exception):
-    pass
+    """`data`: what there was by then."""
+
+    data = None
 
 
 class NotHere(Exception):
@@ -117,8 +119,10 @@ class Recorder:
                 record["data"] = data
         except NotHere as why:
             record.update(note=str(why))
-        except OutOfTime:
-            record.update(note="out of time")
+        except OutOfTime as late:
+            record.update(note=str(late) or "out of time")
+            if late.data is not None:
+                record["data"] = late.data
         except Failure as failure:
             record.update(status=FAILED, note=str(failure), tail=failure.tail)
             if getattr(failure, "data", None) is not None:

@@ -15,6 +15,7 @@ sys.path[:0] = [str(SCRIPTS / "gpu_check"), str(SCRIPTS)]
 import gpu_status  # noqa: E402
 import gtests  # noqa: E402
 import report  # noqa: E402
+import speed  # noqa: E402
 import steps  # noqa: E402
 import training  # noqa: E402
 
@@ -143,9 +144,31 @@ class Programs(WithFolder):
         self.assertIn("2 had no time", failure)
         self.assertEqual(data["results"], {"Suite.a": "passed"})
 
+    def test_a_budget_is_not_the_tests_fault(self):
+        self.recorder, before = lambda: before(budget=6), self.recorder
+        with self.assertRaises(steps.OutOfTime) as late:
+            self.run_cases("a=pass,b=hang")
+        self.assertEqual(late.exception.data["results"], {"Suite.a": "passed"})
+
     def test_skipped_tests_are_not_run(self):
         with self.assertRaises(steps.NotHere):
             self.run_cases("a=skip")
+
+
+class Kernels(unittest.TestCase):
+    def test_times_are_added_up_by_kernel(self):
+        line = '"{}","1","p","gemm(float, int)","1","7","(1, 1, 1)","(1, 1, 1)","0","9.0","x","gpu__time_duration.sum","{}","{}"'
+        head = ('"ID","Process ID","Process Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",'
+                '"Section Name","Metric Name","Metric Unit","Metric Value"')
+        once = line.replace("gemm", "init")
+        text = "\n".join(["==PROF== hello", head, line.format(0, "ns", "1,500"), line.format(1, "us", "2.5"),
+                          once.format(2, "ns", "9000")])
+        note, data = speed.summed_kernels(text, 2, "lenet:64:float32")
+        self.assertEqual([(one["kernel"], one["launches"], one["us"]) for one in data["kernels"]],
+                         [("gemm(float, int)", 1.0, 2.0)])
+        self.assertIn("1 kernels, 2 us a step", note)
+        with self.assertRaises(steps.Failure):
+            speed.summed_kernels("no table", 2, "x")
 
 
 class Curves(WithFolder):
