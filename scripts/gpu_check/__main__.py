@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import py_compile
+import re
 import shutil
 import sys
 import tempfile
@@ -137,7 +138,8 @@ def check_start(recorder, machine):
         outcome = run([entry["program"]], 120, machine.environment())
         if not outcome.ok:
             raise Failure(f"{entry['name']} {outcome.why()}", outcome.output)
-        return outcome.output.strip().splitlines()[-1].strip()
+        count = {kind: len(re.findall(rf"^\[ +{kind} +\] \S+ \(", outcome.output, re.M)) for kind in ("OK", "SKIPPED")}
+        return f"{count['OK']} passed, {count['SKIPPED']} need one"
 
     for name, body in (("programs start", programs_start), ("test programs list their tests", tests_list),
                        ("shared libraries are found", libraries_resolve), ("scripts parse", scripts_parse),
