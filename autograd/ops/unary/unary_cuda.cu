@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "autograd/ops/unary/unary_functors.h"
 #include "autograd/ops/unary/unary_kernels.h"
 #include "core/cpu/row_io.h"
@@ -17,16 +19,32 @@ struct Gradient {
   __device__ C operator()(C grad, C saved) const { return f.gradient(grad, saved); }
 };
 
+/// Activations and their like have kernels of their own for contiguous tensors of each dtype; the others share one,
+/// which keeps the time that this file takes to compile within bounds.
+template <typename F, typename C>
+inline constexpr bool kOften = std::is_same_v<C, float> &&
+                               (std::is_same_v<F, unary::Neg<C>> || std::is_same_v<F, unary::Relu<C>> ||
+                                std::is_same_v<F, unary::Exp<C>> || std::is_same_v<F, unary::Tanh<C>> ||
+                                std::is_same_v<F, unary::Sigmoid<C>> || std::is_same_v<F, unary::Gelu<C>> ||
+                                std::is_same_v<F, unary::Silu<C>>);
+
+template <typename F, typename C, typename Function, typename... In>
+void apply(const Tensor& out, const Function& function, const In&... in) {
+  if constexpr (kOften<F, C>) {
+    cuda::map<C>(out, function, cuda::Input<C>(in)...);
+  } else {
+    cuda::map_strided<C>(out, function, cuda::Input<C>(in)...);
+  }
+}
+
 template <typename C>
 void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
-  unary::visit<C>(op, [&]<typename F>() { cuda::map<C>(out, Value<F, C>{F(params)}, cuda::Input<C>(x)); });
+  unary::visit<C>(op, [&]<typename F>() { apply<F, C>(out, Value<F, C>{F(params)}, x); });
 }
 
 template <typename C>
 void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
-  unary::visit<C>(op, [&]<typename F>() {
-    cuda::map<C>(out, Gradient<F, C>{F(params)}, cuda::Input<C>(grad), cuda::Input<C>(saved));
-  });
+  unary::visit<C>(op, [&]<typename F>() { apply<F, C>(out, Gradient<F, C>{F(params)}, grad, saved); });
 }
 
 }  // namespace
