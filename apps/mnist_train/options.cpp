@@ -212,6 +212,12 @@ std::optional<TrainOptions> parse_options(int argc, const char* const* argv) {
   refuse_what_is_missing(options, tensorboard);
   options.device = settled_device(options);
   const DeviceType type = options.device == "cuda" ? kCUDA : kCPU;
+  require(options.backend != "nccl" || type == kCUDA,
+          "--backend nccl works on CUDA devices, and this runs on the CPU; use --device cuda, or another backend");
+  require(
+      type == kCPU || options.mode != Mode::ddp || options.backend == "auto" || options.backend == "nccl",
+      fmt::format("--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
+                  options.backend));
   if (type == kCUDA && devices.empty()) options.devices = all_cuda_devices();
   if (!devices.empty()) options.devices = parse_devices(devices, type);
   for (const Device& device : options.devices)

@@ -8,7 +8,8 @@
 namespace lockstep::apps {
 
 void throw_not_available(const std::string& flag, const std::string& where, const std::string& why) {
-  throw UsageError(fmt::format("{} is not available in this {}: {}", flag, where, why));
+  throw UsageError(
+      fmt::format("{} is not available {} this {}: {}", flag, where == "machine" ? "on" : "in", where, why));
 }
 
 void print_error(const char* program, const std::string& message) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "core/cuda/device.h"
 #include "tests/apps/train_support.h"
 
 namespace lockstep {
@@ -44,6 +45,8 @@ void PrintTo(const BadCommand& command, std::ostream* out) {
 class MnistTrainRefuses : public ::testing::TestWithParam<BadCommand> {};
 
 TEST_P(MnistTrainRefuses, InOneClearLine) {
+  const std::string name = GetParam().name;
+  if (cuda::is_available() && (name == "cuda" || name == "nccl")) GTEST_SKIP() << "this machine has a CUDA device";
   const ProcessResult result = train(GetParam().arguments, 30);
   EXPECT_EQ(result.status, GetParam().status) << result.err;
   EXPECT_NE(result.err.find(GetParam().message), std::string::npos) << result.err;
@@ -68,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
                    2,
                    "--lockstep 2 cannot be shared by 3 workers"},
         BadCommand{"resume_auto_of_nothing", {"--resume", "auto"}, 2, "--resume auto needs --checkpoint FILE"},
-        BadCommand{"cuda", {"--device", "cuda"}, 2, "--device cuda is not available in this version"},
-        BadCommand{"nccl", {"--backend", "nccl"}, 2, "--backend nccl is not available in this version"},
+        BadCommand{"cuda", {"--device", "cuda"}, 2, "--device cuda is not available"},
+        BadCommand{"nccl", {"--backend", "nccl"}, 2, "--backend nccl"},
         BadCommand{"backend", {"--backend", "smoke"}, 2, "--backend"},
         BadCommand{"tensorboard", {"--tensorboard", "x"}, 2, "--tensorboard is not available"},
         BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},

@@ -207,6 +207,19 @@ const char* ncclGetLastError(ncclComm_t) {
   return "";
 }
 
+namespace {
+
+// Work on streams may still hold a communicator that is gone, so none is ever freed.
+ncclComm_t keep(std::unique_ptr<ncclComm> comm) {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::unique_ptr<ncclComm>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(comm));
+  return all->back().get();
+}
+
+}  // namespace
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
   if (ranks > kRanks) return ncclInvalidArgument;
   auto made = std::make_unique<ncclComm>();
@@ -227,7 +240,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   made->memory = static_cast<char*>(memory);
   // The file needs no name once everybody has it.
   if (++made->meeting().joined == ranks) shm_unlink(id.internal);
-  *comm = made.release();
+  *comm = keep(std::move(made));
   return ncclInProgress;
 }
 
@@ -240,7 +253,6 @@ ncclResult_t ncclCommFinalize(ncclComm_t) {
   return ncclSuccess;
 }
 
-// Work on streams may still hold the communicator: its memory goes, what is small stays.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   comm->aborted = true;
   munmap(comm->memory, comm->bytes);
