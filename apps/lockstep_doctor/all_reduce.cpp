@@ -12,6 +12,7 @@
 #include "distributed/job/job.h"
 #include "distributed/launcher/spawn.h"
 #include "distributed/mpi/mpi.h"
+#include "distributed/nccl/nccl.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -122,12 +123,25 @@ Finding with_mpirun(const Request& request, const std::string& program) {
   return finding;
 }
 
+// Its ranks would be copies of this process, which has asked for the devices: CUDA cannot be used in a copy then.
+Finding nccl_not_tried() {
+  const std::string obstacle = distributed::nccl::why_unavailable();
+  if (!obstacle.empty()) return {kArea, "nccl", Verdict::note, fmt::format("not tried: {}", obstacle)};
+  return {kArea, "nccl", Verdict::note, "not tried, though NCCL and CUDA devices are here",
+          "try lockstep-run --nproc-per-node NUMBER_OF_GPUS -- mnist_train --mode ddp --device cuda --max-steps 20"};
+}
+
 }  // namespace
 
 Findings check_all_reduce(const Request& request, const std::string& program) {
   Findings found;
-  for (const std::string& backend : distributed::available_backends())
+  for (const std::string& backend : distributed::available_backends()) {
+    if (backend == "nccl") {
+      found.push_back(nccl_not_tried());
+      continue;
+    }
     found.push_back(backend == "mpi" ? with_mpirun(request, program) : with_spawn(backend, request));
+  }
   return found;
 }
 

@@ -73,6 +73,10 @@ TEST(Doctor, FindsAMachineThatRunsTheseTestsWell) {
   for (const std::string& backend : distributed::available_backends()) {
     const Json finding = find(report, "all-reduce", backend);
     ASSERT_TRUE(finding.is_object()) << backend;
+    if (backend == "nccl") {  // not tried from here
+      EXPECT_EQ(finding["verdict"], "note") << finding;
+      continue;
+    }
     if (backend == "mpi" && finding["verdict"] == "failed") continue;  // a build with MPI on a machine without mpirun
     EXPECT_EQ(finding["verdict"], "ok") << finding;
     EXPECT_NE(finding["found"].get<std::string>().find("1 MB between 2 processes in"), std::string::npos) << finding;

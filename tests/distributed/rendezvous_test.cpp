@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/cuda/device.h"
 #include "distributed/gloo/gloo.h"
 #include "distributed/job/job.h"
 #include "distributed/store/socket.h"
@@ -245,9 +246,14 @@ TEST(Job, WithoutALauncherIsAlone) {
 }
 
 TEST(Job, BadOptions) {
-  EXPECT_NE(error_of([] { init({.backend = "nccl"}); }).find("backend 'nccl' is not available in this build"),
+  EXPECT_NE(error_of([] { init({.backend = "smoke"}); }).find("backend 'smoke' is not available in this build"),
             std::string::npos);
-  EXPECT_NE(error_of([] { init({.device = "cuda"}); }).find("device 'cuda' is not available"), std::string::npos);
+  EXPECT_NE(error_of([] { init({.device = "tpu"}); }).find("device 'tpu' is not understood"), std::string::npos);
+  EXPECT_NE(error_of([] { init({.backend = "nccl", .device = "cpu"}); }).find("nccl"), std::string::npos);
+  if (!cuda::is_available()) {
+    const std::string message = error_of([] { init({.device = "cuda"}); });
+    EXPECT_NE(message.find(cuda::why_unavailable()), std::string::npos) << message;
+  }
   EXPECT_NE(error_of([] { init({.timeout = Milliseconds(0)}); }).find("timeout is 0 ms"), std::string::npos);
 }
 
