@@ -1,8 +1,8 @@
 #include "nn/norm.h"
 
+#include "autograd/grad_mode.h"
 #include "autograd/ops/batch_norm/batch_norm.h"
 #include "autograd/ops/layer_norm/layer_norm.h"
-#include "autograd/grad_mode.h"
 #include "core/check.h"
 #include "core/copy.h"
 #include "core/factories.h"

@@ -19,8 +19,8 @@ struct InitOptions {
   /// "auto" (on CUDA devices nccl; else shm if all ranks share a machine, gloo otherwise), "nccl", "shm", "gloo" or
   /// "mpi".
   std::string backend = "auto";
-  /// "auto" (cuda if there is a device, else cpu), "cpu", "cuda" (the device of the rank's number on its machine), or one
-  /// with an index.
+  /// "auto" (cuda if there is a device, else cpu), "cpu", "cuda" (the device of the rank's number on its machine), or
+  /// one with an index.
   std::string device = "auto";
   /// Deadline of the meeting and of every operation afterwards.
   Milliseconds timeout{300'000};

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "core/cuda/device.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
