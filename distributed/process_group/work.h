@@ -22,7 +22,8 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   /// Blocks until the operation has ended and rethrows its error, if any. On success its results are visible to the
-  /// caller. Throws TimeoutError, and leaves the operation running, if `timeout` passes first.
+  /// caller. Of an operation on CUDA tensors it is the caller's stream that waits, see Note [NCCL process group].
+  /// Throws TimeoutError, and leaves the operation running, if `timeout` passes first.
   virtual void wait(Milliseconds timeout);
   /// Waits as long as the group's own deadline can take to act.
   void wait() { wait(default_wait_); }

@@ -1,0 +1,190 @@
+// The operations of a process group as calls of NCCL.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/copy.h"
+#include "core/factories.h"
+#include "distributed/nccl/combine.h"
+#include "distributed/nccl/process_group_nccl.h"
+#include "distributed/process_group/shard_tree.h"
+
+namespace lockstep::distributed::nccl {
+namespace {
+
+ncclDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return ncclFloat32;
+    case DType::float64:
+      return ncclFloat64;
+    case DType::float16:
+      return ncclFloat16;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::int64:
+      return ncclInt64;
+    case DType::int32:
+      return ncclInt32;
+    default:
+      return ncclUint8;
+  }
+}
+
+ncclRedOp_t reduction(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::product:
+      return ncclProd;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::max:
+      return ncclMax;
+    default:
+      return ncclSum;  // and divided afterwards
+  }
+}
+
+char* bytes_of(const Tensor& tensor, std::size_t offset = 0) {
+  return static_cast<char*>(tensor.raw_data()) + offset;
+}
+
+std::size_t count_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+}  // namespace
+
+// On stream_, which is the current one.
+void NcclProcessGroup::issue_on_stream(const Operation& operation) {
+  if (operation.kind == OperationKind::all_reduce_tree) return issue_tree(operation);
+  const Library& nccl = Library::get();
+  const Tensor& input = operation.input;
+  const Tensor& output = operation.output;
+  cudaStream_t stream = stream_.handle();
+  communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
+    switch (operation.kind) {
+      case OperationKind::broadcast:
+        return communicator_->check(
+            nccl.broadcast(bytes_of(input), bytes_of(output), input.nbytes(), ncclUint8, operation.peer, comm, stream),
+            "ncclBroadcast");
+      case OperationKind::all_reduce:
+        return communicator_->check(
+            nccl.all_reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
+                            reduction(operation.reduce), comm, stream),
+            "ncclAllReduce");
+      case OperationKind::reduce:
+        return communicator_->check(
+            nccl.reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
+                        reduction(operation.reduce), operation.peer, comm, stream),
+            "ncclReduce");
+      case OperationKind::all_gather:
+        return communicator_->check(
+            nccl.all_gather(bytes_of(input), bytes_of(output), input.nbytes(), ncclUint8, comm, stream),
+            "ncclAllGather");
+      case OperationKind::reduce_scatter:
+        return communicator_->check(
+            nccl.reduce_scatter(bytes_of(input), bytes_of(output), count_of(output), data_type(input.dtype()),
+                                reduction(operation.reduce), comm, stream),
+            "ncclReduceScatter");
+      case OperationKind::gather:
+      case OperationKind::scatter:
+        return issue_rooted(operation, comm);
+      case OperationKind::all_to_all:
+        return issue_all_to_all(operation, comm);
+      case OperationKind::barrier:
+        return communicator_->check(
+            nccl.all_reduce(bytes_of(barrier_value_), bytes_of(barrier_value_), 1, ncclFloat32, ncclSum, comm, stream),
+            "ncclAllReduce");
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::exchange:
+        if (input.defined())
+          communicator_->check(nccl.send(bytes_of(input), input.nbytes(), ncclUint8, operation.peer, comm, stream),
+                               "ncclSend");
+        if (output.defined())
+          communicator_->check(nccl.recv(bytes_of(output), output.nbytes(), ncclUint8, operation.peer, comm, stream),
+                               "ncclRecv");
+        return;
+      case OperationKind::all_reduce_tree:
+        return;
+    }
+  });
+  const bool has_result = operation.kind != OperationKind::reduce || operation.peer == rank();
+  const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
+                        operation.kind == OperationKind::reduce_scatter;
+  if (averages && has_result && operation.reduce == ReduceOp::avg) divide(output, world_size());
+}
+
+void NcclProcessGroup::issue_all_to_all(const Operation& operation, ncclComm_t comm) {
+  const Library& nccl = Library::get();
+  const std::size_t block = operation.input.nbytes() / static_cast<std::size_t>(world_size());
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const std::size_t offset = block * static_cast<std::size_t>(peer);
+    communicator_->check(nccl.send(bytes_of(operation.input, offset), block, ncclUint8, peer, comm, stream_.handle()),
+                         "ncclSend");
+    communicator_->check(nccl.recv(bytes_of(operation.output, offset), block, ncclUint8, peer, comm, stream_.handle()),
+                         "ncclRecv");
+  }
+}
+
+void NcclProcessGroup::issue_rooted(const Operation& operation, ncclComm_t comm) {
+  const Library& nccl = Library::get();
+  const bool gathers = operation.kind == OperationKind::gather;
+  const Tensor& one = gathers ? operation.input : operation.output;
+  const Tensor& blocks = gathers ? operation.output : operation.input;
+  cudaStream_t stream = stream_.handle();
+  const auto send = [&](const Tensor& from, std::size_t offset, int peer) {
+    communicator_->check(nccl.send(bytes_of(from, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclSend");
+  };
+  const auto recv = [&](const Tensor& to, std::size_t offset, int peer) {
+    communicator_->check(nccl.recv(bytes_of(to, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclRecv");
+  };
+  if (rank() == operation.peer) {
+    for (int peer = 0; peer < world_size(); ++peer) {
+      const std::size_t offset = one.nbytes() * static_cast<std::size_t>(peer);
+      gathers ? recv(blocks, offset, peer) : send(blocks, offset, peer);
+    }
+  }
+  gathers ? send(one, 0, operation.peer) : recv(one, 0, operation.peer);
+}
+
+// Every rank gets all units and adds them up in the tree's order, one addition after the other.
+void NcclProcessGroup::issue_tree(const Operation& operation) {
+  const std::int64_t numel = operation.output.numel();
+  std::vector<std::vector<TreeNode>> nodes;
+  std::size_t most = 0;
+  for (int worker = 0; worker < world_size(); ++worker) {
+    nodes.push_back(tree_units(shards_of_worker(operation.shards, world_size(), worker)));
+    most = std::max(most, nodes.back().size());
+  }
+  const TensorOptions options = options_of(operation.output);
+  const auto per_rank = static_cast<std::int64_t>(most) * numel;
+  Tensor own = operation.input;
+  if (own.numel() < per_rank) {
+    own = zeros({per_rank}, options);
+    copy_values(operation.input.as_strided({operation.input.numel()}, {1}, operation.input.offset()),
+                own.as_strided({operation.input.numel()}, {1}, 0));
+  }
+  const Tensor all = empty({world_size() * per_rank}, options);
+  communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
+    communicator_->check(
+        Library::get().all_gather(bytes_of(own), bytes_of(all), own.nbytes(), ncclUint8, comm, stream_.handle()),
+        "ncclAllGather");
+  });
+  TreeStack<Tensor> stack;
+  for (int worker = 0; worker < world_size(); ++worker) {
+    const auto& units = nodes[static_cast<std::size_t>(worker)];
+    for (std::size_t unit = 0; unit < units.size(); ++unit)
+      stack.push(units[unit], all.as_strided({numel}, {1}, worker * per_rank + static_cast<std::int64_t>(unit) * numel),
+                 [](const Tensor& left, const Tensor& right) { add(left, right); });
+  }
+  LOCKSTEP_ASSERT(stack.entries().size() == 1, "the units leave {} nodes", stack.entries().size());
+  finish(operation.output.as_strided({numel}, {1}, operation.output.offset()), stack.entries().front().value,
+         operation.divisor);
+  if (stream_.is_capturing()) captured_.insert(captured_.end(), {own, all});
+}
+
+}  // namespace lockstep::distributed::nccl
