@@ -1,9 +1,9 @@
-#include "autograd/accumulate_grad.h"
+#include "lockstep/autograd/accumulate_grad.h"
 
-#include "autograd/add_values.h"
-#include "autograd/autograd_meta.h"
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep {
 

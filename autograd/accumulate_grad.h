@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/node.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

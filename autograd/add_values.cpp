@@ -1,12 +1,12 @@
-#include "autograd/add_values.h"
+#include "lockstep/autograd/add_values.h"
 
-#include "autograd/add_values_kernels.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/add_values_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {

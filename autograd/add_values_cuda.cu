@@ -1,6 +1,6 @@
-#include "autograd/add_values_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/elementwise.cuh"
+#include "lockstep/autograd/add_values_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/elementwise.cuh"
 
 namespace lockstep {
 namespace {

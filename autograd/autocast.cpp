@@ -1,11 +1,11 @@
-#include "autograd/autocast.h"
+#include "lockstep/autograd/autocast.h"
 
 #include <array>
 #include <unordered_map>
 
-#include "autograd/autograd_meta.h"
-#include "autograd/grad_mode.h"
-#include "core/check.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "core/device.h"
-#include "core/dtype.h"
-#include "core/tensor.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

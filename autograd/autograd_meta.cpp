@@ -1,7 +1,7 @@
-#include "autograd/autograd_meta.h"
+#include "lockstep/autograd/autograd_meta.h"
 
-#include "autograd/accumulate_grad.h"
-#include "core/check.h"
+#include "lockstep/autograd/accumulate_grad.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "autograd/node.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

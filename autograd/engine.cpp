@@ -1,15 +1,15 @@
-#include "autograd/engine.h"
+#include "lockstep/autograd/engine.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "autograd/add_values.h"
-#include "autograd/autocast.h"
-#include "autograd/autograd_meta.h"
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/profile.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/profile.h"
 
 namespace lockstep {
 namespace {

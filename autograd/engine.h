@@ -3,8 +3,8 @@
 #include <functional>
 #include <span>
 
-#include "autograd/node.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "autograd/grad_mode.h"
+#include "lockstep/autograd/grad_mode.h"
 
 namespace lockstep {
 

@@ -1,14 +1,14 @@
-#include "autograd/gradcheck.h"
+#include "lockstep/autograd/gradcheck.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/engine.h"
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/philox.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/philox.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "autograd/node.h"
+#include "lockstep/autograd/node.h"
 
 #include <atomic>
 #include <vector>

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "core/ref_counted.h"
-#include "core/small_vector.h"
-#include "core/tensor.h"
+#include "lockstep/core/ref_counted.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
-#include "autograd/record.h"
+#include "lockstep/autograd/record.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

@@ -5,10 +5,10 @@
 #include <initializer_list>
 #include <span>
 
-#include "autograd/autograd_meta.h"
-#include "autograd/grad_mode.h"
-#include "autograd/node.h"
-#include "autograd/saved_tensor.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
-#include "autograd/saved_tensor.h"
+#include "lockstep/autograd/saved_tensor.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

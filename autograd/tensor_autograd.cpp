@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "autograd/autograd_meta.h"
-#include "autograd/engine.h"
-#include "core/check.h"
-#include "core/factories.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

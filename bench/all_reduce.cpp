@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "bench/all_reduce_peers.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
-#include "distributed/job/job.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/job/job.h"
 
 namespace ls = lockstep;
 using ls::bench::Contestant;

@@ -21,19 +21,19 @@
 #include <string_view>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/cuda/device.h"
-#include "core/cuda/stream.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "core/storage.h"
-#include "distributed/job/job.h"
-#include "distributed/parallel/captured_step.h"
-#include "distributed/parallel/communication_hook.h"
-#include "distributed/parallel/training_step.h"
-#include "nn/nn.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/storage.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
 
 namespace {
 

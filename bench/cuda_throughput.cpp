@@ -19,18 +19,18 @@
 #include <string>
 
 #include "apps/models/models.h"
-#include "autograd/autocast.h"
-#include "autograd/ops.h"
 #include "bench/train_rounds.h"
-#include "core/check.h"
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "data/data_loader.h"
-#include "distributed/parallel/captured_step.h"
-#include "distributed/parallel/training_step.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/nn/optim/optim.h"
 
 namespace {
 

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "apps/models/models.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/random.h"
-#include "core/thread_pool.h"
-#include "distributed/job/job.h"
-#include "distributed/parallel/training_step.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/training_step.h"
 
 namespace {
 

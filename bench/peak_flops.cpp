@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "bench/train_rounds.h"
-#include "core/cpu/vec8.h"
+#include "lockstep/core/cpu/vec8.h"
 
 namespace {
 

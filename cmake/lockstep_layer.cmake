@@ -1,8 +1,8 @@
 # Note [Layers]
 # Every folder is one target, and a target sees only the headers of its own folder and of the targets that it names
-# under DEPENDS. Headers are included from the root ("core/tensor.h"); a plain include directory at the root would let
-# core include nn. So each target's include directory is a folder of the build tree that holds one symbolic link, to
-# that target's folder. An include that the layer table forbids does not compile.
+# under DEPENDS. Headers are included under the project's name ("lockstep/core/tensor.h"), in the tree and
+# after installation; a plain include directory at the root would let core include nn. So each target's include directory
+# is a folder of the build tree that holds a folder lockstep/ with one symbolic link, to that target's folder. An include that the layer table forbids does not compile.
 
 # Most of the time that a small file takes to compile goes into the standard library's headers.
 # lockstep_precompile(<target> <layer>): a precompiled header for the layer's C++ files. Every file still includes what
@@ -27,8 +27,8 @@ function(lockstep_add_layer)
   set(target lockstep_${ARG_NAME})
   set(include_dir ${PROJECT_BINARY_DIR}/layers/${ARG_NAME})
   cmake_path(GET ARG_PATH PARENT_PATH parent)
-  file(MAKE_DIRECTORY ${include_dir}/${parent})
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${ARG_PATH} ${include_dir}/${ARG_PATH} SYMBOLIC)
+  file(MAKE_DIRECTORY ${include_dir}/lockstep/${parent})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${ARG_PATH} ${include_dir}/lockstep/${ARG_PATH} SYMBOLIC)
 
   add_library(${target} ${ARG_SOURCES})
   add_library(lockstep::${ARG_NAME} ALIAS ${target})
@@ -36,8 +36,7 @@ function(lockstep_add_layer)
     SOVERSION ${PROJECT_VERSION_MAJOR})
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${include_dir}>
-    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:lockstep_flags>)
   foreach(layer IN LISTS ARG_DEPENDS)

@@ -1,3 +1,3 @@
 // See lockstep_precompile(). Nothing includes this.
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 #include "precompiled_core.h"

@@ -1,7 +1,7 @@
-#include "core/allocator.h"
+#include "lockstep/core/allocator.h"
 
-#include "core/allocator_cpu.h"
-#include "core/cuda/memory.h"
+#include "lockstep/core/allocator_cpu.h"
+#include "lockstep/core/cuda/memory.h"
 
 namespace lockstep {
 

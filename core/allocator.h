@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/device.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "core/allocator_cpu.h"
+#include "lockstep/core/allocator_cpu.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

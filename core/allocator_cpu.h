@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/allocator.h"
+#include "lockstep/core/allocator.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
-#include "core/last_error.h"
+#include "lockstep/core/last_error.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "core/error.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::detail {
 

@@ -1,14 +1,14 @@
-#include "core/copy.h"
+#include "lockstep/core/copy.h"
 
 #include <cstring>
 #include <type_traits>
 
-#include "core/check.h"
-#include "core/cpu/row_io.h"
-#include "core/cuda/memory.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
-#include "core/device.h"
+#include "lockstep/core/device.h"
 
 #include <charconv>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

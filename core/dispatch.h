@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/check.h"
-#include "core/dtype.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 

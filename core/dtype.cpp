@@ -1,4 +1,4 @@
-#include "core/dtype.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/half.h"
+#include "lockstep/core/half.h"
 
 namespace lockstep {
 

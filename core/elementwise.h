@@ -5,9 +5,9 @@
 #include <array>
 #include <cstdint>
 
-#include "core/shape.h"
-#include "core/tensor.h"
-#include "core/thread_pool.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::cpu {
 

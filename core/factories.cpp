@@ -1,11 +1,11 @@
-#include "core/factories.h"
+#include "lockstep/core/factories.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {

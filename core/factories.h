@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "core/fingerprint.h"
+#include "lockstep/core/fingerprint.h"
 
 #include <elf.h>
 #include <fmt/core.h>
@@ -10,7 +10,7 @@
 #include <map>
 #include <string_view>
 
-#include "core/sha256.h"
+#include "lockstep/core/sha256.h"
 
 namespace lockstep {
 namespace {

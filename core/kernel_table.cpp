@@ -1,10 +1,10 @@
-#include "core/kernel_table.h"
+#include "lockstep/core/kernel_table.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <string_view>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {

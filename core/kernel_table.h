@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/profile.h"
-#include "core/tensor.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "core/log.h"
+#include "lockstep/core/log.h"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>

@@ -1,9 +1,9 @@
 #include <ostream>
 #include <type_traits>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/tensor.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 namespace {

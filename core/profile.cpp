@@ -1,4 +1,4 @@
-#include "core/profile.h"
+#include "lockstep/core/profile.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "core/tensor.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 namespace profile {

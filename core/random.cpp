@@ -1,14 +1,14 @@
-#include "core/random.h"
+#include "lockstep/core/random.h"
 
 #include <atomic>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/factories.h"
-#include "core/philox.h"
-#include "core/tensor.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/philox.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

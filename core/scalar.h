@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/dtype.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 

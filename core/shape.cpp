@@ -1,8 +1,8 @@
-#include "core/shape.h"
+#include "lockstep/core/shape.h"
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

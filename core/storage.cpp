@@ -1,8 +1,8 @@
-#include "core/storage.h"
+#include "lockstep/core/storage.h"
 
 #include <utility>
 
-#include "core/allocator.h"
+#include "lockstep/core/allocator.h"
 
 namespace lockstep {
 

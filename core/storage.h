@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/device.h"
-#include "core/ref_counted.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/ref_counted.h"
 
 namespace lockstep {
 

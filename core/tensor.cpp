@@ -1,13 +1,13 @@
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 #include <algorithm>
 #include <new>
 #include <type_traits>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
-#include "core/free_list.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/free_list.h"
 
 namespace lockstep {
 

@@ -7,11 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "core/device.h"
-#include "core/dtype.h"
-#include "core/ref_counted.h"
-#include "core/shape.h"
-#include "core/storage.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/ref_counted.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/storage.h"
 
 namespace lockstep {
 

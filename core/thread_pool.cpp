@@ -1,4 +1,4 @@
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "core/profile.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/profile.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/philox.h"
+#include "lockstep/core/philox.h"
 
 #if defined(__clang__)
 #define LOCKSTEP_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")

@@ -2,13 +2,13 @@
 
 // Everything in data/.
 
-#include "data/data_loader.h"
-#include "data/dataset.h"
-#include "data/digit_image.h"
-#include "data/idx.h"
-#include "data/image.h"
-#include "data/image_folder.h"
-#include "data/mnist.h"
-#include "data/partition.h"
-#include "data/sampler.h"
-#include "data/transforms.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/digit_image.h"
+#include "lockstep/data/idx.h"
+#include "lockstep/data/image.h"
+#include "lockstep/data/image_folder.h"
+#include "lockstep/data/mnist.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/data/transforms.h"

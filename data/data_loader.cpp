@@ -1,4 +1,4 @@
-#include "data/data_loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -9,10 +9,10 @@
 #include <thread>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "data/partition.h"
-#include "data/resident_dataset.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/data/resident_dataset.h"
 
 namespace lockstep::data {
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "data/dataset.h"
-#include "data/sampler.h"
-#include "data/transforms.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/data/transforms.h"
 
 namespace lockstep::data {
 

@@ -1,12 +1,12 @@
-#include "data/dataset.h"
+#include "lockstep/data/dataset.h"
 
 #include <cstddef>
 #include <cstring>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::data {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::data {
 

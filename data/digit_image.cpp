@@ -1,4 +1,4 @@
-#include "data/digit_image.h"
+#include "lockstep/data/digit_image.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/check.h"
-#include "core/factories.h"
-#include "data/pixels.h"
-#include "data/resample.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/pixels.h"
+#include "lockstep/data/resample.h"
 
 namespace lockstep::data {
 

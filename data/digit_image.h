@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/tensor.h"
-#include "data/image.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/image.h"
 
 namespace lockstep::data {
 

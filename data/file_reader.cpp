@@ -1,4 +1,4 @@
-#include "data/file_reader.h"
+#include "lockstep/data/file_reader.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::data {
 

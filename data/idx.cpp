@@ -1,12 +1,12 @@
-#include "data/idx.h"
+#include "lockstep/data/idx.h"
 
 #include <algorithm>
 #include <array>
 #include <span>
 #include <string>
 
-#include "core/check.h"
-#include "data/file_reader.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/file_reader.h"
 
 namespace lockstep::data {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "core/shape.h"
+#include "lockstep/core/shape.h"
 
 namespace lockstep::data {
 

@@ -1,12 +1,12 @@
-#include "data/image.h"
+#include "lockstep/data/image.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "core/check.h"
-#include "data/file_reader.h"
-#include "data/resample.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/file_reader.h"
+#include "lockstep/data/resample.h"
 
 namespace lockstep::data {
 

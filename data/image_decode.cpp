@@ -6,8 +6,8 @@
 #include <cstring>
 #include <memory>
 
-#include "core/check.h"
-#include "data/image.h"
+#include "lockstep/core/check.h"
+#include "lockstep/data/image.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "data/image_folder.h"
+#include "lockstep/data/image_folder.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/check.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::data {
 

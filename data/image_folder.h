@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
-#include "data/image.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/image.h"
 
 namespace lockstep::data {
 

@@ -1,13 +1,13 @@
-#include "data/mnist.h"
+#include "lockstep/data/mnist.h"
 
 #include <cstddef>
 #include <utility>
 
-#include "core/check.h"
-#include "core/factories.h"
-#include "data/idx.h"
-#include "data/mnist_files.h"
-#include "data/pixels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/idx.h"
+#include "lockstep/data/mnist_files.h"
+#include "lockstep/data/pixels.h"
 
 namespace lockstep::data {
 

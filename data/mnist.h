@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "lockstep/data/dataset.h"
 
 namespace lockstep::data {
 

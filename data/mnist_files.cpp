@@ -1,11 +1,11 @@
-#include "data/mnist_files.h"
+#include "lockstep/data/mnist_files.h"
 
 #include <cstdlib>
 #include <optional>
 #include <string>
 #include <system_error>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::data {
 

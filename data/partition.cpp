@@ -1,8 +1,8 @@
-#include "data/partition.h"
+#include "lockstep/data/partition.h"
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "data/resample.h"
+#include "lockstep/data/resample.h"
 
 #include <algorithm>
 #include <cmath>

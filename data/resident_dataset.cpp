@@ -1,12 +1,12 @@
-#include "data/resident_dataset.h"
+#include "lockstep/data/resident_dataset.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "core/copy.h"
-#include "core/cuda/gather_rows.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/gather_rows.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::data {
 namespace {

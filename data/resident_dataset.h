@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "data/dataset.h"
+#include "lockstep/data/dataset.h"
 
 namespace lockstep::data {
 

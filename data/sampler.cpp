@@ -1,11 +1,11 @@
-#include "data/sampler.h"
+#include "lockstep/data/sampler.h"
 
 #include <cstddef>
 #include <numeric>
 #include <utility>
 
-#include "core/check.h"
-#include "core/random.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::data {
 

@@ -1,13 +1,13 @@
-#include "data/transforms.h"
+#include "lockstep/data/transforms.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::data {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "core/philox.h"
-#include "core/tensor.h"
+#include "lockstep/core/philox.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::data {
 

@@ -1,7 +1,7 @@
-#include "nn/activation.h"
+#include "lockstep/nn/activation.h"
 
-#include "autograd/ops/softmax/softmax.h"
-#include "autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/softmax/softmax.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 
 namespace lockstep::nn {
 

@@ -1,4 +1,4 @@
-#include "nn/atomic_file.h"
+#include "lockstep/nn/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::nn::detail {
 

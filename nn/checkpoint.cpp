@@ -1,9 +1,9 @@
-#include "nn/checkpoint.h"
+#include "lockstep/nn/checkpoint.h"
 
 #include <charconv>
 #include <cmath>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::nn {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "nn/module.h"
-#include "nn/optim/optimizer.h"
-#include "nn/optim/schedule.h"
-#include "nn/safetensors.h"
+#include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/optimizer.h"
+#include "lockstep/nn/optim/schedule.h"
+#include "lockstep/nn/safetensors.h"
 
 namespace lockstep::nn {
 

@@ -1,6 +1,6 @@
-#include "nn/container.h"
+#include "lockstep/nn/container.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::nn {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

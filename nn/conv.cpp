@@ -1,11 +1,11 @@
-#include "nn/conv.h"
+#include "lockstep/nn/conv.h"
 
-#include "autograd/ops/conv2d/conv2d.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool.h"
-#include "autograd/ops/max_pool2d/max_pool2d.h"
-#include "core/check.h"
-#include "core/factories.h"
-#include "nn/init.h"
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/init.h"
 
 namespace lockstep::nn {
 namespace {

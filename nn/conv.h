@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "autograd/size2d.h"
-#include "nn/module.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

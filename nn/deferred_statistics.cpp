@@ -1,4 +1,4 @@
-#include "nn/deferred_statistics.h"
+#include "lockstep/nn/deferred_statistics.h"
 
 namespace lockstep::nn {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
 
 namespace lockstep::nn {
 

@@ -1,7 +1,7 @@
-#include "nn/dropout.h"
+#include "lockstep/nn/dropout.h"
 
-#include "autograd/ops/dropout/dropout.h"
-#include "core/check.h"
+#include "lockstep/autograd/ops/dropout/dropout.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::nn {
 namespace {

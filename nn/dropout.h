@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

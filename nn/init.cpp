@@ -1,10 +1,10 @@
-#include "nn/init.h"
+#include "lockstep/nn/init.h"
 
 #include <cmath>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/random.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::nn::init {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 /// Starting values of parameters, written in place and never recorded. The names and distributions are those of
 /// torch.nn.init; the draws come from RandomStream::init, so they depend on manual_seed() and the order of

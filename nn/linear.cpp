@@ -1,11 +1,11 @@
-#include "nn/linear.h"
+#include "lockstep/nn/linear.h"
 
-#include "autograd/ops/embedding/embedding.h"
-#include "autograd/ops/linear/linear.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "nn/init.h"
+#include "lockstep/autograd/ops/embedding/embedding.h"
+#include "lockstep/autograd/ops/linear/linear.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/init.h"
 
 namespace lockstep::nn {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

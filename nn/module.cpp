@@ -1,4 +1,4 @@
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 #include <cxxabi.h>
 
@@ -9,8 +9,8 @@
 #include <typeinfo>
 #include <unordered_set>
 
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep::nn {
 

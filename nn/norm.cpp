@@ -1,12 +1,12 @@
-#include "nn/norm.h"
+#include "lockstep/nn/norm.h"
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops/batch_norm/batch_norm.h"
-#include "autograd/ops/layer_norm/layer_norm.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "nn/deferred_statistics.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/autograd/ops/layer_norm/layer_norm.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/deferred_statistics.h"
 
 namespace lockstep::nn {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <optional>
 
-#include "autograd/ops/batch_norm/batch_norm.h"
-#include "nn/module.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

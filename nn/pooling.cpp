@@ -1,6 +1,6 @@
-#include "nn/pooling.h"
+#include "lockstep/nn/pooling.h"
 
-#include "autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
+#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
 
 namespace lockstep::nn {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "autograd/ops/avg_pool2d/avg_pool2d.h"
-#include "autograd/ops/max_pool2d/max_pool2d.h"
-#include "nn/module.h"
+#include "lockstep/autograd/ops/avg_pool2d/avg_pool2d.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

@@ -1,14 +1,14 @@
-#include "nn/safetensors.h"
+#include "lockstep/nn/safetensors.h"
 
 #include <algorithm>
 #include <set>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "nn/atomic_file.h"
-#include "nn/checkpoint.h"
-#include "nn/name_list.h"
-#include "nn/safetensors_header.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/nn/atomic_file.h"
+#include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/name_list.h"
+#include "lockstep/nn/safetensors_header.h"
 
 namespace lockstep::nn {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/nn/module.h"
 
 /// Note [safetensors]
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives

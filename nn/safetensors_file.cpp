@@ -7,11 +7,11 @@
 #include <cstring>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "nn/safetensors.h"
-#include "nn/safetensors_header.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/safetensors.h"
+#include "lockstep/nn/safetensors_header.h"
 
 // Reading a file, apart from what is done with modules: nothing here needs more of ours than core.
 

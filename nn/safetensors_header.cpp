@@ -1,4 +1,4 @@
-#include "nn/safetensors_header.h"
+#include "lockstep/nn/safetensors_header.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::nn::detail {
 namespace {

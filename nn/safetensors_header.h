@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/safetensors.h"
+#include "lockstep/nn/safetensors.h"
 
 namespace lockstep::nn::detail {
 

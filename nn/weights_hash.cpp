@@ -1,9 +1,9 @@
-#include "nn/weights_hash.h"
+#include "lockstep/nn/weights_hash.h"
 
 #include <algorithm>
 
-#include "core/copy.h"
-#include "core/sha256.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/sha256.h"
 
 namespace lockstep::nn {
 

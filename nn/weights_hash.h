@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/error.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::apps {
 namespace {

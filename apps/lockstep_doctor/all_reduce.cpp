@@ -7,12 +7,12 @@
 
 #include "apps/lockstep_doctor/checks.h"
 #include "apps/lockstep_doctor/command.h"
-#include "core/check.h"
-#include "core/factories.h"
-#include "distributed/job/job.h"
-#include "distributed/launcher/spawn.h"
-#include "distributed/mpi/mpi.h"
-#include "distributed/nccl/nccl.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/launcher/spawn.h"
+#include "lockstep/distributed/mpi/mpi.h"
+#include "lockstep/distributed/nccl/nccl.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -10,8 +10,8 @@
 #include <array>
 #include <cstring>
 
-#include "core/check.h"
-#include "distributed/store/socket.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "core/check.h"
-#include "core/cuda/device.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
 
 namespace lockstep::doctor {
 namespace {

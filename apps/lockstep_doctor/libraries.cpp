@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "core/check.h"
-#include "distributed/job/job.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/job/job.h"
 
 namespace lockstep::doctor {
 namespace {

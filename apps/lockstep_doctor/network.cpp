@@ -13,10 +13,10 @@
 #include <set>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "core/check.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/tcp_store_server.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "core/check.h"
-#include "distributed/shm/segment.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/shm/segment.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launcher/launcher.h"
+#include "lockstep/distributed/launcher/launcher.h"
 
 namespace {
 

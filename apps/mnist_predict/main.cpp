@@ -14,12 +14,12 @@
 
 #include "apps/models/models.h"
 #include "apps/support/cli.h"
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/factories.h"
-#include "data/digit_image.h"
-#include "data/image.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/digit_image.h"
+#include "lockstep/data/image.h"
 
 namespace lockstep::apps {
 namespace {

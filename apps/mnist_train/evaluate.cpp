@@ -1,7 +1,7 @@
 #include "apps/mnist_train/evaluate.h"
 
-#include "autograd/ops.h"
-#include "distributed/parallel/evaluate.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 
 namespace lockstep::apps {
 

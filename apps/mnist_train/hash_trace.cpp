@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/sha256.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/sha256.h"
 
 namespace lockstep::apps {
 namespace {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::apps {
 

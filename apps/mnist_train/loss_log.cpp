@@ -1,7 +1,7 @@
 #include "apps/mnist_train/loss_log.h"
 
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::apps {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/mnist_train/reporter.h"
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::apps {
 

@@ -5,7 +5,7 @@
 #include "apps/mnist_train/options.h"
 #include "apps/mnist_train/trainer.h"
 #include "apps/support/cli.h"
-#include "distributed/launcher/launcher.h"
+#include "lockstep/distributed/launcher/launcher.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

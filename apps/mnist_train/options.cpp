@@ -10,10 +10,10 @@
 
 #include "apps/models/models.h"
 #include "apps/support/cli.h"
-#include "core/check.h"
-#include "core/cuda/device.h"
-#include "distributed/job/job.h"
-#include "distributed/rendezvous/rendezvous.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 
 namespace lockstep::apps {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep::apps {
 

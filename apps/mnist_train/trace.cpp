@@ -3,7 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::apps {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "autograd/ops.h"
-#include "core/check.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::models {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nn/nn.h"
+#include "lockstep/nn/nn.h"
 
 namespace lockstep::models {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::apps {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/error.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::apps {
 

@@ -1,15 +1,15 @@
-#include "core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
 
-#include "core/check.h"
-#include "core/cpu/gemm_onednn.h"
-#include "core/factories.h"
-#include "core/profile.h"
-#include "core/thread_pool.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/gemm_onednn.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::cpu {
 namespace {

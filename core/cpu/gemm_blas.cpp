@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm.h"
 
 // Weak, so that one source serves every library: a symbol the library lacks is null.
 extern "C" {

@@ -2,7 +2,7 @@
 
 #include <Eigen/Core>
 
-#include "core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm.h"
 
 #define LOCKSTEP_STRING_OF(value) #value
 #define LOCKSTEP_STRING(value) LOCKSTEP_STRING_OF(value)

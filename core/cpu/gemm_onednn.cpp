@@ -1,9 +1,9 @@
-#include "core/cpu/gemm_onednn.h"
+#include "lockstep/core/cpu/gemm_onednn.h"
 
 #include <algorithm>
 #include <dnnl.hpp>
 
-#include "core/cpu/one_openmp_thread.h"
+#include "lockstep/core/cpu/one_openmp_thread.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/cpu/gemm_onednn.h"
+#include "lockstep/core/cpu/gemm_onednn.h"
 
 namespace lockstep::cpu {
 

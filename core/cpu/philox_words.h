@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/philox.h"
+#include "lockstep/core/philox.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-#include "core/cpu/row_io.h"
+#include "lockstep/core/cpu/row_io.h"
 
 #include <type_traits>
 
@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-#include "core/dispatch.h"
-#include "core/vector_math.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,10 +1,10 @@
-#include "core/cuda/caching_allocator.h"
+#include "lockstep/core/cuda/caching_allocator.h"
 
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "core/allocator.h"
+#include "lockstep/core/allocator.h"
 
 namespace lockstep::cuda {
 

@@ -1,7 +1,7 @@
-#include "core/cuda/check.h"
+#include "lockstep/core/cuda/check.h"
 
-#include "core/check.h"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep::cuda::detail {
 

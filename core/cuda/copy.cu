@@ -2,12 +2,12 @@
 #include <set>
 #include <utility>
 
-#include "core/copy.h"
-#include "core/cuda/device.h"
-#include "core/cuda/elementwise.cuh"
-#include "core/cuda/memory.h"
-#include "core/cuda/pinned.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::cuda {
 namespace {

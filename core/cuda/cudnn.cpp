@@ -1,13 +1,13 @@
-#include "core/cuda/cudnn.h"
+#include "lockstep/core/cuda/cudnn.h"
 
 #include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/check.h"
-#include "core/cuda/stream.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
 namespace {

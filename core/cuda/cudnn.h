@@ -4,7 +4,7 @@
 
 #include <cudnn.h>
 
-#include "core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/dynamic_library.h"
 
 // Those that are used.
 #define LOCKSTEP_CUDNN_FUNCTIONS(X)                 \

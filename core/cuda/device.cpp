@@ -1,10 +1,10 @@
-#include "core/cuda/device.h"
+#include "lockstep/core/cuda/device.h"
 
 #include <cuda_runtime_api.h>
 
-#include "core/check.h"
-#include "core/cuda/check.h"
-#include "core/cuda/stream.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "core/dtype.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep::cuda {
 

@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/caching_allocator.h"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "core/cuda/stream.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/caching_allocator.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
 namespace {

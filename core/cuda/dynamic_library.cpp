@@ -1,4 +1,4 @@
-#include "core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/dynamic_library.h"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <system_error>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/dtype.h"
-#include "core/tensor.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

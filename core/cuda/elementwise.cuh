@@ -7,10 +7,10 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
-#include "core/elementwise.h"
-#include "core/tensor.h"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

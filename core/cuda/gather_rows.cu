@@ -1,8 +1,8 @@
 #include <cstddef>
 
-#include "core/cuda/element.cuh"
-#include "core/cuda/gather_rows.h"
-#include "core/cuda/launch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/gather_rows.h"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 namespace {

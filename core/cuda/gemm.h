@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep::cuda {
 

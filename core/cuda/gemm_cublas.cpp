@@ -8,13 +8,13 @@
 #include <mutex>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/check.h"
-#include "core/cuda/dynamic_library.h"
-#include "core/cuda/gemm.h"
-#include "core/cuda/math_mode.h"
-#include "core/cuda/stream.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/gemm.h"
+#include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/factories.h"
 
 // The functions that are used here; see Note [Libraries of CUDA].
 #define LOCKSTEP_CUBLASLT_FUNCTIONS(X)    \

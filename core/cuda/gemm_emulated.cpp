@@ -1,10 +1,10 @@
 // Matrix products on the emulated device, which has no cuBLASLt.
 #include <cuda_runtime.h>
 
-#include "core/check.h"
-#include "core/cuda/gemm.h"
-#include "core/cuda/stream.h"
-#include "core/dispatch.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/gemm.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::cuda {
 namespace {

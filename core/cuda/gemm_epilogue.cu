@@ -1,7 +1,7 @@
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/gemm.h"
-#include "core/cuda/launch.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/gemm.h"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::cuda::detail {
 namespace {

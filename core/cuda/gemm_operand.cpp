@@ -1,9 +1,9 @@
-#include "core/cuda/gemm_operand.h"
+#include "lockstep/core/cuda/gemm_operand.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "core/copy.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep::cuda {
 namespace {

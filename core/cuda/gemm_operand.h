@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/cuda/gemm.h"
-#include "core/tensor.h"
+#include "lockstep/core/cuda/gemm.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

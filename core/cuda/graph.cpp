@@ -1,10 +1,10 @@
-#include "core/cuda/graph.h"
+#include "lockstep/core/cuda/graph.h"
 
 #include <cuda_runtime_api.h>
 
 #include <utility>
 
-#include "core/cuda/check.h"
+#include "lockstep/core/cuda/check.h"
 
 namespace lockstep::cuda {
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <memory>
 
-#include "core/cuda/memory.h"
-#include "core/cuda/stream.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/cuda/check.h"
-#include "core/cuda/stream.h"
-#include "core/tensor.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

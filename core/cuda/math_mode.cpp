@@ -1,4 +1,4 @@
-#include "core/cuda/math_mode.h"
+#include "lockstep/core/cuda/math_mode.h"
 
 #include <atomic>
 #include <cstdlib>

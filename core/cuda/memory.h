@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-#include "core/allocator.h"
-#include "core/cuda/stream.h"
-#include "core/tensor.h"
+#include "lockstep/core/allocator.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

@@ -1,7 +1,7 @@
 // Stands for the files that need CUDA, in a build without it.
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "core/error.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 

@@ -1,12 +1,12 @@
 // Stands for streams, graphs and pinned memory in a build without CUDA. There is no device, so nothing here comes to
 // its end: require_device() throws.
-#include "core/cuda/device.h"
-#include "core/cuda/gather_rows.h"
-#include "core/cuda/graph.h"
-#include "core/cuda/memory.h"
-#include "core/cuda/pinned.h"
-#include "core/cuda/stream.h"
-#include "core/error.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/gather_rows.h"
+#include "lockstep/core/cuda/graph.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 namespace {

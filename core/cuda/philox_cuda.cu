@@ -1,5 +1,5 @@
-#include "core/cuda/launch.cuh"
-#include "core/cuda/philox_cuda.h"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/philox_cuda.h"
 
 namespace lockstep::cuda {
 namespace {

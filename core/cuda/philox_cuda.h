@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "core/philox.h"
+#include "lockstep/core/philox.h"
 
 struct CUstream_st;
 

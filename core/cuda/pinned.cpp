@@ -1,4 +1,4 @@
-#include "core/cuda/pinned.h"
+#include "lockstep/core/cuda/pinned.h"
 
 #include <cuda_runtime_api.h>
 
@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
-#include "core/cuda/stream.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/factories.h"
-#include "core/tensor.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/cuda/launch.cuh"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 

@@ -1,5 +1,5 @@
-#include "core/check.h"
-#include "core/cuda/device.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
 
 namespace lockstep::cuda {
 

@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "core/cuda/launch.cuh"
-#include "core/cuda/memory.h"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/memory.h"
 
 namespace lockstep::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/cuda/stream.h"
+#include "lockstep/core/cuda/stream.h"
 
 #include <cuda_runtime_api.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/device.h"
 
 namespace lockstep::cuda {
 namespace {

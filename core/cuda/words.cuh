@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/cuda/dispatch.cuh"
-#include "core/tensor.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
 

@@ -1,5 +1,5 @@
-#include "core/check.h"
-#include "distributed/gloo/gloo.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/gloo/gloo.h"
 
 namespace lockstep::distributed::gloo {
 

@@ -9,13 +9,13 @@
 #include <mutex>
 #include <set>
 
-#include "core/check.h"
-#include "distributed/gloo/gloo.h"
-#include "distributed/process_group/meeting.h"
-#include "distributed/process_group/transport.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/socket.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/process_group/meeting.h"
+#include "lockstep/distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed::gloo {
 namespace {

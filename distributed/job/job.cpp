@@ -1,4 +1,4 @@
-#include "distributed/job/job.h"
+#include "lockstep/distributed/job/job.h"
 
 #include <net/if.h>
 
@@ -6,18 +6,18 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/check.h"
-#include "core/cuda/device.h"
-#include "core/log.h"
-#include "distributed/gloo/gloo.h"
-#include "distributed/mpi/mpi.h"
-#include "distributed/nccl/nccl.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/rendezvous/rendezvous.h"
-#include "distributed/shm/shm.h"
-#include "distributed/store/hash_store.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/socket.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/mpi/mpi.h"
+#include "lockstep/distributed/nccl/nccl.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/shm/shm.h"
+#include "lockstep/distributed/store/hash_store.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed {
 namespace {

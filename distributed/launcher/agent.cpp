@@ -1,11 +1,11 @@
-#include "distributed/launcher/agent.h"
+#include "lockstep/distributed/launcher/agent.h"
 
 #include <fmt/ranges.h>
 
 #include <charconv>
 #include <csignal>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 namespace {

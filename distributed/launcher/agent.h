@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/launcher/launcher.h"
-#include "distributed/launcher/layout.h"
-#include "distributed/launcher/signals.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/launcher/launcher.h"
+#include "lockstep/distributed/launcher/layout.h"
+#include "lockstep/distributed/launcher/signals.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/environment.h"
+#include "lockstep/distributed/launcher/environment.h"
 
 #include <sched.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <thread>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 extern char** environ;  // POSIX leaves its declaration to the program
 

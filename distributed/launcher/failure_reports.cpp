@@ -1,4 +1,4 @@
-#include "distributed/launcher/failure_reports.h"
+#include "lockstep/distributed/launcher/failure_reports.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <array>
 #include <charconv>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 

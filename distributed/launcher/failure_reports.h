@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launcher/unique_fd.h"
+#include "lockstep/distributed/launcher/unique_fd.h"
 
 namespace lockstep::launcher {
 

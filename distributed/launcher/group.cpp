@@ -1,11 +1,11 @@
-#include "distributed/launcher/group.h"
+#include "lockstep/distributed/launcher/group.h"
 
 #include <poll.h>
 
 #include <algorithm>
 #include <csignal>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launcher/failure_reports.h"
-#include "distributed/launcher/launcher.h"
-#include "distributed/launcher/orphan_guard.h"
-#include "distributed/launcher/signals.h"
-#include "distributed/launcher/worker.h"
+#include "lockstep/distributed/launcher/failure_reports.h"
+#include "lockstep/distributed/launcher/launcher.h"
+#include "lockstep/distributed/launcher/orphan_guard.h"
+#include "lockstep/distributed/launcher/signals.h"
+#include "lockstep/distributed/launcher/worker.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/launcher.h"
+#include "lockstep/distributed/launcher/launcher.h"
 
 #include <unistd.h>
 
@@ -10,19 +10,19 @@
 #include <optional>
 #include <system_error>
 
-#include "core/check.h"
-#include "core/cuda/device.h"
-#include "distributed/launcher/agent.h"
-#include "distributed/launcher/environment.h"
-#include "distributed/launcher/failure_reports.h"
-#include "distributed/launcher/group.h"
-#include "distributed/launcher/layout.h"
-#include "distributed/launcher/limits.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/tcp_store_server.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/distributed/launcher/agent.h"
+#include "lockstep/distributed/launcher/environment.h"
+#include "lockstep/distributed/launcher/failure_reports.h"
+#include "lockstep/distributed/launcher/group.h"
+#include "lockstep/distributed/launcher/layout.h"
+#include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -1,8 +1,8 @@
-#include "distributed/launcher/layout.h"
+#include "lockstep/distributed/launcher/layout.h"
 
 #include <sstream>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/orphan_guard.h"
+#include "lockstep/distributed/launcher/orphan_guard.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -9,8 +9,8 @@
 #include <csignal>
 #include <cstring>
 
-#include "core/check.h"
-#include "distributed/launcher/limits.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/launcher/limits.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "distributed/launcher/unique_fd.h"
+#include "lockstep/distributed/launcher/unique_fd.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/output.h"
+#include "lockstep/distributed/launcher/output.h"
 
 #include <fcntl.h>
 
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "core/check.h"
-#include "distributed/launcher/limits.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/launcher/limits.h"
 
 namespace lockstep::launcher {
 

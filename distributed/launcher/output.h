@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/launcher/unique_fd.h"
+#include "lockstep/distributed/launcher/unique_fd.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/signals.h"
+#include "lockstep/distributed/launcher/signals.h"
 
 #include <fcntl.h>
 
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 namespace {

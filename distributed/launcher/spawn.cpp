@@ -1,4 +1,4 @@
-#include "distributed/launcher/spawn.h"
+#include "lockstep/distributed/launcher/spawn.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,14 +14,14 @@
 #include <optional>
 #include <vector>
 
-#include "core/check.h"
-#include "core/profile.h"
-#include "distributed/launcher/environment.h"
-#include "distributed/launcher/failure_reports.h"
-#include "distributed/launcher/group.h"
-#include "distributed/launcher/limits.h"
-#include "distributed/store/tcp_store_server.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/distributed/launcher/environment.h"
+#include "lockstep/distributed/launcher/failure_reports.h"
+#include "lockstep/distributed/launcher/group.h"
+#include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "core/error.h"
-#include "distributed/launcher/launcher.h"
+#include "lockstep/core/error.h"
+#include "lockstep/distributed/launcher/launcher.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/unique_fd.h"
+#include "lockstep/distributed/launcher/unique_fd.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 

@@ -1,4 +1,4 @@
-#include "distributed/launcher/worker.h"
+#include "lockstep/distributed/launcher/worker.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launcher/output.h"
+#include "lockstep/distributed/launcher/output.h"
 
 namespace lockstep::launcher {
 

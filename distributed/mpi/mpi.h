@@ -1,7 +1,7 @@
 #pragma once
 
-#include "distributed/process_group/process_group.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed::mpi {
 

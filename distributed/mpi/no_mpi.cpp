@@ -1,5 +1,5 @@
-#include "core/check.h"
-#include "distributed/mpi/mpi.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/mpi/mpi.h"
 
 namespace lockstep::distributed::mpi {
 

@@ -9,12 +9,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
-#include "distributed/mpi/mpi.h"
-#include "distributed/process_group/meeting.h"
-#include "distributed/process_group/transport.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/store/prefix_store.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/mpi/mpi.h"
+#include "lockstep/distributed/process_group/meeting.h"
+#include "lockstep/distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/store/prefix_store.h"
 
 namespace lockstep::distributed::mpi {
 namespace {

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/nccl/combine.h"
-#include "distributed/nccl/process_group_nccl.h"
-#include "distributed/process_group/shard_tree.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/nccl/combine.h"
+#include "lockstep/distributed/nccl/process_group_nccl.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

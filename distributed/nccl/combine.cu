@@ -1,7 +1,7 @@
-#include "core/copy.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/elementwise.cuh"
-#include "distributed/nccl/combine.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/distributed/nccl/combine.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

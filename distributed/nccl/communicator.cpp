@@ -1,8 +1,8 @@
-#include "distributed/nccl/communicator.h"
+#include "lockstep/distributed/nccl/communicator.h"
 
 #include <thread>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

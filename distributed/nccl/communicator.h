@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "distributed/nccl/library.h"
+#include "lockstep/distributed/nccl/library.h"
 
 namespace lockstep::distributed::nccl {
 

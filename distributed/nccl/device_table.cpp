@@ -1,4 +1,4 @@
-#include "distributed/nccl/device_table.h"
+#include "lockstep/distributed/nccl/device_table.h"
 
 #include <unistd.h>
 
@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/check.h"
-#include "core/cuda/device.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "distributed/process_group/process_group.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed::nccl {
 

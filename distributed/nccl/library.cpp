@@ -1,6 +1,6 @@
-#include "distributed/nccl/library.h"
+#include "lockstep/distributed/nccl/library.h"
 
-#include "core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/dynamic_library.h"
 
 namespace lockstep::distributed::nccl {
 

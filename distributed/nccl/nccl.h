@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "core/device.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/store/store.h"
+#include "lockstep/core/device.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed::nccl {
 

@@ -1,6 +1,6 @@
 // Stands for the other files in a build without CUDA or NCCL.
-#include "core/check.h"
-#include "distributed/nccl/nccl.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/nccl/nccl.h"
 
 namespace lockstep::distributed::nccl {
 

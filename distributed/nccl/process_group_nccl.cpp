@@ -1,20 +1,20 @@
-#include "distributed/nccl/process_group_nccl.h"
+#include "lockstep/distributed/nccl/process_group_nccl.h"
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "core/check.h"
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "core/factories.h"
-#include "distributed/nccl/device_table.h"
-#include "distributed/nccl/nccl.h"
-#include "distributed/process_group/flight_dump.h"
-#include "distributed/process_group/meeting.h"
-#include "distributed/process_group/process_end.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/nccl/device_table.h"
+#include "lockstep/distributed/nccl/nccl.h"
+#include "lockstep/distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/process_group/meeting.h"
+#include "lockstep/distributed/process_group/process_end.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/stream.h"
-#include "distributed/nccl/communicator.h"
-#include "distributed/process_group/group_failure.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/process_group/transport_process_group.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/distributed/nccl/communicator.h"
+#include "lockstep/distributed/process_group/group_failure.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
 
 namespace lockstep::distributed::nccl {
 

@@ -1,10 +1,10 @@
-#include "distributed/parallel/broadcast_coalesced.h"
+#include "lockstep/distributed/parallel/broadcast_coalesced.h"
 
 #include <limits>
 
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/parallel/bucket_assignment.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/bucket_assignment.h"
 
 namespace lockstep::distributed {
 

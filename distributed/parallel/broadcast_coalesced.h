@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "core/tensor.h"
-#include "distributed/process_group/process_group.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {
 

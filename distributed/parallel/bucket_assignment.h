@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
-#include "core/dtype.h"
-#include "distributed/process_group/operation_label.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/captured_step.h"
 
 #include <array>
 #include <map>
@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/cuda/graph.h"
-#include "core/cuda/pinned.h"
-#include "core/factories.h"
-#include "core/log.h"
-#include "core/random.h"
-#include "distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/graph.h"
+#include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "distributed/parallel/training_step.h"
-#include "nn/optim/optimizer.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::distributed {
 

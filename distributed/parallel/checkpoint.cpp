@@ -1,7 +1,7 @@
-#include "distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
 
-#include "distributed/parallel/rank0_file.h"
-#include "distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::distributed {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "distributed/process_group/process_group.h"
-#include "nn/checkpoint.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/checkpoint.h"
 
 namespace lockstep::distributed {
 

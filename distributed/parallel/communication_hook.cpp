@@ -1,11 +1,11 @@
-#include "distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
 
 #include <utility>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep::distributed {
 

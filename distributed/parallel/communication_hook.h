@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

@@ -1,17 +1,17 @@
-#include "distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "autograd/add_values.h"
-#include "autograd/engine.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "data/partition.h"
-#include "distributed/parallel/sliced_loss.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -5,13 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "core/device.h"
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "distributed/parallel/device_threads.h"
-#include "distributed/parallel/lockstep_step.h"
-#include "distributed/parallel/loss_value.h"
-#include "nn/module.h"
+#include "lockstep/core/device.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/device_threads.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

@@ -1,6 +1,6 @@
-#include "distributed/parallel/device_threads.h"
+#include "lockstep/distributed/parallel/device_threads.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

@@ -1,19 +1,19 @@
-#include "distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
 
 #include <utility>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "data/partition.h"
-#include "distributed/parallel/broadcast_coalesced.h"
-#include "distributed/parallel/lockstep_fingerprint.h"
-#include "distributed/parallel/module_agreement.h"
-#include "distributed/parallel/sliced_loss.h"
-#include "distributed/parallel/sync_batch_norm.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/broadcast_coalesced.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/module_agreement.h"
+#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
 
 namespace lockstep::distributed {
 namespace {

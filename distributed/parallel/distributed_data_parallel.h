@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "distributed/job/job.h"
-#include "distributed/parallel/communication_hook.h"
-#include "distributed/parallel/lockstep_step.h"
-#include "distributed/parallel/loss_value.h"
-#include "distributed/parallel/reducer.h"
-#include "distributed/parallel/uneven_inputs.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

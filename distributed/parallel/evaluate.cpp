@@ -1,14 +1,14 @@
-#include "distributed/parallel/evaluate.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 
 #include <algorithm>
 
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "data/data_loader.h"
-#include "data/partition.h"
-#include "distributed/process_group/operation_label.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 namespace {

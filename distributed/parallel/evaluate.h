@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "data/dataset.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

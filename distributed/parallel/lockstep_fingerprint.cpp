@@ -1,13 +1,13 @@
-#include "distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "core/check.h"
-#include "core/factories.h"
-#include "core/fingerprint.h"
-#include "core/random.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/fingerprint.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::distributed {
 

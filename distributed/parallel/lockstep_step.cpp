@@ -1,14 +1,14 @@
-#include "distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/parallel/sync_batch_norm.h"
-#include "distributed/parallel/unused_warning.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/unused_warning.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
-#include "data/dataset.h"
-#include "distributed/parallel/device_threads.h"
-#include "distributed/parallel/shard_runner.h"
-#include "distributed/parallel/tree_reducer.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/core/device.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/device_threads.h"
+#include "lockstep/distributed/parallel/shard_runner.h"
+#include "lockstep/distributed/parallel/tree_reducer.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

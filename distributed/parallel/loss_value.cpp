@@ -1,8 +1,8 @@
-#include "distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/loss_value.h"
 
 #include <cmath>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::distributed {
 

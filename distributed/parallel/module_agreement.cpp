@@ -1,12 +1,12 @@
-#include "distributed/parallel/module_agreement.h"
+#include "lockstep/distributed/parallel/module_agreement.h"
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

@@ -1,15 +1,15 @@
-#include "distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/power_sgd.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,11 +12,11 @@
 #include <system_error>
 #include <utility>
 
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/process_group/operation_label.h"
-#include "distributed/process_group/rank0_only.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {
 

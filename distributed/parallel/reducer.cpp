@@ -1,16 +1,16 @@
-#include "distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reducer.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "autograd/engine.h"
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/parallel/bucket_assignment.h"
-#include "distributed/parallel/unused_warning.h"
-#include "distributed/process_group/flight_recorder.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/parallel/unused_warning.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
-#include "distributed/parallel/communication_hook.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

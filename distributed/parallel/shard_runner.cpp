@@ -1,16 +1,16 @@
-#include "distributed/parallel/shard_runner.h"
+#include "lockstep/distributed/parallel/shard_runner.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "autograd/add_values.h"
-#include "autograd/engine.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "data/partition.h"
-#include "nn/norm.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/nn/norm.h"
 
 namespace lockstep::distributed {
 namespace {

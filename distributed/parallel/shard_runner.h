@@ -5,12 +5,12 @@
 #include <functional>
 #include <vector>
 
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "distributed/parallel/loss_value.h"
-#include "distributed/parallel/step_totals.h"
-#include "distributed/process_group/shard_tree.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/step_totals.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

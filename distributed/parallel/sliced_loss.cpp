@@ -1,15 +1,15 @@
-#include "distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/sliced_loss.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "autograd/engine.h"
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "data/partition.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/partition.h"
 
 namespace lockstep::distributed {
 

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/tensor.h"
-#include "data/dataset.h"
-#include "distributed/parallel/loss_value.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

@@ -1,10 +1,10 @@
-#include "distributed/parallel/step_totals.h"
+#include "lockstep/distributed/parallel/step_totals.h"
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/factories.h"
-#include "nn/norm.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/norm.h"
 
 namespace lockstep::distributed {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "nn/deferred_statistics.h"
-#include "nn/module.h"
+#include "lockstep/nn/deferred_statistics.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

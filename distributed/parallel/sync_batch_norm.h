@@ -2,10 +2,10 @@
 
 #include <string>
 
-#include "autograd/ops/batch_norm/batch_norm.h"
-#include "core/tensor.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

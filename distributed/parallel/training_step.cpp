@@ -1,15 +1,15 @@
-#include "distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/training_step.h"
 
 #include <utility>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/random.h"
-#include "distributed/parallel/data_parallel.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/lockstep_step.h"
-#include "distributed/parallel/sliced_loss.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
 

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "core/device.h"
-#include "data/dataset.h"
-#include "distributed/job/job.h"
-#include "distributed/parallel/communication_hook.h"
-#include "distributed/parallel/loss_value.h"
-#include "distributed/parallel/reducer.h"
-#include "nn/module.h"
+#include "lockstep/core/device.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

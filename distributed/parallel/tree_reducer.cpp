@@ -1,17 +1,17 @@
-#include "distributed/parallel/tree_reducer.h"
+#include "lockstep/distributed/parallel/tree_reducer.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "autograd/add_values.h"
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
-#include "distributed/parallel/bucket_assignment.h"
-#include "distributed/process_group/tree_sum.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {

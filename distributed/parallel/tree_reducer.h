@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/tensor.h"
-#include "distributed/parallel/reducer.h"
-#include "distributed/parallel/shard_runner.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/shard_runner.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 

@@ -1,7 +1,7 @@
-#include "distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/parallel/uneven_inputs.h"
 
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::distributed {
 

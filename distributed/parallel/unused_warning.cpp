@@ -1,10 +1,10 @@
-#include "distributed/parallel/unused_warning.h"
+#include "lockstep/distributed/parallel/unused_warning.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "core/log.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::distributed {
 

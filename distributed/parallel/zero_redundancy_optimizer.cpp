@@ -1,13 +1,13 @@
-#include "distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 #include <algorithm>
 #include <map>
 
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/process_group/operation_label.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 namespace {

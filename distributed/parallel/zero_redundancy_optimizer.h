@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/process_group/process_group.h"
-#include "nn/optim/optimizer.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::distributed {
 

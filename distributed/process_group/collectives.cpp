@@ -1,10 +1,10 @@
-#include "distributed/process_group/collectives.h"
+#include "lockstep/distributed/process_group/collectives.h"
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "distributed/process_group/collectives_call.h"
-#include "distributed/process_group/reduce_kernel.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/process_group/collectives_call.h"
+#include "lockstep/distributed/process_group/reduce_kernel.h"
 
 namespace lockstep::distributed {
 namespace {

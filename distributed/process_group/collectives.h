@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "distributed/process_group/operation.h"
-#include "distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/process_group/transport.h"
 
 namespace lockstep::distributed {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "distributed/process_group/collectives.h"
+#include "lockstep/distributed/process_group/collectives.h"
 
 namespace lockstep::distributed {
 

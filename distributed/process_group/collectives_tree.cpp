@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "distributed/process_group/collectives_call.h"
-#include "distributed/process_group/shard_tree.h"
-#include "distributed/process_group/tree_sum.h"
+#include "lockstep/distributed/process_group/collectives_call.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 

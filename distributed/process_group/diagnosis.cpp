@@ -1,9 +1,9 @@
-#include "distributed/process_group/diagnosis.h"
+#include "lockstep/distributed/process_group/diagnosis.h"
 
 #include <algorithm>
 #include <map>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 namespace {

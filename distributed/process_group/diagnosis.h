@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/process_group/peer_state.h"
+#include "lockstep/distributed/process_group/peer_state.h"
 
 namespace lockstep::distributed {
 

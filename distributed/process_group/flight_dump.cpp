@@ -1,4 +1,4 @@
-#include "distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/process_group/flight_dump.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/process_group/flight_dump_writer.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/process_group/flight_dump_writer.h"
 
 namespace lockstep::distributed {
 namespace {

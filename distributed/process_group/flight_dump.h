@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/process_group/operation.h"
+#include "lockstep/distributed/process_group/operation.h"
 
 namespace lockstep::distributed {
 

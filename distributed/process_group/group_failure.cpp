@@ -1,11 +1,11 @@
-#include "distributed/process_group/group_failure.h"
+#include "lockstep/distributed/process_group/group_failure.h"
 
 #include <utility>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/process_group/flight_dump.h"
-#include "distributed/process_group/tell_launcher.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/process_group/tell_launcher.h"
 
 namespace lockstep::distributed {
 

@@ -7,10 +7,10 @@
 #include <mutex>
 #include <string>
 
-#include "distributed/process_group/flight_recorder.h"
-#include "distributed/process_group/peer_monitor.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/peer_monitor.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

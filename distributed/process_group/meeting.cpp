@@ -1,11 +1,11 @@
-#include "distributed/process_group/meeting.h"
+#include "lockstep/distributed/process_group/meeting.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "core/check.h"
-#include "distributed/process_group/peer_state.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/process_group/peer_state.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,6 +1,6 @@
-#include "distributed/process_group/operation.h"
+#include "lockstep/distributed/process_group/operation.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <string_view>
 
-#include "core/dtype.h"
-#include "core/shape.h"
-#include "core/tensor.h"
-#include "distributed/process_group/operation_label.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/operation_label.h"
 
 namespace lockstep::distributed {
 

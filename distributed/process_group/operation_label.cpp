@@ -1,4 +1,4 @@
-#include "distributed/process_group/operation_label.h"
+#include "lockstep/distributed/process_group/operation_label.h"
 
 #include <mutex>
 #include <string>

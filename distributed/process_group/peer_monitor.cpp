@@ -1,11 +1,11 @@
-#include "distributed/process_group/peer_monitor.h"
+#include "lockstep/distributed/process_group/peer_monitor.h"
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/process_group/process_end.h"
-#include "distributed/process_group/tell_launcher.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/process_group/process_end.h"
+#include "lockstep/distributed/process_group/tell_launcher.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/process_group/diagnosis.h"
-#include "distributed/process_group/operation.h"
-#include "distributed/process_group/peer_state.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/process_group/diagnosis.h"
+#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/process_group/peer_state.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,6 +1,6 @@
-#include "distributed/process_group/peer_state.h"
+#include "lockstep/distributed/process_group/peer_state.h"
 
-#include "distributed/store/wire.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
 

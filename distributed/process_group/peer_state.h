@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/process_group/process_identity.h"
+#include "lockstep/distributed/process_group/process_identity.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/process_group/process_end.h"
+#include "lockstep/distributed/process_group/process_end.h"
 
 #include <unistd.h>
 
@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "core/last_error.h"
-#include "distributed/process_group/peer_monitor.h"
+#include "lockstep/core/last_error.h"
+#include "lockstep/distributed/process_group/peer_monitor.h"
 
 namespace lockstep::distributed {
 namespace {

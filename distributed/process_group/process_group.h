@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor.h"
-#include "distributed/process_group/flight_recorder.h"
-#include "distributed/process_group/operation.h"
-#include "distributed/process_group/work.h"
-#include "distributed/store/store.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/process_group/work.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/process_group/process_identity.h"
+#include "lockstep/distributed/process_group/process_identity.h"
 
 #include <fcntl.h>
 #include <unistd.h>

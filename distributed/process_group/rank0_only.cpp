@@ -1,7 +1,7 @@
-#include "distributed/process_group/rank0_only.h"
+#include "lockstep/distributed/process_group/rank0_only.h"
 
-#include "core/check.h"
-#include "distributed/process_group/operation.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/process_group/operation.h"
 
 namespace lockstep::distributed {
 namespace {

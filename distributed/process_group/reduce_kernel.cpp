@@ -1,9 +1,9 @@
-#include "distributed/process_group/reduce_kernel.h"
+#include "lockstep/distributed/process_group/reduce_kernel.h"
 
 #include <algorithm>
 #include <array>
 
-#include "core/dispatch.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::distributed {
 namespace {

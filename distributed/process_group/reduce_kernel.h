@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
-#include "distributed/process_group/operation.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/distributed/process_group/operation.h"
 
 namespace lockstep::distributed {
 

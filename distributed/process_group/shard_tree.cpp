@@ -1,9 +1,9 @@
-#include "distributed/process_group/shard_tree.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

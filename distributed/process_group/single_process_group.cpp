@@ -1,6 +1,6 @@
-#include "core/copy.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/process_group/tree_sum.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,4 +1,4 @@
-#include "distributed/process_group/tell_launcher.h"
+#include "lockstep/distributed/process_group/tell_launcher.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

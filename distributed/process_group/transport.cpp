@@ -1,4 +1,4 @@
-#include "distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/transport.h"
 
 #include <utility>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/error.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::distributed {
 

@@ -1,12 +1,12 @@
-#include "distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
 
 #include <signal.h>
 
 #include <exception>
 
-#include "core/check.h"
-#include "distributed/process_group/flight_dump.h"
-#include "distributed/process_group/process_end.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/process_group/process_end.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/process_group/collectives.h"
-#include "distributed/process_group/group_failure.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/collectives.h"
+#include "lockstep/distributed/process_group/group_failure.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/transport.h"
 
 namespace lockstep::distributed {
 

@@ -1,10 +1,10 @@
-#include "distributed/process_group/tree_sum.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "core/check.h"
-#include "core/dispatch.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::distributed {
 namespace {

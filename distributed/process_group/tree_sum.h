@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/dtype.h"
-#include "distributed/process_group/shard_tree.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed {
 

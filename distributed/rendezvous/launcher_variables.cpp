@@ -1,7 +1,7 @@
 #include <charconv>
 
-#include "core/check.h"
-#include "distributed/rendezvous/rendezvous.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 
 extern char** environ;
 

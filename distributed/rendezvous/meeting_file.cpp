@@ -1,4 +1,4 @@
-#include "distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/rendezvous/meeting_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "core/check.h"
-#include "core/sha256.h"
-#include "distributed/store/socket.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/sha256.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,17 +1,17 @@
-#include "distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 
 #include <algorithm>
 #include <thread>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/rendezvous/meeting_file.h"
-#include "distributed/rendezvous/url.h"
-#include "distributed/store/file_store.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/rendezvous/url.h"
+#include "lockstep/distributed/store/file_store.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/rendezvous/meeting_file.h"
-#include "distributed/store/store.h"
-#include "distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/store/store.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
 
 namespace lockstep::distributed {
 

@@ -1,8 +1,8 @@
-#include "distributed/rendezvous/url.h"
+#include "lockstep/distributed/rendezvous/url.h"
 
 #include <charconv>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

@@ -3,12 +3,12 @@
 #include <optional>
 #include <vector>
 
-#include "core/check.h"
-#include "distributed/process_group/meeting.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/shm/shm.h"
-#include "distributed/shm/shm_transport.h"
-#include "distributed/store/prefix_store.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/process_group/meeting.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/shm/shm.h"
+#include "lockstep/distributed/shm/shm_transport.h"
+#include "lockstep/distributed/store/prefix_store.h"
 
 namespace lockstep::distributed::shm {
 namespace {

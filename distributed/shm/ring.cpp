@@ -1,4 +1,4 @@
-#include "distributed/shm/ring.h"
+#include "lockstep/distributed/shm/ring.h"
 
 #include <algorithm>
 #include <cstring>

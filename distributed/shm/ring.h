@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "distributed/shm/segment.h"
+#include "lockstep/distributed/shm/segment.h"
 
 namespace lockstep::distributed::shm {
 

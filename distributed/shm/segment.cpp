@@ -1,4 +1,4 @@
-#include "distributed/shm/segment.h"
+#include "lockstep/distributed/shm/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #include <sstream>
 #include <utility>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed::shm {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/store/socket.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed::shm {
 

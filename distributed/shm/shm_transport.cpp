@@ -1,4 +1,4 @@
-#include "distributed/shm/shm_transport.h"
+#include "lockstep/distributed/shm/shm_transport.h"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 // ThreadSanitizer knows no fences. What these order is shared with other processes, which it does not see either.
 #if defined(__SANITIZE_THREAD__) && !defined(__clang__)

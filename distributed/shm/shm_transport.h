@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "distributed/process_group/transport.h"
-#include "distributed/shm/ring.h"
-#include "distributed/shm/segment.h"
+#include "lockstep/distributed/process_group/transport.h"
+#include "lockstep/distributed/shm/ring.h"
+#include "lockstep/distributed/shm/segment.h"
 
 namespace lockstep::distributed::shm {
 

@@ -1,9 +1,9 @@
-#include "distributed/store/dictionary.h"
+#include "lockstep/distributed/store/dictionary.h"
 
 #include <charconv>
 
-#include "core/check.h"
-#include "distributed/store/store.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/store/file_store.h"
+#include "lockstep/distributed/store/file_store.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,9 +10,9 @@
 #include <cstring>
 #include <thread>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -3,9 +3,9 @@
 #include <mutex>
 #include <string>
 
-#include "distributed/store/dictionary.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/dictionary.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

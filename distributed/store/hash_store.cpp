@@ -1,4 +1,4 @@
-#include "distributed/store/hash_store.h"
+#include "lockstep/distributed/store/hash_store.h"
 
 namespace lockstep::distributed {
 

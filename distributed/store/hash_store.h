@@ -3,8 +3,8 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "distributed/store/dictionary.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/dictionary.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,6 +1,6 @@
-#include "distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/prefix_store.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

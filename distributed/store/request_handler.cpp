@@ -1,9 +1,9 @@
-#include "distributed/store/request_handler.h"
+#include "lockstep/distributed/store/request_handler.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 namespace {

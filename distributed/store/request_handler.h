@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/store/dictionary.h"
-#include "distributed/store/server_connection.h"
+#include "lockstep/distributed/store/dictionary.h"
+#include "lockstep/distributed/store/server_connection.h"
 
 namespace lockstep::distributed {
 

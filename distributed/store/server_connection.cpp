@@ -1,4 +1,4 @@
-#include "distributed/store/server_connection.h"
+#include "lockstep/distributed/store/server_connection.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/check.h"
-#include "core/sha256.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/sha256.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "distributed/store/socket.h"
-#include "distributed/store/wire.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/store/socket.h"
+#include "lockstep/distributed/store/socket.h"
 
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -16,8 +16,8 @@
 #include <memory>
 #include <thread>
 
-#include "core/check.h"
-#include "distributed/store/store.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,8 +1,8 @@
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/store.h"
 
 #include <algorithm>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::distributed {
 namespace {

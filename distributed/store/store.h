@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::distributed {
 

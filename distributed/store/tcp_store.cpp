@@ -1,11 +1,11 @@
-#include "distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/tcp_store.h"
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/sha256.h"
-#include "distributed/store/dictionary.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/sha256.h"
+#include "lockstep/distributed/store/dictionary.h"
+#include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <vector>
 
-#include "distributed/store/socket.h"
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,12 +15,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/check.h"
-#include "core/log.h"
-#include "distributed/store/log_budget.h"
-#include "distributed/store/request_handler.h"
-#include "distributed/store/server_connection.h"
-#include "distributed/store/socket.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/store/log_budget.h"
+#include "lockstep/distributed/store/request_handler.h"
+#include "lockstep/distributed/store/server_connection.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "distributed/store/wire.h"
+#include "lockstep/distributed/store/wire.h"
 
 #include <sys/random.h>
 
@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "core/check.h"
-#include "core/sha256.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/sha256.h"
 
 namespace lockstep::distributed::wire {
 

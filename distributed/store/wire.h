@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/store.h"
 
 // How TCPStore's client and server talk.
 // A message is its length (8 bytes, little endian) and a payload. A request's payload is an operation and its fields; a

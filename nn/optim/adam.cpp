@@ -1,9 +1,9 @@
-#include "nn/optim/adam.h"
+#include "lockstep/nn/optim/adam.h"
 
 #include <cmath>
 
-#include "core/check.h"
-#include "core/kernel_table.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep::optim {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "nn/optim/optimizer.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 

@@ -1,7 +1,7 @@
-#include "core/dispatch.h"
-#include "nn/optim/adam.h"
-#include "nn/optim/adam_update.h"
-#include "nn/optim/run_loop.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/adam_update.h"
+#include "lockstep/nn/optim/run_loop.h"
 
 namespace lockstep::optim::detail {
 

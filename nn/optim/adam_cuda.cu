@@ -1,6 +1,6 @@
-#include "nn/optim/adam.h"
-#include "nn/optim/adam_update.h"
-#include "nn/optim/step_kernel.cuh"
+#include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/adam_update.h"
+#include "lockstep/nn/optim/step_kernel.cuh"
 
 namespace lockstep::optim::detail {
 

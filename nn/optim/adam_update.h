@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "core/vector_math.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::optim {
 

@@ -1,13 +1,13 @@
-#include "nn/optim/clip_grad.h"
+#include "lockstep/nn/optim/clip_grad.h"
 
 #include <cmath>
 
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
-#include "nn/optim/gradients.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::optim {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::optim {
 

@@ -1,13 +1,13 @@
-#include "nn/optim/grad_scaler.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 
 #include <cmath>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/check.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
-#include "nn/optim/gradients.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::optim {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "core/tensor.h"
-#include "nn/optim/optimizer.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 

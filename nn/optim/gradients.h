@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::optim::detail {
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
-#include "core/thread_pool.h"
-#include "nn/optim/gradients.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::optim::detail {
 namespace {

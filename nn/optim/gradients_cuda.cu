@@ -1,10 +1,10 @@
-#include "core/copy.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
-#include "core/cuda/reduce.cuh"
-#include "core/factories.h"
-#include "nn/optim/gradients.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::optim::detail {
 namespace {

@@ -2,9 +2,9 @@
 
 // Everything in lockstep::optim.
 
-#include "nn/optim/adam.h"
-#include "nn/optim/clip_grad.h"
-#include "nn/optim/grad_scaler.h"
-#include "nn/optim/optimizer.h"
-#include "nn/optim/schedule.h"
-#include "nn/optim/sgd.h"
+#include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/clip_grad.h"
+#include "lockstep/nn/optim/grad_scaler.h"
+#include "lockstep/nn/optim/optimizer.h"
+#include "lockstep/nn/optim/schedule.h"
+#include "lockstep/nn/optim/sgd.h"

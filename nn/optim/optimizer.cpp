@@ -1,15 +1,15 @@
-#include "nn/optim/optimizer.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 #include <unordered_set>
 
-#include "autograd/grad_mode.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "core/factories.h"
-#include "core/profile.h"
-#include "nn/optim/step_table.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
 namespace {

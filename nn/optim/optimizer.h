@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor.h"
-#include "nn/module.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::optim {
 

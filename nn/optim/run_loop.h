@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
-#include "nn/optim/optimizer.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 

@@ -1,10 +1,10 @@
-#include "nn/optim/schedule.h"
+#include "lockstep/nn/optim/schedule.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep::optim {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "nn/optim/optimizer.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 

@@ -1,7 +1,7 @@
-#include "nn/optim/sgd.h"
+#include "lockstep/nn/optim/sgd.h"
 
-#include "core/check.h"
-#include "core/kernel_table.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep::optim {
 namespace {

@@ -1,7 +1,7 @@
-#include "core/dispatch.h"
-#include "nn/optim/run_loop.h"
-#include "nn/optim/sgd.h"
-#include "nn/optim/sgd_update.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/nn/optim/run_loop.h"
+#include "lockstep/nn/optim/sgd.h"
+#include "lockstep/nn/optim/sgd_update.h"
 
 namespace lockstep::optim::detail {
 

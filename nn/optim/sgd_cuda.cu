@@ -1,6 +1,6 @@
-#include "nn/optim/sgd.h"
-#include "nn/optim/sgd_update.h"
-#include "nn/optim/step_kernel.cuh"
+#include "lockstep/nn/optim/sgd.h"
+#include "lockstep/nn/optim/sgd_update.h"
+#include "lockstep/nn/optim/step_kernel.cuh"
 
 namespace lockstep::optim::detail {
 

@@ -3,7 +3,7 @@
 // SGD's formulas for one element, shared by every device. For kernels (.cpp and .cu) only. Compiled without contraction
 // into fused multiply-adds; see Note [Optimizers].
 
-#include "core/vector_math.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::optim {
 

@@ -2,10 +2,10 @@
 
 // The kernel of an optimizer's step: one pass over parameters, gradients and state. For .cu files only.
 
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
-#include "nn/optim/step_table.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
 

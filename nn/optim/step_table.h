@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "nn/optim/optimizer.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "distributed/job/job.h"
-#include "distributed/store/socket.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/store/socket.h"
 #include "tests/support/subprocess.h"
 
 namespace lockstep {

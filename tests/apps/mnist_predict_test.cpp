@@ -8,11 +8,11 @@
 #include <sstream>
 
 #include "apps/models/models.h"
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/random.h"
-#include "data/data.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/data.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/data_files.h"
 #include "tests/support/subprocess.h"
 

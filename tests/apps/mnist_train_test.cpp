@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "core/cuda/device.h"
+#include "lockstep/core/cuda/device.h"
 #include "tests/apps/train_support.h"
 
 namespace lockstep {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/random.h"
+#include "lockstep/core/random.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

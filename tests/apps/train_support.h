@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "data/mnist.h"
+#include "lockstep/data/mnist.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/temporary_path.h"
 

@@ -1,11 +1,11 @@
-#include "autograd/accumulate_grad.h"
+#include "lockstep/autograd/accumulate_grad.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/autograd_meta.h"
-#include "autograd/engine.h"
-#include "autograd/ops.h"
-#include "core/random.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/autocast.h"
+#include "lockstep/autograd/autocast.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

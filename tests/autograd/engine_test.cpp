@@ -1,4 +1,4 @@
-#include "autograd/engine.h"
+#include "lockstep/autograd/engine.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "autograd/ops.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
 

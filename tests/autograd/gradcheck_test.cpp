@@ -1,8 +1,8 @@
-#include "autograd/gradcheck.h"
+#include "lockstep/autograd/gradcheck.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
 

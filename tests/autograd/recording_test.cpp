@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "autograd/engine.h"
-#include "autograd/ops.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
 

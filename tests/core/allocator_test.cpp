@@ -1,4 +1,4 @@
-#include "core/allocator.h"
+#include "lockstep/core/allocator.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/device.h"
+#include "lockstep/core/cuda/device.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,6 +1,6 @@
 // The rules by which device memory is kept and handed out again, on a device that only pretends.
 
-#include "core/cuda/caching_allocator.h"
+#include "lockstep/core/cuda/caching_allocator.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/device.h"
+#include "lockstep/core/device.h"
 
 #include <gtest/gtest.h>
 

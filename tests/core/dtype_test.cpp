@@ -1,11 +1,11 @@
-#include "core/dtype.h"
+#include "lockstep/core/dtype.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "core/half.h"
+#include "lockstep/core/half.h"
 
 namespace lockstep {
 namespace {

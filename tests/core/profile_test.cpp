@@ -1,4 +1,4 @@
-#include "core/profile.h"
+#include "lockstep/core/profile.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "core/factories.h"
-#include "core/kernel_table.h"
-#include "core/thread_pool.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

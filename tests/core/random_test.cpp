@@ -1,4 +1,4 @@
-#include "core/random.h"
+#include "lockstep/core/random.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

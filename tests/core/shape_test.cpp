@@ -1,4 +1,4 @@
-#include "core/shape.h"
+#include "lockstep/core/shape.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "core/small_vector.h"
+#include "lockstep/core/small_vector.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
 
-#include "core/ref_counted.h"
+#include "lockstep/core/ref_counted.h"
 
 namespace lockstep {
 namespace {

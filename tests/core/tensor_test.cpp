@@ -1,4 +1,4 @@
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
-#include "core/random.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
 #include "tests/support/agreement.h"
 #include "tests/support/tensor_testing.h"
 

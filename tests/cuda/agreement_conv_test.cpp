@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "autograd/ops/conv2d/conv2d_device.h"
-#include "core/cuda/dynamic_library.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/core/cuda/dynamic_library.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/agreement.h"
 #include "tests/support/tensor_testing.h"
 

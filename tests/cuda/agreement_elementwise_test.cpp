@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/agreement.h"
 #include "tests/support/tensor_testing.h"
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "core/random.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
 #include "tests/support/agreement.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"

@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/agreement.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"

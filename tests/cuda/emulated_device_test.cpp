@@ -3,11 +3,11 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "core/copy.h"
-#include "core/cuda/check.h"
-#include "core/cuda/stream.h"
-#include "core/error.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

@@ -1,10 +1,10 @@
-#include "core/cuda/gemm.h"
+#include "lockstep/core/cuda/gemm.h"
 
 #include <gtest/gtest.h>
 
-#include "core/cuda/dynamic_library.h"
-#include "core/cuda/gemm_operand.h"
-#include "core/cuda/math_mode.h"
+#include "lockstep/core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/gemm_operand.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

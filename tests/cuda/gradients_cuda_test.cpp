@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/cuda/device.h"
-#include "core/cuda/memory.h"
-#include "nn/optim/optim.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

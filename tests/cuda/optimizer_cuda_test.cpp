@@ -4,9 +4,9 @@
 #include <functional>
 #include <memory>
 
-#include "core/cuda/check.h"
-#include "core/cuda/memory.h"
-#include "nn/optim/optim.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

@@ -1,12 +1,12 @@
-#include "core/cuda/stream.h"
+#include "lockstep/core/cuda/stream.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "core/copy.h"
-#include "core/cuda/check.h"
-#include "core/cuda/memory.h"
-#include "core/cuda/pinned.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/pinned.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

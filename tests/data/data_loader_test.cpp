@@ -1,4 +1,4 @@
-#include "data/data_loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <atomic>
 #include <chrono>

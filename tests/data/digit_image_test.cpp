@@ -1,9 +1,9 @@
-#include "data/digit_image.h"
+#include "lockstep/data/digit_image.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "data/mnist.h"
+#include "lockstep/data/mnist.h"
 #include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 

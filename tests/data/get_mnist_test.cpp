@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdio>
 
-#include "data/mnist.h"
+#include "lockstep/data/mnist.h"
 #include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 

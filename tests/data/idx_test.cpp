@@ -1,4 +1,4 @@
-#include "data/idx.h"
+#include "lockstep/data/idx.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

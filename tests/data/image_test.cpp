@@ -1,10 +1,10 @@
-#include "data/image.h"
+#include "lockstep/data/image.h"
 
 #include <zlib.h>
 
 #include <algorithm>
 
-#include "data/image_folder.h"
+#include "lockstep/data/image_folder.h"
 #include "tests/support/data_files.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,4 +1,4 @@
-#include "data/mnist.h"
+#include "lockstep/data/mnist.h"
 
 #include <numeric>
 

@@ -1,10 +1,10 @@
-#include "data/sampler.h"
+#include "lockstep/data/sampler.h"
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 
-#include "data/partition.h"
+#include "lockstep/data/partition.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

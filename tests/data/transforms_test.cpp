@@ -1,4 +1,4 @@
-#include "data/transforms.h"
+#include "lockstep/data/transforms.h"
 
 #include <map>
 #include <numeric>

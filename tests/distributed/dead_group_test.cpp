@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "distributed/gloo/gloo.h"
+#include "lockstep/distributed/gloo/gloo.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,6 +1,6 @@
 // What is told of operations and failures, without any failing: labels, fingerprints, reports, dumps, rank0_only.
 
-#include "distributed/process_group/diagnosis.h"
+#include "lockstep/distributed/process_group/diagnosis.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/factories.h"
-#include "distributed/process_group/flight_dump.h"
-#include "distributed/process_group/process_group.h"
-#include "distributed/process_group/rank0_only.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/rank0_only.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"

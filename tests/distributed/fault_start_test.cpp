@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "distributed/store/socket.h"
+#include "lockstep/distributed/store/socket.h"
 #include "tests/distributed/fault_support.h"
 
 namespace lockstep::fault_test {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
 
 namespace lockstep::fault_test {
 

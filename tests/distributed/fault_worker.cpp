@@ -13,14 +13,14 @@
 #include <string>
 #include <thread>
 
-#include "autograd/ops.h"
-#include "core/factories.h"
-#include "distributed/job/job.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/process_group/rank0_only.h"
-#include "distributed/store/tcp_store_server.h"
-#include "nn/linear.h"
-#include "nn/safetensors.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/process_group/rank0_only.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/safetensors.h"
 
 namespace ls = lockstep;
 using ls::distributed::Milliseconds;

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "distributed/process_group/transport.h"
+#include "lockstep/distributed/process_group/transport.h"
 
 namespace lockstep::testing {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "distributed/launcher/launcher.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/tcp_store.h"
+#include "lockstep/distributed/launcher/launcher.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/tcp_store.h"
 
 namespace {
 

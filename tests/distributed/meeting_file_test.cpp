@@ -1,4 +1,4 @@
-#include "distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/rendezvous/meeting_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,10 +9,10 @@
 #include <string>
 #include <thread>
 
-#include "distributed/rendezvous/rendezvous.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/wire.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/wire.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,13 +1,13 @@
 // The MPI backend under mpirun, where this machine has one.
 
-#include "distributed/mpi/mpi.h"
+#include "lockstep/distributed/mpi/mpi.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
-#include "distributed/store/hash_store.h"
+#include "lockstep/distributed/store/hash_store.h"
 #include "tests/support/subprocess.h"
 #include "tests/support/tensor_testing.h"
 

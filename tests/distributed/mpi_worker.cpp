@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "core/factories.h"
-#include "distributed/job/job.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/job/job.h"
 
 namespace ls = lockstep;
 using ls::distributed::Milliseconds;

@@ -1,4 +1,4 @@
-#include "distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 #include <gtest/gtest.h>
 

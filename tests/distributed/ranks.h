@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/gloo/gloo.h"
-#include "distributed/process_group/transport_process_group.h"
-#include "distributed/shm/shm.h"
-#include "distributed/store/hash_store.h"
+#include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/shm/shm.h"
+#include "lockstep/distributed/store/hash_store.h"
 #include "tests/distributed/in_process_transport.h"
 
 namespace lockstep::testing {

@@ -1,4 +1,4 @@
-#include "distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/device.h"
-#include "distributed/gloo/gloo.h"
-#include "distributed/job/job.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/wire.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/wire.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,6 +1,6 @@
 // The fixed tree of lockstep mode: its shape, its sums, and that they have the same bits for every number of ranks.
 
-#include "distributed/process_group/shard_tree.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "distributed/process_group/tree_sum.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
 

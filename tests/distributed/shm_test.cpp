@@ -1,6 +1,6 @@
 // The shared memory transport by itself; what process groups do on it is in process_group_test.cpp.
 
-#include "distributed/shm/shm.h"
+#include "lockstep/distributed/shm/shm.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/shm/shm_transport.h"
-#include "distributed/store/hash_store.h"
+#include "lockstep/distributed/shm/shm_transport.h"
+#include "lockstep/distributed/store/hash_store.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::distributed::shm {

@@ -1,6 +1,6 @@
 // spawn(): the ranks are copies of this very process, so what they find is written to memory that they share with it.
 
-#include "distributed/launcher/spawn.h"
+#include "lockstep/distributed/launcher/spawn.h"
 
 #include <dirent.h>
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@
 #include <fstream>
 #include <thread>
 
-#include "core/factories.h"
-#include "core/profile.h"
-#include "core/thread_pool.h"
-#include "distributed/job/job.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/job/job.h"
 #include "tests/distributed/launcher_support.h"
 
 namespace lockstep {

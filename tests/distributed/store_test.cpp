@@ -1,4 +1,4 @@
-#include "distributed/store/store.h"
+#include "lockstep/distributed/store/store.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,11 +9,11 @@
 #include <functional>
 #include <thread>
 
-#include "distributed/store/file_store.h"
-#include "distributed/store/hash_store.h"
-#include "distributed/store/prefix_store.h"
-#include "distributed/store/tcp_store.h"
-#include "distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/file_store.h"
+#include "lockstep/distributed/store/hash_store.h"
+#include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

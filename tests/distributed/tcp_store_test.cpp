@@ -1,4 +1,4 @@
-#include "distributed/store/tcp_store.h"
+#include "lockstep/distributed/store/tcp_store.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -8,10 +8,10 @@
 #include <fstream>
 #include <thread>
 
-#include "distributed/store/file_store.h"
-#include "distributed/store/socket.h"
-#include "distributed/store/tcp_store_server.h"
-#include "distributed/store/wire.h"
+#include "lockstep/distributed/store/file_store.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/tcp_store_server.h"
+#include "lockstep/distributed/store/wire.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

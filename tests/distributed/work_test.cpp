@@ -1,11 +1,11 @@
-#include "distributed/process_group/work.h"
+#include "lockstep/distributed/process_group/work.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "distributed/process_group/flight_recorder.h"
-#include "distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/process_group/process_group.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::distributed {

@@ -1,9 +1,9 @@
 // Where a job meets: URLs, host and port, meeting files, and the variables that launchers set. The first byte says
 // which.
 
-#include "distributed/rendezvous/meeting_file.h"
-#include "distributed/rendezvous/rendezvous.h"
-#include "distributed/rendezvous/url.h"
+#include "lockstep/distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "lockstep/distributed/rendezvous/url.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include <zlib.h>
 
-#include "data/idx.h"
+#include "lockstep/data/idx.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "core/tensor.h"
-#include "nn/safetensors.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/nn/safetensors.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {

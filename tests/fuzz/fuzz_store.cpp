@@ -9,8 +9,8 @@
 #include <array>
 #include <optional>
 
-#include "distributed/store/request_handler.h"
-#include "distributed/store/server_connection.h"
+#include "lockstep/distributed/store/request_handler.h"
+#include "lockstep/distributed/store/server_connection.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

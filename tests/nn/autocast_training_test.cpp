@@ -4,10 +4,10 @@
 
 #include <cmath>
 
-#include "autograd/autocast.h"
-#include "autograd/ops.h"
-#include "core/random.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

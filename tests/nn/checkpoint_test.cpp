@@ -1,12 +1,12 @@
-#include "nn/checkpoint.h"
+#include "lockstep/nn/checkpoint.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "autograd/ops.h"
-#include "core/random.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

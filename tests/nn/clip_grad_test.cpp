@@ -1,11 +1,11 @@
-#include "nn/optim/clip_grad.h"
+#include "lockstep/nn/optim/clip_grad.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 

@@ -5,10 +5,10 @@
 #include <set>
 #include <string>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "nn/nn.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/golden.h"
 
 namespace lockstep::testing {

@@ -1,12 +1,12 @@
-#include "nn/optim/grad_scaler.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "autograd/ops.h"
-#include "core/factories.h"
-#include "nn/optim/sgd.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/optim/sgd.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::optim {

@@ -1,12 +1,12 @@
-#include "nn/init.h"
+#include "lockstep/nn/init.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "core/random.h"
-#include "nn/conv.h"
-#include "nn/linear.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/conv.h"
+#include "lockstep/nn/linear.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::nn {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::nn {

@@ -1,12 +1,12 @@
-#include "nn/module.h"
+#include "lockstep/nn/module.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "nn/linear.h"
-#include "nn/norm.h"
-#include "nn/weights_hash.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
+#include "lockstep/nn/weights_hash.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::nn {

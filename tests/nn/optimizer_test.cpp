@@ -3,9 +3,9 @@
 #include <functional>
 #include <memory>
 
-#include "core/thread_pool.h"
-#include "nn/linear.h"
-#include "nn/optim/optim.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/allocator.h"
-#include "nn/safetensors.h"
+#include "lockstep/core/allocator.h"
+#include "lockstep/nn/safetensors.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

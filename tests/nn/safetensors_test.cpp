@@ -1,4 +1,4 @@
-#include "nn/safetensors.h"
+#include "lockstep/nn/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "nn/linear.h"
-#include "nn/norm.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"

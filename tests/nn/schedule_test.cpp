@@ -1,9 +1,9 @@
-#include "nn/optim/schedule.h"
+#include "lockstep/nn/optim/schedule.h"
 
 #include <gtest/gtest.h>
 
-#include "nn/optim/adam.h"
-#include "nn/optim/sgd.h"
+#include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/sgd.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 

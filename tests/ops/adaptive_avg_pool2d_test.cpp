@@ -1,10 +1,10 @@
-#include "autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
+#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
 
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,10 +1,10 @@
-#include "autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/batch_norm/batch_norm_parts.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

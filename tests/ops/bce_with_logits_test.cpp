@@ -1,9 +1,9 @@
-#include "autograd/ops/bce_with_logits/bce_with_logits.h"
+#include "lockstep/autograd/ops/bce_with_logits/bce_with_logits.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/gradcheck.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

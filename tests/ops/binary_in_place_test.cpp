@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/binary/binary.h"
-#include "core/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 
 #include "tests/support/view_testing.h"
 

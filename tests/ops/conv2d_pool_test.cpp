@@ -1,15 +1,15 @@
-#include "autograd/ops/conv2d_pool/conv2d_pool.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
-#include "autograd/ops/max_pool2d/max_pool2d.h"
-#include "autograd/ops/unary/unary.h"
-#include "core/kernel_table.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

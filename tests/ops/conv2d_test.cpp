@@ -1,13 +1,13 @@
-#include "autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/kernel_table.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,14 +1,14 @@
-#include "core/copy.h"
+#include "lockstep/core/copy.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "autograd/grad_mode.h"
-#include "autograd/gradcheck.h"
-#include "autograd/ops/copy/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/copy/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

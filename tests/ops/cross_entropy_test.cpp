@@ -1,11 +1,11 @@
-#include "autograd/ops/cross_entropy/cross_entropy.h"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/nll_loss/nll_loss.h"
-#include "autograd/ops/softmax/softmax.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/nll_loss/nll_loss.h"
+#include "lockstep/autograd/ops/softmax/softmax.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

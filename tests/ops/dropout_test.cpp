@@ -1,11 +1,11 @@
-#include "autograd/ops/dropout/dropout.h"
+#include "lockstep/autograd/ops/dropout/dropout.h"
 
 #include <limits>
 
-#include "core/cpu/philox_words.h"
-#include "core/kernel_table.h"
-#include "core/random.h"
-#include "core/thread_pool.h"
+#include "lockstep/core/cpu/philox_words.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

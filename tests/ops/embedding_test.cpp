@@ -1,6 +1,6 @@
-#include "autograd/ops/embedding/embedding.h"
+#include "lockstep/autograd/ops/embedding/embedding.h"
 
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

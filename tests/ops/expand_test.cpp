@@ -1,4 +1,4 @@
-#include "autograd/ops/expand/expand.h"
+#include "lockstep/autograd/ops/expand/expand.h"
 
 #include "tests/support/view_testing.h"
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/golden.h"
 
 namespace lockstep::testing {

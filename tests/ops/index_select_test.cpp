@@ -1,6 +1,6 @@
-#include "autograd/ops/index_select/index_select.h"
+#include "lockstep/autograd/ops/index_select/index_select.h"
 
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

@@ -1,9 +1,9 @@
-#include "autograd/ops/layer_norm/layer_norm.h"
+#include "lockstep/autograd/ops/layer_norm/layer_norm.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/gradcheck.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

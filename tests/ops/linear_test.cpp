@@ -1,11 +1,11 @@
-#include "autograd/ops/linear/linear.h"
+#include "lockstep/autograd/ops/linear/linear.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "core/kernel_table.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,13 +1,13 @@
-#include "autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
 
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "core/kernel_table.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

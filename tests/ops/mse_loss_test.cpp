@@ -1,9 +1,9 @@
-#include "autograd/ops/mse_loss/mse_loss.h"
+#include "lockstep/autograd/ops/mse_loss/mse_loss.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/gradcheck.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "autograd/ops/permute/permute.h"
+#include "lockstep/autograd/ops/permute/permute.h"
 
 #include "tests/support/view_testing.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "autograd/ops/binary/binary.h"
-#include "autograd/sum_to.h"
-#include "core/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,8 +1,8 @@
-#include "autograd/ops/slice/slice.h"
+#include "lockstep/autograd/ops/slice/slice.h"
 
 #include <limits>
 
-#include "autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

@@ -1,11 +1,11 @@
-#include "autograd/ops/softmax/softmax.h"
+#include "lockstep/autograd/ops/softmax/softmax.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "autograd/gradcheck.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "autograd/gradcheck.h"
-#include "core/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {

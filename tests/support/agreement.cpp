@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "data/image.h"
+#include "lockstep/data/image.h"
 
 namespace lockstep::testing {
 

@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::testing {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "autograd/record.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::testing {
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "core/copy.h"
-#include "core/error.h"
-#include "core/factories.h"
-#include "core/philox.h"
-#include "core/tensor.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/philox.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::testing {
 

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "core/cuda/device.h"
-#include "core/device.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/device.h"
 
 namespace lockstep::testing {
 

@@ -6,7 +6,7 @@
 #include <ostream>
 #include <vector>
 
-#include "autograd/gradcheck.h"
+#include "lockstep/autograd/gradcheck.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {

@@ -1,11 +1,11 @@
-#include "autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
+#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
 
-#include "autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d_kernels.h"
-#include "autograd/pool2d.h"
-#include "autograd/record.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d_kernels.h"
+#include "lockstep/autograd/ops/support/pool2d.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {

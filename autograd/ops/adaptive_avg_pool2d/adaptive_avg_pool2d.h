@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/size2d.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

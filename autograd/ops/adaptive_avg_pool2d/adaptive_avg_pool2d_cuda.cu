@@ -1,9 +1,9 @@
 // One thread an output, or, for large windows, one warp; backward one thread an element of x, which adds up its windows
 // in the CPU's order.
 
-#include "autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d_kernels.h"
-#include "autograd/pool2d.cuh"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d_kernels.h"
+#include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

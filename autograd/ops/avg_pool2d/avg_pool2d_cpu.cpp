@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

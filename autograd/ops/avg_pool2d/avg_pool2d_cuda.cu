@@ -1,8 +1,8 @@
 // One thread an output; backward one thread an element of x, which adds up its windows in the CPU's order.
 
-#include "autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
-#include "autograd/pool2d.cuh"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
+#include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,11 @@
-#include "autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
 
-#include "autograd/autocast.h"
-#include "autograd/ops/batch_norm/batch_norm_parts.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 

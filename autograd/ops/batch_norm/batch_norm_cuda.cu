@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "autograd/channel_map.cuh"
-#include "autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/elementwise.cuh"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/support/channel_map.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/elementwise.cuh"
 
 namespace lockstep {
 namespace {

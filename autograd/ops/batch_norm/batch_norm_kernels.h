@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "autograd/channel_layout.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/channel_layout.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,10 +1,10 @@
-#include "autograd/ops/batch_norm/batch_norm_parts.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
 
-#include "autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep::batch_norm_parts {
 

@@ -3,8 +3,8 @@
 // The steps of batch_norm, for code that puts something between them: statistics that are combined over processes or
 // logical shards before they are used. None of them records anything.
 
-#include "autograd/ops/batch_norm/batch_norm.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::batch_norm_parts {
 

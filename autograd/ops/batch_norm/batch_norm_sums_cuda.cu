@@ -2,13 +2,13 @@
 
 #include <cmath>
 
-#include "autograd/channel_tiles.cuh"
-#include "autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "core/copy.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/reduce.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/support/channel_tiles.cuh"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/block_sums.h"
-#include "autograd/elementwise_loss.h"
-#include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
+#include "lockstep/autograd/ops/support/block_sums.h"
+#include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 

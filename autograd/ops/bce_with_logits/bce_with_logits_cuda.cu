@@ -1,9 +1,9 @@
 #include <cmath>
 
-#include "autograd/elementwise_loss.h"
-#include "autograd/loss_sums.cuh"
-#include "autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
+#include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/reduction.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

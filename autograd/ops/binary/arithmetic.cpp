@@ -1,12 +1,12 @@
 #include <utility>
 
-#include "autograd/in_place.h"
-#include "autograd/ops/binary/binary.h"
-#include "autograd/ops/binary/operands.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/cpu/row_io.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/autograd/ops/support/in_place.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/row_io.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/scalar.h"
-#include "core/tensor.h"
+#include "lockstep/core/scalar.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

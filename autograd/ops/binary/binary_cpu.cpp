@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "autograd/ops/binary/binary_functors.h"
-#include "autograd/ops/binary/binary_kernels.h"
-#include "core/check.h"
-#include "core/cpu/row_io.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/binary/binary_functors.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep {
 namespace {

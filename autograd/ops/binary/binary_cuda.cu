@@ -1,5 +1,5 @@
-#include "autograd/ops/binary/binary_cuda.cuh"
-#include "autograd/ops/binary/binary_functors.h"
+#include "lockstep/autograd/ops/binary/binary_cuda.cuh"
+#include "lockstep/autograd/ops/binary/binary_functors.h"
 
 namespace lockstep {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <type_traits>
 
-#include "autograd/ops/binary/binary_kernels.h"
-#include "core/cuda/elementwise.cuh"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/core/cuda/elementwise.cuh"
 
 namespace lockstep::binary {
 

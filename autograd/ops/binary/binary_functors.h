@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "autograd/ops/binary/binary_kernels.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::binary {
 

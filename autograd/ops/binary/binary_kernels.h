@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "core/kernel_table.h"
-#include "core/scalar.h"
-#include "core/tensor.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/scalar.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,6 +1,6 @@
-#include "autograd/ops/binary/binary_cuda.cuh"
-#include "autograd/ops/binary/binary_functors.h"
-#include "core/cpu/row_io.h"
+#include "lockstep/autograd/ops/binary/binary_cuda.cuh"
+#include "lockstep/autograd/ops/binary/binary_functors.h"
+#include "lockstep/core/cpu/row_io.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
-#include "autograd/ops/binary/binary.h"
-#include "autograd/ops/binary/operands.h"
-#include "core/cpu/row_io.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/core/cpu/row_io.h"
 
 namespace lockstep {
 namespace {

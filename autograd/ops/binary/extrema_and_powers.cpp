@@ -1,7 +1,7 @@
-#include "autograd/autocast.h"
-#include "autograd/ops/binary/binary.h"
-#include "autograd/ops/binary/operands.h"
-#include "autograd/record.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/autograd/record.h"
 
 namespace lockstep {
 

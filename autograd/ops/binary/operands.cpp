@@ -1,9 +1,9 @@
-#include "autograd/ops/binary/operands.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 
-#include "autograd/sum_to.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::binary {
 

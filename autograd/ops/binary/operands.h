@@ -2,7 +2,7 @@
 
 // Checks and results that the files of this folder share.
 
-#include "autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
 
 namespace lockstep::binary {
 

@@ -1,8 +1,8 @@
-#include "autograd/ops/binary/binary.h"
-#include "autograd/ops/binary/operands.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

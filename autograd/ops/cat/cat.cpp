@@ -1,11 +1,11 @@
-#include "autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 
 #include <algorithm>
 
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "autograd/size2d.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -6,10 +6,10 @@
 #include <bit>
 #include <cstdint>
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/elementwise.h"
-#include "core/tensor.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::conv2d_blocks {
 

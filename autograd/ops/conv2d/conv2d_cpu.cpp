@@ -2,10 +2,10 @@
 
 #include <atomic>
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 // What surrounds the library's products: bias and relu where it does not add them itself, and the bias's gradient.
 
-#include "autograd/channel_map.cuh"
-#include "autograd/channel_sums.cuh"
-#include "autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/autograd/ops/support/channel_map.cuh"
+#include "lockstep/autograd/ops/support/channel_sums.cuh"
 
 namespace lockstep {
 namespace {

@@ -6,12 +6,12 @@
 #include <map>
 #include <memory>
 
-#include "autograd/ops/conv2d/conv2d_device.h"
-#include "core/check.h"
-#include "core/cuda/cudnn.h"
-#include "core/cuda/math_mode.h"
-#include "core/cuda/stream.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/cudnn.h"
+#include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_device {
 namespace {

@@ -2,7 +2,7 @@
 
 // What conv2d takes from the device's library: cuDNN, or what stands in for it on the emulated device.
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 
 namespace lockstep::conv2d_device {
 

@@ -1,14 +1,14 @@
 // Direct convolution in the plain layout, for stride 1: no columns, no other layouts, and the small images of small
 // nets stay in the cache from one output channel to the next. Each task convolves whole images.
 
-#include "autograd/ops/conv2d/conv2d_direct.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_direct.h"
 
 #include <algorithm>
 
-#include "autograd/ops/conv2d/conv2d_blocks.h"
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace conv2d_direct {

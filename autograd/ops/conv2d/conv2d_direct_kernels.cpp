@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "autograd/ops/conv2d/conv2d_direct.h"
-#include "core/cpu/vec8.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_direct.h"
+#include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_direct {
 namespace {

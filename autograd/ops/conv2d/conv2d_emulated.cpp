@@ -1,9 +1,9 @@
 // Convolutions on the emulated device, which has no cuDNN: the plain loops, as work of the stream.
 #include <cuda_runtime.h>
 
-#include "autograd/ops/conv2d/conv2d_device.h"
-#include "core/cuda/stream.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_device {
 namespace {

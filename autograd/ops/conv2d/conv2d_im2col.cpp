@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "autograd/ops/conv2d/conv2d_blocks.h"
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/cpu/gemm.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

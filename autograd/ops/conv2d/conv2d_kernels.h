@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <functional>
 
-#include "autograd/ops/conv2d/conv2d.h"
-#include "autograd/size2d.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -9,12 +9,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "autograd/ops/conv2d/conv2d_blocks.h"
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/check.h"
-#include "core/cpu/one_openmp_thread.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/one_openmp_thread.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -1,13 +1,13 @@
-#include "autograd/ops/conv2d_pool/conv2d_pool.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
 
-#include "autograd/autocast.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
-#include "autograd/ops/max_pool2d/max_pool2d.h"
-#include "autograd/ops/unary/unary.h"
-#include "autograd/record.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/ops/conv2d/conv2d.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

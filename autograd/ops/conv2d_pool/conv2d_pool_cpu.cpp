@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "autograd/ops/conv2d/conv2d_blocks.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool_sparse.h"
-#include "autograd/ops/max_pool2d/max_pool2d_rows.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_sparse.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

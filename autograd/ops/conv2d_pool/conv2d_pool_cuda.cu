@@ -2,11 +2,11 @@
 // bias, pools and takes the relu. Backward spreads the pooled gradient out again for the library; the bias's gradient
 // needs the pooled one alone.
 
-#include "autograd/channel_sums.cuh"
-#include "autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
-#include "autograd/ops/conv2d_pool/conv2d_pool_small.h"
-#include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
-#include "autograd/pool2d.cuh"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_small.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/support/channel_sums.cuh"
+#include "lockstep/autograd/ops/support/pool2d.cuh"
 
 namespace lockstep {
 namespace {

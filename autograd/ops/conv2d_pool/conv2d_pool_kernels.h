@@ -1,6 +1,6 @@
 #pragma once
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 
 namespace lockstep {
 

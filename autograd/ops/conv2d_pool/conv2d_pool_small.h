@@ -3,7 +3,7 @@
 // Convolution, bias, pool and relu in one kernel, for images so small that a block holds one in shared memory: there a
 // library spends most of its time on starting kernels and on moving what never needs to leave the chip.
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 
 namespace lockstep::conv2d_pool_small {
 

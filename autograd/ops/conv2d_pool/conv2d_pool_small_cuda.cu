@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "autograd/ops/conv2d_pool/conv2d_pool_small.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_small.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_pool_small {
 namespace {

@@ -1,12 +1,12 @@
-#include "autograd/ops/conv2d_pool/conv2d_pool_sparse.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_sparse.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
 
-#include "autograd/ops/max_pool2d/max_pool2d_rows.h"
-#include "core/cpu/vec8.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_pool {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "autograd/ops/conv2d/conv2d_kernels.h"
-#include "core/cpu/vec8.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_pool {
 

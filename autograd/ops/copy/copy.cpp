@@ -1,10 +1,10 @@
-#include "autograd/ops/copy/copy.h"
+#include "lockstep/autograd/ops/copy/copy.h"
 
-#include "autograd/in_place.h"
-#include "autograd/record.h"
-#include "autograd/sum_to.h"
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/autograd/ops/support/in_place.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep {
 namespace {

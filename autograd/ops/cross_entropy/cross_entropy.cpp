@@ -1,12 +1,12 @@
-#include "autograd/ops/cross_entropy/cross_entropy.h"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy.h"
 
-#include "autograd/autocast.h"
-#include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/block_sums.h"
-#include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/support/block_sums.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 

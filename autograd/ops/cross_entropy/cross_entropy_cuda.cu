@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "autograd/loss_sums.cuh"
-#include "autograd/ops/cross_entropy/cross_entropy_kernels.h"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

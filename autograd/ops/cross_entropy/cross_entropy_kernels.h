@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "autograd/ops/nll_loss/class_targets.h"
-#include "autograd/reduction.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/nll_loss/class_targets.h"
+#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

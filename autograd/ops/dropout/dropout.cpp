@@ -1,14 +1,14 @@
-#include "autograd/ops/dropout/dropout.h"
+#include "lockstep/autograd/ops/dropout/dropout.h"
 
 #include <algorithm>
 
-#include "autograd/ops/dropout/dropout_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
-#include "core/random.h"
+#include "lockstep/autograd/ops/dropout/dropout_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep {
 

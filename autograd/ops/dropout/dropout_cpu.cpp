@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "autograd/ops/dropout/dropout_kernels.h"
-#include "core/cpu/philox_words.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/dropout/dropout_kernels.h"
+#include "lockstep/core/cpu/philox_words.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep::detail {
 

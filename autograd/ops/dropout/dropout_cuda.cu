@@ -1,7 +1,7 @@
-#include "autograd/ops/dropout/dropout_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
+#include "lockstep/autograd/ops/dropout/dropout_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::detail {
 namespace {

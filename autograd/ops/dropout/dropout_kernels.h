@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "core/philox.h"
-#include "core/tensor.h"
+#include "lockstep/core/philox.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep::detail {
 

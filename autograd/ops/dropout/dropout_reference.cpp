@@ -1,5 +1,5 @@
-#include "autograd/ops/dropout/dropout_kernels.h"
-#include "core/dispatch.h"
+#include "lockstep/autograd/ops/dropout/dropout_kernels.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::detail {
 

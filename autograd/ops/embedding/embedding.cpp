@@ -1,10 +1,10 @@
-#include "autograd/ops/embedding/embedding.h"
+#include "lockstep/autograd/ops/embedding/embedding.h"
 
-#include "autograd/ops/index_select/index_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

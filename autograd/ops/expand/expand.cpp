@@ -1,8 +1,8 @@
-#include "autograd/ops/expand/expand.h"
+#include "lockstep/autograd/ops/expand/expand.h"
 
-#include "autograd/record.h"
-#include "autograd/sum_to.h"
-#include "core/check.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "autograd/ops/gather/gather_kernels.h"
-#include "autograd/ops/index_select/index_kernels.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/gather/gather_kernels.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep::detail {
 

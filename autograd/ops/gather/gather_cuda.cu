@@ -1,6 +1,6 @@
-#include "autograd/ops/gather/gather_kernels.h"
-#include "core/cuda/elementwise.cuh"
-#include "core/cuda/words.cuh"
+#include "lockstep/autograd/ops/gather/gather_kernels.h"
+#include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/words.cuh"
 
 namespace lockstep::detail {
 namespace {

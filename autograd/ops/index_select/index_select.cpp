@@ -1,11 +1,11 @@
-#include "autograd/ops/index_select/index_select.h"
+#include "lockstep/autograd/ops/index_select/index_select.h"
 
-#include "autograd/ops/index_select/index_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "autograd/ops/index_select/index_kernels.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep::detail {
 

@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "autograd/ops/index_select/index_kernels.h"
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
-#include "core/cuda/words.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/words.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::detail {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/shape.h"
-#include "core/tensor.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

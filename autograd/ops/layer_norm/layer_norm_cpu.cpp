@@ -2,10 +2,10 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/ops/layer_norm/layer_norm_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep {
 

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops/layer_norm/layer_norm_kernels.h"
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/reduce.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

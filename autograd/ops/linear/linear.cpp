@@ -1,15 +1,15 @@
-#include "autograd/ops/linear/linear.h"
+#include "lockstep/autograd/ops/linear/linear.h"
 
 #include <utility>
 
-#include "autograd/autocast.h"
-#include "autograd/ops/linear/linear_kernels.h"
-#include "autograd/ops/matmul/matmul_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/linear/linear_kernels.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -2,14 +2,14 @@
 #include <array>
 #include <type_traits>
 
-#include "autograd/ops/linear/linear_kernels.h"
-#include "core/copy.h"
-#include "core/cpu/gemm.h"
-#include "core/cpu/vec8.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/linear/linear_kernels.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

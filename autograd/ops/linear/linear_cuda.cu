@@ -1,8 +1,8 @@
-#include "autograd/ops/linear/linear_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/elementwise.cuh"
-#include "core/cuda/gemm_operand.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/linear/linear_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/gemm_operand.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

@@ -1,15 +1,15 @@
-#include "autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
 
 #include <utility>
 
-#include "autograd/add_values.h"
-#include "autograd/autocast.h"
-#include "autograd/ops/matmul/matmul_kernels.h"
-#include "autograd/record.h"
-#include "autograd/sum_to.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

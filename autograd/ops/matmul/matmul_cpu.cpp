@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "autograd/ops/matmul/matmul_kernels.h"
-#include "core/copy.h"
-#include "core/cpu/gemm.h"
-#include "core/dispatch.h"
-#include "core/factories.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

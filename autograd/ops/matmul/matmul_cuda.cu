@@ -1,5 +1,5 @@
-#include "autograd/ops/matmul/matmul_kernels.h"
-#include "core/cuda/gemm_operand.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/core/cuda/gemm_operand.h"
 
 namespace lockstep {
 

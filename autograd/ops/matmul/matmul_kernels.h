@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/kernel_table.h"
-#include "core/tensor.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

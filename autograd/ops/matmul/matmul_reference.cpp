@@ -1,6 +1,6 @@
-#include "autograd/ops/matmul/matmul_kernels.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,9 @@
 // Windows of 2 x 2 with stride 2 in float32, in loops that the compiler turns into vector code; the reference serves
 // the rest.
 
-#include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
-#include "autograd/ops/max_pool2d/max_pool2d_rows.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
-#include "autograd/pool2d.cuh"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

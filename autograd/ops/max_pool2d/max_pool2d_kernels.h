@@ -1,7 +1,7 @@
 #pragma once
 
-#include "autograd/pool2d_geometry.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/pool2d_geometry.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

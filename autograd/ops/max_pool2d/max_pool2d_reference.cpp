@@ -1,9 +1,9 @@
 #include <cmath>
 #include <vector>
 
-#include "autograd/ops/max_pool2d/max_pool2d_kernels.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/cpu/vec8.h"
+#include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::max_pool_rows {
 

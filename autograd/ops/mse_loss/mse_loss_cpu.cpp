@@ -1,9 +1,9 @@
-#include "autograd/block_sums.h"
-#include "autograd/elementwise_loss.h"
-#include "autograd/ops/mse_loss/mse_loss_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/mse_loss/mse_loss_kernels.h"
+#include "lockstep/autograd/ops/support/block_sums.h"
+#include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep {
 

@@ -1,7 +1,7 @@
-#include "autograd/elementwise_loss.h"
-#include "autograd/loss_sums.cuh"
-#include "autograd/ops/mse_loss/mse_loss_kernels.h"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/mse_loss/mse_loss_kernels.h"
+#include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

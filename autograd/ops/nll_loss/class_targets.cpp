@@ -1,7 +1,7 @@
-#include "autograd/ops/nll_loss/class_targets.h"
+#include "lockstep/autograd/ops/nll_loss/class_targets.h"
 
-#include "autograd/autograd_meta.h"
-#include "core/check.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

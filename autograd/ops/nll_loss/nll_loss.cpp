@@ -1,11 +1,11 @@
-#include "autograd/ops/nll_loss/nll_loss.h"
+#include "lockstep/autograd/ops/nll_loss/nll_loss.h"
 
-#include "autograd/autocast.h"
-#include "autograd/ops/nll_loss/nll_loss_kernels.h"
-#include "autograd/record.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/kernel_table.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 

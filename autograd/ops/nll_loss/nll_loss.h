@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "autograd/reduction.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

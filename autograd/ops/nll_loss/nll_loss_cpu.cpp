@@ -1,7 +1,7 @@
-#include "autograd/block_sums.h"
-#include "autograd/ops/nll_loss/nll_loss_kernels.h"
-#include "core/copy.h"
-#include "core/dispatch.h"
+#include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
+#include "lockstep/autograd/ops/support/block_sums.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 

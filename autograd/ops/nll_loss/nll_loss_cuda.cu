@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "autograd/loss_sums.cuh"
-#include "autograd/ops/nll_loss/nll_loss_kernels.h"
-#include "core/copy.h"
-#include "core/cuda/dispatch.cuh"
+#include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
+#include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/dispatch.cuh"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,9 @@
-#include "autograd/ops/permute/permute.h"
+#include "lockstep/autograd/ops/permute/permute.h"
 
 #include <utility>
 
-#include "autograd/record.h"
-#include "core/check.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

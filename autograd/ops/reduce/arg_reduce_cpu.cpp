@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "autograd/ops/reduce/reduce_plan.h"
-#include "core/cpu/row_io.h"
-#include "core/thread_pool.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce_plan.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {

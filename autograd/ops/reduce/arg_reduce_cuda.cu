@@ -1,6 +1,6 @@
-#include "autograd/ops/reduce/reduce_cuda.cuh"
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "core/cpu/row_io.h"
+#include "lockstep/autograd/ops/reduce/reduce_cuda.cuh"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/cpu/row_io.h"
 
 namespace lockstep {
 namespace {

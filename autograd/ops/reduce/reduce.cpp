@@ -1,17 +1,17 @@
-#include "autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "autograd/autocast.h"
-#include "autograd/ops/binary/binary.h"
-#include "autograd/ops/binary/binary_kernels.h"
-#include "autograd/ops/reduce/reduce_dims.h"
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce_dims.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

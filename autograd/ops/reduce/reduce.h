@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "core/tensor.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -4,12 +4,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "autograd/ops/reduce/reduce_plan.h"
-#include "core/check.h"
-#include "core/cpu/row_io.h"
-#include "core/thread_pool.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce_plan.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops/reduce/reduce_cuda.cuh"
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/reduce/reduce_cuda.cuh"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

@@ -2,9 +2,9 @@
 
 // What the reductions' kernels share. For .cu files only.
 
-#include "autograd/ops/reduce/reduce_plan.h"
-#include "core/cuda/elementwise.cuh"
-#include "core/cuda/reduce.cuh"
+#include "lockstep/autograd/ops/reduce/reduce_plan.h"
+#include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
 
 namespace lockstep::reduction {
 

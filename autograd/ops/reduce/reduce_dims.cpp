@@ -1,6 +1,6 @@
-#include "autograd/ops/reduce/reduce_dims.h"
+#include "lockstep/autograd/ops/reduce/reduce_dims.h"
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 

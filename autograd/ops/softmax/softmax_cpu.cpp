@@ -3,11 +3,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "autograd/ops/softmax/softmax_kernels.h"
-#include "core/cpu/lane_sum.h"
-#include "core/dispatch.h"
-#include "core/thread_pool.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/softmax/softmax_kernels.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/ops/softmax/softmax_kernels.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/reduce.cuh"
+#include "lockstep/autograd/ops/softmax/softmax_kernels.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
 
 namespace lockstep {
 namespace {

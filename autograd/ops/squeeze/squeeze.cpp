@@ -1,4 +1,4 @@
-#include "autograd/ops/squeeze/squeeze.h"
+#include "lockstep/autograd/ops/squeeze/squeeze.h"
 
 namespace lockstep {
 

@@ -1,14 +1,14 @@
-#include "autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 
 #include <limits>
 
-#include "autograd/autocast.h"
-#include "autograd/ops/binary/binary_kernels.h"
-#include "autograd/ops/unary/unary_functors.h"
-#include "autograd/ops/unary/unary_kernels.h"
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/factories.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/unary/unary_functors.h"
+#include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {

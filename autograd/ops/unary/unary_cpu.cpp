@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "autograd/ops/unary/unary_functors.h"
-#include "autograd/ops/unary/unary_kernels.h"
-#include "core/check.h"
-#include "core/cpu/row_io.h"
-#include "core/elementwise.h"
+#include "lockstep/autograd/ops/unary/unary_functors.h"
+#include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/elementwise.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,9 @@
 #include <type_traits>
 
-#include "autograd/ops/unary/unary_functors.h"
-#include "autograd/ops/unary/unary_kernels.h"
-#include "core/cpu/row_io.h"
-#include "core/cuda/elementwise.cuh"
+#include "lockstep/autograd/ops/unary/unary_functors.h"
+#include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cuda/elementwise.cuh"
 
 namespace lockstep {
 namespace {

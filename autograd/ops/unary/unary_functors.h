@@ -7,8 +7,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "autograd/ops/unary/unary_kernels.h"
-#include "core/vector_math.h"
+#include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::unary {
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/kernel_table.h"
-#include "core/tensor.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -1,11 +1,11 @@
-#include "autograd/ops/view/view.h"
+#include "lockstep/autograd/ops/view/view.h"
 
 #include <optional>
 #include <utility>
 
-#include "autograd/record.h"
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep {
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/check.h"
-#include "core/cuda/emulated/execution.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/emulated/execution.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>

@@ -1,4 +1,4 @@
-#include "core/cuda/emulated/memory.h"
+#include "lockstep/core/cuda/emulated/memory.h"
 
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 #include <mutex>
 
-#include "core/check.h"
+#include "lockstep/core/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

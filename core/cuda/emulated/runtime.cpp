@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/emulated/execution.h"
-#include "core/cuda/emulated/memory.h"
-#include "core/cuda/emulated/streams.h"
+#include "lockstep/core/cuda/emulated/execution.h"
+#include "lockstep/core/cuda/emulated/memory.h"
+#include "lockstep/core/cuda/emulated/streams.h"
 
 using namespace lockstep::cuda::emulated;
 

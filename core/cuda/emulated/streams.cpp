@@ -1,11 +1,11 @@
 // The order of work on the emulated device.
 
-#include "core/cuda/emulated/streams.h"
+#include "lockstep/core/cuda/emulated/streams.h"
 
 #include <thread>
 
-#include "core/cuda/emulated/execution.h"
-#include "core/cuda/emulated/memory.h"
+#include "lockstep/core/cuda/emulated/execution.h"
+#include "lockstep/core/cuda/emulated/memory.h"
 
 namespace lockstep::cuda::emulated {
 namespace {

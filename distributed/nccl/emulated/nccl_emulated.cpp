@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/emulated/execution.h"
-#include "core/half.h"
-#include "distributed/nccl/library.h"
+#include "lockstep/core/cuda/emulated/execution.h"
+#include "lockstep/core/half.h"
+#include "lockstep/distributed/nccl/library.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "core/cuda/device.h"
-#include "core/error.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep {
 namespace {

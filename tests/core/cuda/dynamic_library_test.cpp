@@ -1,4 +1,4 @@
-#include "core/cuda/dynamic_library.h"
+#include "lockstep/core/cuda/dynamic_library.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/cuda/math_mode.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,4 +1,4 @@
-#include "core/cuda/philox_cuda.h"
+#include "lockstep/core/cuda/philox_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/check.h"
-#include "core/cuda/device.h"
-#include "core/error.h"
+#include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 namespace {

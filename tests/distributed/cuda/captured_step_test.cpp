@@ -1,14 +1,14 @@
-#include "distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/captured_step.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/random.h"
-#include "nn/nn.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 

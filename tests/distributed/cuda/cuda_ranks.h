@@ -2,10 +2,10 @@
 
 // Ranks that are threads, each on a CUDA device of its own.
 
-#include "core/cuda/device.h"
-#include "core/cuda/stream.h"
-#include "distributed/nccl/nccl.h"
-#include "distributed/store/prefix_store.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/distributed/nccl/nccl.h"
+#include "lockstep/distributed/store/prefix_store.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/test_device.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
-#include "core/factories.h"
+#include "lockstep/core/factories.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,14 +1,14 @@
-#include "distributed/nccl/nccl.h"
+#include "lockstep/distributed/nccl/nccl.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "core/copy.h"
-#include "core/factories.h"
-#include "distributed/nccl/device_table.h"
-#include "distributed/nccl/library.h"
-#include "distributed/process_group/shard_tree.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/nccl/device_table.h"
+#include "lockstep/distributed/nccl/library.h"
+#include "lockstep/distributed/process_group/shard_tree.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 

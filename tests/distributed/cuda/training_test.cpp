@@ -6,14 +6,14 @@
 #include <map>
 #include <mutex>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/random.h"
-#include "distributed/parallel/captured_step.h"
-#include "distributed/parallel/data_parallel.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "nn/nn.h"
-#include "nn/optim/optim.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 

@@ -2,10 +2,10 @@
 
 #include <set>
 
-#include "core/random.h"
-#include "distributed/parallel/data_parallel.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/training_step.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/training_step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

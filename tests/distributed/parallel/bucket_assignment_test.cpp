@@ -1,4 +1,4 @@
-#include "distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/parallel/bucket_assignment.h"
 
 #include <gtest/gtest.h>
 

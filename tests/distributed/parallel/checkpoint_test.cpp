@@ -1,15 +1,15 @@
 // What rank 0 reads and writes for all ranks.
 
-#include "distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/rank0_file.h"
-#include "distributed/parallel/zero_redundancy_optimizer.h"
-#include "nn/optim/optim.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/parallel/training_support.h"
 #include "tests/support/temporary_path.h"
 

@@ -1,8 +1,8 @@
-#include "distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/communication_hook.h"
 
-#include "autograd/grad_mode.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/training_step.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/training_step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

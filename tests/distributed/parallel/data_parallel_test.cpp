@@ -1,10 +1,10 @@
-#include "distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
-#include "core/random.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/nn.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::distributed {

@@ -1,16 +1,16 @@
 // Ranks are threads, each with a model and a Gloo process group of its own.
 
-#include "distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <mutex>
 
-#include "autograd/ops.h"
-#include "core/random.h"
-#include "data/partition.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
 

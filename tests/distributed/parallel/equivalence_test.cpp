@@ -8,13 +8,13 @@
 #include <cstdio>
 #include <mutex>
 
-#include "data/partition.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/power_sgd.h"
-#include "distributed/parallel/sync_batch_norm.h"
-#include "distributed/parallel/training_step.h"
-#include "distributed/parallel/zero_redundancy_optimizer.h"
-#include "nn/optim/optim.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

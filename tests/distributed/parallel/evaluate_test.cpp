@@ -1,8 +1,8 @@
-#include "distributed/parallel/evaluate.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 
 #include <mutex>
 
-#include "autograd/grad_mode.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

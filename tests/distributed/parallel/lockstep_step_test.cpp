@@ -1,6 +1,6 @@
 // Lockstep mode: the same bits from one module, several devices and any number of ranks.
 
-#include "distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
 
 #include <gtest/gtest.h>
 
@@ -12,18 +12,18 @@
 #include <thread>
 #include <vector>
 
-#include "autograd/grad_mode.h"
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "core/random.h"
-#include "core/thread_pool.h"
-#include "distributed/parallel/data_parallel.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/lockstep_fingerprint.h"
-#include "distributed/parallel/training_step.h"
-#include "distributed/process_group/tree_sum.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/parallel/data_parallel.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/process_group/tree_sum.h"
+#include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
 

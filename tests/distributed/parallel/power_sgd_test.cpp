@@ -1,11 +1,11 @@
-#include "distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/power_sgd.h"
 
 #include <cmath>
 #include <functional>
 #include <numeric>
 
-#include "autograd/grad_mode.h"
-#include "distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed::testing {
 

@@ -1,10 +1,10 @@
-#include "distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reducer.h"
 
 #include <gtest/gtest.h>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 #include "tests/distributed/parallel/recording_process_group.h"
 #include "tests/support/tensor_testing.h"
 

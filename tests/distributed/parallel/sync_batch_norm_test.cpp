@@ -1,10 +1,10 @@
 // Batch norm over the ranks, against one process that normalises the whole batch.
 
-#include "distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
 
-#include "data/partition.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/training_step.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/training_step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

@@ -11,12 +11,12 @@
 #include <tuple>
 #include <vector>
 
-#include "autograd/ops.h"
-#include "core/copy.h"
-#include "core/factories.h"
-#include "data/dataset.h"
-#include "distributed/process_group/process_group.h"
-#include "nn/nn.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
 

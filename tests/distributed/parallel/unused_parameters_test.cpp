@@ -1,8 +1,8 @@
 // Models whose ranks use different parameters, against one process that does what all of them do.
 
-#include "data/partition.h"
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "distributed/parallel/power_sgd.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/power_sgd.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

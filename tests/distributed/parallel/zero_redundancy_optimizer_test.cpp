@@ -1,12 +1,12 @@
 // An optimizer divided over ranks, against the undivided one: equal bits.
 
-#include "distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 #include <map>
 #include <mutex>
 
-#include "distributed/parallel/distributed_data_parallel.h"
-#include "nn/optim/optim.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/cuda/emulated/execution.h"
 #include "cuda_runtime_api.h"
+#include "lockstep/core/cuda/emulated/execution.h"
 
 #define __global__
 #define __device__

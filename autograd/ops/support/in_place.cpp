@@ -1,7 +1,7 @@
-#include "autograd/in_place.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 
-#include "core/check.h"
-#include "core/copy.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/thread_pool.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 

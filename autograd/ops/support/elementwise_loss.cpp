@@ -1,7 +1,7 @@
-#include "autograd/elementwise_loss.h"
+#include "lockstep/autograd/ops/support/elementwise_loss.h"
 
-#include "core/check.h"
-#include "core/factories.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "autograd/size2d.h"
-#include "core/elementwise.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

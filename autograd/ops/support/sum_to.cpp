@@ -1,8 +1,8 @@
-#include "autograd/sum_to.h"
+#include "lockstep/autograd/ops/support/sum_to.h"
 
-#include "autograd/ops/reduce/reduce_kernels.h"
-#include "core/check.h"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 

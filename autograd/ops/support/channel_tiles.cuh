@@ -2,9 +2,9 @@
 
 // How sums over each channel are cut on CUDA devices. For .cu files only.
 
-#include "autograd/channel_layout.h"
-#include "core/cuda/launch.cuh"
-#include "core/cuda/reduce.cuh"
+#include "lockstep/autograd/ops/support/channel_layout.h"
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
 
 namespace lockstep::cuda {
 

@@ -2,10 +2,10 @@
 
 // Sums over each channel on CUDA devices. For .cu files only.
 
-#include "autograd/channel_tiles.cuh"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/support/channel_tiles.cuh"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::cuda {
 

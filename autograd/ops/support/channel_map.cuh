@@ -2,10 +2,10 @@
 
 // Loops over elements with values for each channel on CUDA devices. For .cu files only.
 
-#include "autograd/channel_layout.h"
-#include "core/cuda/dispatch.cuh"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
+#include "lockstep/autograd/ops/support/channel_layout.h"
+#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 

@@ -2,8 +2,8 @@
 
 // What losses that compare two tensors of one shape have in common.
 
-#include "autograd/reduction.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 

@@ -4,11 +4,11 @@
 
 #include <cmath>
 
-#include "autograd/reduction.h"
-#include "core/copy.h"
-#include "core/cuda/element.cuh"
-#include "core/cuda/reduce.cuh"
-#include "core/factories.h"
+#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::cuda {
 

@@ -2,9 +2,9 @@
 
 // What the 2-D pools' kernels share. For .cu files only.
 
-#include "autograd/pool2d_geometry.h"
-#include "core/cuda/element.cuh"
-#include "core/cuda/launch.cuh"
+#include "lockstep/autograd/ops/support/pool2d_geometry.h"
+#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "autograd/pool2d_geometry.h"
-#include "autograd/size2d.h"
-#include "core/check.h"
-#include "core/tensor.h"
+#include "lockstep/autograd/ops/support/pool2d_geometry.h"
+#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
