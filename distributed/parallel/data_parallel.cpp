@@ -11,7 +11,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 
 namespace lockstep::distributed {
 namespace {

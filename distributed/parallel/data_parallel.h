@@ -8,9 +8,9 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/device_threads.h"
 #include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/workers/device_threads.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
