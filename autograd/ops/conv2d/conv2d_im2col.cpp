@@ -6,7 +6,7 @@
 
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -93,17 +93,15 @@ void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, con
       const std::int64_t group = index % g.groups;
       T* result = out.data<T>() + index * m.rows * m.positions;
       image_to_columns(g, x.data<T>() + index * m.image, columns.data<T>());
-      cpu::gemm(false, false, m.rows, m.positions, m.inner, T(1), weight.data<T>() + group * m.rows * m.inner, m.inner,
-                columns.data<T>(), m.positions, T(0), result, m.positions);
-      if (!bias.defined() && !relu) continue;
-      for (std::int64_t o = 0; o < m.rows; ++o) {
-        const T add = bias.defined() ? bias.data<T>()[group * m.rows + o] : T(0);
-        T* row = result + o * m.positions;
-        for (std::int64_t i = 0; i < m.positions; ++i) {
-          const T value = row[i] + add;
-          row[i] = relu && value < T(0) ? T(0) : value;
-        }
-      }
+      cpu::gemm({.m = m.rows,
+                 .n = m.positions,
+                 .k = m.inner,
+                 .a = {weight.data<T>() + group * m.rows * m.inner, m.inner},
+                 .b = {columns.data<T>(), m.positions},
+                 .out = result,
+                 .out_stride = m.positions,
+                 .row_bias = bias.defined() ? bias.data<T>() + group * m.rows : nullptr,
+                 .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
     }
   });
 }
@@ -116,8 +114,13 @@ void backward_data(const Conv2dGeometry& g, const Tensor& grad, const Tensor& we
     for (std::int64_t index = begin * g.groups; index < end * g.groups; ++index) {
       const std::int64_t group = index % g.groups;
       T* image = x_grad.data<T>() + index * m.image;
-      cpu::gemm(true, false, m.inner, m.positions, m.rows, T(1), weight.data<T>() + group * m.rows * m.inner, m.inner,
-                grad.data<T>() + index * m.rows * m.positions, m.positions, T(0), columns.data<T>(), m.positions);
+      cpu::gemm({.m = m.inner,
+                 .n = m.positions,
+                 .k = m.rows,
+                 .a = {weight.data<T>() + group * m.rows * m.inner, m.inner, true},
+                 .b = {grad.data<T>() + index * m.rows * m.positions, m.positions},
+                 .out = columns.data<T>(),
+                 .out_stride = m.positions});
       std::fill(image, image + m.image, T(0));
       add_columns_to_image(g, columns.data<T>(), image);
     }
@@ -137,8 +140,14 @@ void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
       const std::int64_t group = index % g.groups;
       const T* d = grad.data<T>() + index * m.rows * m.positions;
       image_to_columns(g, x.data<T>() + index * m.image, columns.data<T>());
-      cpu::gemm(false, true, m.rows, m.inner, m.positions, T(1), d, m.positions, columns.data<T>(), m.positions, T(1),
-                weights + group * m.rows * m.inner, m.inner);
+      cpu::gemm({.m = m.rows,
+                 .n = m.inner,
+                 .k = m.positions,
+                 .a = {d, m.positions},
+                 .b = {columns.data<T>(), m.positions, true},
+                 .out = weights + group * m.rows * m.inner,
+                 .out_stride = m.inner,
+                 .beta = T(1)});
       if (bias_grad.defined()) conv2d_blocks::add_plane_sums(d, m.rows, m.positions, weights + size + group * m.rows);
     }
   });

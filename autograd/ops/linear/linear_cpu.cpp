@@ -4,7 +4,7 @@
 
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -14,27 +14,18 @@
 namespace lockstep {
 namespace {
 
-// out += bias, then max(0, out) if `relu`; NaN stays.
-template <typename T>
-void add_bias(T* out, const T* bias, std::int64_t rows, std::int64_t columns, bool relu) {
-  const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock / columns);
-  parallel_for(rows, block, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      T* row = out + i * columns;
-      if (bias)
-        for (std::int64_t j = 0; j < columns; ++j) row[j] += bias[j];
-      if (relu)
-        for (std::int64_t j = 0; j < columns; ++j) row[j] = row[j] < T(0) ? T(0) : row[j];
-    }
-  });
-}
-
 template <typename T>
 void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
   const std::int64_t rows = x.sizes()[0], inputs = x.sizes()[1], outputs = weight.sizes()[0];
-  cpu::gemm(false, true, rows, outputs, inputs, T(1), x.data<T>(), inputs, weight.data<T>(), inputs, T(0),
-            out.data<T>(), outputs);
-  if (bias.defined() || relu) add_bias(out.data<T>(), bias.defined() ? bias.data<T>() : nullptr, rows, outputs, relu);
+  cpu::gemm({.m = rows,
+             .n = outputs,
+             .k = inputs,
+             .a = {.data = x.data<T>(), .stride = inputs},
+             .b = {.data = weight.data<T>(), .stride = inputs, .transposed = true},
+             .out = out.data<T>(),
+             .out_stride = outputs,
+             .bias = bias.defined() ? bias.data<T>() : nullptr,
+             .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
 }
 
 }  // namespace

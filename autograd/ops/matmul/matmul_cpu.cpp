@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -40,9 +40,13 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);
   const Layout left = layout_of(a), right = layout_of(b);
   const auto one = [&](std::int64_t i) {
-    cpu::gemm(left.transpose, right.transpose, m, n, k, T(1), left.tensor.data<T>() + matrix_offset(left.tensor, i),
-              left.stride, right.tensor.data<T>() + matrix_offset(right.tensor, i), right.stride, T(0),
-              out.data<T>() + i * m * n, n);
+    cpu::gemm({.m = m,
+               .n = n,
+               .k = k,
+               .a = {left.tensor.data<T>() + matrix_offset(left.tensor, i), left.stride, left.transpose},
+               .b = {right.tensor.data<T>() + matrix_offset(right.tensor, i), right.stride, right.transpose},
+               .out = out.data<T>() + i * m * n,
+               .out_stride = n});
   };
   // Few matrices: parallel inside each product. Many: parallel over them. Both give the same bits.
   if (batch < 8) {

@@ -1,13 +1,13 @@
-// gemm_block() by Eigen, for builds without a BLAS.
+// library_block() by Eigen, for builds without a BLAS.
 
 #include <Eigen/Core>
 
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/libraries.h"
 
 #define LOCKSTEP_STRING_OF(value) #value
 #define LOCKSTEP_STRING(value) LOCKSTEP_STRING_OF(value)
 
-namespace lockstep::cpu {
+namespace lockstep::cpu::gemm_detail {
 namespace {
 
 template <typename T>
@@ -34,21 +34,21 @@ void block_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t
 
 }  // namespace
 
-void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                 const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
                 std::int64_t ldc) {
   block_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
+void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
                 const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
                 std::int64_t ldc) {
   block_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-const char* gemm_library() {
+const char* library_name() {
   return "Eigen " LOCKSTEP_STRING(EIGEN_WORLD_VERSION) "." LOCKSTEP_STRING(EIGEN_MAJOR_VERSION) "." LOCKSTEP_STRING(
       EIGEN_MINOR_VERSION);
 }
 
-}  // namespace lockstep::cpu
+}  // namespace lockstep::cpu::gemm_detail

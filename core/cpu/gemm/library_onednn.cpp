@@ -1,11 +1,11 @@
-#include "lockstep/core/cpu/gemm_onednn.h"
+#include "lockstep/core/cpu/gemm/library_onednn.h"
 
 #include <algorithm>
 #include <dnnl.hpp>
 
 #include "lockstep/core/cpu/one_openmp_thread.h"
 
-namespace lockstep::cpu {
+namespace lockstep::cpu::gemm_detail {
 namespace {
 
 // Measured: with AVX-512 oneDNN's products are 5 to 20 % faster than OpenBLAS's, except small or very thin ones; with
@@ -26,7 +26,7 @@ char transposed(bool yes) {
 
 }  // namespace
 
-bool gemm_onednn(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+bool onednn_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                  const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
                  std::int64_t ldc) {
   if (!is_best(m, n, k)) return false;
@@ -35,4 +35,4 @@ bool gemm_onednn(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_
          dnnl::status::success;
 }
 
-}  // namespace lockstep::cpu
+}  // namespace lockstep::cpu::gemm_detail

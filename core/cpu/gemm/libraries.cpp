@@ -1,17 +1,15 @@
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/libraries.h"
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <type_traits>
 
-#include "lockstep/core/check.h"
-#include "lockstep/core/cpu/gemm_onednn.h"
+#include "lockstep/core/cpu/gemm/library_onednn.h"
+#include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/profile.h"
 #include "lockstep/core/thread_pool.h"
 
-namespace lockstep::cpu {
+namespace lockstep::cpu::gemm_detail {
 namespace {
 
 // Note [GEMM blocks]
@@ -57,12 +55,6 @@ std::int64_t cut(std::int64_t size, std::int64_t parts, std::int64_t i) {
   return size / parts >= 32 ? start / 16 * 16 : start;
 }
 
-template <typename T>
-void scale(std::int64_t m, std::int64_t n, T beta, T* c, std::int64_t ldc) {
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : beta * c[i * ldc + j];
-}
-
 // c = sum of `parts` m x n matrices that lie one after the other, plus beta * c.
 template <typename T>
 void add_parts(const T* partial, std::int64_t parts, std::int64_t m, std::int64_t n, T beta, T* c, std::int64_t ldc) {
@@ -89,22 +81,13 @@ template <typename T>
 void multiply_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
                     const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
   if constexpr (std::is_same_v<T, float>)
-    if (gemm_onednn(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)) return;
-  gemm_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    if (onednn_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)) return;
+  library_block(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 template <typename T>
-void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
+void multiply_matrix(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
                std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
-  constexpr std::int64_t limit = std::numeric_limits<int>::max();
-  LOCKSTEP_CHECK(m <= limit && n <= limit && k <= limit && lda <= limit && ldb <= limit && ldc <= limit,
-                 "[gemm] a matrix side is too long: m {}, n {}, k {}; expected at most {}", m, n, k, limit);
-  if (m <= 0 || n <= 0) return;
-  if (k <= 0 || alpha == T(0)) return scale(m, n, beta, c, ldc);
-
-  profile::Scope scope("gemm", "gemm");
-  if (scope.active()) [[unlikely]]
-    scope.add(Shape{m, n, k});
   const Grid grid = plan(m, n, k);
   const std::int64_t tiles = grid.m_blocks * grid.n_blocks;
   if (tiles * grid.k_blocks == 1)
@@ -134,17 +117,26 @@ void gemm_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t 
   if (grid.k_blocks > 1) add_parts(partial, grid.k_blocks, m, n, beta, c, ldc);
 }
 
+template <typename T>
+void multiply(const Gemm<T>& g) {
+  const bool finishes = g.bias || g.row_bias || g.activation != Activation::none;
+  for (std::int64_t i = 0; i < g.batch; ++i) {
+    T* const out = g.out + i * g.out_batch_stride;
+    multiply_matrix(g.a.transposed, g.b.transposed, g.m, g.n, g.k, g.alpha, g.a.data + i * g.a.batch_stride, g.a.stride,
+                    g.b.data + i * g.b.batch_stride, g.b.stride, g.beta, out, g.out_stride);
+    if (!finishes) continue;
+    const std::int64_t rows = std::max<std::int64_t>(1, 32768 / g.n);
+    parallel_for(g.m, rows, [&](std::int64_t begin, std::int64_t end) { finish_rows(g, out, begin, end, T(1)); });
+  }
+}
+
 }  // namespace
 
-void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-          const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c, std::int64_t ldc) {
-  gemm_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+void multiply_libraries(const Gemm<float>& problem) {
+  multiply(problem);
+}
+void multiply_libraries(const Gemm<double>& problem) {
+  multiply(problem);
 }
 
-void gemm(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
-          const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
-          std::int64_t ldc) {
-  gemm_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-
-}  // namespace lockstep::cpu
+}  // namespace lockstep::cpu::gemm_detail

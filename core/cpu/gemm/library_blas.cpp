@@ -1,10 +1,10 @@
-// gemm_block() by a CBLAS library: OpenBLAS (any threading flavour) or BLIS.
+// library_block() by a CBLAS library: OpenBLAS (any threading flavour) or BLIS.
 
 #include <cblas.h>
 
 #include <string>
 
-#include "lockstep/core/cpu/gemm.h"
+#include "lockstep/core/cpu/gemm/libraries.h"
 
 // Weak, so that one source serves every library: a symbol the library lacks is null.
 extern "C" {
@@ -14,7 +14,7 @@ __attribute__((weak)) void bli_thread_set_num_threads(long count);
 __attribute__((weak)) const char* bli_info_get_version_str(void);
 }
 
-namespace lockstep::cpu {
+namespace lockstep::cpu::gemm_detail {
 namespace {
 
 // Our thread pool is the only one: each library call runs on its calling thread. OpenBLAS keeps one setting for the
@@ -38,7 +38,7 @@ CBLAS_TRANSPOSE transposed(bool yes) {
 
 }  // namespace
 
-void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
+void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
                 const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
                 std::int64_t ldc) {
   run_single_threaded();
@@ -47,7 +47,7 @@ void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t
               static_cast<int>(ldc));
 }
 
-void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
+void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
                 const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
                 std::int64_t ldc) {
   run_single_threaded();
@@ -56,7 +56,7 @@ void gemm_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t
               static_cast<int>(ldc));
 }
 
-const char* gemm_library() {
+const char* library_name() {
   static const std::string name = [] {
     if (openblas_get_config) return std::string(openblas_get_config());
     if (bli_info_get_version_str) return "BLIS " + std::string(bli_info_get_version_str());
@@ -65,4 +65,4 @@ const char* gemm_library() {
   return name.c_str();
 }
 
-}  // namespace lockstep::cpu
+}  // namespace lockstep::cpu::gemm_detail

@@ -1,0 +1,192 @@
+// Matrix products: ours beside a BLAS and oneDNN, in turns in one run, over the shapes of gemm_shapes.h.
+//   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library]
+// One thread: processor time, so that other programs on the machine disturb little. More: wall-clock time. The best of
+// many short samples counts. Prints a line a shape with GFLOP/s, the share of the core's peak for the instruction set in
+// use, ours divided by the better library; then the geometric mean, the worst shapes, and the large squares.
+
+#include <fmt/core.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "bench/gemm_peers.h"
+#include "bench/gemm_shapes.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/thread_pool.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using lockstep::cpu::InstructionSet;
+
+double now(bool cpu) {
+  timespec t{};
+  clock_gettime(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// The rate of multiply-adds in registers, in flops per second of processor time.
+constexpr int kChains = 12;  // enough to hide the latency of an addition
+constexpr long kSteps = 40'000;
+float kept = 0;
+#if defined(__x86_64__)
+[[gnu::noinline, gnu::target("avx512f")]] void multiply_add16(float seed) {
+  __m512 sums[kChains];
+  const __m512 factor = _mm512_set1_ps(seed), term = _mm512_set1_ps(1 - seed);
+  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
+  for (long step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) sums[i] = _mm512_fmadd_ps(sums[i], factor, term);
+  }
+  for (const __m512& sum : sums) kept += sum[0];
+}
+[[gnu::noinline, gnu::target("avx2,fma")]] void multiply_add8(float seed) {
+  __m256 sums[kChains];
+  const __m256 factor = _mm256_set1_ps(seed), term = _mm256_set1_ps(1 - seed);
+  for (int i = 0; i < kChains; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i));
+  for (long step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) sums[i] = _mm256_fmadd_ps(sums[i], factor, term);
+  }
+  for (const __m256& sum : sums) kept += sum[0];
+}
+#endif
+double peak([[maybe_unused]] InstructionSet set) {
+#if defined(__x86_64__)
+  const bool wide = set == InstructionSet::avx512;
+  const double start = now(true);
+  wide ? multiply_add16(0.999f) : multiply_add8(0.999f);
+  return 2.0 * (wide ? 16 : 8) * kChains * kSteps / (now(true) - start);
+#else
+  return 0;
+#endif
+}
+
+struct Options {
+  int threads = 1;
+  std::string cpu, filter;
+  double seconds = 0.15;
+};
+
+// The libraries read these when they are loaded, so the program starts itself again with them.
+void hold_libraries_to(const std::string& cpu, char** argv) {
+  if (cpu.empty() || std::getenv("LOCKSTEP_CPU")) return;
+  setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
+  setenv("OMP_WAIT_POLICY", "active", 0);
+  if (cpu == "avx2") {
+    setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+  }
+  execv("/proc/self/exe", argv);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--threads") options.threads = std::atoi(argv[i + 1]);
+    if (name == "--cpu") options.cpu = argv[i + 1];
+    if (name == "--filter") options.filter = argv[i + 1];
+    if (name == "--ms") options.seconds = 1e-3 * std::atof(argv[i + 1]);
+  }
+  return options;
+}
+
+// Ours, BLAS, oneDNN: seconds of one call each, 0 where there is no such library.
+struct Times {
+  double seconds[3] = {0, 0, 0};
+  double peak = 0;
+};
+
+Times measure(const gemm_shapes::Shape& shape, const Options& options, InstructionSet set) {
+  std::vector<float> a(static_cast<std::size_t>(shape.m * shape.k)), b(static_cast<std::size_t>(shape.k * shape.n));
+  std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 17) - 8;
+  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 13) - 6;
+  const gemm_peers::Product peer{shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a.data(), b.data(),
+                                 c.data()};
+  const lockstep::cpu::Gemm<float> own{.m = shape.m,
+                                       .n = shape.n,
+                                       .k = shape.k,
+                                       .a = {a.data(), peer.lda(), shape.transpose_a},
+                                       .b = {b.data(), peer.ldb(), shape.transpose_b},
+                                       .out = c.data(),
+                                       .out_stride = shape.n};
+  const std::function<bool()> calls[3] = {[&] {
+                                            lockstep::cpu::gemm_detail::multiply_own(own, set);
+                                            return true;
+                                          },
+                                          [&] { return gemm_peers::blas(peer); }, [&] { return gemm_peers::onednn(peer); }};
+  const bool cpu = options.threads == 1;
+  Times times;
+  int repeats[3] = {1, 1, 1};
+  for (int l = 0; l < 3; ++l) {
+    if (!calls[l]()) {
+      repeats[l] = 0;
+      continue;
+    }
+    const double start = now(cpu);
+    calls[l]();
+    repeats[l] = std::max(1, static_cast<int>(3e-4 / std::max(1e-7, now(cpu) - start)));
+  }
+  const double end = now(false) + 3 * options.seconds;
+  for (int round = 0; round < 4 || now(false) < end; ++round) {
+    times.peak = std::max(times.peak, peak(set));
+    for (int l = 0; l < 3; ++l) {
+      if (repeats[l] == 0) continue;
+      const double start = now(cpu);
+      for (int r = 0; r < repeats[l]; ++r) calls[l]();
+      const double seconds = (now(cpu) - start) / repeats[l];
+      if (times.seconds[l] == 0 || seconds < times.seconds[l]) times.seconds[l] = seconds;
+    }
+  }
+  return times;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  hold_libraries_to(options.cpu, argv);
+  lockstep::set_num_threads(options.threads);
+  gemm_peers::blas_threads(options.threads);
+  gemm_peers::onednn_threads(options.threads);
+  const InstructionSet set = lockstep::cpu::instruction_set();
+  fmt::print("ours: {}; {}; {}; {} thread(s)\n", name(set), gemm_peers::blas_name(), gemm_peers::onednn_name(),
+             options.threads);
+  fmt::print("{:<26} {:>2} {:>5} {:>5} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6}\n", "shape", "", "m", "n", "k", "ours", "blas",
+             "onednn", "share", "ratio");
+  double logs = 0, best_peak = 0;
+  std::vector<std::pair<double, std::string>> ratios;
+  for (const gemm_shapes::Shape& shape : gemm_shapes::all()) {
+    if (shape.name.find(options.filter) == std::string::npos) continue;
+    const Times times = measure(shape, options, set);
+    const double flops = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+    double rate[3];
+    for (int l = 0; l < 3; ++l) rate[l] = times.seconds[l] > 0 ? flops / times.seconds[l] : 0;
+    best_peak = std::max(best_peak, times.peak);
+    const double ratio = rate[0] / std::max({rate[1], rate[2], 1.0});
+    fmt::print("{:<26} {}{} {:>5} {:>5} {:>5} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.2f} {:>6.2f}\n", shape.name,
+               shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N', shape.m, shape.n, shape.k, rate[0] * 1e-9,
+               rate[1] * 1e-9, rate[2] * 1e-9, rate[0] / (times.peak * options.threads), ratio);
+    std::fflush(stdout);
+    logs += std::log(ratio);
+    ratios.emplace_back(ratio, shape.name);
+  }
+  std::ranges::sort(ratios);
+  fmt::print("{} shapes; geometric mean of ours to the better library {:.3f}; peak of a core {:.1f} GFLOP/s; lowest:",
+             ratios.size(), std::exp(logs / static_cast<double>(ratios.size())), best_peak * 1e-9);
+  for (std::size_t i = 0; i < std::min<std::size_t>(5, ratios.size()); ++i)
+    fmt::print(" {:.2f} ({})", ratios[i].first, ratios[i].second);
+  fmt::print("\n");
+  return kept == 12345.0f;
+}

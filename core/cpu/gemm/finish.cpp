@@ -1,0 +1,56 @@
+// What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the same
+// bits whatever the product was computed with.
+
+#include <numbers>
+
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/vector_math.h"
+
+namespace lockstep::cpu::gemm_detail {
+namespace {
+
+template <typename T>
+void gelu_impl(T* values, std::int64_t count) {
+  constexpr T root = std::numbers::sqrt2_v<T> / 2;
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T x = values[i];
+    values[i] = x * (T(0.5) + T(0.5) * math::erf(x * root));
+  }
+}
+
+template <typename T>
+void finish_impl(const Gemm<T>& g, T* out, std::int64_t begin, std::int64_t end, T beta) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    T* const row = out + i * g.out_stride;
+    if (beta == T(0))
+      for (std::int64_t j = 0; j < g.n; ++j) row[j] = 0;
+    else if (beta != T(1))
+      for (std::int64_t j = 0; j < g.n; ++j) row[j] *= beta;
+    if (g.bias)
+      for (std::int64_t j = 0; j < g.n; ++j) row[j] += g.bias[j];
+    if (g.row_bias)
+      for (std::int64_t j = 0; j < g.n; ++j) row[j] += g.row_bias[i];
+    if (g.activation == Activation::relu)
+      for (std::int64_t j = 0; j < g.n; ++j) row[j] = row[j] < T(0) ? T(0) : row[j];
+    if (g.activation == Activation::gelu) gelu(row, g.n);
+  }
+}
+
+}  // namespace
+
+void gelu(float* values, std::int64_t count) {
+  gelu_impl(values, count);
+}
+void gelu(double* values, std::int64_t count) {
+  gelu_impl(values, count);
+}
+
+void finish_rows(const Gemm<float>& problem, float* out, std::int64_t begin, std::int64_t end, float beta) {
+  finish_impl(problem, out, begin, end, beta);
+}
+void finish_rows(const Gemm<double>& problem, double* out, std::int64_t begin, std::int64_t end, double beta) {
+  finish_impl(problem, out, begin, end, beta);
+}
+
+}  // namespace lockstep::cpu::gemm_detail

@@ -1,0 +1,47 @@
+#pragma once
+
+// The innermost loops of a product, as a table of functions for each instruction set. For .cpp files only.
+
+#include <cstdint>
+
+namespace lockstep::cpu::gemm_detail {
+
+/// What one call computes: a tile of `rows` x `columns` elements of out, rows and vectors per row being the kernel's own.
+///   sum[i][j] = a[i][0] * b[0][j], then fused with a[i][p] * b[p][j] for p = 1 ... k - 1, in this order
+///   out[i][j] = (beta * out[i][j]) + alpha * sum[i][j], then + bias[j], + row_bias[i], max(0, .) where asked for
+template <typename T>
+struct Tile {
+  const T* a;            // a[i][p] is at a[i * a_row + p * a_step], where a_row or a_step is 1
+  std::int64_t a_row, a_step;
+  const T* b;            // b[p][j] is at b[p * b_step + j], readable for whole vectors
+  std::int64_t b_step;
+  std::int64_t k;        // at least 1
+  T* out;
+  std::int64_t out_stride;
+  std::int64_t columns;  // those of out that exist; fewer than the kernel's by less than one vector
+  T alpha, beta;         // beta == 0 does not read out
+  const T* bias;         // columns + what completes the last vector need not be readable; may be null
+  const T* row_bias;     // may be null
+  bool relu;
+};
+
+template <typename T>
+using MicroKernel = void (*)(const Tile<T>&);
+
+inline constexpr int kMaxVectors = 4;  // of one row of a tile
+inline constexpr int kMaxRows = 14;
+
+/// The kernels of one instruction set and element type.
+template <typename T>
+struct MicroKernels {
+  int lanes;                  // elements of a vector
+  int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
+  /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
+  MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
+};
+
+// Each in a file of its own, compiled for its instruction set.
+extern const MicroKernels<float> kAvx2Float, kAvx512Float, kNeonFloat;
+extern const MicroKernels<double> kAvx2Double, kAvx512Double, kNeonDouble;
+
+}  // namespace lockstep::cpu::gemm_detail
