@@ -85,6 +85,8 @@ void hold_libraries_to(const std::string& cpu, char** argv) {
   if (cpu == "avx2") {
     setenv("OPENBLAS_CORETYPE", "Haswell", 1);
     setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+  } else if (cpu == "avx512") {
+    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // some versions take a newer processor for a very old one
   }
   execv("/proc/self/exe", argv);
 }

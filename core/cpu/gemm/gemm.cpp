@@ -79,11 +79,11 @@ void run(const Gemm<T>& g) {
 
 }  // namespace
 
-Kernels choose_kernels(const char* value) {
+Kernels choose_kernels(const char* value) {  // null: not set
   const std::string_view wanted = value ? value : "";
   LOCKSTEP_CHECK(wanted.empty() || wanted == "own" || wanted == "libraries",
                  "LOCKSTEP_KERNELS is '{}'; expected own or libraries", wanted);
-  return wanted == "libraries" ? Kernels::libraries : Kernels::own;
+  return wanted == "own" ? Kernels::own : Kernels::libraries;
 }
 
 }  // namespace gemm_detail

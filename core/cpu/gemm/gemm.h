@@ -47,7 +47,8 @@ void gemm(const Gemm<double>& problem);
 
 /// Whose kernels compute products.
 enum class Kernels : unsigned char { own, libraries };
-/// The value of the environment variable LOCKSTEP_KERNELS, "own" or "libraries", read once; own if it is not set.
+/// The value of the environment variable LOCKSTEP_KERNELS, "own" or "libraries", read once; libraries if it is not
+/// set, which are the faster on the whole (docs/performance.md).
 /// Throws Error if it is anything else.
 Kernels kernels();
 

@@ -48,7 +48,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 16>();
-constexpr MicroKernels<double> kAvx2Double = make_micro_kernels<Double, 16>();
+constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 14, 6, 4, 2>();
+constexpr MicroKernels<double> kAvx2Double = make_micro_kernels<Double, 14, 6, 4, 2>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -43,7 +43,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 32>();
-constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 32>();
+constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 7>();
+constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 7>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -46,6 +46,8 @@ void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int
   }
 }
 
+constexpr int kAhead = 12;  // rows of b between the one in use and the one that is prefetched
+
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
@@ -68,7 +70,10 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   for (std::int64_t p = tile.k; p > 0; --p) {
     Vector x[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) x[v] = V::load(b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) {
+      x[v] = V::load(b + v * kLanes);
+      __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vector y = V::broadcast(a + i * a_row);
@@ -79,16 +84,22 @@ void micro_kernel(const Tile<typename V::T>& tile) {
     b += b_step;
   }
 
-  // Most tiles are whole and only stored or added.
-  const bool plain = tile.columns == kVectors * kLanes && tile.alpha == T(1) && !tile.bias && !tile.row_bias && !tile.relu;
-  if (plain && (tile.beta == T(0) || tile.beta == T(1))) {
+  // Most tiles are only stored or added.
+  if (tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu) {
     const bool add = tile.beta != T(0);
+    const std::int64_t last = tile.columns - (kVectors - 1) * kLanes;  // lanes of the last vector
+    constexpr int kWhole = kVectors - 1;
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       T* const out = tile.out + i * tile.out_stride;
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
+      for (int v = 0; v < kWhole; ++v)
         V::store(out + v * kLanes, add ? V::add(V::load(out + v * kLanes), sum[i][v]) : sum[i][v]);
+      T* const end = out + kWhole * kLanes;
+      if (last == kLanes)
+        V::store(end, add ? V::add(V::load(end), sum[i][kWhole]) : sum[i][kWhole]);
+      else
+        V::store_first(end, add ? V::add(V::load_first(end, last), sum[i][kWhole]) : sum[i][kWhole], last);
     }
     return;
   }
@@ -100,30 +111,22 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   finish<V>(tile, sums, kRows, kVectors);
 }
 
-// Registers hold the sums, one vector of b or two, and one element of a.
-constexpr int most_rows(int registers, int vectors) {
-  const int rows = (registers - (vectors < 3 ? vectors : 2) - 1) / vectors;
-  return rows > kMaxRows ? kMaxRows : rows;
-}
-
-template <typename V, int kRegisters, int kVectors, int kRows>
+template <typename V, int kVectors, int kRows>
 constexpr void fill(MicroKernels<typename V::T>& kernels) {
-  if constexpr (kRows > 0) {
-    kernels.table[0][kVectors][kRows] = micro_kernel<V, kRows, kVectors, false>;
-    kernels.table[1][kVectors][kRows] = micro_kernel<V, kRows, kVectors, true>;
-    fill<V, kRegisters, kVectors, kRows - 1>(kernels);
-  } else if constexpr (kVectors > 1) {
-    kernels.rows[kVectors - 1] = most_rows(kRegisters, kVectors - 1);
-    fill<V, kRegisters, kVectors - 1, most_rows(kRegisters, kVectors - 1)>(kernels);
-  }
+  kernels.table[0][kVectors][kRows] = micro_kernel<V, kRows, kVectors, false>;
+  kernels.table[1][kVectors][kRows] = micro_kernel<V, kRows, kVectors, true>;
+  if constexpr (kRows > 1) fill<V, kVectors, kRows - 1>(kernels);
 }
 
-template <typename V, int kRegisters>
+// kRows1 ... kRows4: the most rows of a tile that is 1 ... 4 vectors wide. Registers hold its sums, the vectors of one
+// row of b, and an element of a.
+template <typename V, int kRows1, int kRows2, int kRows3, int kRows4>
 constexpr MicroKernels<typename V::T> make_micro_kernels() {
-  MicroKernels<typename V::T> kernels{};
-  kernels.lanes = V::kLanes;
-  kernels.rows[kMaxVectors] = most_rows(kRegisters, kMaxVectors);
-  fill<V, kRegisters, kMaxVectors, most_rows(kRegisters, kMaxVectors)>(kernels);
+  MicroKernels<typename V::T> kernels{.lanes = V::kLanes, .rows = {0, kRows1, kRows2, kRows3, kRows4}, .table = {}};
+  fill<V, 1, kRows1>(kernels);
+  fill<V, 2, kRows2>(kernels);
+  fill<V, 3, kRows3>(kernels);
+  fill<V, 4, kRows4>(kernels);
   return kernels;
 }
 

@@ -56,7 +56,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 32>();
-constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 32>();
+constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 14, 12, 8, 6>();
+constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 14, 12, 8, 6>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kPackedElements = 1 << 20;  // of one operand at a time
 constexpr std::int64_t kChunkSide = 4096;          // rows or columns of the result at a time
+constexpr std::int64_t kPanelColumns = 64;         // the widest panel of b
 constexpr std::int64_t kLocalElements = 2048;      // packed on the stack
 constexpr double kTaskFlops = 8e6;                 // of a task of parallel_for, at least
 constexpr std::int64_t kTaskRows = 192, kTaskColumns = 512, kTasks = 16;
@@ -77,9 +78,13 @@ class Product {
     vectors_ = static_cast<int>(std::min<std::int64_t>(vectors_, divide_up(g_.n, kernels.lanes)));
     tile_rows_ = kernels.rows[vectors_];
     tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
-    // A panel of b is read once for each tile of rows, and one of a for each tile of columns: packing has to pay.
-    pack_b_ = b_.column != 1 || g_.m > 4 * tile_rows_;
-    pack_a_ = g_.n > 3 * tile_columns_ && g_.m > 1;
+    // A panel of b is read once for each panel of rows: packing has to pay.
+    const std::int64_t row_panels = divide_up(g_.m, tile_rows_);
+    packs_late_ = b_.column != 1 && row_panels == 1 && tile_columns_ <= kPanelColumns;
+    pack_b_ = !packs_late_ && (b_.column != 1 || row_panels > 4);
+    // Rows of a are read as they lie, unless they would fall on the same places of a cache, or on many pages.
+    const bool scattered = a_.column == 1 ? a_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0 : g_.k > 64;
+    pack_a_ = scattered && g_.n > 2 * tile_columns_ && g_.m > 4;
   }
 
   void run() {
@@ -106,7 +111,7 @@ class Product {
 
   // Panels of b that end in a part of a vector are always packed: kernels read whole vectors.
   bool packs_b_panel(const Chunk& c, std::int64_t panel) const {
-    return pack_b_ || (panel == c.column_panels - 1 && (c.n - panel * tile_columns_) % kernels_.lanes != 0);
+    return pack_b_ || (!packs_late_ && panel == c.column_panels - 1 && (c.n - panel * tile_columns_) % kernels_.lanes != 0);
   }
   // Packed panels follow each other block by block; a panel takes as much room as it has rows or columns.
   T* packed_a(const Chunk& c, std::int64_t block, std::int64_t row) const {
@@ -124,7 +129,7 @@ class Product {
             .column_panels = divide_up(n, tile_columns_),
             .inner_blocks = divide_up(k, kInner),
             .packed_a = nullptr, .packed_b = nullptr};
-    const bool partial = n % kernels_.lanes != 0;
+    const bool partial = n % kernels_.lanes != 0 && !packs_late_;
     const std::int64_t size_a = pack_a_ ? m * k : 0;
     const std::int64_t size_b = pack_b_ ? c.padded_n * k : partial ? tile_columns_ * k : 0;
     const std::int64_t room_a = divide_up(size_a, 16) * 16;
@@ -152,7 +157,7 @@ class Product {
         if (panel < a_panels)
           pack_a_panel(c, block, panel);
         else
-          pack_b_panel(c, block, first_b + panel - a_panels);
+          pack_b_panel(c, block, first_b + panel - a_panels, packed_b(c, block, (first_b + panel - a_panels) * tile_columns_));
       }
     });
   }
@@ -166,14 +171,14 @@ class Product {
       pack_columns(from, a_.row, c.inner(block), rows, rows, packed_a(c, block, row));
   }
 
-  void pack_b_panel(const Chunk& c, std::int64_t block, std::int64_t panel) const {
+  void pack_b_panel(const Chunk& c, std::int64_t block, std::int64_t panel, T* to) const {
     const std::int64_t column = panel * tile_columns_, columns = std::min(tile_columns_, c.n - column);
     const std::int64_t padded = divide_up(columns, kernels_.lanes) * kernels_.lanes;
     const T* from = b_.data + (c.k0 + block * kInner) * b_.row + (c.n0 + column) * b_.column;
     if (b_.column == 1)
-      pack_rows(from, b_.row, c.inner(block), columns, padded, packed_b(c, block, column));
+      pack_rows(from, b_.row, c.inner(block), columns, padded, to);
     else
-      pack_columns(from, b_.column, c.inner(block), columns, padded, packed_b(c, block, column));
+      pack_columns(from, b_.column, c.inner(block), columns, padded, to);
   }
 
   // Cuts the chunk's result into tasks, by sizes alone.
@@ -198,13 +203,22 @@ class Product {
     parallel_for(row_tasks * column_tasks, each, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t i = task % row_tasks, j = task / row_tasks;
-        compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1));
+        if (packs_late_)
+          pack_and_compute_panels(c, columns.begin(j), columns.begin(j + 1));
+        else
+          compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1), nullptr);
       }
     });
   }
 
+  // For a single panel of rows: each panel of b is packed just before it is used, and only once.
+  [[gnu::noinline]] void pack_and_compute_panels(const Chunk& c, std::int64_t first_column, std::int64_t end_column) const {
+    alignas(64) T panel[kInner * kPanelColumns];
+    compute_panels(c, 0, 1, first_column, end_column, panel);
+  }
+
   void compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row, std::int64_t first_column,
-                      std::int64_t end_column) const {
+                      std::int64_t end_column, T* own_panel) const {
     Tile<T> tile{};
     tile.out_stride = g_.out_stride;
     tile.alpha = g_.alpha;
@@ -215,29 +229,30 @@ class Product {
       tile.k = c.inner(block);
       tile.beta = p == 0 ? g_.beta : T(1);
       tile.relu = last && g_.activation == Activation::relu;
-      for (std::int64_t panel = first_column; panel < end_column; ++panel) {
-        const std::int64_t column = panel * tile_columns_;
-        tile.columns = std::min(tile_columns_, c.n - column);
-        const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
-        const bool packed = packs_b_panel(c, panel);
-        tile.b = packed ? packed_b(c, block, column) : b_.data + p * b_.row + c.n0 + column;
-        tile.b_step = packed ? vectors * kernels_.lanes : b_.row;
-        tile.bias = last && g_.bias ? g_.bias + c.n0 + column : nullptr;
-        const auto& table = kernels_.table[by_rows][vectors];
-        for (std::int64_t i = first_row; i < end_row; ++i) {
-          const std::int64_t row = c.row_panels.begin(i), rows = c.row_panels.begin(i + 1) - row;
-          if (pack_a_) {
-            tile.a = packed_a(c, block, row);
-            tile.a_row = 1;
-            tile.a_step = rows;
+      for (std::int64_t i = first_row; i < end_row; ++i) {
+        const std::int64_t row = c.row_panels.begin(i), rows = c.row_panels.begin(i + 1) - row;
+        tile.a = pack_a_ ? packed_a(c, block, row) : a_.data + (c.m0 + row) * a_.row + p * a_.column;
+        tile.a_row = pack_a_ ? 1 : a_.row;
+        tile.a_step = pack_a_ ? rows : a_.column;
+        tile.row_bias = last && g_.row_bias ? g_.row_bias + c.m0 + row : nullptr;
+        for (std::int64_t panel = first_column; panel < end_column; ++panel) {
+          const std::int64_t column = panel * tile_columns_;
+          tile.columns = std::min(tile_columns_, c.n - column);
+          const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+          if (own_panel) {
+            pack_b_panel(c, block, panel, own_panel);
+            tile.b = own_panel;
+            tile.b_step = vectors * kernels_.lanes;
+          } else if (packs_b_panel(c, panel)) {
+            tile.b = packed_b(c, block, column);
+            tile.b_step = vectors * kernels_.lanes;
           } else {
-            tile.a = a_.data + (c.m0 + row) * a_.row + p * a_.column;
-            tile.a_row = a_.row;
-            tile.a_step = a_.column;
+            tile.b = b_.data + p * b_.row + c.n0 + column;
+            tile.b_step = b_.row;
           }
+          tile.bias = last && g_.bias ? g_.bias + c.n0 + column : nullptr;
           tile.out = out_ + (c.m0 + row) * g_.out_stride + c.n0 + column;
-          tile.row_bias = last && g_.row_bias ? g_.row_bias + c.m0 + row : nullptr;
-          table[rows](tile);
+          kernels_.table[by_rows][vectors][rows](tile);
         }
       }
     }
@@ -255,6 +270,7 @@ class Product {
   int vectors_;
   std::int64_t tile_rows_, tile_columns_;
   bool pack_a_, pack_b_;
+  bool packs_late_;  // panels of b, when they are used
 };
 
 template <typename T>

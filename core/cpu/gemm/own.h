@@ -18,6 +18,9 @@ inline constexpr std::int64_t kInner = 384;
 void multiply_own(const Gemm<float>& problem, InstructionSet set);
 void multiply_own(const Gemm<double>& problem, InstructionSet set);
 
+/// kernels() for a value of LOCKSTEP_KERNELS (null: not set). Throws Error.
+Kernels choose_kernels(const char* value);
+
 /// out = beta * out + bias + row_bias, then the activation, for the rows [begin, end) of one matrix `out`: the whole
 /// result where there is nothing to sum, or what follows a library's product (beta == 1).
 void finish_rows(const Gemm<float>& problem, float* out, std::int64_t begin, std::int64_t end, float beta);

@@ -32,11 +32,15 @@ template <typename V>
 template <typename T>
 void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, std::int64_t padded, T* to) {
   using V = typename PackVector<T>::type;
+  typedef T Half __attribute__((vector_size(16)));
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
   for (std::int64_t p = 0; p < k; ++p, from += stride, to += padded) {
     if (width >= kLanes) {
       for (std::int64_t j = 0; j + kLanes <= width; j += kLanes) store_vector(to + j, load_vector<V>(from + j));
       if (width % kLanes) store_vector(to + width - kLanes, load_vector<V>(from + width - kLanes));
+    } else if (width >= kLanes / 2) {
+      store_vector(to, load_vector<Half>(from));
+      store_vector(to + width - kLanes / 2, load_vector<Half>(from + width - kLanes / 2));
     } else {
       for (std::int64_t j = 0; j < width; ++j) to[j] = from[j];
     }
@@ -44,45 +48,64 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
   }
 }
 
-/// The square of vectors `rows`, transposed, to rows of `to` that are `stride` apart.
-[[gnu::always_inline]] inline void store_transposed(const PackVector<float>::type (&r)[8], float* to,
-                                                    std::int64_t stride) {
+/// to[p * to_stride + j] = from[j * stride + p] for p and j below the lanes of a vector. Rows from `rows` on count as 0.
+/// Halves of two rows are joined while loading, so that what is left are shuffles within halves.
+[[gnu::always_inline]] inline void transpose_square(const float* from, std::int64_t stride, int rows, float* to,
+                                                    std::int64_t to_stride) {
   using V = PackVector<float>::type;
-  V pair[8], four[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    pair[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    pair[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
+  typedef float Half __attribute__((vector_size(16)));
 #pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    four[i] = __builtin_shufflevector(pair[i], pair[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-    four[i + 1] = __builtin_shufflevector(pair[i], pair[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    four[i + 2] = __builtin_shufflevector(pair[i + 1], pair[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-    four[i + 3] = __builtin_shufflevector(pair[i + 1], pair[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-  }
+  for (int h = 0; h < 8; h += 4) {
+    V r[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    store_vector<V>(to + i * stride, __builtin_shufflevector(four[i], four[i + 4], 0, 1, 2, 3, 8, 9, 10, 11));
-    store_vector<V>(to + (i + 4) * stride, __builtin_shufflevector(four[i], four[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+    for (int i = 0; i < 4; ++i) {
+      const Half low = i < rows ? load_vector<Half>(from + i * stride + h) : Half{};
+      const Half high = i + 4 < rows ? load_vector<Half>(from + (i + 4) * stride + h) : Half{};
+      r[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+    const V even0 = __builtin_shufflevector(r[0], r[1], 0, 8, 1, 9, 4, 12, 5, 13);
+    const V odd0 = __builtin_shufflevector(r[0], r[1], 2, 10, 3, 11, 6, 14, 7, 15);
+    const V even1 = __builtin_shufflevector(r[2], r[3], 0, 8, 1, 9, 4, 12, 5, 13);
+    const V odd1 = __builtin_shufflevector(r[2], r[3], 2, 10, 3, 11, 6, 14, 7, 15);
+    to += h * to_stride;
+    store_vector<V>(to, __builtin_shufflevector(even0, even1, 0, 1, 8, 9, 4, 5, 12, 13));
+    store_vector<V>(to + to_stride, __builtin_shufflevector(even0, even1, 2, 3, 10, 11, 6, 7, 14, 15));
+    store_vector<V>(to + 2 * to_stride, __builtin_shufflevector(odd0, odd1, 0, 1, 8, 9, 4, 5, 12, 13));
+    store_vector<V>(to + 3 * to_stride, __builtin_shufflevector(odd0, odd1, 2, 3, 10, 11, 6, 7, 14, 15));
   }
 }
-[[gnu::always_inline]] inline void store_transposed(const PackVector<double>::type (&r)[4], double* to,
-                                                    std::int64_t stride) {
+[[gnu::always_inline]] inline void transpose_square(const double* from, std::int64_t stride, int rows, double* to,
+                                                    std::int64_t to_stride) {
   using V = PackVector<double>::type;
-  const V low0 = __builtin_shufflevector(r[0], r[1], 0, 4, 2, 6), high0 = __builtin_shufflevector(r[0], r[1], 1, 5, 3, 7);
-  const V low1 = __builtin_shufflevector(r[2], r[3], 0, 4, 2, 6), high1 = __builtin_shufflevector(r[2], r[3], 1, 5, 3, 7);
-  store_vector<V>(to, __builtin_shufflevector(low0, low1, 0, 1, 4, 5));
-  store_vector<V>(to + stride, __builtin_shufflevector(high0, high1, 0, 1, 4, 5));
-  store_vector<V>(to + 2 * stride, __builtin_shufflevector(low0, low1, 2, 3, 6, 7));
-  store_vector<V>(to + 3 * stride, __builtin_shufflevector(high0, high1, 2, 3, 6, 7));
+  typedef double Half __attribute__((vector_size(16)));
+#pragma GCC unroll 2
+  for (int h = 0; h < 4; h += 2) {
+    V r[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const Half low = i < rows ? load_vector<Half>(from + i * stride + h) : Half{};
+      const Half high = i + 2 < rows ? load_vector<Half>(from + (i + 2) * stride + h) : Half{};
+      r[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3);
+    }
+    store_vector<V>(to + h * to_stride, __builtin_shufflevector(r[0], r[1], 0, 4, 2, 6));
+    store_vector<V>(to + (h + 1) * to_stride, __builtin_shufflevector(r[0], r[1], 1, 5, 3, 7));
+  }
 }
 
 /// to[p * padded + j] = from[j * stride + p] for p < k and j < width; 0 for width <= j < padded.
 template <typename T>
 void pack_columns(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, std::int64_t padded, T* to) {
-  using V = typename PackVector<T>::type;
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
+  if (padded < kLanes && width == padded && k > 2 * kLanes) {
+    // A square's rows are longer than the panel's: what is too much is overwritten by the next row. The last ones, which
+    // have no such room, are copied one by one.
+    const std::int64_t whole = (k - kLanes) / kLanes * kLanes;
+    for (std::int64_t p = 0; p < whole; p += kLanes)
+      transpose_square(from + p, stride, static_cast<int>(width), to + p * padded, padded);
+    from += whole;
+    to += whole * padded;
+    k -= whole;
+  }
   if (k < kLanes || padded < kLanes) {
     for (std::int64_t p = 0; p < k; ++p) {
       for (std::int64_t j = 0; j < width; ++j) to[p * padded + j] = from[j * stride + p];
@@ -96,15 +119,12 @@ void pack_columns(const T* from, std::int64_t stride, std::int64_t k, std::int64
     const std::int64_t rows = width < kLanes ? width : kLanes;
     for (std::int64_t next = 0; next < k; next += kLanes) {
       const std::int64_t p = next + kLanes <= k ? next : k - kLanes;
-      V r[kLanes];
-      if (rows == kLanes) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kLanes; ++i) r[i] = load_vector<V>(from + (j + i) * stride + p);
-      } else {
-#pragma GCC unroll 8
-        for (int i = 0; i < kLanes; ++i) r[i] = i < rows ? load_vector<V>(from + (j + i) * stride + p) : V{};
-      }
-      store_transposed(r, to + p * padded + j, padded);
+      const T* square = from + j * stride + p;
+      T* out = to + p * padded + j;
+      if (rows == kLanes)
+        transpose_square(square, stride, kLanes, out, padded);
+      else
+        transpose_square(square, stride, static_cast<int>(rows), out, padded);
     }
   }
   const std::int64_t written = width < kLanes ? kLanes : width;

@@ -1,0 +1,287 @@
+#include "lockstep/core/cpu/gemm/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "lockstep/core/cpu/gemm/libraries.h"
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu {
+namespace {
+
+template <typename T>
+std::vector<T> random_values(std::int64_t count, std::uint64_t seed) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  for (T& value : values) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    value = static_cast<T>(static_cast<double>(state >> 40) * 0x1p-23 - 1.0);
+  }
+  return values;
+}
+
+// A product with operands of its own, rows a little apart.
+template <typename T>
+struct Case {
+  Gemm<T> g;
+  std::vector<T> a, b, out, bias, row_bias;
+
+  Case(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1,
+       std::int64_t gap = 3) {
+    const std::int64_t a_rows = transpose_a ? k : m, a_stride = (transpose_a ? m : k) + gap;
+    const std::int64_t b_rows = transpose_b ? n : k, b_stride = (transpose_b ? k : n) + gap;
+    a = random_values<T>(batch * a_rows * a_stride, 1);
+    b = random_values<T>(batch * b_rows * b_stride, 2);
+    out = random_values<T>(batch * m * (n + gap), 3);
+    bias = random_values<T>(n, 4);
+    row_bias = random_values<T>(m, 5);
+    g = {.m = m,
+         .n = n,
+         .k = k,
+         .a = {a.data(), a_stride, transpose_a, a_rows * a_stride},
+         .b = {b.data(), b_stride, transpose_b, b_rows * b_stride},
+         .out = out.data(),
+         .out_stride = n + gap,
+         .batch = batch,
+         .out_batch_stride = m * (n + gap)};
+  }
+  // The result in memory of its own.
+  std::vector<T> own(InstructionSet set) const {
+    std::vector<T> result = out;
+    Gemm<T> problem = g;
+    problem.out = result.data();
+    gemm_detail::multiply_own(problem, set);
+    return result;
+  }
+};
+
+template <typename T>
+double element(const GemmOperand<T>& x, std::int64_t batch, std::int64_t i, std::int64_t j) {
+  return static_cast<double>(x.data[batch * x.batch_stride + (x.transposed ? j * x.stride + i : i * x.stride + j)]);
+}
+
+template <typename T>
+void expect_near_reference(const Case<T>& c, const std::vector<T>& result) {
+  const Gemm<T>& g = c.g;
+  const double eps = static_cast<double>(std::numeric_limits<T>::epsilon());
+  std::vector<T> rest = result;  // what must not be written
+  for (std::int64_t batch = 0; batch < g.batch; ++batch)
+    for (std::int64_t i = 0; i < g.m; ++i)
+      for (std::int64_t j = 0; j < g.n; ++j) {
+        const auto at = static_cast<std::size_t>(batch * g.out_batch_stride + i * g.out_stride + j);
+        double sum = 0, size = 1;
+        for (std::int64_t p = 0; p < g.k; ++p) {
+          const double term = element(g.a, batch, i, p) * element(g.b, batch, p, j);
+          sum += term;
+          size += std::fabs(term);
+        }
+        double value = static_cast<double>(g.alpha) * sum;
+        if (g.beta != 0) value += static_cast<double>(g.beta) * static_cast<double>(c.out[at]);
+        if (g.bias) value += static_cast<double>(g.bias[j]);
+        if (g.row_bias) value += static_cast<double>(g.row_bias[i]);
+        if (g.activation == Activation::relu) value = std::max(0.0, value);
+        if (g.activation == Activation::gelu) value *= 0.5 * (1 + std::erf(value * std::sqrt(0.5)));
+        ASSERT_NEAR(static_cast<double>(result[at]), value, eps * 8 * size)
+            << "m " << g.m << " n " << g.n << " k " << g.k << " a" << g.a.transposed << " b" << g.b.transposed << " at "
+            << batch << ", " << i << ", " << j;
+        rest[at] = c.out[at];
+      }
+  ASSERT_EQ(std::memcmp(rest.data(), c.out.data(), rest.size() * sizeof(T)), 0) << "wrote beside the result";
+}
+
+template <typename T>
+bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
+}
+
+struct Sizes {
+  std::int64_t m, n, k;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},    {3, 3, 400},   {5, 64, 17},  {7, 65, 31},
+                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129},  {14, 32, 384}, {15, 33, 385}, {40, 1, 70},
+                            {64, 10, 50}, {97, 9, 33},  {130, 100, 70}, {6, 300, 800}};
+
+template <typename T>
+class GemmTest : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(GemmTest, Types);
+
+TYPED_TEST(GemmTest, AgreesWithFloat64OnAllInstructionSetsWhichAgreeToTheBit) {
+  ASSERT_FALSE(instruction_sets().empty());
+  for (const Sizes& s : kSizes)
+    for (int t = 0; t < 4; ++t) {
+      const Case<TypeParam> c(t & 1, t & 2, s.m, s.n, s.k);
+      const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
+      expect_near_reference(c, first);
+      for (const InstructionSet set : instruction_sets())
+        EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << " " << s.m << " " << s.n << " " << s.k << " " << t;
+    }
+}
+
+TYPED_TEST(GemmTest, Epilogues) {
+  for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu})
+    for (int mask = 0; mask < 16; ++mask) {
+      Case<TypeParam> c(mask & 1, mask & 2, 19, 45, mask & 4 ? 400 : 30);
+      c.g.activation = activation;
+      c.g.alpha = mask & 1 ? TypeParam(1) : TypeParam(0.75);
+      c.g.beta = mask & 2 ? TypeParam(1) : mask & 8 ? TypeParam(-0.5) : TypeParam(0);
+      c.g.bias = mask & 4 ? c.bias.data() : nullptr;
+      c.g.row_bias = mask & 8 ? c.row_bias.data() : nullptr;
+      const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
+      expect_near_reference(c, first);
+      for (const InstructionSet set : instruction_sets()) EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << mask;
+      Case<TypeParam> library = c;
+      library.g.out = library.out.data();
+      gemm_detail::multiply_libraries(library.g);
+      expect_near_reference(c, library.out);
+    }
+}
+
+TYPED_TEST(GemmTest, Batches) {
+  for (const std::int64_t batch : {2, 9}) {
+    Case<TypeParam> c(false, true, 5, 18, 40, batch);
+    for (const InstructionSet set : instruction_sets()) expect_near_reference(c, c.own(set));
+    c.g.b.batch_stride = 0;
+    expect_near_reference(c, c.own(instruction_sets()[0]));
+  }
+}
+
+TYPED_TEST(GemmTest, ThreadsDoNotChangeBits) {
+  const int before = num_threads();
+  for (int t = 0; t < 4; ++t) {
+    const Case<TypeParam> c(t & 1, t & 2, 250, 530, 400);
+    for (const InstructionSet set : instruction_sets()) {
+      set_num_threads(1);
+      const std::vector<TypeParam> one = c.own(set);
+      for (const int threads : {2, 3}) {
+        set_num_threads(threads);
+        EXPECT_TRUE(same_bits(c.own(set), one)) << name(set) << " " << threads;
+      }
+    }
+  }
+  set_num_threads(before);
+}
+
+TYPED_TEST(GemmTest, ARowOrAColumnHasTheBitsItHasInALargerProduct) {
+  constexpr std::int64_t m = 61, n = 83, k = 500;
+  const Case<TypeParam> whole(false, false, m, n, k);
+  for (const InstructionSet set : instruction_sets()) {
+    const std::vector<TypeParam> expected = whole.own(set);
+    for (const auto& [row, rows] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 8}, {9, 52}})
+      for (const auto& [column, columns] : {std::pair<std::int64_t, std::int64_t>{0, 7}, {7, 1}, {8, 75}}) {
+        Gemm<TypeParam> part = whole.g;
+        std::vector<TypeParam> result(static_cast<std::size_t>(rows * columns));
+        part.m = rows;
+        part.n = columns;
+        part.a.data += row * part.a.stride;
+        part.b.data += column;
+        part.out = result.data();
+        part.out_stride = columns;
+        gemm_detail::multiply_own(part, set);
+        for (std::int64_t i = 0; i < rows; ++i)
+          EXPECT_EQ(std::memcmp(result.data() + i * columns, expected.data() + (row + i) * whole.g.out_stride + column,
+                                static_cast<std::size_t>(columns) * sizeof(TypeParam)),
+                    0);
+      }
+  }
+}
+
+// Note [Order of a product], spelled out.
+TYPED_TEST(GemmTest, EachElementIsOneChainOfFusedMultiplyAddsInEachBlock) {
+  const Case<TypeParam> c(false, true, 3, 5, 2 * gemm_detail::kInner + 11);
+  for (const InstructionSet set : instruction_sets()) {
+    const std::vector<TypeParam> result = c.own(set);
+    for (std::int64_t i = 0; i < 3; ++i)
+      for (std::int64_t j = 0; j < 5; ++j) {
+        TypeParam total = 0;
+        for (std::int64_t first = 0; first < c.g.k; first += gemm_detail::kInner) {
+          TypeParam sum = 0;
+          for (std::int64_t p = first; p < std::min(first + gemm_detail::kInner, c.g.k); ++p)
+            sum = std::fma(c.a[static_cast<std::size_t>(i * c.g.a.stride + p)],
+                           c.b[static_cast<std::size_t>(j * c.g.b.stride + p)], sum);
+          total = first == 0 ? sum : total + sum;
+        }
+        EXPECT_EQ(result[static_cast<std::size_t>(i * c.g.out_stride + j)], total);
+      }
+  }
+}
+
+TYPED_TEST(GemmTest, WithoutTermsTheResultIsWhatWasThere) {
+  Case<TypeParam> c(false, false, 4, 6, 3);
+  c.g.k = 0;
+  c.g.beta = TypeParam(0.5);
+  c.g.bias = c.bias.data();
+  const std::vector<TypeParam> before = c.out;
+  gemm(c.g);
+  EXPECT_EQ(c.out[0], TypeParam(0.5) * before[0] + c.bias[0]);
+  c.g.beta = 0;
+  c.out[0] = std::numeric_limits<TypeParam>::quiet_NaN();
+  gemm(c.g);
+  EXPECT_EQ(c.out[0], c.bias[0]);
+  c.g.m = 0;
+  EXPECT_NO_THROW(gemm(c.g));
+}
+
+TYPED_TEST(GemmTest, NaNAndInfinityArrive) {
+  constexpr TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN(), inf = std::numeric_limits<TypeParam>::infinity();
+  for (const InstructionSet set : instruction_sets()) {
+    Case<TypeParam> c(false, false, 20, 40, 50, 1, 0);
+    c.a[3 * 50 + 7] = nan;  // row 3
+    c.b[10 * 40 + 5] = 0;   // column 5
+    c.a[4 * 50 + 10] = inf;
+    c.g.activation = Activation::relu;
+    c.out.assign(c.out.size(), nan);  // ignored: beta is 0
+    const std::vector<TypeParam> result = c.own(set);
+    for (std::size_t i = 0; i < 20; ++i)
+      for (std::size_t j = 0; j < 40; ++j) {
+        const TypeParam value = result[i * 40 + j];
+        if (i == 3 || (i == 4 && j == 5))
+          EXPECT_TRUE(std::isnan(value)) << i << " " << j;
+        else if (i == 4)
+          EXPECT_TRUE(value == inf || value == 0);
+        else
+          EXPECT_TRUE(std::isfinite(value)) << i << " " << j;
+      }
+  }
+}
+
+TYPED_TEST(GemmTest, WhatItDoesNotTake) {
+  Case<TypeParam> c(false, false, 4, 6, 3);
+  const auto refused = [&](auto&& change, const char* text) {
+    Gemm<TypeParam> g = c.g;
+    change(g);
+    try {
+      gemm(g);
+      ADD_FAILURE() << "no error: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  refused([](auto& g) { g.m = -1; }, "no negative size");
+  refused([](auto& g) { g.a.stride = 2; }, "a: rows of 3 elements");
+  refused([](auto& g) { g.out_stride = 5; }, "expected that none overlap");
+  refused([](auto& g) { g.out = const_cast<TypeParam*>(g.b.data) + 1; }, "overlaps operand b");
+  refused([](auto& g) { g.a.data = g.out + 20; }, "overlaps operand a");
+}
+
+TEST(Gemm, SettingsAreReadStrictly) {
+  using detail::choose_instruction_set;
+  const std::vector<InstructionSet> both = {InstructionSet::avx512, InstructionSet::avx2};
+  EXPECT_EQ(choose_instruction_set(nullptr, both), InstructionSet::avx512);
+  EXPECT_EQ(choose_instruction_set("avx2", both), InstructionSet::avx2);
+  EXPECT_THROW(choose_instruction_set("sse2", both), Error);
+  EXPECT_THROW(choose_instruction_set("avx512", {InstructionSet::avx2}), Error);
+  EXPECT_THROW(choose_instruction_set(nullptr, {}), Error);
+  EXPECT_EQ(gemm_detail::choose_kernels("own"), Kernels::own);
+  EXPECT_EQ(gemm_detail::choose_kernels("libraries"), Kernels::libraries);
+  EXPECT_THROW(gemm_detail::choose_kernels("blas"), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::cpu
