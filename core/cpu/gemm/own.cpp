@@ -80,8 +80,8 @@ class Product {
     tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
     // A panel of b is read once for each panel of rows: packing has to pay.
     const std::int64_t row_panels = divide_up(g_.m, tile_rows_);
-    packs_late_ = b_.column != 1 && row_panels == 1 && tile_columns_ <= kPanelColumns;
-    pack_b_ = !packs_late_ && (b_.column != 1 || row_panels > 4);
+    packs_late_ = g_.m <= kTaskRows && (b_.column != 1 || row_panels > 2);
+    pack_b_ = !packs_late_ && (b_.column != 1 || row_panels > 2);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache, or on many pages.
     const bool scattered = a_.column == 1 ? a_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0 : g_.k > 64;
     pack_a_ = scattered && g_.n > 2 * tile_columns_ && g_.m > 4;
@@ -186,16 +186,16 @@ class Product {
     std::int64_t row_tasks = divide_up(c.m, kTaskRows), column_tasks = divide_up(c.n, kTaskColumns);
     const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
     while (row_tasks * column_tasks < kTasks && flops / static_cast<double>(row_tasks * column_tasks) >= 2 * kTaskFlops) {
-      if (c.m / row_tasks >= c.n / column_tasks && 2 * row_tasks <= c.row_panels.count)
+      if (!packs_late_ && c.m / row_tasks >= c.n / column_tasks && 2 * row_tasks <= c.row_panels.count)
         row_tasks *= 2;
       else if (2 * column_tasks <= c.column_panels)
         column_tasks *= 2;
-      else if (2 * row_tasks <= c.row_panels.count)
+      else if (!packs_late_ && 2 * row_tasks <= c.row_panels.count)
         row_tasks *= 2;
       else
         break;
     }
-    row_tasks = std::min(row_tasks, c.row_panels.count);
+    row_tasks = packs_late_ ? 1 : std::min(row_tasks, c.row_panels.count);
     column_tasks = std::min(column_tasks, c.column_panels);
     const Parts rows{c.row_panels.count, row_tasks}, columns{c.column_panels, column_tasks};
     // Several small tasks of one big matrix would cost more to hand out than they take.
@@ -211,14 +211,14 @@ class Product {
     });
   }
 
-  // For a single panel of rows: each panel of b is packed just before it is used, and only once.
+  // For a single task of rows: each panel of b is packed just before it is used, and only once.
   [[gnu::noinline]] void pack_and_compute_panels(const Chunk& c, std::int64_t first_column, std::int64_t end_column) const {
     alignas(64) T panel[kInner * kPanelColumns];
-    compute_panels(c, 0, 1, first_column, end_column, panel);
+    compute_panels(c, 0, c.row_panels.count, first_column, end_column, panel);
   }
 
   void compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row, std::int64_t first_column,
-                      std::int64_t end_column, T* own_panel) const {
+                      std::int64_t end_column, T* late_panel) const {
     Tile<T> tile{};
     tile.out_stride = g_.out_stride;
     tile.alpha = g_.alpha;
@@ -229,31 +229,36 @@ class Product {
       tile.k = c.inner(block);
       tile.beta = p == 0 ? g_.beta : T(1);
       tile.relu = last && g_.activation == Activation::relu;
-      for (std::int64_t i = first_row; i < end_row; ++i) {
+      const auto compute_tile = [&](std::int64_t i, std::int64_t panel, const T* late) {
         const std::int64_t row = c.row_panels.begin(i), rows = c.row_panels.begin(i + 1) - row;
+        const std::int64_t column = panel * tile_columns_;
         tile.a = pack_a_ ? packed_a(c, block, row) : a_.data + (c.m0 + row) * a_.row + p * a_.column;
         tile.a_row = pack_a_ ? 1 : a_.row;
         tile.a_step = pack_a_ ? rows : a_.column;
-        tile.row_bias = last && g_.row_bias ? g_.row_bias + c.m0 + row : nullptr;
-        for (std::int64_t panel = first_column; panel < end_column; ++panel) {
-          const std::int64_t column = panel * tile_columns_;
-          tile.columns = std::min(tile_columns_, c.n - column);
-          const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
-          if (own_panel) {
-            pack_b_panel(c, block, panel, own_panel);
-            tile.b = own_panel;
-            tile.b_step = vectors * kernels_.lanes;
-          } else if (packs_b_panel(c, panel)) {
-            tile.b = packed_b(c, block, column);
-            tile.b_step = vectors * kernels_.lanes;
-          } else {
-            tile.b = b_.data + p * b_.row + c.n0 + column;
-            tile.b_step = b_.row;
-          }
-          tile.bias = last && g_.bias ? g_.bias + c.n0 + column : nullptr;
-          tile.out = out_ + (c.m0 + row) * g_.out_stride + c.n0 + column;
-          kernels_.table[by_rows][vectors][rows](tile);
+        tile.columns = std::min(tile_columns_, c.n - column);
+        const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+        tile.b_step = vectors * kernels_.lanes;
+        if (late) {
+          tile.b = late;
+        } else if (packs_b_panel(c, panel)) {
+          tile.b = packed_b(c, block, column);
+        } else {
+          tile.b = b_.data + p * b_.row + c.n0 + column;
+          tile.b_step = b_.row;
         }
+        tile.bias = last && g_.bias ? g_.bias + c.n0 + column : nullptr;
+        tile.row_bias = last && g_.row_bias ? g_.row_bias + c.m0 + row : nullptr;
+        tile.out = out_ + (c.m0 + row) * g_.out_stride + c.n0 + column;
+        kernels_.table[by_rows][vectors][rows](tile);
+      };
+      if (late_panel) {
+        for (std::int64_t panel = first_column; panel < end_column; ++panel) {
+          pack_b_panel(c, block, panel, late_panel);
+          for (std::int64_t i = first_row; i < end_row; ++i) compute_tile(i, panel, late_panel);
+        }
+      } else {
+        for (std::int64_t i = first_row; i < end_row; ++i)
+          for (std::int64_t panel = first_column; panel < end_column; ++panel) compute_tile(i, panel, nullptr);
       }
     }
     if (g_.activation == Activation::gelu && c.k0 + c.k == g_.k) {

@@ -34,6 +34,7 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
   using V = typename PackVector<T>::type;
   typedef T Half __attribute__((vector_size(16)));
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
+  if (width < padded) std::memset(to, 0, static_cast<std::size_t>(k * padded) * sizeof(T));
   for (std::int64_t p = 0; p < k; ++p, from += stride, to += padded) {
     if (width >= kLanes) {
       for (std::int64_t j = 0; j + kLanes <= width; j += kLanes) store_vector(to + j, load_vector<V>(from + j));
@@ -44,7 +45,6 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
     } else {
       for (std::int64_t j = 0; j < width; ++j) to[j] = from[j];
     }
-    for (std::int64_t j = width; j < padded; ++j) to[j] = 0;
   }
 }
 
@@ -113,24 +113,24 @@ void pack_columns(const T* from, std::int64_t stride, std::int64_t k, std::int64
     }
     return;
   }
-  // Squares of vectors; the last ones lie over their neighbours where the sizes are no multiples.
-  for (std::int64_t first = 0; first < width; first += kLanes) {
-    const std::int64_t j = first + kLanes <= width || width < kLanes ? first : width - kLanes;
-    const std::int64_t rows = width < kLanes ? width : kLanes;
-    for (std::int64_t next = 0; next < k; next += kLanes) {
-      const std::int64_t p = next + kLanes <= k ? next : k - kLanes;
-      const T* square = from + j * stride + p;
-      T* out = to + p * padded + j;
-      if (rows == kLanes)
-        transpose_square(square, stride, kLanes, out, padded);
-      else
-        transpose_square(square, stride, static_cast<int>(rows), out, padded);
-    }
-  }
   const std::int64_t written = width < kLanes ? kLanes : width;
-  if (written < padded)
-    for (std::int64_t p = 0; p < k; ++p)
-      for (std::int64_t j = written; j < padded; ++j) to[p * padded + j] = 0;
+  if (written < padded) std::memset(to, 0, static_cast<std::size_t>(k * padded) * sizeof(T));
+  // Squares of vectors; the last ones lie over their neighbours where the sizes are no multiples. Two squares, a line of
+  // the cache, from each row in turn: what is written stays near.
+  constexpr std::int64_t kLine = 2 * kLanes;
+  for (std::int64_t line = 0; line < k; line += kLine)
+    for (std::int64_t first = 0; first < width; first += kLanes) {
+      const std::int64_t j = first + kLanes <= width || width < kLanes ? first : width - kLanes;
+      for (std::int64_t next = line; next < line + kLine && next < k; next += kLanes) {
+        const std::int64_t p = next + kLanes <= k ? next : k - kLanes;
+        const T* square = from + j * stride + p;
+        T* out = to + p * padded + j;
+        if (width >= kLanes)
+          transpose_square(square, stride, kLanes, out, padded);
+        else
+          transpose_square(square, stride, static_cast<int>(width), out, padded);
+      }
+    }
 }
 
 }  // namespace lockstep::cpu::gemm_detail
