@@ -6,6 +6,8 @@
 
 #include "apps/lockstep_doctor/checks.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/distributed/job/job.h"
 
 namespace lockstep::doctor {
@@ -66,6 +68,17 @@ Finding core_files() {
           limit.rlim_cur == 0 ? "none are written after a crash (ulimit -c unlimited allows them)" : "allowed"};
 }
 
+/// What kernels that are chosen at run time are run with.
+Finding instruction_set() {
+  const std::string all = cpu::detail::names(cpu::instruction_sets());
+  try {
+    return {kArea, "instruction set", Verdict::ok,
+            fmt::format("{} (of {}); matrix products: {}", cpu::name(cpu::instruction_set()), all, cpu::gemm_library())};
+  } catch (const Error& error) {
+    return {kArea, "instruction set", Verdict::failed, error.what(), "unset LOCKSTEP_CPU, or set it to one of: " + all};
+  }
+}
+
 }  // namespace
 
 Findings check_libraries() {
@@ -80,6 +93,7 @@ Findings check_libraries() {
     const std::string path = loaded(library.file);
     found.push_back({kArea, library.name, Verdict::ok, path.empty() ? "part of this build" : path});
   }
+  found.push_back(instruction_set());
   std::string backends;
   for (const std::string& name : distributed::available_backends()) backends += (backends.empty() ? "" : ", ") + name;
   found.push_back({kArea, "backends", Verdict::ok, backends});

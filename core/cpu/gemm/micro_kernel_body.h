@@ -46,7 +46,7 @@ void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int
   }
 }
 
-constexpr int kAhead = 12;  // rows of b between the one in use and the one that is prefetched
+constexpr int kAhead = 12;  // steps between what is in use and what is prefetched
 
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
@@ -57,10 +57,11 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  for (int i = 0; i < kRows; ++i) {
-    __builtin_prefetch(tile.out + i * tile.out_stride, 1);
-    __builtin_prefetch(tile.out + i * tile.out_stride + tile.columns - 1, 1);
-  }
+  if (tile.k > 48)  // else there is no time for it
+    for (int i = 0; i < kRows; ++i) {
+      __builtin_prefetch(tile.out + i * tile.out_stride, 1);
+      __builtin_prefetch(tile.out + i * tile.out_stride + tile.columns - 1, 1);
+    }
   Vector sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
@@ -69,6 +70,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 2
   for (std::int64_t p = tile.k; p > 0; --p) {
     Vector x[kVectors];
+    if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       x[v] = V::load(b + v * kLanes);

@@ -59,8 +59,12 @@ Strided<T> strided(const GemmOperand<T>& operand, std::int64_t index) {
 
 // [0, size) in `count` parts whose lengths differ by one at most.
 struct Parts {
-  std::int64_t size, count;
-  std::int64_t begin(std::int64_t i) const { return size * i / count; }
+  Parts(std::int64_t total, std::int64_t parts) : count(parts), length_(total / parts), longer_(total % parts) {}
+  std::int64_t count;
+  std::int64_t begin(std::int64_t i) const { return i * length_ + std::min(i, longer_); }
+
+ private:
+  std::int64_t length_, longer_;  // the first `longer_` have one more
 };
 
 // One matrix of a batch.
@@ -80,8 +84,9 @@ class Product {
     tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
     // A panel of b is read once for each panel of rows: packing has to pay.
     const std::int64_t row_panels = divide_up(g_.m, tile_rows_);
-    packs_late_ = g_.m <= kTaskRows && (b_.column != 1 || row_panels > 2);
-    pack_b_ = !packs_late_ && (b_.column != 1 || row_panels > 2);
+    const bool packs = b_.column != 1 || (row_panels > 2 && g_.k > 48);
+    packs_late_ = packs && g_.m <= kTaskRows;
+    pack_b_ = packs && !packs_late_;
     // Rows of a are read as they lie, unless they would fall on the same places of a cache, or on many pages.
     const bool scattered = a_.column == 1 ? a_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0 : g_.k > 64;
     pack_a_ = scattered && g_.n > 2 * tile_columns_ && g_.m > 4;
@@ -125,7 +130,7 @@ class Product {
   void chunk(std::int64_t m0, std::int64_t n0, std::int64_t k0, std::int64_t m, std::int64_t n, std::int64_t k) {
     Chunk c{.m0 = m0, .n0 = n0, .k0 = k0, .m = m, .n = n, .k = k,
             .padded_n = divide_up(n, kernels_.lanes) * kernels_.lanes,
-            .row_panels = {m, divide_up(m, tile_rows_)},
+            .row_panels = Parts(m, divide_up(m, tile_rows_)),
             .column_panels = divide_up(n, tile_columns_),
             .inner_blocks = divide_up(k, kInner),
             .packed_a = nullptr, .packed_b = nullptr};
@@ -195,16 +200,16 @@ class Product {
       else
         break;
     }
-    row_tasks = packs_late_ ? 1 : std::min(row_tasks, c.row_panels.count);
+    row_tasks = std::min(row_tasks, c.row_panels.count);
     column_tasks = std::min(column_tasks, c.column_panels);
-    const Parts rows{c.row_panels.count, row_tasks}, columns{c.column_panels, column_tasks};
+    const Parts rows(c.row_panels.count, row_tasks), columns(c.column_panels, column_tasks);
     // Several small tasks of one big matrix would cost more to hand out than they take.
     const std::int64_t each = flops < 2 * kTaskFlops ? row_tasks * column_tasks : 1;
     parallel_for(row_tasks * column_tasks, each, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t i = task % row_tasks, j = task / row_tasks;
         if (packs_late_)
-          pack_and_compute_panels(c, columns.begin(j), columns.begin(j + 1));
+          pack_and_compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1));
         else
           compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1), nullptr);
       }
@@ -212,9 +217,10 @@ class Product {
   }
 
   // For a single task of rows: each panel of b is packed just before it is used, and only once.
-  [[gnu::noinline]] void pack_and_compute_panels(const Chunk& c, std::int64_t first_column, std::int64_t end_column) const {
+  [[gnu::noinline]] void pack_and_compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row,
+                                                 std::int64_t first_column, std::int64_t end_column) const {
     alignas(64) T panel[kInner * kPanelColumns];
-    compute_panels(c, 0, c.row_panels.count, first_column, end_column, panel);
+    compute_panels(c, first_row, end_row, first_column, end_column, panel);
   }
 
   void compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row, std::int64_t first_column,
@@ -236,7 +242,7 @@ class Product {
         tile.a_row = pack_a_ ? 1 : a_.row;
         tile.a_step = pack_a_ ? rows : a_.column;
         tile.columns = std::min(tile_columns_, c.n - column);
-        const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+        const std::int64_t vectors = tile.columns == tile_columns_ ? vectors_ : divide_up(tile.columns, kernels_.lanes);
         tile.b_step = vectors * kernels_.lanes;
         if (late) {
           tile.b = late;
@@ -251,9 +257,9 @@ class Product {
         tile.out = out_ + (c.m0 + row) * g_.out_stride + c.n0 + column;
         kernels_.table[by_rows][vectors][rows](tile);
       };
-      if (late_panel) {
+      if (!pack_b_) {  // b is read once
         for (std::int64_t panel = first_column; panel < end_column; ++panel) {
-          pack_b_panel(c, block, panel, late_panel);
+          if (late_panel) pack_b_panel(c, block, panel, late_panel);
           for (std::int64_t i = first_row; i < end_row; ++i) compute_tile(i, panel, late_panel);
         }
       } else {
