@@ -1,8 +1,10 @@
 // Matrix products: ours beside a BLAS and oneDNN, in turns in one run, over the shapes of gemm_shapes.h.
 //   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library]
 // One thread: processor time, so that other programs on the machine disturb little. More: wall-clock time. The best of
-// many short samples counts. Prints a line a shape with GFLOP/s, the share of the core's peak for the instruction set in
-// use, ours divided by the better library; then the geometric mean, the worst shapes, and the large squares.
+// many short samples counts. Prints a line a shape with GFLOP/s, the share of the core's peak for the instruction set
+// in use, ours divided by the better library; then the geometric mean, the worst shapes, and the large squares.
+
+#include "lockstep/core/cpu/gemm/gemm.h"
 
 #include <fmt/core.h>
 #include <time.h>
@@ -17,7 +19,6 @@
 
 #include "bench/gemm_peers.h"
 #include "bench/gemm_shapes.h"
-#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/thread_pool.h"
 #if defined(__x86_64__)
@@ -114,8 +115,8 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
   std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 17) - 8;
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 13) - 6;
-  const gemm_peers::Product peer{shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a.data(), b.data(),
-                                 c.data()};
+  const gemm_peers::Product peer{shape.transpose_a, shape.transpose_b, shape.m,  shape.n,
+                                 shape.k,           a.data(),          b.data(), c.data()};
   const lockstep::cpu::Gemm<float> own{.m = shape.m,
                                        .n = shape.n,
                                        .k = shape.k,
@@ -127,7 +128,8 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
                                             lockstep::cpu::gemm_detail::multiply_own(own, set);
                                             return true;
                                           },
-                                          [&] { return gemm_peers::blas(peer); }, [&] { return gemm_peers::onednn(peer); }};
+                                          [&] { return gemm_peers::blas(peer); },
+                                          [&] { return gemm_peers::onednn(peer); }};
   const bool cpu = options.threads == 1;
   Times times;
   int repeats[3] = {1, 1, 1};
@@ -165,14 +167,15 @@ int main(int argc, char** argv) {
   const InstructionSet set = lockstep::cpu::instruction_set();
   fmt::print("ours: {}; {}; {}; {} thread(s)\n", name(set), gemm_peers::blas_name(), gemm_peers::onednn_name(),
              options.threads);
-  fmt::print("{:<26} {:>2} {:>5} {:>5} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6}\n", "shape", "", "m", "n", "k", "ours", "blas",
-             "onednn", "share", "ratio");
+  fmt::print("{:<26} {:>2} {:>5} {:>5} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6}\n", "shape", "", "m", "n", "k", "ours",
+             "blas", "onednn", "share", "ratio");
   double logs = 0, best_peak = 0;
   std::vector<std::pair<double, std::string>> ratios;
   for (const gemm_shapes::Shape& shape : gemm_shapes::all()) {
     if (shape.name.find(options.filter) == std::string::npos) continue;
     const Times times = measure(shape, options, set);
-    const double flops = 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+    const double flops =
+        2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
     double rate[3];
     for (int l = 0; l < 3; ++l) rate[l] = times.seconds[l] > 0 ? flops / times.seconds[l] : 0;
     best_peak = std::max(best_peak, times.peak);

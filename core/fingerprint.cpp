@@ -18,8 +18,8 @@ namespace {
 // Libraries whose code computes.
 constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
 // Settings that select kernels.
-constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "LOCKSTEP_KERNELS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-                                     "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"};
+constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "LOCKSTEP_KERNELS",  "ONEDNN_MAX_CPU_ISA",
+                                     "DNNL_MAX_CPU_ISA",   "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"};
 
 // The build id in a loaded object's notes, in hex; empty: it has none.
 std::string build_id(const dl_phdr_info& info) {

@@ -72,10 +72,11 @@ Finding core_files() {
 Finding instruction_set() {
   const std::string all = cpu::detail::names(cpu::instruction_sets());
   try {
-    return {kArea, "instruction set", Verdict::ok,
-            fmt::format("{} (of {}); matrix products: {}", cpu::name(cpu::instruction_set()), all, cpu::gemm_library())};
+    return {
+        kArea, "instruction set", Verdict::ok,
+        fmt::format("{} (of {}); matrix products: {}", cpu::name(cpu::instruction_set()), all, cpu::gemm_library())};
   } catch (const Error& error) {
-    return {kArea, "instruction set", Verdict::failed, error.what(), "unset LOCKSTEP_CPU, or set it to one of: " + all};
+    return {kArea, "instruction set", Verdict::failed, error.what(), "correct or unset that variable"};
   }
 }
 

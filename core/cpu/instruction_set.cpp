@@ -58,7 +58,8 @@ InstructionSet choose_instruction_set(const char* wanted, const std::vector<Inst
   if (wanted && *wanted) {
     for (const InstructionSet set : available)
       if (std::string_view(name(set)) == wanted) return set;
-    throw lockstep::Error(fmt::format("LOCKSTEP_CPU is '{}'; this processor and build have: {}", wanted, names(available)));
+    throw lockstep::Error(
+        fmt::format("LOCKSTEP_CPU is '{}'; this processor and build have: {}", wanted, names(available)));
   }
   LOCKSTEP_CHECK(!available.empty(),
                  "this processor has none of the instruction sets that kernels were compiled for (AVX2 with FMA, "

@@ -103,8 +103,8 @@ bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
 struct Sizes {
   std::int64_t m, n, k;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},    {3, 3, 400},   {5, 64, 17},  {7, 65, 31},
-                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129},  {14, 32, 384}, {15, 33, 385}, {40, 1, 70},
+constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},     {3, 3, 400},   {5, 64, 17},   {7, 65, 31},
+                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129},   {14, 32, 384}, {15, 33, 385}, {40, 1, 70},
                             {64, 10, 50}, {97, 9, 33},  {130, 100, 70}, {6, 300, 800}};
 
 template <typename T>
@@ -135,7 +135,8 @@ TYPED_TEST(GemmTest, Epilogues) {
       c.g.row_bias = mask & 8 ? c.row_bias.data() : nullptr;
       const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
       expect_near_reference(c, first);
-      for (const InstructionSet set : instruction_sets()) EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << mask;
+      for (const InstructionSet set : instruction_sets())
+        EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << mask;
       Case<TypeParam> library = c;
       library.g.out = library.out.data();
       gemm_detail::multiply_libraries(library.g);
@@ -229,7 +230,8 @@ TYPED_TEST(GemmTest, WithoutTermsTheResultIsWhatWasThere) {
 }
 
 TYPED_TEST(GemmTest, NaNAndInfinityArrive) {
-  constexpr TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN(), inf = std::numeric_limits<TypeParam>::infinity();
+  constexpr TypeParam nan = std::numeric_limits<TypeParam>::quiet_NaN(),
+                      inf = std::numeric_limits<TypeParam>::infinity();
   for (const InstructionSet set : instruction_sets()) {
     Case<TypeParam> c(false, false, 20, 40, 50, 1, 0);
     c.a[3 * 50 + 7] = nan;  // row 3

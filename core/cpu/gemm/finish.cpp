@@ -1,5 +1,5 @@
-// What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the same
-// bits whatever the product was computed with.
+// What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the
+// same bits whatever the product was computed with.
 
 #include <numbers>
 

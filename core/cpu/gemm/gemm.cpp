@@ -52,9 +52,10 @@ void check_problem(const Gemm<T>& g) {
                      g.out_stride <= limit,
                  "[gemm] a matrix side is too long: m {}, n {}, k {}; expected at most {}", g.m, g.n, g.k, limit);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  LOCKSTEP_CHECK(g.out_stride >= g.n && (g.batch == 1 || g.out_batch_stride >= (g.m - 1) * g.out_stride + g.n),
-                 "[gemm] out: rows of {} elements, {} apart, {} matrices of {} rows, {} apart; expected that none overlap",
-                 g.n, g.out_stride, g.batch, g.m, g.out_batch_stride);
+  LOCKSTEP_CHECK(
+      g.out_stride >= g.n && (g.batch == 1 || g.out_batch_stride >= (g.m - 1) * g.out_stride + g.n),
+      "[gemm] out: rows of {} elements, {} apart, {} matrices of {} rows, {} apart; expected that none overlap", g.n,
+      g.out_stride, g.batch, g.m, g.out_batch_stride);
   if (g.k == 0 || g.alpha == T(0)) return;
   check_operand(g, "a", g.a, g.m, g.k);
   check_operand(g, "b", g.b, g.k, g.n);
@@ -96,7 +97,10 @@ void gemm(const Gemm<double>& problem) {
 }
 
 Kernels kernels() {
-  static const Kernels chosen = gemm_detail::choose_kernels(std::getenv("LOCKSTEP_KERNELS"));
+  static const Kernels chosen = [] {
+    if (std::getenv("LOCKSTEP_CPU")) instruction_set();  // a wrong value is an error even where nothing depends on it
+    return gemm_detail::choose_kernels(std::getenv("LOCKSTEP_KERNELS"));
+  }();
   return chosen;
 }
 

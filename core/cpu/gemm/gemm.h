@@ -37,11 +37,11 @@ struct Gemm {
   Activation activation = Activation::none;
 };
 
-/// Computes the product, on the threads of parallel_for or, inside one of its loops, on the calling thread. With our own
-/// kernels (Note [Order of a product] in own.h) the bits of an element of `out` depend on its row of a, its column of b
-/// and k alone: not on the instruction set, the number of threads or the other sizes. With the libraries' they depend on
-/// library, processor and shape, but still not on the number of threads. Throws Error if a size is negative, if a stride
-/// is shorter than a row, or if `out` overlaps a or b.
+/// Computes the product, on the threads of parallel_for or, inside one of its loops, on the calling thread. With our
+/// own kernels (Note [Order of a product] in own.h) the bits of an element of `out` depend on its row of a, its column
+/// of b and k alone: not on the instruction set, the number of threads or the other sizes. With the libraries' they
+/// depend on library, processor and shape, but still not on the number of threads. Throws Error if a size is negative,
+/// if a stride is shorter than a row, or if `out` overlaps a or b.
 void gemm(const Gemm<float>& problem);
 void gemm(const Gemm<double>& problem);
 

@@ -86,8 +86,8 @@ void multiply_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int
 }
 
 template <typename T>
-void multiply_matrix(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, const T* a,
-               std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+void multiply_matrix(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
+                     const T* a, std::int64_t lda, const T* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
   const Grid grid = plan(m, n, k);
   const std::int64_t tiles = grid.m_blocks * grid.n_blocks;
   if (tiles * grid.k_blocks == 1)

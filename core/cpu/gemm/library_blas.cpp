@@ -39,8 +39,8 @@ CBLAS_TRANSPOSE transposed(bool yes) {
 }  // namespace
 
 void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-                const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
-                std::int64_t ldc) {
+                   const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
+                   std::int64_t ldc) {
   run_single_threaded();
   cblas_sgemm(CblasRowMajor, transposed(transpose_a), transposed(transpose_b), static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), alpha, a, static_cast<int>(lda), b, static_cast<int>(ldb), beta, c,
@@ -48,8 +48,8 @@ void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int6
 }
 
 void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
-                const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
-                std::int64_t ldc) {
+                   const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
+                   std::int64_t ldc) {
   run_single_threaded();
   cblas_dgemm(CblasRowMajor, transposed(transpose_a), transposed(transpose_b), static_cast<int>(m), static_cast<int>(n),
               static_cast<int>(k), alpha, a, static_cast<int>(lda), b, static_cast<int>(ldb), beta, c,

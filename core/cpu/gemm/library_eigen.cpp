@@ -35,14 +35,14 @@ void block_impl(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t
 }  // namespace
 
 void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-                const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
-                std::int64_t ldc) {
+                   const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
+                   std::int64_t ldc) {
   block_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
 void library_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, double alpha,
-                const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
-                std::int64_t ldc) {
+                   const double* a, std::int64_t lda, const double* b, std::int64_t ldb, double beta, double* c,
+                   std::int64_t ldc) {
   block_impl(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 

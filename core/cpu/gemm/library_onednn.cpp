@@ -27,8 +27,8 @@ char transposed(bool yes) {
 }  // namespace
 
 bool onednn_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha,
-                 const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
-                 std::int64_t ldc) {
+                  const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float beta, float* c,
+                  std::int64_t ldc) {
   if (!is_best(m, n, k)) return false;
   const OneOpenmpThread guard;
   return dnnl::sgemm(transposed(transpose_a), transposed(transpose_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) ==

@@ -6,16 +6,17 @@
 
 namespace lockstep::cpu::gemm_detail {
 
-/// What one call computes: a tile of `rows` x `columns` elements of out, rows and vectors per row being the kernel's own.
+/// What one call computes: a tile of `rows` x `columns` elements of out, rows and vectors per row being the kernel's
+/// own.
 ///   sum[i][j] = a[i][0] * b[0][j], then fused with a[i][p] * b[p][j] for p = 1 ... k - 1, in this order
 ///   out[i][j] = (beta * out[i][j]) + alpha * sum[i][j], then + bias[j], + row_bias[i], max(0, .) where asked for
 template <typename T>
 struct Tile {
-  const T* a;            // a[i][p] is at a[i * a_row + p * a_step], where a_row or a_step is 1
+  const T* a;  // a[i][p] is at a[i * a_row + p * a_step], where a_row or a_step is 1
   std::int64_t a_row, a_step;
-  const T* b;            // b[p][j] is at b[p * b_step + j], readable for whole vectors
+  const T* b;  // b[p][j] is at b[p * b_step + j], readable for whole vectors
   std::int64_t b_step;
-  std::int64_t k;        // at least 1
+  std::int64_t k;  // at least 1
   T* out;
   std::int64_t out_stride;
   std::int64_t columns;  // those of out that exist; fewer than the kernel's by less than one vector

@@ -116,7 +116,8 @@ class Product {
 
   // Panels of b that end in a part of a vector are always packed: kernels read whole vectors.
   bool packs_b_panel(const Chunk& c, std::int64_t panel) const {
-    return pack_b_ || (!packs_late_ && panel == c.column_panels - 1 && (c.n - panel * tile_columns_) % kernels_.lanes != 0);
+    return pack_b_ ||
+           (!packs_late_ && panel == c.column_panels - 1 && (c.n - panel * tile_columns_) % kernels_.lanes != 0);
   }
   // Packed panels follow each other block by block; a panel takes as much room as it has rows or columns.
   T* packed_a(const Chunk& c, std::int64_t block, std::int64_t row) const {
@@ -128,12 +129,18 @@ class Product {
   }
 
   void chunk(std::int64_t m0, std::int64_t n0, std::int64_t k0, std::int64_t m, std::int64_t n, std::int64_t k) {
-    Chunk c{.m0 = m0, .n0 = n0, .k0 = k0, .m = m, .n = n, .k = k,
+    Chunk c{.m0 = m0,
+            .n0 = n0,
+            .k0 = k0,
+            .m = m,
+            .n = n,
+            .k = k,
             .padded_n = divide_up(n, kernels_.lanes) * kernels_.lanes,
             .row_panels = Parts(m, divide_up(m, tile_rows_)),
             .column_panels = divide_up(n, tile_columns_),
             .inner_blocks = divide_up(k, kInner),
-            .packed_a = nullptr, .packed_b = nullptr};
+            .packed_a = nullptr,
+            .packed_b = nullptr};
     const bool partial = n % kernels_.lanes != 0 && !packs_late_;
     const std::int64_t size_a = pack_a_ ? m * k : 0;
     const std::int64_t size_b = pack_b_ ? c.padded_n * k : partial ? tile_columns_ * k : 0;
@@ -155,14 +162,16 @@ class Product {
     const std::int64_t a_panels = pack_a_ ? c.row_panels.count : 0;
     const std::int64_t first_b = pack_b_ ? 0 : c.column_panels - 1;
     const std::int64_t b_panels = pack_b_ || packs_b_panel(c, first_b) ? c.column_panels - first_b : 0;
-    const std::int64_t each = std::max<std::int64_t>(1, 40000 / (std::min(kInner, c.k) * std::max(tile_rows_, tile_columns_)));
+    const std::int64_t each =
+        std::max<std::int64_t>(1, 40000 / (std::min(kInner, c.k) * std::max(tile_rows_, tile_columns_)));
     parallel_for((a_panels + b_panels) * c.inner_blocks, each, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t block = task / (a_panels + b_panels), panel = task % (a_panels + b_panels);
         if (panel < a_panels)
           pack_a_panel(c, block, panel);
         else
-          pack_b_panel(c, block, first_b + panel - a_panels, packed_b(c, block, (first_b + panel - a_panels) * tile_columns_));
+          pack_b_panel(c, block, first_b + panel - a_panels,
+                       packed_b(c, block, (first_b + panel - a_panels) * tile_columns_));
       }
     });
   }
@@ -190,7 +199,8 @@ class Product {
   void compute(const Chunk& c) {
     std::int64_t row_tasks = divide_up(c.m, kTaskRows), column_tasks = divide_up(c.n, kTaskColumns);
     const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
-    while (row_tasks * column_tasks < kTasks && flops / static_cast<double>(row_tasks * column_tasks) >= 2 * kTaskFlops) {
+    while (row_tasks * column_tasks < kTasks &&
+           flops / static_cast<double>(row_tasks * column_tasks) >= 2 * kTaskFlops) {
       if (!packs_late_ && c.m / row_tasks >= c.n / column_tasks && 2 * row_tasks <= c.row_panels.count)
         row_tasks *= 2;
       else if (2 * column_tasks <= c.column_panels)
@@ -291,7 +301,8 @@ void multiply(const Gemm<T>& problem, InstructionSet set) {
   if (problem.batch == 1) return one(0);
   // Few matrices: parallel inside each product. Many: parallel over them.
   const double macs = static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
-  const std::int64_t each = problem.batch < 8 ? problem.batch : static_cast<std::int64_t>(std::max(1.0, kTaskFlops / 2 / macs));
+  const std::int64_t each =
+      problem.batch < 8 ? problem.batch : static_cast<std::int64_t>(std::max(1.0, kTaskFlops / 2 / macs));
   parallel_for(problem.batch, each, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) one(i);
   });

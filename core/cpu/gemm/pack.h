@@ -48,8 +48,8 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
   }
 }
 
-/// to[p * to_stride + j] = from[j * stride + p] for p and j below the lanes of a vector. Rows from `rows` on count as 0.
-/// Halves of two rows are joined while loading, so that what is left are shuffles within halves.
+/// to[p * to_stride + j] = from[j * stride + p] for p and j below the lanes of a vector. Rows from `rows` on count as
+/// 0. Halves of two rows are joined while loading, so that what is left are shuffles within halves.
 [[gnu::always_inline]] inline void transpose_square(const float* from, std::int64_t stride, int rows, float* to,
                                                     std::int64_t to_stride) {
   using V = PackVector<float>::type;
@@ -97,8 +97,8 @@ template <typename T>
 void pack_columns(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, std::int64_t padded, T* to) {
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
   if (padded < kLanes && width == padded && k > 2 * kLanes) {
-    // A square's rows are longer than the panel's: what is too much is overwritten by the next row. The last ones, which
-    // have no such room, are copied one by one.
+    // A square's rows are longer than the panel's: what is too much is overwritten by the next row. The last ones,
+    // which have no such room, are copied one by one.
     const std::int64_t whole = (k - kLanes) / kLanes * kLanes;
     for (std::int64_t p = 0; p < whole; p += kLanes)
       transpose_square(from + p, stride, static_cast<int>(width), to + p * padded, padded);
@@ -115,8 +115,8 @@ void pack_columns(const T* from, std::int64_t stride, std::int64_t k, std::int64
   }
   const std::int64_t written = width < kLanes ? kLanes : width;
   if (written < padded) std::memset(to, 0, static_cast<std::size_t>(k * padded) * sizeof(T));
-  // Squares of vectors; the last ones lie over their neighbours where the sizes are no multiples. Two squares, a line of
-  // the cache, from each row in turn: what is written stays near.
+  // Squares of vectors; the last ones lie over their neighbours where the sizes are no multiples. Two squares, a line
+  // of the cache, from each row in turn: what is written stays near.
   constexpr std::int64_t kLine = 2 * kLanes;
   for (std::int64_t line = 0; line < k; line += kLine)
     for (std::int64_t first = 0; first < width; first += kLanes) {
