@@ -228,7 +228,7 @@ class Trainer {
       return scaler_ ? scaler_->scale(loss) : loss;
     };
     if (!scaler_) return (*captured_step_)(batch, loss_of);
-    const double loss = (*train_step_)(batch, loss_of) / scaler_->scale_factor();
+    const double loss = (*train_step_)(batch, loss_of).item<double>() / scaler_->scale_factor();
     scaler_->step(*optimizer_);
     scaler_->update();
     return scalar_tensor(loss, {.dtype = kFloat64});
