@@ -11,6 +11,8 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/device_threads.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/sliced_loss.h"
 
 namespace lockstep::distributed {
@@ -86,6 +88,9 @@ struct DataParallelBackward final : Node {
     outputs.clear();
   }
 };
+
+DataParallel::~DataParallel() = default;
+DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
 DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options)
     : devices_(std::move(devices)), options_(options) {
