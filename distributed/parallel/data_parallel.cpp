@@ -11,9 +11,9 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/parallel/device_threads.h"
 #include "lockstep/distributed/parallel/lockstep_step.h"
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/workers/device_threads.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -10,10 +10,10 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/communication_hook.h"
 #include "lockstep/distributed/parallel/loss_value.h"
-#include "lockstep/distributed/parallel/reducer.h"
-#include "lockstep/distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
