@@ -2,17 +2,20 @@
 
 // Everything a program needs: #include <lockstep/lockstep.h>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/data/data.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/launcher/spawn.h"
+#include "lockstep/distributed/parallel/captured_step.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
@@ -25,3 +28,4 @@
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
+#include "lockstep/nn/weights_hash.h"

@@ -21,6 +21,12 @@ using Metadata = std::map<std::string, std::string>;
 /// Headers above this size are refused, as by other readers of the format.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
+/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version, and how the names of
+/// its tensors begin that are not weights.
+inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
+inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+
+/// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {
   std::string name;
   DType dtype;
@@ -59,6 +65,9 @@ class SafetensorsFile {
   std::vector<SafetensorsEntry> entries_;
   Metadata metadata_;
 };
+
+/// True for a training checkpoint, which save_checkpoint() wrote: it holds more than weights.
+bool is_checkpoint(const SafetensorsFile& file);
 
 /// Writes tensors of any device and strides. The file appears under its name complete or not at all: it is written
 /// beside it, synced and renamed. Throws Error, and leaves nothing behind, if that fails (disk full, no permission) or

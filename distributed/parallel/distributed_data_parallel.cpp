@@ -11,6 +11,7 @@
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
@@ -66,6 +67,9 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
                  module_.type_name());
   reducer_ = std::make_unique<Reducer>(std::move(trained), group_, buckets);
 }
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, const Job& job,
                                                  DistributedDataParallelOptions options)
