@@ -15,7 +15,7 @@
 #include "lockstep/data/data.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/launcher/spawn.h"
-#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
