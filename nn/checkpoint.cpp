@@ -8,7 +8,6 @@
 namespace lockstep::nn {
 namespace {
 
-constexpr const char* kFormat = "lockstep.checkpoint";
 constexpr const char* kVersion = "1";
 constexpr const char* kOptimizerType = "lockstep.optimizer";
 constexpr std::string_view kScalarPrefix = "lockstep.optimizer.";
@@ -45,8 +44,8 @@ T number_at(const SafetensorsFile& file, const std::string& key) {
 
 TrainingState training_state(const SafetensorsFile& file) {
   LOCKSTEP_CHECK(is_checkpoint(file), "[checkpoint] {} is a safetensors file, but no training checkpoint", file.path());
-  LOCKSTEP_CHECK(text_at(file, kFormat) == kVersion, "[checkpoint] {} is of version {}, expected {}", file.path(),
-                 text_at(file, kFormat), kVersion);
+  LOCKSTEP_CHECK(text_at(file, kCheckpointKey) == kVersion, "[checkpoint] {} is of version {}, expected {}",
+                 file.path(), text_at(file, kCheckpointKey), kVersion);
   TrainingState state;
   state.seed = number_at<std::uint64_t>(file, "lockstep.seed");
   state.step = number_at<std::int64_t>(file, "lockstep.step");
@@ -79,14 +78,10 @@ void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
 
 }  // namespace
 
-bool is_checkpoint(const SafetensorsFile& file) {
-  return file.metadata().contains(kFormat);
-}
-
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler) {
   std::vector<NamedTensor> tensors = module.state();
-  Metadata metadata{{kFormat, kVersion},
+  Metadata metadata{{kCheckpointKey, kVersion},
                     {"lockstep.seed", to_text(state.seed)},
                     {"lockstep.step", to_text(state.step)},
                     {"lockstep.epoch", to_text(state.epoch)},

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -17,7 +16,6 @@ namespace lockstep::nn {
 /// Data order and random numbers are functions of seed and position and need no state. So a run that is resumed goes on
 /// with the same bits as one that was never stopped, if each step draws its random numbers under RandomKeyGuard(step,
 /// shard).
-inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
 
 /// Where a run stands.
 struct TrainingState {
@@ -28,9 +26,6 @@ struct TrainingState {
   std::string fingerprint = {};     ///< of build and libraries; equal bits are promised for equal ones alone
   Metadata extra = {};              ///< what else the program wants back, such as the model's name
 };
-
-/// True for a file that save_checkpoint() wrote.
-bool is_checkpoint(const SafetensorsFile& file);
 
 /// Writes weights, the optimizer's state, the position of the scheduler, if there is one, and `state`. Errors as
 /// save_safetensors().

@@ -6,11 +6,14 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/nn/atomic_file.h"
-#include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/name_list.h"
 #include "lockstep/nn/safetensors_header.h"
 
 namespace lockstep::nn {
+
+bool is_checkpoint(const SafetensorsFile& file) {
+  return file.metadata().contains(kCheckpointKey);
+}
 
 void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
   std::vector<NamedTensor> ordered = tensors;

@@ -22,6 +22,12 @@ using Metadata = std::map<std::string, std::string>;
 /// Headers above this size are refused: it is room for some 200,000 tensors.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
+/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version, and how the names of
+/// its tensors begin that are not weights.
+inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
+inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+
+/// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {
   std::string name;
   DType dtype;
@@ -62,6 +68,9 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
 };
+
+/// True for a training checkpoint, which save_checkpoint() wrote: it holds more than weights.
+bool is_checkpoint(const SafetensorsFile& file);
 
 /// Writes tensors of any device and strides. The file appears under its name complete or not at all: it is written
 /// beside it, synced and renamed. Throws Error, and leaves nothing behind, if that fails (disk full, no permission) or

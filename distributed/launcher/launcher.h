@@ -46,7 +46,8 @@ struct Options {
   std::string name = "lockstep-run";
   /// Time between asking the workers to end and SIGKILL.
   std::chrono::milliseconds kill_after{4000};
-  /// How long the launchers of several nodes wait for each other at start, and how long one may stay silent later.
+  /// How long the launchers of several nodes wait for each other at start, and how long one of them, or the network
+  /// between them, may stand still later.
   std::chrono::milliseconds join_timeout{60000};
   std::chrono::milliseconds silence_timeout{30000};
 };
@@ -56,10 +57,13 @@ struct Options {
 /// signal N ended it).
 ///
 /// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
-/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_FAILURE_PIPE
-/// (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is set already,
-/// LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
-/// own process group.
+/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_ELASTIC,
+/// LOCKSTEP_FAILURE_PIPE (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is
+/// set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its own process group.
+///
+/// LOCKSTEP_RESTART_COUNT says how often the job's workers were started before, as far as a launcher of the job
+/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that nobody may remember: workers of an elastic job go on from their own
+/// checkpoint whenever one is there, since all launchers may have been started again.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/parallel/reducer.h"
-#include "lockstep/distributed/parallel/shard_runner.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/reduction/shard_sums.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 

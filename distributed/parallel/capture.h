@@ -7,7 +7,7 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::distributed {

@@ -10,9 +10,9 @@
 #include "lockstep/core/device.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/communication_hook.h"
 #include "lockstep/distributed/parallel/loss_value.h"
-#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {

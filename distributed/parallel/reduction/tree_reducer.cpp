@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/tree_reducer.h"
+#include "lockstep/distributed/parallel/reduction/tree_reducer.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
-#include "lockstep/distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {

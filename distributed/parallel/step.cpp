@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 
 #include <utility>
 
@@ -9,7 +9,7 @@
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/lockstep_step.h"
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 
 namespace lockstep::distributed {
 

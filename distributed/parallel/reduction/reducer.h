@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 

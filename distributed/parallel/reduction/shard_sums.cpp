@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/shard_runner.h"
+#include "lockstep/distributed/parallel/reduction/shard_sums.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/capture.h"
 
 #include <array>
 #include <map>

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/device_threads.h"
+#include "lockstep/distributed/parallel/workers/device_threads.h"
 
 #include "lockstep/core/check.h"
 

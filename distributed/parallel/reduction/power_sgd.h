@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/unused_warning.h"
+#include "lockstep/distributed/parallel/reduction/unused_warning.h"
 
 #include <fmt/ranges.h>
 

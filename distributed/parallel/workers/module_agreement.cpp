@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/module_agreement.h"
+#include "lockstep/distributed/parallel/workers/module_agreement.h"
 
 #include <cstring>
 #include <string>

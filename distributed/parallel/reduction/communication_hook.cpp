@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
 #include <utility>
 

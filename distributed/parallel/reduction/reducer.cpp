@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/parallel/bucket_assignment.h"
-#include "lockstep/distributed/parallel/unused_warning.h"
+#include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
+#include "lockstep/distributed/parallel/reduction/unused_warning.h"
 #include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {

@@ -1,10 +1,10 @@
-#include "lockstep/distributed/parallel/broadcast_coalesced.h"
+#include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 
 #include <limits>
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 
 namespace lockstep::distributed {
 

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/step_totals.h"
+#include "lockstep/distributed/parallel/reduction/step_totals.h"
 
 #include <algorithm>
 
