@@ -8,9 +8,10 @@
 
 namespace lockstep {
 
+class GraphTask;
 class Node;
 
-/// Deletes graphs of any depth without recursion.
+/// Deletes graphs of any depth without recursion. A node that belongs to a leaf lets go of the leaf instead.
 void intrusive_delete(Node* node);
 
 /// Points at input number `input` of a backward function. Empty: no gradient is wanted there.
@@ -37,21 +38,31 @@ class Node : public RefCounted {
 
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
   const SmallVector<Edge, 3>& edges() const { return edges_; }
-  /// Rises with each node made on any thread, so later operations run first in backward(). Urgent nodes have the
+  /// Rises with each node made on any thread, so later operations run first in backward(). Nodes of leaves have the
   /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
   std::uint32_t num_outputs() const { return num_outputs_; }
   bool released() const { return released_; }
 
+  /// Hides RefCounted's, which may leave the count of a last reference as it is.
+  bool release() const { return leaf_ ? release_to_zero() : RefCounted::release(); }
+
  protected:
-  /// An urgent node runs before all others that are ready, however old it is: gradients are accumulated, and their
+  Node() : Node(nullptr) {}
+  /// `leaf`: the tensor that owns this node, see Note [Accumulators]; null for an operation's node. A leaf's node is
+  /// urgent: it runs before all others that are ready, however old it is, so that gradients are accumulated, and their
   /// hooks called, as soon as they are complete.
-  explicit Node(bool urgent = false);
+  explicit Node(TensorImpl* leaf);
+
+  TensorImpl* leaf() const { return leaf_; }
 
  private:
   friend class Engine;
+  friend class GraphTask;
   friend struct NodeBuilder;
+  friend void intrusive_delete(Node* node);
 
+  TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
@@ -60,7 +71,7 @@ class Node : public RefCounted {
   // The engine's work space: valid while a backward() runs on this node. See engine.cpp.
   TensorList pending_grads_;
   std::uint32_t dependencies_ = 0;
-  bool visited_ = false;
+  GraphTask* task_ = nullptr;  ///< the innermost pass that has reached this node
 };
 
 }  // namespace lockstep

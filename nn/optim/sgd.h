@@ -28,6 +28,7 @@ class SGD final : public Optimizer {
  private:
   void scalars(std::int64_t step, double* out) const override;
   void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings() const override;
 
   SGDOptions options_;
 };
