@@ -5,8 +5,7 @@
 namespace lockstep::optim::detail {
 
 void adam_cuda(const Optimizer::Plan& plan) {
-  cuda::dispatch_floating(plan.dtype, "Adam",
-                          [&]<typename T>() { update_runs<T, 2, AdamUpdate<cuda::compute_t<T>>>(plan); });
+  dispatch_floating(plan.dtype, "Adam", [&]<typename T>() { update_runs<T, 2, AdamUpdate<compute_t<T>>>(plan); });
 }
 
 }  // namespace lockstep::optim::detail
