@@ -162,10 +162,7 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
       const profile::Scope scope("backward", node->name());
       results = node->apply(std::move(grads));
     }
-    if (!retain_graph && !node->edges_.empty()) {
-      node->released_ = true;
-      node->release_saved();
-    }
+    if (!retain_graph) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/core/tensor.h"
@@ -22,8 +23,9 @@ struct Edge {
 
 using TensorList = SmallVector<Tensor, 3>;
 
-/// One recorded operation: turns gradients of its outputs into gradients of its inputs.
-/// Runs with recording off (there is no double backward).
+/// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
+/// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double
+/// backward).
 class Node : public RefCounted {
  public:
   virtual ~Node() = default;
@@ -33,8 +35,13 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
-  /// Drops saved tensors; called after apply() unless the graph is retained.
-  virtual void release_saved() {}
+
+  /// Keeps tensors that apply() needs, inputs and outputs of the operation alike, undefined ones too; call it after
+  /// record(). They go after apply(), unless the graph is retained, and with the node.
+  template <typename... Tensors>
+  void save(const Tensors&... tensors) {
+    (save_one(tensors), ...);
+  }
 
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
   const SmallVector<Edge, 3>& edges() const { return edges_; }
@@ -49,6 +56,9 @@ class Node : public RefCounted {
 
  protected:
   Node() : Node(nullptr) {}
+  /// The i-th tensor given to save(). Throws Error if its memory was written since.
+  const Tensor& saved(std::size_t i) const { return saved_[i].get(name()); }
+
   /// `leaf`: the tensor that owns this node, see Note [Accumulators]; null for an operation's node. A leaf's node is
   /// urgent: it runs before all others that are ready, however old it is, so that gradients are accumulated, and their
   /// hooks called, as soon as they are complete.
@@ -62,8 +72,13 @@ class Node : public RefCounted {
   friend struct NodeBuilder;
   friend void intrusive_delete(Node* node);
 
+  void save_one(const Tensor& tensor);
+  /// After this a node that had saved something cannot run again.
+  void release_saved();
+
   TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;
+  SmallVector<SavedTensor, 3> saved_;
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
   bool released_ = false;

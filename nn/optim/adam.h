@@ -58,9 +58,8 @@ class AdamW final : public Adam {
 };
 
 namespace detail {
-using AdamKernel = void (*)(const Optimizer::Plan& plan);
-void adam_cpu(const Optimizer::Plan& plan);
-void adam_cuda(const Optimizer::Plan& plan);
+using AdamKernel = void(const Optimizer::Plan& plan);
+AdamKernel adam_cpu, adam_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -34,9 +34,8 @@ class SGD final : public Optimizer {
 };
 
 namespace detail {
-using SgdKernel = void (*)(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cpu(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cuda(const Optimizer::Plan& plan, bool nesterov);
+using SgdKernel = void(const Optimizer::Plan& plan, bool nesterov);
+SgdKernel sgd_cpu, sgd_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim
