@@ -25,3 +25,4 @@
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
+#include "lockstep/train/train.h"

@@ -23,6 +23,7 @@ struct Placement {
   int master_port = 0;
   std::string token;
   int restart_count = 0;
+  int max_restarts = 0;
   std::string failure_pipe;  ///< see FailureReports
 };
 

@@ -229,6 +229,7 @@ class Launcher {
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.generation;
+      placement.max_restarts = options_.max_restarts;
       placement.failure_pipe = reports.place();
 
       WorkerSpec spec;

@@ -56,7 +56,7 @@ struct Options {
 /// signal N ended it).
 ///
 /// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
-/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_FAILURE_PIPE
+/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_MAX_RESTARTS, LOCKSTEP_FAILURE_PIPE
 /// (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is set already,
 /// LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
 /// own process group.
