@@ -73,8 +73,8 @@ class DistributedDataParallel {
   /// gradients of the mean loss over the whole *global* batch for the optimizer, however unevenly the batch divides.
   /// Returns that mean loss, the same on every rank. In lockstep mode the loss function is called for each logical
   /// shard of this rank. `batch` is either the global batch, the same on every rank (then this rank takes its part by
-  /// data::partition), or, from a loader that knows rank and world size, this rank's part of it (batch.global_size
-  /// tells; a part may be empty; in lockstep mode the loader must know the shards).
+  /// data::partition), or, from a loader that knows rank and world size or has a data::DistributedSampler, this rank's
+  /// part of it (batch.global_size tells; a part may be empty; in lockstep mode the loader must know the shards).
   double step(const data::Batch& batch, const LossFunction& loss);
 
   /// step() without waiting for the device: returns the mean loss as one float64 element there. Not in lockstep mode.
@@ -92,8 +92,9 @@ class DistributedDataParallel {
   ///   while (const auto loss = ddp.join_step(next_batch(), f)) optimizer.step();
   ///
   /// Gradients and loss are those of the mean over the samples of all ranks. An empty batch needs no tensors, except in
-  /// models with synchronised batch norm, which compute it too: a tensor of 0 rows then. Not in lockstep mode, whose
-  /// shards are those of one global batch.
+  /// models with synchronised batch norm, which compute it too: a tensor of 0 rows then. Buffers are those of a rank
+  /// that had samples in the last step, at the end on all ranks. Not in lockstep mode, whose shards are those of one
+  /// global batch.
   std::optional<double> join_step(const data::Batch& own, const LossFunction& loss);
 
   /// Runs a training loop in PyTorch's idiom in which ranks may run out of samples at different times; the counterpart
@@ -137,7 +138,7 @@ class DistributedDataParallel {
   std::vector<std::string> unused_everywhere() const;
 
  private:
-  void share_buffers(int root = 0);
+  void share_buffers(int root);
   void announce(std::int64_t samples);
   void follow(const std::function<void()>& keep_up);
   data::Batch part_of(const data::Batch& batch) const;
@@ -156,6 +157,7 @@ class DistributedDataParallel {
   bool joining_ = false;           // join() runs
   std::int64_t join_samples_ = 0;  // since its last average
   UnevenStep join_step_;           // its last one
+  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed
