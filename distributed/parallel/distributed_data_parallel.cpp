@@ -45,7 +45,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
   check_module_agreement(module_, *group_);
   if (options_.logical_shards != 0) {
     check_shards(options_.logical_shards, group_->world_size(), "DistributedDataParallel");
-    check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards), *group_);
+    check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   }
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());

@@ -55,7 +55,7 @@ struct DistributedDataParallelOptions {
 ///
 /// or PyTorch's idiom, on this rank's samples: `loss = f(ddp(x)); optimizer.zero_grad(); loss.backward();`.
 ///
-/// In lockstep mode the constructor also compares the fingerprints of all ranks (numeric_fingerprint(), V, seed), and
+/// In lockstep mode the constructor also compares the fingerprints of all ranks (lockstep_fingerprint()), and
 /// only the first way is open: the second leaves it to the caller what is computed together, so that recording a graph
 /// through operator(), and no_sync(), are errors there.
 class DistributedDataParallel {
