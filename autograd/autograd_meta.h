@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,9 +22,11 @@ struct AutogradMeta final : AutogradMetaBase {
   std::uint32_t output_index = 0;  ///< which output of grad_fn this is
   IntrusivePtr<Node> grad_fn;
   Tensor grad;
-  AccumulateGrad* accumulator = nullptr;  ///< weak: the graph owns it, and clears this when it goes
-  std::vector<std::pair<std::uint64_t, Hook>> hooks;
+  std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;
   std::uint64_t next_hook_key = 1;
+
+  ~AutogradMeta() override;
 };
 
 /// The tensor's autograd state, or null.

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -17,7 +16,6 @@ namespace lockstep::nn {
 /// Data order and random numbers are functions of seed and position and need no state. So a run that is resumed goes on
 /// with the same bits as one that was never stopped, if each step draws its random numbers under RandomKeyGuard(step,
 /// shard).
-inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
 
 /// Where a run stands.
 struct TrainingState {
@@ -28,9 +26,6 @@ struct TrainingState {
   std::string fingerprint = {};     ///< of build and libraries; equal bits are promised for equal ones alone
   Metadata extra = {};              ///< what else the program wants back, such as the model's name
 };
-
-/// True for a file that save_checkpoint() wrote.
-bool is_checkpoint(const SafetensorsFile& file);
 
 /// Throws Error if `path` holds a checkpoint of a later step than `step`. Such a file was not resumed from: a run that
 /// goes on from it is never behind it. For programs to call before the first step; save_checkpoint() does so too.
@@ -47,7 +42,7 @@ void save_checkpoint(const std::string& path, const Module& module, const optim:
 TrainingState read_training_state(const std::string& path);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
-/// of another type, or if `scheduler` is given and was not saved; the module is unchanged if the weights are at fault.
+/// of another type or has other settings, or if `scheduler` is given and was not saved. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler = nullptr);
 

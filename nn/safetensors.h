@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -18,9 +19,15 @@ namespace lockstep::nn {
 
 using Metadata = std::map<std::string, std::string>;
 
-/// Headers above this size are refused, as by other readers of the format.
-inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
+/// Headers above this size are refused: it is room for some 200,000 tensors.
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
+/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version, and how the names of
+/// its tensors begin that are not weights.
+inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
+inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+
+/// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {
   std::string name;
   DType dtype;
@@ -45,20 +52,25 @@ class SafetensorsFile {
   const Metadata& metadata() const { return metadata_; }
   /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const;
-  /// A new tensor on the CPU. Throws Error if there is none of that name.
+  /// A new tensor on the CPU. Throws Error if there is none of that name, or if a byte of a bool is neither 0 nor 1.
   Tensor read(std::string_view name) const;
   /// Into an existing tensor of the same shape and dtype, on any device.
   void read_into(std::string_view name, const Tensor& target) const;
 
  private:
   void read_bytes(const SafetensorsEntry& entry, void* target) const;
+  void check_bools(const SafetensorsEntry& entry, const unsigned char* values) const;
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
   int descriptor_ = -1;
   std::vector<SafetensorsEntry> entries_;
+  std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
 };
+
+/// True for a training checkpoint, which save_checkpoint() wrote: it holds more than weights.
+bool is_checkpoint(const SafetensorsFile& file);
 
 /// Writes tensors of any device and strides. The file appears under its name complete or not at all: it is written
 /// beside it, synced and renamed. Throws Error, and leaves nothing behind, if that fails (disk full, no permission) or
@@ -69,13 +81,23 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
 void save(const Module& module, const std::string& path, const Metadata& metadata = {});
 
 struct LoadOptions {
-  bool strict = true;  ///< false: names that only one side has are passed over, unless no name is common
+  /// False: names that only one side has, or that differ in shape or dtype, are passed over, unless nothing fits.
+  bool strict = true;
+};
+
+/// What load() passed over; all empty if the file fitted.
+struct LoadReport {
+  std::vector<std::string> missing;     ///< the module's names that the file lacks
+  std::vector<std::string> unexpected;  ///< the file's names that the module lacks
+  std::vector<std::string> mismatched;  ///< of another shape or dtype: "fc.weight (file: float32 [2], model: ...)"
 };
 
 /// Reads parameters and buffers by name, in place, on whatever devices they are. Also takes a training checkpoint, of
 /// which it reads the weights. Throws Error, before anything is changed, with all missing, unexpected and mismatched
 /// names.
-void load(Module& module, const std::string& path, LoadOptions options = {});
-void load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+LoadReport load(Module& module, const std::string& path, LoadOptions options = {});
+LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+/// Throws what load() would throw, and changes nothing.
+void check_load(const Module& module, const SafetensorsFile& file, LoadOptions options = {});
 
 }  // namespace lockstep::nn

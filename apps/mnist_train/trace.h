@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::apps {

@@ -8,12 +8,13 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/device_threads.h"
-#include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
+
+class DeviceThreads;
+class LockstepStep;
 
 struct DataParallelOptions {
   /// V, a power of two and at least the number of devices: lockstep mode (docs/lockstep.md), in which step() gives the
@@ -43,6 +44,8 @@ class DataParallel {
   /// Calls `factory` once for the module and once for each device. Throws Error if `devices` is empty or the modules
   /// differ in structure.
   DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options = {});
+  ~DataParallel();
+  DataParallel(DataParallel&&) noexcept;
 
   /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
   /// backward passes side by side. In lockstep mode, an error while a graph is recorded: use step().

@@ -9,11 +9,12 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/parallel/broadcast_coalesced.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
-#include "lockstep/distributed/parallel/module_agreement.h"
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
+#include "lockstep/distributed/parallel/workers/module_agreement.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -66,6 +67,9 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
                  module_.type_name());
   reducer_ = std::make_unique<Reducer>(std::move(trained), group_, buckets);
 }
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+DistributedDataParallel::DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
 
 DistributedDataParallel::DistributedDataParallel(nn::Module& module, const Job& job,
                                                  DistributedDataParallelOptions options)

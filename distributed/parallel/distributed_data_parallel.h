@@ -10,15 +10,16 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/communication_hook.h"
-#include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/loss_value.h"
-#include "lockstep/distributed/parallel/reducer.h"
-#include "lockstep/distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
+
+class LockstepStep;
 
 struct DistributedDataParallelOptions {
   /// V, a power of two and at least the world size: lockstep mode (docs/lockstep.md), in which step() gives the same
@@ -65,6 +66,8 @@ class DistributedDataParallel {
 
   DistributedDataParallel(nn::Module& module, ProcessGroupPtr group, DistributedDataParallelOptions options = {});
   DistributedDataParallel(nn::Module& module, const Job& job, DistributedDataParallelOptions options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(DistributedDataParallel&&) noexcept;
 
   /// The module's forward() on this rank's samples.
   Tensor operator()(Tensor x);

@@ -26,7 +26,7 @@
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/process_group/tree_sum.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 
 #include <cmath>
 #include <functional>

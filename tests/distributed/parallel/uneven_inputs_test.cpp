@@ -1,13 +1,13 @@
 // Ranks that run out of samples at different times, against one process that sees in each step what all of them had.
 
-#include "lockstep/distributed/parallel/uneven_inputs.h"
+#include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 
 #include <cstdlib>
 
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/training_step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {
