@@ -17,7 +17,7 @@ class SavedTensor {
 
   /// `node` is named in the error.
   const Tensor& get(const char* node) const;
-  bool defined() const { return tensor_.defined(); }
+  bool defined() const { return tensor_.defined(); }  ///< a tensor was saved, and not yet dropped
   void reset() { tensor_ = Tensor(); }
 
  private:

@@ -4,20 +4,22 @@
 
 namespace lockstep::optim {
 
+/// Options of Adam.
 struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;
+  double lr = 1e-3;           ///< learning rate
+  double beta1 = 0.9;         ///< decay of the gradient's running mean
+  double beta2 = 0.999;       ///< decay of the squared gradient's running mean
+  double eps = 1e-8;          ///< added to the root of the latter
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
 };
 
+/// Options of AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
+  double lr = 1e-3;            ///< learning rate
+  double beta1 = 0.9;          ///< decay of the gradient's running mean
+  double beta2 = 0.999;        ///< decay of the squared gradient's running mean
+  double eps = 1e-8;           ///< added to the root of the latter
+  double weight_decay = 1e-2;  ///< each step also takes lr * weight_decay * parameter away
 };
 
 /// Kingma and Ba, "Adam" (2015), with torch.optim.Adam's formulas:
