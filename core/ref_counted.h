@@ -28,6 +28,12 @@ class RefCounted {
  protected:
   ~RefCounted() = default;
 
+  /// The two ends of a life that can begin again, for objects that outlive their last reference. True if this was the
+  /// first reference.
+  bool retain_first() const { return count_.fetch_add(1, std::memory_order_acq_rel) == 0; }
+  /// True if this was the last reference; the count is zero then, which release() does not promise.
+  bool release_to_zero() const { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
  private:
   mutable std::atomic<std::uint32_t> count_{0};
 };
@@ -54,6 +60,12 @@ class IntrusivePtr {
   requires std::is_convertible_v<U*, T*> IntrusivePtr(const IntrusivePtr<U>& other)
       : IntrusivePtr(static_cast<T*>(other.get())) {}
   ~IntrusivePtr() { reset(); }
+  /// Takes over a reference that was counted already.
+  static IntrusivePtr adopt(T* object) {
+    IntrusivePtr result;
+    result.object_ = object;
+    return result;
+  }
 
   IntrusivePtr& operator=(IntrusivePtr other) noexcept {
     std::swap(object_, other.object_);

@@ -69,6 +69,9 @@ std::string to_string(const Shape& shape);
 
 /// Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);
+/// True if two elements may lie at one address, as in an expanded tensor; false for every layout that a permutation of
+/// dimensions, with or without gaps, can make.
+bool strides_may_overlap(const Shape& sizes, const Shape& strides);
 
 /// Wraps a negative dimension; throws Error naming `op` if it is outside [-dims, dims). A scalar counts as one dim.
 int wrap_dim(std::int64_t dim, int dims, const char* op);

@@ -1,5 +1,7 @@
 #include "lockstep/data/data_loader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -11,6 +13,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
 
@@ -53,7 +56,7 @@ struct Epoch::Impl {
       return;
     }
     const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
-    for (std::int64_t i = 0; i < count; ++i) workers.emplace_back([this] { work(); });
+    for (std::int64_t i = 0; i < count; ++i) workers.push_back(start_thread("a DataLoader's worker", [this] { work(); }));
   }
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
@@ -105,6 +108,10 @@ struct Epoch::Impl {
   // The batch of step `taken`, which becomes taken + 1.
   Batch take() {
     if (workers.empty()) return make_batch(taken++);
+    LOCKSTEP_CHECK(::getpid() == owner,
+                   "[DataLoader] this process was forked after epoch {} had begun and has none of its worker threads; "
+                   "call epoch() again here",
+                   epoch);
     std::unique_lock lock(mutex);
     Slot& slot = slot_of(taken);
     const bool ready =
@@ -129,6 +136,7 @@ struct Epoch::Impl {
   const std::vector<std::int64_t> order;
   const std::uint64_t epoch;
   const std::int64_t steps;
+  const pid_t owner = ::getpid();
 
   std::optional<Batch> delivered;
   bool failed = false;
@@ -154,7 +162,12 @@ bool fits(const Dataset& dataset, std::size_t limit) {
 
 }  // namespace
 
-Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+void Epoch::Deleter::operator()(Impl* impl) const {
+  // In a forked child nobody answers to join(), and a lock may be held for ever: the memory stays.
+  if (impl->workers.empty() || ::getpid() == impl->owner) delete impl;
+}
+
+Epoch::Epoch(std::unique_ptr<Impl, Deleter> impl) : impl_(std::move(impl)) {}
 Epoch::~Epoch() = default;
 
 void Epoch::advance() {
@@ -220,7 +233,8 @@ Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(order.size()) == sampler_->size(),
                  "[DataLoader] the sampler gave {} indices for epoch {}; expected its size, {}", order.size(), epoch,
                  sampler_->size());
-  auto impl = std::make_unique<Epoch::Impl>(dataset_, resident_, options_, std::move(order), epoch, steps, first_step);
+  std::unique_ptr<Epoch::Impl, Epoch::Deleter> impl(
+      new Epoch::Impl(dataset_, resident_, options_, std::move(order), epoch, steps, first_step));
   impl->start();
   return Epoch(std::move(impl));
 }

@@ -89,10 +89,13 @@ class Epoch {
  private:
   friend class DataLoader;
   struct Impl;
-  explicit Epoch(std::unique_ptr<Impl> impl);
+  struct Deleter {
+    void operator()(Impl* impl) const;
+  };
+  explicit Epoch(std::unique_ptr<Impl, Deleter> impl);
   void advance();
 
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl, Deleter> impl_;
   Batch* current_ = nullptr;
 };
 

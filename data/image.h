@@ -26,7 +26,7 @@ struct ImageLimits {
 
 /// Decodes a PNG or JPEG file. `channels` 1, 3 or 4 converts (alpha is dropped or set to 255), 0 keeps what is there.
 /// 16-bit files are reduced to 8 bits. Throws Error naming the file if it cannot be read, is no PNG or JPEG, is damaged
-/// or cut short, or exceeds the limits.
+/// (a PNG: if one of its checksums does not match) or cut short, or exceeds the limits.
 Image load_image(const std::filesystem::path& path, int channels = 0, const ImageLimits& limits = {});
 /// The same from memory; `name` stands in the messages.
 Image decode_image(std::span<const std::uint8_t> bytes, const std::string& name, int channels = 0,

@@ -108,8 +108,9 @@ TrainingState load_checkpoint(const std::string& path, Module& module, optim::Op
                  "[checkpoint] {} holds no schedule's position; it was saved without one", path);
   const auto position = scheduler ? number_at<std::int64_t>(file, kSchedule) : 0;
   LOCKSTEP_CHECK(position >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path, position);
+  check_load(module, file);
+  load_optimizer(file, optimizer);  // changes nothing if it throws
   load(module, file);
-  load_optimizer(file, optimizer);
   if (scheduler) scheduler->set_position(position);
   return state;
 }

@@ -37,7 +37,7 @@ void save_checkpoint(const std::string& path, const Module& module, const optim:
 TrainingState read_training_state(const std::string& path);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
-/// of another type, or if `scheduler` is given and was not saved; the module is unchanged if the weights are at fault.
+/// of another type or has other settings, or if `scheduler` is given and was not saved. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler = nullptr);
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -19,8 +20,8 @@ namespace lockstep::nn {
 /// Strings by name, as the header's __metadata__.
 using Metadata = std::map<std::string, std::string>;
 
-/// Headers above this size are refused, as by other readers of the format.
-inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
+/// Headers above this size are refused: it is room for some 200,000 tensors.
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
 /// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version.
 inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
@@ -52,18 +53,20 @@ class SafetensorsFile {
   const Metadata& metadata() const { return metadata_; }  ///< strings that were saved with the tensors
   /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const;
-  /// A new tensor on the CPU. Throws Error if there is none of that name.
+  /// A new tensor on the CPU. Throws Error if there is none of that name, or if a byte of a bool is neither 0 nor 1.
   Tensor read(std::string_view name) const;
   /// Into an existing tensor of the same shape and dtype, on any device.
   void read_into(std::string_view name, const Tensor& target) const;
 
  private:
   void read_bytes(const SafetensorsEntry& entry, void* target) const;
+  void check_bools(const SafetensorsEntry& entry, const unsigned char* values) const;
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
   int descriptor_ = -1;
   std::vector<SafetensorsEntry> entries_;
+  std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
 };
 
@@ -80,13 +83,23 @@ void save(const Module& module, const std::string& path, const Metadata& metadat
 
 /// Options of load().
 struct LoadOptions {
-  bool strict = true;  ///< false: names that only one side has are passed over, unless no name is common
+  /// False: names that only one side has, or that differ in shape or dtype, are passed over, unless nothing fits.
+  bool strict = true;
+};
+
+/// What load() passed over; all empty if the file fitted.
+struct LoadReport {
+  std::vector<std::string> missing;     ///< the module's names that the file lacks
+  std::vector<std::string> unexpected;  ///< the file's names that the module lacks
+  std::vector<std::string> mismatched;  ///< of another shape or dtype: "fc.weight (file: float32 [2], model: ...)"
 };
 
 /// Reads parameters and buffers by name, in place, on whatever devices they are. Also takes a training checkpoint, of
 /// which it reads the weights. Throws Error, before anything is changed, with all missing, unexpected and mismatched
 /// names.
-void load(Module& module, const std::string& path, LoadOptions options = {});
-void load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+LoadReport load(Module& module, const std::string& path, LoadOptions options = {});
+LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+/// Throws what load() would throw, and changes nothing.
+void check_load(const Module& module, const SafetensorsFile& file, LoadOptions options = {});
 
 }  // namespace lockstep::nn

@@ -29,14 +29,14 @@ class SGD final : public Optimizer {
  private:
   void scalars(std::int64_t step, double* out) const override;
   void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings() const override;
 
   SGDOptions options_;
 };
 
 namespace detail {
-using SgdKernel = void (*)(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cpu(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cuda(const Optimizer::Plan& plan, bool nesterov);
+using SgdKernel = void(const Optimizer::Plan& plan, bool nesterov);
+SgdKernel sgd_cpu, sgd_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim

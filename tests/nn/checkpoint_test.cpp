@@ -128,6 +128,37 @@ TEST_F(Checkpoint, ServesAsAWeightsFile) {
   EXPECT_EQ(weights_sha256(other), weights_sha256(net));
 }
 
+TEST_F(Checkpoint, ARefusedFileChangesNothing) {
+  Net other;
+  const std::string before = weights_sha256(other);
+  optim::SGD sgd(net.parameters(), {.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  save_checkpoint(path(), net, sgd, {});
+  optim::Adam of_another_type(other.parameters());
+  EXPECT_NE(error_of([&] { load_checkpoint(path(), other, of_another_type); }).find("is that of SGD"),
+            std::string::npos);
+  EXPECT_EQ(weights_sha256(other), before);
+
+  optim::SGD of_other_settings(other.parameters(), {.momentum = 0.9});
+  const std::string error = error_of([&] { load_checkpoint(path(), other, of_other_settings); });
+  EXPECT_NE(error.find("it was saved with nesterov 1, this optimizer was constructed with 0; it was saved with "
+                       "weight_decay 0.1, this optimizer was constructed with 0"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(weights_sha256(other), before);
+
+  const SafetensorsFile good(path());
+  std::vector<NamedTensor> tensors;
+  for (const SafetensorsEntry& entry : good.entries()) {
+    tensors.push_back({entry.name, good.read(entry.name)});
+    if (entry.name == "__optimizer__.steps") tensors.back().tensor.fill_(-1);
+  }
+  save_safetensors(tensors, path(), good.metadata());
+  optim::SGD same(other.parameters(), {.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  EXPECT_NE(error_of([&] { load_checkpoint(path(), other, same); }).find("a parameter has done -1 steps"),
+            std::string::npos);
+  EXPECT_EQ(weights_sha256(other), before);
+}
+
 TEST_F(Checkpoint, ErrorsSayWhatIsWrong) {
   const auto contains = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
