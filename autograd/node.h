@@ -17,10 +17,11 @@ void intrusive_delete(Node* node);
 
 /// Points at input number `input` of a backward function. Empty: no gradient is wanted there.
 struct Edge {
-  IntrusivePtr<Node> node;
-  std::uint32_t input = 0;
+  IntrusivePtr<Node> node;  ///< whose input it is
+  std::uint32_t input = 0;  ///< number among the outputs of the operation that node belongs to
 };
 
+/// Gradients of the inputs or outputs of an operation. No allocation for up to three.
 using TensorList = SmallVector<Tensor, 3>;
 
 /// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
@@ -43,12 +44,15 @@ class Node : public RefCounted {
     (save_one(tensors), ...);
   }
 
+  /// Whether the gradient of input number `input` is wanted by anybody.
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
+  /// Where the gradients of the inputs go, in the order given to record().
   const SmallVector<Edge, 3>& edges() const { return edges_; }
   /// Rises with each node made on any thread, so later operations run first in backward(). Nodes of leaves have the
   /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
-  std::uint32_t num_outputs() const { return num_outputs_; }
+  std::uint32_t num_outputs() const { return num_outputs_; }  ///< of the operation; apply() gets as many gradients
+  /// Saved tensors were dropped; a second backward() through it is an error.
   bool released() const { return released_; }
 
   /// Hides RefCounted's, which may leave the count of a last reference as it is.

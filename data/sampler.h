@@ -42,11 +42,12 @@ class RandomSampler final : public Sampler {
   std::uint64_t seed_;
 };
 
+/// Options of DistributedSampler.
 struct DistributedSamplerOptions {
-  int rank = 0;
-  int world_size = 1;
-  bool shuffle = true;
-  std::uint64_t seed = 0;
+  int rank = 0;            ///< whose share it is
+  int world_size = 1;      ///< number of shares
+  bool shuffle = true;     ///< epoch_permutation(), or the data set's order
+  std::uint64_t seed = 0;  ///< of the permutation
   /// True: leave out the samples that do not divide evenly. False: repeat some from the start, so that they do.
   bool drop_last = false;
 };
@@ -68,7 +69,7 @@ class DistributedSampler final : public Sampler {
 
   /// Chooses the epoch of the next indices().
   void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
-  std::vector<std::int64_t> indices() const { return indices(epoch_); }
+  std::vector<std::int64_t> indices() const { return indices(epoch_); }  ///< of the epoch that set_epoch() chose
 
  private:
   std::int64_t count_;

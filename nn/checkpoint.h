@@ -19,7 +19,7 @@ namespace lockstep::nn {
 
 /// Where a run stands.
 struct TrainingState {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;           ///< of manual_seed() and the data's order
   std::int64_t step = 0;            ///< optimizer steps done
   std::int64_t epoch = 0;           ///< epochs done
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode

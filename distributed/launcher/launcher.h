@@ -23,16 +23,17 @@ enum class Output {
   rank0_plain,
 };
 
+/// Options of run().
 struct Options {
   /// Workers on this node.
   int nproc_per_node = 1;
   /// Machines of the job, and the number of this one. With several, one launcher runs on each.
   int nnodes = 1;
-  int node_rank = 0;
+  int node_rank = 0;  ///< see nnodes
   /// Where node 0's launcher serves the job's store. Used with several nodes only; a job on one node serves on
   /// loopback, on a port that the system picks.
   std::string master_addr = "127.0.0.1";
-  int master_port = 29500;
+  int master_port = 29500;  ///< see master_addr
   /// How often the whole group is started again after a worker has failed.
   int max_restarts = 0;
   /// Elastic: after a failure the group is formed again from the workers that are left, as long as there are so many,
@@ -41,7 +42,7 @@ struct Options {
   int min_nproc = 0;
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir;
-  Output output = Output::prefixed;
+  Output output = Output::prefixed;  ///< how the workers' output reaches this process's
   /// Name in front of the launcher's own messages.
   std::string name = "lockstep-run";
   /// Time between asking the workers to end and SIGKILL.
@@ -49,7 +50,7 @@ struct Options {
   /// How long the launchers of several nodes wait for each other at start, and how long one of them, or the network
   /// between them, may stand still later.
   std::chrono::milliseconds join_timeout{60000};
-  std::chrono::milliseconds silence_timeout{30000};
+  std::chrono::milliseconds silence_timeout{30000};  ///< see join_timeout
 };
 
 /// Runs `command` (program, arguments) as `options.nproc_per_node` worker processes, waits for all of them, and returns

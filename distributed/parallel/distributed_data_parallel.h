@@ -21,6 +21,7 @@ namespace lockstep::distributed {
 
 class LockstepStep;
 
+/// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
   /// V, a power of two and at least the world size: lockstep mode (docs/lockstep.md), in which step() gives the same
   /// bits on every number of processes. 0: off.
@@ -34,8 +35,9 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
   bool broadcast_buffers = true;
+  /// Gradients travel in buckets of so many bytes: a small one first, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of all other buckets
   /// Averages the gradients in another way than an all-reduce (Note [Communication hooks]): fp16_compression(),
   /// bf16_compression(), power_sgd(), or one's own. Not in lockstep mode.
   CommunicationHookPtr hook = nullptr;
@@ -125,10 +127,11 @@ class DistributedDataParallel {
     Reducer& reducer_;
     bool previous_;
   };
+  /// Starts local accumulation; see NoSync. Not in lockstep mode.
   [[nodiscard]] NoSync no_sync();
 
-  nn::Module& module() { return module_; }
-  ProcessGroup& process_group() { return *group_; }
+  nn::Module& module() { return module_; }           ///< the one that it was made with
+  ProcessGroup& process_group() { return *group_; }  ///< the ranks that it averages over
   /// True if it was made with logical shards.
   bool is_lockstep() const { return lockstep_ != nullptr; }
   /// When gradients and reductions of the last step happened.

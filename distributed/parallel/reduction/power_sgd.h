@@ -7,6 +7,7 @@
 
 namespace lockstep::distributed {
 
+/// Options of power_sgd().
 struct PowerSgdOptions {
   std::int64_t rank = 2;  ///< of the approximation; higher is closer to the gradient, and more bytes
   /// Steps that are averaged uncompressed at first, while gradients change fast.
