@@ -2,11 +2,13 @@
 
 // Everything a program needs: #include <lockstep/lockstep.h>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/thread_pool.h"
@@ -26,3 +28,5 @@
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
+#include "lockstep/nn/weights_hash.h"
+#include "lockstep/train/train.h"

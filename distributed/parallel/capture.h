@@ -12,6 +12,7 @@
 
 namespace lockstep::distributed {
 
+/// Options of CapturedStep.
 struct CapturedStepOptions {
   /// Off: every step is started kernel by kernel.
   bool capture = true;

@@ -28,9 +28,9 @@ class DataParallel {
   /// TrainingStep::operator().
   Tensor step(const data::Batch& batch, const LossFunction& loss) { return step_(batch, loss); }
 
-  nn::Module& module() { return step_.module(); }
-  int num_devices() const { return static_cast<int>(devices_.size()); }
-  const std::vector<Device>& devices() const { return devices_; }
+  nn::Module& module() { return step_.module(); }                        ///< to save, and to give to the optimizer
+  int num_devices() const { return static_cast<int>(devices_.size()); }  ///< replicas
+  const std::vector<Device>& devices() const { return devices_; }        ///< one a replica; the first is the module's
 
  private:
   std::vector<Device> devices_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/distributed/parallel/reduction/no_sync.h"
 #include "lockstep/distributed/parallel/step.h"
 
 namespace lockstep::distributed {
@@ -27,7 +28,7 @@ class DistributedDataParallel {
   DistributedDataParallel(nn::Module& module, ProcessGroupPtr group, TrainingStepOptions options = {});
   DistributedDataParallel(nn::Module& module, const Job& job, TrainingStepOptions options = {});
 
-  /// The module's forward() on this rank's samples. In lockstep mode without recording a graph only.
+  /// The module's forward() on this rank's samples.
   Tensor operator()(Tensor x) { return step_.forward(std::move(x)); }
 
   /// TrainingStep::operator(). The loss is a function of the module and a part, or of a part alone.
@@ -57,8 +58,8 @@ class DistributedDataParallel {
   /// sum.
   [[nodiscard]] NoSync no_sync();
 
-  nn::Module& module() { return step_.module(); }
-  ProcessGroup& process_group();
+  nn::Module& module() { return step_.module(); }  ///< the one that it was made with
+  ProcessGroup& process_group();                   ///< the ranks that it averages over
   /// The step itself, such as for a CapturedStep.
   TrainingStep& training_step() { return step_; }
   /// True if it was made with logical shards.

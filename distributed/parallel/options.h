@@ -36,7 +36,7 @@ struct TrainingStepOptions {
   bool broadcast_buffers = true;
   /// On ranks: the first bucket of gradients is small, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of all other buckets, about
   /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
   /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
   CommunicationHookPtr hook = nullptr;

@@ -10,7 +10,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/distributed/parallel/options.h"
-#include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
@@ -37,11 +37,12 @@ class Ranks;
 /// DataParallel and DistributedDataParallel are this step for programs in PyTorch's idiom.
 class TrainingStep {
  public:
+  /// Makes the model; called once more for each replica, it must make equal structures.
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
 
   /// Trains a module that exists, which must outlive this object, on its device or on the ranks of a job or group. On
   /// ranks, names, shapes and dtypes are compared (Error on all ranks if they differ), in lockstep mode also the
-  /// fingerprints (numeric_fingerprint(), V, seed), and rank 0's parameters and buffers are broadcast. The module must
+  /// fingerprints (lockstep_fingerprint()), and rank 0's parameters and buffers are broadcast. The module must
   /// not gain or lose parameters meanwhile. Throws Error for options that do not go together (Note [What does not go
   /// together]).
   explicit TrainingStep(nn::Module& module, TrainingStepOptions options = {});
@@ -53,8 +54,9 @@ class TrainingStep {
   TrainingStep& operator=(TrainingStep&&) noexcept;
 
   /// Clears the gradients and leaves those of the loss over the whole *global* batch in module()'s parameters, however
-  /// unevenly it divides. `batch` is the global batch, the same on every rank, or a loader's part of it for this rank
-  /// (batch.global_size tells; a part may be empty; in lockstep mode the loader must know the shards).
+  /// unevenly it divides. `batch` is the global batch, the same on every rank, or this rank's part of it, from a loader
+  /// that knows rank and world size or has a data::DistributedSampler (batch.global_size tells; a part may be empty; in
+  /// lockstep mode the loader must know the shards).
   ///
   /// Returns the loss, one float64 element, the same on every rank, without waiting for the device: reading it does
   /// (`loss.item<double>()`). It lies on module()'s device, or on the CPU where the host has added it up (several
@@ -65,7 +67,8 @@ class TrainingStep {
   /// (Note [Uneven inputs]). Every rank calls it, in a loop, until it returns nothing, which it does on all ranks at
   /// once, when none has any sample left. Gradients and loss are those of the mean over the samples of all ranks. An
   /// empty batch needs no tensors, except in models with synchronised batch norm, which compute it too: a tensor of 0
-  /// rows then. In one process the end is an empty batch.
+  /// rows then. Buffers are those of a rank that had samples in the last step, at the end on all ranks. In one process
+  /// the end is an empty batch.
   std::optional<Tensor> join(const data::Batch& own, const LossFunction& loss);
 
   /// The module that is trained, saved and given to the optimizer.

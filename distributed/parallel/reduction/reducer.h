@@ -8,19 +8,13 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/parallel/options.h"
+#include "lockstep/distributed/parallel/reduction/no_sync.h"
 #include "lockstep/distributed/parallel/reduction/rank_reduction.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
-
-/// When things happened in the last synchronised backward pass; readings of steady_now_ns().
-struct ReducerTrace {
-  std::int64_t first_gradient_ns = 0;
-  std::int64_t last_gradient_ns = 0;      ///< backward's computation ended here
-  std::int64_t finished_ns = 0;           ///< all buckets reduced
-  std::vector<std::int64_t> launched_ns;  ///< by bucket
-};
 
 /// Note [Reducer]
 /// Reduces gradients over the ranks of a process group while backward still runs; how, is the RankReduction's business.
@@ -48,7 +42,7 @@ class Reducer {
   /// Off: backward passes only add to the local gradients (gradient accumulation). The next synchronised pass reduces
   /// what has come together.
   void set_synchronize(bool value) { synchronize_ = value; }
-  bool synchronize() const { return synchronize_; }
+  bool synchronize() const { return synchronize_; }  ///< as set last
 
   /// Begins a step: Module::zero_grad() for its parameters.
   void clear_gradients();
@@ -64,7 +58,7 @@ class Reducer {
   /// broken off; they are not issued.
   void abandon_pass();
 
-  std::size_t num_buckets() const { return buckets_.size(); }
+  std::size_t num_buckets() const { return buckets_.size(); }  ///< that the gradients travel in
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
   /// accumulated for it.
   std::vector<std::string> unused_parameters() const { return names_of(&Slot::unused); }
@@ -74,7 +68,7 @@ class Reducer {
   void drop_unused_gradients();
   /// Synchronised passes so far.
   std::uint64_t passes() const { return passes_; }
-  const ReducerTrace& trace() const { return trace_; }
+  const ReducerTrace& trace() const { return trace_; }  ///< of the last synchronised pass
   RankReduction& reduction() { return *reduction_; }
 
  private:
@@ -116,21 +110,6 @@ class Reducer {
   bool warned_ = false;
   std::uint64_t passes_ = 0;
   ReducerTrace trace_;
-};
-
-/// While one lives, backward() only accumulates locally. The first backward() after it reduces the sum.
-class NoSync {
- public:
-  explicit NoSync(Reducer& reducer) : reducer_(reducer), previous_(reducer.synchronize()) {
-    reducer_.set_synchronize(false);
-  }
-  ~NoSync() { reducer_.set_synchronize(previous_); }
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  Reducer& reducer_;
-  bool previous_;
 };
 
 }  // namespace lockstep::distributed

@@ -37,14 +37,18 @@ Tensor gather_rows(const std::vector<Tensor>& parts, Device device) {
 struct DevicesBackward final : Node {
   std::shared_ptr<DeviceThreads> threads;
   std::vector<std::vector<Tensor>> parameters;  // by replica
-  std::vector<Tensor> inputs;                   // by active device: the part, a leaf
-  std::vector<Tensor> outputs;
+  std::size_t active = 0;                       // saved: as many parts of the batch, which are leaves, then outputs
   Device first;
 
   const char* name() const override { return "DevicesBackward"; }
 
   TensorList apply(TensorList grads) override {
     const Tensor grad = as_contiguous(grads[0]);
+    std::vector<Tensor> inputs, outputs;
+    for (std::size_t i = 0; i < active; ++i) {
+      inputs.push_back(saved(i));
+      outputs.push_back(saved(active + i));
+    }
     std::vector<std::int64_t> begin(outputs.size() + 1, 0);
     for (std::size_t i = 0; i < outputs.size(); ++i) begin[i + 1] = begin[i] + outputs[i].size(0);
 
@@ -64,11 +68,6 @@ struct DevicesBackward final : Node {
     }
     for (std::size_t p = 0; p < sums.size(); ++p) result[p + 1] = sums[p];
     return result;
-  }
-
-  void release_saved() override {
-    inputs.clear();
-    outputs.clear();
   }
 };
 
@@ -109,8 +108,9 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
   if (auto* node = record_many<DevicesBackward>(node_outputs, node_inputs)) {
     node->threads = threads_;
     node->parameters = parameters_;
-    node->inputs = std::move(inputs);
-    node->outputs = std::move(outputs);
+    node->active = active;
+    for (const Tensor& input : inputs) node->save(input);
+    for (const Tensor& output : outputs) node->save(output);
     node->first = x.device();
   }
   return out;

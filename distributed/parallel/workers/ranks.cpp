@@ -29,7 +29,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       sums_(make_sums(module, *group_, options.logical_shards)),
       runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
   check_module_agreement(module_, *group_);
-  if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards), *group_);
+  if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
@@ -55,7 +55,7 @@ data::Batch Ranks::part_of(const data::Batch& batch) const {
 Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   group_->set_step(static_cast<std::int64_t>(step));
   reducer_->clear_gradients();
-  share_buffers();
+  share_buffers(std::exchange(buffers_root_, 0));
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
   RankReduction& reduction = reducer_->reduction();
@@ -87,10 +87,15 @@ std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t ste
   check_not_lockstep(is_lockstep(), "join_step()");
   group_->set_step(static_cast<std::int64_t>(step));
   const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
-  if (all.samples == 0) return std::nullopt;
+  if (all.samples == 0) {
+    share_buffers(std::exchange(buffers_root_, 0));
+    return std::nullopt;
+  }
   data::Batch part = own;
   part.global_size = all.samples;
-  return this->step(part, step, loss);
+  Tensor mean = this->step(part, step, loss);
+  buffers_root_ = all.first;
+  return mean;
 }
 
 void Ranks::share_buffers(int root) {

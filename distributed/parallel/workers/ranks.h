@@ -36,14 +36,14 @@ class Ranks {
   Tensor forward(Tensor x);
   void join(const std::function<void()>& loop, const std::function<void()>& keep_up);
 
-  ProcessGroup& group() { return *group_; }
-  Reducer& reducer() { return *reducer_; }
+  ProcessGroup& group() { return *group_; }  ///< the ranks
+  Reducer& reducer() { return *reducer_; }   ///< of the gradients
   bool is_lockstep() const { return sums_ != nullptr; }
   /// Why a step cannot be recorded and replayed; empty if nothing here forbids it.
   std::string capture_obstacle() const;
 
  private:
-  void share_buffers(int root = 0);
+  void share_buffers(int root);
   void announce(std::int64_t samples);
   void follow(const std::function<void()>& keep_up);
 
@@ -57,6 +57,7 @@ class Ranks {
   bool joining_ = false;           // join() runs
   std::int64_t join_samples_ = 0;  // since its last average
   UnevenStep join_step_;           // its last one
+  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed
