@@ -19,7 +19,7 @@ class SavedTensor {
       throw_changed(node);
     return tensor_;
   }
-  bool defined() const { return tensor_.defined(); }
+  bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
 
  private:
   [[noreturn]] void throw_changed(const char* node) const;

@@ -11,7 +11,9 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/parallel/sliced_loss.h"
+#include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/workers/device_threads.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -85,6 +87,9 @@ struct DataParallelBackward final : Node {
     return result;
   }
 };
+
+DataParallel::~DataParallel() = default;
+DataParallel::DataParallel(DataParallel&&) noexcept = default;
 
 DataParallel::DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options)
     : devices_(std::move(devices)), options_(options) {
