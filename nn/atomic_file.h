@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "lockstep/core/posix.h"
+
 namespace lockstep::nn::detail {
 
 /// Writes to a temporary file beside `path`; commit() syncs it and gives it its name. Without commit() the destructor
@@ -25,7 +27,7 @@ class AtomicFile {
   std::string path_;
   std::string folder_;
   std::string temporary_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace lockstep::nn::detail

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
 
@@ -35,9 +36,6 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws Error for a file that cannot be read, is cut short or damaged, or holds a
   /// dtype or a number of dimensions that tensors here cannot have.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }
   /// In the order of their bytes.
@@ -55,7 +53,7 @@ class SafetensorsFile {
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::vector<SafetensorsEntry> entries_;
   Metadata metadata_;
 };

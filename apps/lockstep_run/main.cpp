@@ -4,12 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/launcher/launcher.h"
 
 namespace {
@@ -23,11 +23,10 @@ int wrong_usage(const std::string& message) {
 
 int parse_nproc(const std::string& text) {
   if (text == "auto") return lockstep::launcher::default_nproc();
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
+  const auto value = lockstep::parse_number<int>(text);
+  if (!value)
     throw lockstep::launcher::UsageError(fmt::format("--nproc-per-node is '{}'; expected a number or auto", text));
-  return value;
+  return *value;
 }
 
 int run(int argc, char** argv) {

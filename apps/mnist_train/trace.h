@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/parallel/reducer.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::apps {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/distributed/process_group/transport.h"
+#include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/shm/ring.h"
 #include "lockstep/distributed/shm/segment.h"
 

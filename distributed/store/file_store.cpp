@@ -34,12 +34,12 @@ constexpr const char* kClosed = "\1closed";
 class FileStore::Lock {
  public:
   Lock(FileStore& store, bool exclusive, Milliseconds timeout) : fd_(store.fd_.get()) {
-    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    const Deadline deadline = deadline_in(timeout);
     auto pause = std::chrono::microseconds(50);
     while (flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) store.fail("flock", errno);
-      if (std::chrono::steady_clock::now() >= deadline)
+      if (has_passed(deadline))
         throw TimeoutError(
             fmt::format("[{}] another process holds the file's lock for {} ms", store.describe(), timeout.count()));
       std::this_thread::sleep_for(pause);
@@ -122,7 +122,7 @@ std::string FileStore::do_compare_set(const std::string& key, const std::string&
 }
 
 void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeout) {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   auto pause = std::chrono::microseconds(200);
   for (;;) {
     {
@@ -130,7 +130,7 @@ void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
       if (file_size() != position_) const Lock lock(*this, false, timeout);
       const std::string* missing = dictionary_.first_missing(keys);
       if (!missing) return;
-      if (std::chrono::steady_clock::now() >= deadline)
+      if (has_passed(deadline))
         throw TimeoutError(timeout_message(describe(), *missing, timeout.count()));
     }
     // There is no portable way to be told of a change on a network file system.
@@ -171,13 +171,7 @@ void FileStore::append(const std::string& key, const std::string* value) {
   add_integer(value ? value->size() : kDeleted);
   record += key;
   if (value) record += *value;
-  std::size_t written = 0;
-  while (written < record.size()) {
-    const ssize_t n = write(fd_.get(), record.data() + written, record.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("write", errno);
-    written += static_cast<std::size_t>(n);
-  }
+  if (!write_all(fd_.get(), record.data(), record.size())) fail("write", errno);
   follow(true);
 }
 
@@ -186,15 +180,9 @@ void FileStore::follow(bool exclusive) {
   if (end == position_) return;
   if (end < position_) throw StoreError(fmt::format("[{}] was cut short by another program", describe()));
   std::string text(static_cast<std::size_t>(end - position_), '\0');
-  std::size_t got = 0;
-  while (got < text.size()) {
-    const ssize_t n = pread(fd_.get(), text.data() + got, text.size() - got, static_cast<off_t>(position_ + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("read", errno);
-    if (n == 0) break;
-    got += static_cast<std::size_t>(n);
-  }
-  text.resize(got);
+  const std::int64_t got = read_all_at(fd_.get(), text.data(), text.size(), position_);
+  if (got < 0) fail("read", errno);
+  text.resize(static_cast<std::size_t>(got));
   std::string_view rest = text;
   if (position_ == 0) {
     const bool partial = rest.size() < kMagic.size() && kMagic.starts_with(rest);

@@ -3,8 +3,8 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/distributed/store/dictionary.h"
-#include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {

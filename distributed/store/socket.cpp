@@ -37,16 +37,11 @@ AddressList resolve(const std::string& host, std::uint16_t port, int type) {
   return {list, &freeaddrinfo};
 }
 
-int milliseconds_left(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
-}
-
 /// False at the deadline.
 bool wait_ready(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd entry{fd, events, 0};
-    const int left = milliseconds_left(deadline);
+    const int left = static_cast<int>(std::min(time_left(deadline), Milliseconds(60'000)).count());
     const int ready = poll(&entry, 1, left);
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) throw StoreError(fmt::format("[TCPStore] poll: {}", std::strerror(errno)));
@@ -84,14 +79,6 @@ bool is_loopback(const sockaddr* address) {
     return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   return false;
 }
-
-}  // namespace
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-namespace {
 
 FileDescriptor take_address(const std::string& host, std::uint16_t port, bool listens) {
   const AddressList list = resolve(host, port, SOCK_STREAM);
@@ -141,7 +128,7 @@ FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline 
       if (FileDescriptor fd = try_connect(*address, deadline)) return fd;
       error = errno;
     }
-    if (std::chrono::steady_clock::now() + pause >= deadline)
+    if (has_passed(deadline - pause))
       throw TimeoutError(
           fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "
                       "launcher, running there, and the port open?",

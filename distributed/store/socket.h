@@ -1,34 +1,14 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::distributed {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-/// Owns a file descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor();
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// Listens on `host`:`port` (0: any free port). Throws StoreError naming both and the remedy if the port is in use.
 FileDescriptor listen_on(const std::string& host, std::uint16_t port);

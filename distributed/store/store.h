@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,11 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::distributed {
 
-using Milliseconds = std::chrono::milliseconds;
+using lockstep::Milliseconds;
 
 /// A store that cannot be reached, or that refused a request.
 class StoreError : public Error {

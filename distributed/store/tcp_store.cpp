@@ -35,7 +35,7 @@ std::string TCPStore::describe() const {
 }
 
 FileDescriptor TCPStore::connect(Milliseconds timeout) const {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
@@ -64,7 +64,7 @@ FileDescriptor TCPStore::connect(Milliseconds timeout) const {
 
 std::string TCPStore::request(const std::string& message, Milliseconds timeout, bool waits) {
   const auto grace = waits ? std::min(kAnswerGrace, std::max(timeout, Milliseconds(1'000))) : Milliseconds(0);
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout + grace;
+  const Deadline deadline = deadline_in(timeout + grace);
   FileDescriptor fd;
   {
     const std::lock_guard lock(mutex_);
