@@ -147,8 +147,10 @@ void Collectives::reduce_own_block(const Call& call, const std::byte* mine, std:
   }
   std::vector<const void*> parts(views.size());
   for_slices(bytes, [&](std::size_t piece, std::size_t at, std::size_t length) {
+    for (const Views& pieces : views)
+      if (!pieces.empty()) pieces[piece]->wait(length, call.deadline);
     for (std::size_t r = 0; r < views.size(); ++r)
-      parts[r] = views[r].empty() ? mine + at : views[r][piece]->next(length, call.deadline);
+      parts[r] = views[r].empty() ? mine + at : views[r][piece]->next(length);
     reduce_parts(call.dtype(), call.operation.reduce, target + at, parts,
                  static_cast<std::int64_t>(length / call.element()), divisor);
     for (Views& pieces : views)

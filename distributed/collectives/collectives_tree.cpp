@@ -62,8 +62,9 @@ void Collectives::all_reduce_tree(const Call& call) {
   // Read here: an operation that was issued before this one may write it.
   const double divisor = call.operation.divisor.defined() ? *call.operation.divisor.data<double>() : 1.0;
   for_slices(mine_bytes, [&](std::size_t piece, std::size_t at, std::size_t length) {
-    for (std::size_t n = 0; n < nodes.size(); ++n)
-      parts[n] = own[n] ? own[n] + at : views[n][piece]->next(length, call.deadline);
+    for (const Views& pieces : views)
+      if (!pieces.empty()) pieces[piece]->wait(length, call.deadline);
+    for (std::size_t n = 0; n < nodes.size(); ++n) parts[n] = own[n] ? own[n] + at : views[n][piece]->next(length);
     tree_sum(call.dtype(), result + at, parts, nodes, static_cast<std::int64_t>(length / call.element()), divisor);
     for (Views& pieces : views)
       if (!pieces.empty()) pieces[piece]->release();

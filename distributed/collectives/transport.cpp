@@ -10,11 +10,11 @@ class BufferedView final : public Transport::View {
   BufferedView(std::unique_ptr<Transport::Request> request, const void* data)
       : request_(std::move(request)), next_(static_cast<const std::byte*>(data)) {}
 
-  const void* next(std::size_t bytes, Deadline deadline) override {
+  void wait(std::size_t, Deadline deadline) override {
     if (request_) request_->wait(deadline);
     request_.reset();
-    return std::exchange(next_, next_ + bytes);
   }
+  const void* next(std::size_t bytes) override { return std::exchange(next_, next_ + bytes); }
   void release() override {}
 
  private:

@@ -38,8 +38,11 @@ class Transport {
   class View {
    public:
     virtual ~View() = default;
-    /// The next `bytes` bytes; good until release(), which must come before the next call. Throws as wait() does.
-    virtual const void* next(std::size_t bytes, Deadline deadline) = 0;
+    /// Waits until the next `bytes` bytes are there. Throws as Request::wait() does.
+    virtual void wait(std::size_t bytes, Deadline deadline) = 0;
+    /// The next `bytes` bytes, which wait() has seen; good until release(), which must come before the next call. What
+    /// the peer has sent behind them may not arrive before release(), so nobody may wait for a peer in between.
+    virtual const void* next(std::size_t bytes) = 0;
     virtual void release() = 0;
   };
 
@@ -48,9 +51,9 @@ class Transport {
   /// Never block for long. `bytes` is positive.
   virtual std::unique_ptr<Request> send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) = 0;
   virtual std::unique_ptr<Request> recv(int peer, std::uint64_t tag, void* data, std::size_t bytes) = 0;
-  /// `room` has space for `bytes` bytes, for a transport that has no place of its own. What the peer sends later may
-  /// not arrive before the view has been read to its end: views of one peer must be read one after the other, as
-  /// posted.
+  /// `room` has space for `bytes` bytes, for a transport that has no place of its own. What the peer sends to a later
+  /// view may not arrive before this one has been read to its end: views of one peer must be read one after the other,
+  /// as posted. Receives do not wait for views.
   virtual std::unique_ptr<View> view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
   /// The same on any transport by recv() into `room`, and so without that limit.
   std::unique_ptr<View> buffered_view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
