@@ -18,7 +18,14 @@ GroupFailure::GroupFailure(const FlightRecorder& recorder, Milliseconds timeout,
                                              [this](const Failure& failure) { fail(failure); });
 }
 
-GroupFailure::~GroupFailure() = default;
+GroupFailure::~GroupFailure() {
+  stop();  // the monitor's threads use all that is declared behind it
+}
+
+void GroupFailure::stop() {
+  // The monitor itself stays: its threads ask monitor_ until they have ended.
+  if (monitor_) monitor_->stop();
+}
 
 void GroupFailure::start() {
   if (monitor_) monitor_->start();

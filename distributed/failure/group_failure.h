@@ -44,8 +44,9 @@ class GroupFailure {
   void on_abort(std::function<void()> abort_backend);
   /// The operations that are written down after a failure; at first, those of the constructor.
   void set_recorder(const FlightRecorder& recorder);
-  /// Takes leave; nothing is watched any more.
-  void stop() { monitor_.reset(); }
+  /// Takes leave: nothing is watched any more when this returns, and a diagnosis that a thread of the monitor is making
+  /// has come to its end.
+  void stop();
 
  private:
   std::string tell(const Failure& failure);

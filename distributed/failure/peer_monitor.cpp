@@ -55,6 +55,10 @@ void PeerMonitor::start() {
 }
 
 PeerMonitor::~PeerMonitor() {
+  stop();
+}
+
+void PeerMonitor::stop() {
   process_end::remove(*this);
   {
     const std::lock_guard lock(mutex_);

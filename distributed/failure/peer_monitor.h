@@ -41,7 +41,9 @@ class PeerMonitor {
   PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout, std::function<void(Failure)> on_failure);
   /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
   void start();
-  /// Publishes that this rank has left.
+  /// Publishes that this rank has left, and waits for the monitor's threads. Further calls do nothing.
+  void stop();
+  /// Stops it.
   ~PeerMonitor();
 
   void collective_started(const OperationInfo& operation, std::uint64_t fingerprint);
