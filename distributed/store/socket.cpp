@@ -1,5 +1,6 @@
 #include "lockstep/distributed/store/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -24,17 +26,37 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-AddressList resolve(const std::string& host, std::uint16_t port, int type) {
+AddressList resolve(const std::string& host, std::uint16_t port, int type, int flags = 0) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = type;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0)
     throw StoreError(
         fmt::format("[TCPStore] cannot resolve host '{}': {}; check MASTER_ADDR", host, gai_strerror(error)));
   return {list, &freeaddrinfo};
+}
+
+bool is_numeric(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+/// resolve() for streams. Name servers that do not answer may hold it up for minutes, so it has a thread of its own,
+/// which is left behind at the deadline. Throws TimeoutError then.
+AddressList resolve_until(const std::string& host, std::uint16_t port, Deadline deadline) {
+  if (is_numeric(host)) return resolve(host, port, SOCK_STREAM, AI_NUMERICHOST);
+  std::packaged_task<AddressList()> lookup([host, port] { return resolve(host, port, SOCK_STREAM); });
+  std::future<AddressList> found = lookup.get_future();
+  std::thread(std::move(lookup)).detach();
+  if (found.wait_until(deadline) != std::future_status::ready)
+    throw TimeoutError(
+        fmt::format("[TCPStore] the name '{}' was not resolved within the deadline; check the name servers "
+                    "(/etc/resolv.conf), or give the address as a number (MASTER_ADDR)",
+                    host));
+  return found.get();
 }
 
 /// False at the deadline.
@@ -120,7 +142,7 @@ std::uint16_t bound_port(int fd) {
 }
 
 FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline) {
-  const AddressList list = resolve(host, port, SOCK_STREAM);
+  const AddressList list = resolve_until(host, port, deadline);
   auto pause = std::chrono::milliseconds(5);
   for (;;) {
     int error = 0;

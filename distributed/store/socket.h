@@ -16,7 +16,8 @@ FileDescriptor listen_on(const std::string& host, std::uint16_t port);
 FileDescriptor bind_to(const std::string& host, std::uint16_t port);
 /// The port a socket is bound to.
 std::uint16_t bound_port(int fd);
-/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline.
+/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline, which
+/// holds for resolving the name as well, and StoreError if `host` cannot be resolved.
 FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline);
 /// Writes or reads exactly `bytes` bytes. Throw StoreError when the other side is gone, TimeoutError at the deadline.
 void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);

@@ -98,7 +98,7 @@ class TCPStoreServer::Loop {
         --strangers_;
         ++members_;
       }
-      if (connection.had_wrong_token() && !keep) report("turns away", connection, "wrong token");
+      if (!connection.refusal().empty() && !keep) report("turns away", connection, connection.refusal());
       while (keep) {
         const auto request = connection.next_request();
         if (!request) break;
