@@ -3,6 +3,8 @@
 #include <atomic>
 #include <vector>
 
+#include "lockstep/autograd/autograd_meta.h"
+
 namespace lockstep {
 namespace {
 
@@ -15,10 +17,26 @@ thread_local constinit std::vector<Node*>* deletions = nullptr;
 
 }  // namespace
 
-Node::Node(bool urgent)
-    : sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (urgent ? std::uint64_t{1} << 63 : 0)) {}
+Node::Node(TensorImpl* leaf)
+    : leaf_(leaf),
+      sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
+
+void Node::save_one(const Tensor& tensor) {
+  // An output owns this node: saved with its history, it would own itself.
+  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
+}
+
+void Node::release_saved() {
+  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
+  if (released_) saved_.clear();
+}
 
 void intrusive_delete(Node* node) {
+  if (TensorImpl* leaf = node->leaf_) {
+    if (leaf->release()) intrusive_delete(leaf);  // which may delete the node
+    return;
+  }
   if (deletions) {
     deletions->push_back(node);
     return;

@@ -8,7 +8,6 @@
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
-#include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
 
@@ -32,7 +31,7 @@ inline bool should_record(std::initializer_list<const Tensor*> inputs) {
 /// what backward needs; else returns null. The output owns the node.
 ///
 ///   Tensor out = ...;
-///   if (auto* node = record<ExpBackward>(out, {&x})) node->y = SavedTensor::output(out);
+///   if (auto* node = record<ExpBackward>(out, {&x})) node->save(out);
 ///   return out;
 template <typename N>
 N* record(const Tensor& output, std::initializer_list<const Tensor*> inputs) {

@@ -10,6 +10,21 @@
 
 namespace lockstep {
 
+namespace {
+
+// True if `function` owns handles on the tensor: each copy of it adds to their number. Other threads may add and drop
+// handles meanwhile, hence the repetition.
+bool holds(const AutogradMeta::Hook& function, const Tensor& tensor) {
+  for (int i = 0; i < 8; ++i) {
+    const std::uint32_t before = tensor.impl()->use_count();
+    const AutogradMeta::Hook copy = function;
+    if (tensor.impl()->use_count() <= before) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool Tensor::requires_grad() const {
   return needs_grad(*this);
 }
@@ -59,7 +74,11 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   LOCKSTEP_CHECK(meta.requires_grad && !meta.grad_fn,
                  "[register_post_accumulate_grad_hook] expected a leaf that requires gradients");
   const std::uint64_t key = meta.next_hook_key++;
-  meta.hooks.emplace_back(key, std::move(hook));
+  LOCKSTEP_CHECK(hook, "[register_post_accumulate_grad_hook] the function is empty");
+  LOCKSTEP_CHECK(!holds(hook, *this),
+                 "[register_post_accumulate_grad_hook] the hook holds the tensor that is to hold the hook, so neither "
+                 "would ever be freed; use the tensor that the hook is called with, or hold a reference");
+  meta.hooks.emplace_back(key, std::make_shared<AutogradMeta::Hook>(std::move(hook)));
   return key;
 }
 

@@ -29,9 +29,9 @@
 #include "lockstep/core/random.h"
 #include "lockstep/core/storage.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/captured_step.h"
-#include "lockstep/distributed/parallel/communication_hook.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/capture.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 

@@ -28,8 +28,8 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/distributed/parallel/captured_step.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/capture.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/optim.h"
 
 namespace {

@@ -20,7 +20,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 
 namespace {
 

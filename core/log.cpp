@@ -3,6 +3,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <pthread.h>
+
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -45,10 +48,30 @@ struct Logger {
   std::string prefix;
 };
 
+std::atomic<Logger*> the_logger{nullptr};
+
+// Around fork(): another thread may hold the logger's own locks at this moment, and will never let go of them in the
+// child, which gets a logger of its own.
+void lock_prefix() {
+  the_logger.load()->mutex.lock();
+}
+void unlock_prefix() {
+  the_logger.load()->mutex.unlock();
+}
+void renew_logger() {
+  auto* fresh = new Logger;
+  fresh->prefix = the_logger.load()->prefix;
+  the_logger.store(fresh);
+}
+
 Logger& instance() {
   // Never destroyed: threads may still log while the process exits.
-  static Logger* logger = new Logger;
-  return *logger;
+  static const bool made = [] {
+    the_logger.store(new Logger);
+    return pthread_atfork(lock_prefix, unlock_prefix, renew_logger) == 0;
+  }();
+  static_cast<void>(made);
+  return *the_logger.load(std::memory_order_acquire);
 }
 
 }  // namespace

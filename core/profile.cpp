@@ -1,6 +1,7 @@
 #include "lockstep/core/profile.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -61,8 +62,22 @@ struct Recorder {
   std::vector<std::unique_ptr<Track>> tracks;
 };
 
+Recorder& recorder();
+
+// Around fork(): the child has none of the threads that may hold a lock meanwhile.
+void lock_all() {
+  recorder().mutex.lock();
+  for (const auto& track : recorder().tracks) track->mutex.lock();
+}
+void unlock_all() {
+  for (const auto& track : recorder().tracks) track->mutex.unlock();
+  recorder().mutex.unlock();
+}
+
 Recorder& recorder() {
   static auto* instance = new Recorder;  // never destroyed: threads may still run at exit
+  static const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
+  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
   return *instance;
 }
 

@@ -13,7 +13,7 @@ namespace lockstep {
 /// Up to kMaxDims integers stored inline: sizes, strides, or a list of dimensions. Never allocates.
 class Shape {
  public:
-  static constexpr int kMaxDims = 8;
+  static constexpr int kMaxDims = 8;  ///< a longer list throws Error
 
   constexpr Shape() = default;
   constexpr Shape(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.size()); }
@@ -22,7 +22,7 @@ class Shape {
   /// `count` times `value`.
   static Shape filled(int count, std::int64_t value);
 
-  constexpr int dim() const { return count_; }
+  constexpr int dim() const { return count_; }  ///< number of values
   constexpr std::size_t size() const { return static_cast<std::size_t>(count_); }
   constexpr bool empty() const { return count_ == 0; }
   constexpr std::int64_t operator[](int i) const { return values_[static_cast<std::size_t>(i)]; }
@@ -69,6 +69,9 @@ std::string to_string(const Shape& shape);
 
 /// Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);
+/// True if two elements may lie at one address, as in an expanded tensor; false for every layout that a permutation of
+/// dimensions, with or without gaps, can make.
+bool strides_may_overlap(const Shape& sizes, const Shape& strides);
 
 /// Wraps a negative dimension; throws Error naming `op` if it is outside [-dims, dims). A scalar counts as one dim.
 int wrap_dim(std::int64_t dim, int dims, const char* op);

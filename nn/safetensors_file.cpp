@@ -18,7 +18,8 @@
 namespace lockstep::nn {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: opening a pipe that nobody writes must not wait; it is refused below.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   LOCKSTEP_CHECK(file, "[safetensors] cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
   LOCKSTEP_CHECK(::fstat(file.get(), &info) == 0, "[safetensors] cannot read {}: {}", path, std::strerror(errno));
@@ -41,12 +42,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   LOCKSTEP_CHECK(read_all_at(file.get(), header.data(), length, 8) == static_cast<std::int64_t>(length),
                  "[safetensors] cannot read the header of {} at offset 8", path);
   detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
+  places_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].name, i);
   descriptor_ = std::move(file);
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries_, name, &SafetensorsEntry::name);
-  return found == entries_.end() ? nullptr : &*found;
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &entries_[found->second];
 }
 
 const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
@@ -62,10 +65,20 @@ void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, void* target) co
                  n < 0 ? std::strerror(errno) : "the file has become shorter");
 }
 
+void SafetensorsFile::check_bools(const SafetensorsEntry& entry, const unsigned char* values) const {
+  const unsigned char* end = values + entry.bytes;
+  const unsigned char* wrong = std::find_if(values, end, [](unsigned char value) { return value > 1; });
+  LOCKSTEP_CHECK(wrong == end,
+                 "[safetensors] {}: tensor '{}' is BOOL and has the byte {} at offset {}, expected 0 or 1; the file is "
+                 "damaged",
+                 path_, entry.name, *wrong, entry.offset + static_cast<std::uint64_t>(wrong - values));
+}
+
 Tensor SafetensorsFile::read(std::string_view name) const {
   const SafetensorsEntry& entry = at(name);
   Tensor out = empty(entry.shape, {.dtype = entry.dtype});
   read_bytes(entry, out.raw_data());
+  if (entry.dtype == kBool) check_bools(entry, static_cast<const unsigned char*>(out.raw_data()));
   return out;
 }
 
@@ -74,7 +87,7 @@ void SafetensorsFile::read_into(std::string_view name, const Tensor& target) con
   LOCKSTEP_CHECK(entry.shape == target.sizes() && entry.dtype == target.dtype(),
                  "[safetensors] {}: tensor '{}' is {} {}, expected {} {}", path_, name, lockstep::name(entry.dtype),
                  to_string(entry.shape), lockstep::name(target.dtype()), to_string(target.sizes()));
-  if (target.device().is_cpu() && target.is_contiguous())
+  if (target.device().is_cpu() && target.is_contiguous() && entry.dtype != kBool)
     read_bytes(entry, target.raw_data());
   else
     copy_values(read(name), target);

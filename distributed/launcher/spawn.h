@@ -9,8 +9,9 @@
 
 namespace lockstep::launcher {
 
+/// Options of spawn().
 struct SpawnOptions {
-  Output output = Output::rank0_plain;
+  Output output = Output::rank0_plain;  ///< how the processes' output reaches this one's
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir = {};
   /// Time between asking the other ranks to end and SIGKILL.

@@ -14,7 +14,7 @@ class OperationLabel {
   constexpr OperationLabel() = default;
   explicit OperationLabel(std::string_view text);
 
-  std::string_view text() const { return text_; }
+  std::string_view text() const { return text_; }  ///< up to kMaxBytes
   /// With a 0 at its end.
   const char* c_str() const { return text_.data(); }
   bool empty() const { return text_.empty(); }

@@ -8,13 +8,15 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/device_threads.h"
-#include "lockstep/distributed/parallel/lockstep_step.h"
 #include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
+class DeviceThreads;
+class LockstepStep;
+
+/// Options of DataParallel.
 struct DataParallelOptions {
   /// V, a power of two and at least the number of devices: lockstep mode (docs/lockstep.md), in which step() gives the
   /// same bits on every number of devices. 0: off.
@@ -35,6 +37,7 @@ struct DataParallelOptions {
 /// of the step.
 class DataParallel {
  public:
+  /// Makes one module; called several times, it must make equal structures.
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
   /// Returns the mean loss over the samples of the part, as a one-element tensor, or a sum and its count. Called on
   /// several threads at once, with that thread's replica; in lockstep mode once for each logical shard.
@@ -43,6 +46,8 @@ class DataParallel {
   /// Calls `factory` once for the module and once for each device. Throws Error if `devices` is empty or the modules
   /// differ in structure.
   DataParallel(const Factory& factory, std::vector<Device> devices, DataParallelOptions options = {});
+  ~DataParallel();
+  DataParallel(DataParallel&&) noexcept;
 
   /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
   /// backward passes side by side. In lockstep mode, an error while a graph is recorded: use step().
@@ -52,9 +57,9 @@ class DataParallel {
   /// the module's, weighted so that they are those of the mean loss over the whole batch. Returns that loss.
   double step(const data::Batch& batch, const LossFunction& loss);
 
-  nn::Module& module() { return *module_; }
-  int num_devices() const { return static_cast<int>(devices_.size()); }
-  const std::vector<Device>& devices() const { return devices_; }
+  nn::Module& module() { return *module_; }                              ///< to save, and to give to the optimizer
+  int num_devices() const { return static_cast<int>(devices_.size()); }  ///< replicas
+  const std::vector<Device>& devices() const { return devices_; }        ///< one a replica; the first is the module's
 
  private:
   friend struct DataParallelBackward;

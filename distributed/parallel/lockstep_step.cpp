@@ -7,8 +7,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/reduction/unused_warning.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/unused_warning.h"
 
 namespace lockstep::distributed {
 namespace {

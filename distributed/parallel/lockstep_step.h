@@ -7,9 +7,9 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/device_threads.h"
-#include "lockstep/distributed/parallel/shard_runner.h"
-#include "lockstep/distributed/parallel/tree_reducer.h"
+#include "lockstep/distributed/parallel/reduction/shard_sums.h"
+#include "lockstep/distributed/parallel/reduction/tree_reducer.h"
+#include "lockstep/distributed/parallel/workers/device_threads.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 

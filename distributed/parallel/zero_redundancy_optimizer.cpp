@@ -217,7 +217,7 @@ optim::OptimizerState ZeroRedundancyOptimizer::state() const {
                  "state() on rank 0 (this is rank {})",
                  kName, group_->world_size(), group_->rank());
   optim::OptimizerState state = *whole_;
-  state.scalars = {{"lr", lr()}, {"momentum", momentum()}};
+  state.scalars = local_->state().scalars;
   return state;
 }
 

@@ -11,6 +11,7 @@
 
 namespace lockstep::distributed {
 
+/// Unit of all deadlines.
 using lockstep::Milliseconds;
 
 /// The handle on an operation that runs in the background. Keep or drop it at will: the operation runs to its end
@@ -50,6 +51,7 @@ class Work {
   std::exception_ptr error_;
 };
 
+/// Keep it to wait, or drop it.
 using WorkPtr = std::shared_ptr<Work>;
 
 }  // namespace lockstep::distributed

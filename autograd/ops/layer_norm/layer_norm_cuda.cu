@@ -3,9 +3,9 @@
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -151,7 +151,7 @@ void with_group(std::int64_t rows, std::int64_t width, F&& f) {
 template <typename T>
 void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Tensor& input, const Tensor& moments,
                         const Tensor& grad_weight, const Tensor& grad_bias, std::int64_t rows, std::int64_t width) {
-  using C = cuda::compute_t<T>;
+  using C = compute_t<T>;
   constexpr std::int64_t kEnoughBlocks = 512, kLeastRows = 64;
   const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
   const std::int64_t segments =
@@ -178,8 +178,8 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
                      const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
   if (rows == 0) return;
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = compute_t<T>;
     with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
       launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), cuda::Source<C>(weight, C(1)),
              cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps));
@@ -191,8 +191,8 @@ void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Ten
                               const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
                               std::int64_t rows, std::int64_t width) {
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = compute_t<T>;
     if (grad_input.defined() && rows > 0)
       with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
         launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),

@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<MatmulKernel> matmul_kernel{"matmul", matmul_reference, matmul_cpu,
-                                                  LOCKSTEP_CUDA_KERNEL(matmul_cuda)};
+constexpr KernelTable<MatmulKernel> matmul_kernel{"matmul", matmul_cpu, LOCKSTEP_CUDA_KERNEL(matmul_cuda),
+                                                  matmul_reference};
 
 // A view with `leading` in front of the last two dimensions, repeated where sizes are 1 or missing.
 Tensor expand_leading(const Tensor& t, const Shape& leading) {
@@ -107,21 +107,14 @@ class MatmulBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor& a = a_.get(name());
-    const Tensor& b = b_.get(name());
+    const Tensor& a = saved(0);
+    const Tensor& b = saved(1);
     const Tensor left = as_matrix(a, true), right = as_matrix(b, false);
     const Tensor grad = reshaped(as_contiguous(grads[0]), product_sizes(left, right));
     if (needs_grad(0)) result[0] = reshaped(grad_left(grad, left, right), a.sizes());
     if (needs_grad(1)) result[1] = reshaped(grad_right(grad, left, right), b.sizes());
     return result;
   }
-
-  void release_saved() override {
-    a_.reset();
-    b_.reset();
-  }
-
-  SavedTensor a_, b_;
 
  private:
   static Tensor grad_left(const Tensor& grad, const Tensor& left, const Tensor& right) {
@@ -175,8 +168,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   Tensor out = empty(sizes, options_of(a));
   product(left, right, reshaped(out, matrix_sizes));
   if (auto* node = record<MatmulBackward>(out, {&a, &b})) {
-    node->a_ = SavedTensor(a);
-    node->b_ = SavedTensor(b);
+    node->save(a, b);
   }
   return out;
 }

@@ -1,5 +1,3 @@
-#include "lockstep/distributed/parallel/captured_step.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/cuda/cuda_ranks.h"

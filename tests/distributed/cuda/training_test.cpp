@@ -9,7 +9,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/random.h"
-#include "lockstep/distributed/parallel/captured_step.h"
+#include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/nn/nn.h"

@@ -5,7 +5,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

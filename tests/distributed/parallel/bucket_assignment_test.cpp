@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/bucket_assignment.h"
+#include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "lockstep/distributed/parallel/communication_hook.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

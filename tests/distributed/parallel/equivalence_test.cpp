@@ -10,9 +10,9 @@
 
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/training_step.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/parallel/training_support.h"

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/parallel/reducer.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
 
 #include <gtest/gtest.h>
 

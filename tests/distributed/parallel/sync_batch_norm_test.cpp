@@ -4,7 +4,7 @@
 
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

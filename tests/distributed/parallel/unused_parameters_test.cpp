@@ -2,7 +2,7 @@
 
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {

@@ -5,6 +5,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "core/tensor.h"
+#include "data/data.h"
+#include "distributed/job.h"
+#include "nn/module.h"
+#include "train/run.h"
+
+// The five above are this project's, and not lockstep's of the same names.
+static_assert(own::Tensor{}.part + own::Data{}.part + own::Module{}.part + own::Job{}.part + own::Run{}.part == 31);
+
 namespace ls = lockstep;
 
 struct LeNet : ls::nn::Module {

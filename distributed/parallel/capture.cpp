@@ -1,0 +1,212 @@
+#include "lockstep/distributed/parallel/capture.h"
+
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/graph.h"
+#include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr std::size_t kMostGraphs = 4;
+constexpr std::size_t kStages = 3;
+
+std::string key_of(const data::Batch& batch) {
+  return fmt::format("{}{} {}{} of {}", name(batch.x.dtype()), to_string(batch.x.sizes()), name(batch.y.dtype()),
+                     to_string(batch.y.sizes()), batch.global_size);
+}
+
+/// What a recording has seen of the model: with another place or another set of trained parameters, or in another mode,
+/// it would do something else than the step.
+using Identity = std::vector<const void*>;
+
+Identity identity_of(nn::Module& module) {
+  Identity identity{module.is_training() ? &module : nullptr};
+  for (const Tensor& parameter : module.parameters()) {
+    identity.push_back(parameter.raw_data());
+    identity.push_back(parameter.requires_grad() ? parameter.impl() : nullptr);
+  }
+  return identity;
+}
+
+/// What is put on `later` from now on waits for what is on `earlier`.
+void follow(const cuda::Stream& later, const cuda::Stream& earlier) {
+  cuda::Event event(earlier.device());
+  event.record(earlier);
+  later.wait(event);
+}
+
+}  // namespace
+
+struct CapturedStep::Graphs {
+  explicit Graphs(Device device)
+      : device(device),
+        stream(cuda::Stream::create(device.index)),
+        random_step(zeros({1}, {.dtype = kInt64, .device = device})) {
+    cuda::Stream::current(device.index).synchronize();
+  }
+
+  struct Recorded {
+    data::Batch slots;
+    Tensor loss;
+    std::vector<Tensor> gradients;  // by parameter; undefined where there is none
+    std::optional<cuda::Graph> graph;
+    bool draws = false;  // random numbers
+  };
+
+  /// Pinned memory that a batch waits in until the device has fetched it.
+  struct Stage {
+    Tensor x, y;
+    std::optional<cuda::Event> fetched;
+  };
+
+  void fill(const data::Batch& batch, const data::Batch& slots);
+  void record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer, const data::Batch& batch,
+              const LossFunction& loss);
+  Tensor replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer, const data::Batch& batch,
+                std::uint64_t number);
+
+  Device device;
+  cuda::Stream stream;
+  Tensor random_step;
+  Identity identity;
+  std::map<std::string, Recorded> recorded;
+  std::array<Stage, kStages> stages;
+  std::size_t next_stage = 0;
+};
+
+// On `stream`, the current one.
+void CapturedStep::Graphs::fill(const data::Batch& batch, const data::Batch& slots) {
+  if (batch.x.device().is_cuda()) {
+    copy_values(batch.x, slots.x);
+    copy_values(batch.y, slots.y);
+    return;
+  }
+  Stage& stage = stages[next_stage++ % kStages];
+  if (stage.fetched) stage.fetched->synchronize();
+  const auto through = [&](Tensor& pinned, const Tensor& from, const Tensor& to) {
+    if (!pinned.defined() || pinned.sizes() != from.sizes() || pinned.dtype() != from.dtype())
+      pinned = cuda::empty_pinned(from.sizes(), from.dtype());
+    copy_values(from, pinned);
+    cuda::copy_async(pinned, to);
+  };
+  through(stage.x, batch.x, slots.x);
+  through(stage.y, batch.y, slots.y);
+  if (!stage.fetched) stage.fetched.emplace(device.index);
+  stage.fetched->record(stream);
+}
+
+void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer,
+                                  const data::Batch& batch, const LossFunction& loss) {
+  made.slots.x = empty(batch.x.sizes(), {.dtype = batch.x.dtype(), .device = device});
+  made.slots.y = empty(batch.y.sizes(), {.dtype = batch.y.dtype(), .device = device});
+  made.slots.global_size = batch.global_size;
+  made.loss = empty({1}, {.dtype = kFloat64, .device = device});
+  const DeviceRandomStep random(random_step);
+  made.graph = cuda::Graph::capture(stream, [&] {
+    const Tensor value = step.enqueue(made.slots, loss);
+    copy_values(value.detach().as_strided({1}, {1}, value.offset()), made.loss);
+    optimizer.step();
+  });
+  made.draws = random.used();
+  for (const Tensor& parameter : step.module().parameters()) made.gradients.push_back(parameter.grad());
+}
+
+Tensor CapturedStep::Graphs::replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer,
+                                    const data::Batch& batch, std::uint64_t number) {
+  const std::vector<Tensor> parameters = step.module().parameters();
+  // A step without a graph, or with another one, may have left gradients of its own.
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (!parameters[p].grad().is_same(recorded.gradients[p])) parameters[p].set_grad(recorded.gradients[p]);
+  fill(batch, recorded.slots);
+  if (recorded.draws) fill_values(random_step, static_cast<double>(number));
+  optimizer.prepare_step();
+  recorded.graph->launch();
+  for (const Tensor& parameter : parameters) parameter.storage()->bump_version();
+  if (ProcessGroup* group = step.group()) group->watch(fmt::format("step {}, a CUDA graph", number));
+  return recorded.loss;
+}
+
+CapturedStep::CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, CapturedStepOptions options)
+    : step_(step), optimizer_(optimizer), options_(options) {
+  const Device device = step.module().device();
+  obstacle_ = !options.capture    ? "it was turned off"
+              : !device.is_cuda() ? "the model is on the CPU"
+                                  : step.capture_obstacle();
+  if (obstacle_.empty() && dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer))
+    obstacle_ = "the divided optimizer gathers its parameters under the host's control";
+  if (obstacle_.empty()) graphs_ = std::make_unique<Graphs>(device);
+}
+
+CapturedStep::~CapturedStep() {
+  if (!graphs_) return;
+  try {
+    graphs_->stream.synchronize();  // the graphs' memory is in use until then
+  } catch (const Error&) {
+    // Of a failure on the device the caller has been told.
+  }
+}
+
+Tensor CapturedStep::run(const data::Batch& batch, const LossFunction& loss) {
+  const Tensor value = step_.enqueue_obstacle().empty() && step_.module().device().is_cuda()
+                           ? step_.enqueue(batch, loss)
+                           : scalar_tensor(step_(batch, loss), {.dtype = kFloat64});
+  optimizer_.step();
+  return value;
+}
+
+Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
+  if (!obstacle_.empty()) return run(batch, loss);
+  Graphs& graphs = *graphs_;
+  const cuda::Stream caller = cuda::Stream::current(graphs.device.index);
+  const std::string key = key_of(batch);
+  if (Identity now = identity_of(step_.module()); now != graphs.identity) {
+    if (!graphs.recorded.empty()) graphs.stream.synchronize();
+    graphs.recorded.clear();
+    graphs.identity = std::move(now);
+    warm_ = 0;
+  }
+  auto found = graphs.recorded.find(key);
+  if (found == graphs.recorded.end()) {
+    if (warm_ < options_.warmup || graphs.recorded.size() == kMostGraphs) {
+      ++warm_;
+      return run(batch, loss);
+    }
+    follow(graphs.stream, caller);
+    const cuda::StreamGuard guard(graphs.stream);
+    Graphs::Recorded made;
+    try {
+      graphs.record(made, step_, optimizer_, batch, loss);
+    } catch (const Error& error) {
+      obstacle_ = error.what();
+      step_.abandon();
+      logging::info("steps are not captured as a CUDA graph: {}", obstacle_);
+    }
+    if (obstacle_.empty()) {
+      nodes_ = made.graph->nodes();
+      found = graphs.recorded.emplace(key, std::move(made)).first;
+    }
+  }
+  if (!obstacle_.empty()) return run(batch, loss);
+  follow(graphs.stream, caller);
+  Tensor value;
+  {
+    const cuda::StreamGuard guard(graphs.stream);
+    value = graphs.replay(found->second, step_, optimizer_, batch, guarded_random_step().value_or(warm_ + replays_));
+  }
+  follow(caller, graphs.stream);
+  ++replays_;
+  return value;
+}
+
+}  // namespace lockstep::distributed

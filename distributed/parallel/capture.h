@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::distributed {
+
+/// Options of CapturedStep.
+struct CapturedStepOptions {
+  /// Off: every step is started kernel by kernel.
+  bool capture = true;
+  /// Steps before the capture, in which what is made once is made: the optimizer's state, algorithm choices, handles.
+  int warmup = 3;
+};
+
+/// Note [Captured steps]
+/// A training step and its optimizer's update as one CUDA graph: forward, backward, all-reduce and update are recorded
+/// once, and each further step is one launch. Batches are copied into tensors that the graph reads; the learning rate
+/// and the step of random keys lie in device memory. One graph is made for each size of batch, four at most; further
+/// sizes are computed without.
+///
+///   CapturedStep train(step, optimizer);
+///   for (const data::Batch& batch : batches) {
+///     optimizer.set_lr(schedule(n++));
+///     Tensor loss = train(batch, loss_function);  // on the device
+///   }
+///
+/// What a replay does is what the recorded step did, so nothing on the host may depend on the data: the loss function
+/// is not called again. Where a step cannot be recorded (on the CPU, in lockstep mode, on several devices of a process,
+/// with a model that reads values back), each step runs as it would without, and obstacle() says why.
+class CapturedStep {
+ public:
+  /// As of TrainingStep.
+  using LossFunction = TrainingStep::LossFunction;
+
+  /// Both must outlive this object, and their tensors must stay where they are.
+  CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, CapturedStepOptions options = {});
+  ~CapturedStep();
+  CapturedStep(const CapturedStep&) = delete;
+  CapturedStep& operator=(const CapturedStep&) = delete;
+
+  /// step(batch, loss), then optimizer.step(). Returns the loss as one float64 element on the module's device, valid
+  /// until the next call; reading it waits for the device. The batch may be overwritten when this returns.
+  Tensor operator()(const data::Batch& batch, const LossFunction& loss);
+
+  /// Why steps are not captured; empty if they are, or will be after the warm-up.
+  const std::string& obstacle() const { return obstacle_; }
+  /// Steps that were replays.
+  std::uint64_t replays() const { return replays_; }
+  /// Kernels, copies and such in the last graph made.
+  std::size_t nodes() const { return nodes_; }
+
+ private:
+  struct Graphs;
+
+  Tensor run(const data::Batch& batch, const LossFunction& loss);
+
+  TrainingStep& step_;
+  optim::Optimizer& optimizer_;
+  CapturedStepOptions options_;
+  std::string obstacle_;
+  int warm_ = 0;
+  std::uint64_t replays_ = 0;
+  std::size_t nodes_ = 0;
+  std::unique_ptr<Graphs> graphs_;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,56 @@
+#include "lockstep/distributed/parallel/reduction/step_totals.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/norm.h"
+
+namespace lockstep::distributed {
+
+StepTotals::StepTotals(nn::Module& module) {
+  for (nn::Module* each : module.modules()) {
+    auto* layer = dynamic_cast<nn::BatchNorm*>(each);
+    if (!layer || !layer->running_mean.defined()) continue;
+    const auto channels = static_cast<std::size_t>(layer->running_mean.numel());
+    layers_.push_back({layer, size_, channels});
+    size_ += 1 + 2 * channels;
+  }
+}
+
+std::vector<double> StepTotals::row(double loss_sum, double count, const nn::DeferredStatistics& statistics) const {
+  std::vector<double> row(size_, 0.0);
+  row[0] = loss_sum;
+  row[1] = count;
+  for (const nn::DeferredStatistics::Entry& entry : statistics.entries()) {
+    const auto found = std::ranges::find(layers_, entry.layer, &Layer::layer);
+    LOCKSTEP_CHECK(found != layers_.end(),
+                   "[lockstep] a batch norm layer ran that is no part of the model; lockstep mode cannot combine its "
+                   "running statistics");
+    const auto values = static_cast<double>(entry.statistics.count);
+    const std::vector<double> mean = entry.statistics.mean.to_vector<double>();
+    const std::vector<double> var = entry.statistics.var.to_vector<double>();
+    const double unbiased = values > 1.0 ? values / (values - 1.0) : 1.0;
+    double* out = row.data() + found->begin;
+    *out++ += values;
+    for (std::size_t c = 0; c < found->channels; ++c) out[c] += values * mean[c];
+    out += found->channels;
+    for (std::size_t c = 0; c < found->channels; ++c) out[c] += values * (var[c] * unbiased);
+  }
+  return row;
+}
+
+void StepTotals::track(std::span<const double> totals) const {
+  for (const Layer& layer : layers_) {
+    const double* in = totals.data() + layer.begin;
+    const double values = *in++;
+    if (values == 0.0) continue;
+    std::vector<double> mean(in, in + layer.channels);
+    std::vector<double> var(in + layer.channels, in + 2 * layer.channels);
+    for (double& m : mean) m /= values;
+    for (double& v : var) v /= values;
+    layer.layer->track(tensor(mean), tensor(var));
+  }
+}
+
+}  // namespace lockstep::distributed

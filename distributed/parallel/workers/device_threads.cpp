@@ -1,0 +1,64 @@
+#include "lockstep/distributed/parallel/workers/device_threads.h"
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::distributed {
+
+DeviceThreads::DeviceThreads(int devices) : errors_(static_cast<std::size_t>(devices)) {
+  LOCKSTEP_ASSERT(devices > 0, "{} devices", devices);
+  for (int device = 1; device < devices; ++device) threads_.emplace_back([this, device] { serve(device); });
+}
+
+DeviceThreads::~DeviceThreads() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void DeviceThreads::run(const std::function<void(int)>& body) {
+  {
+    std::lock_guard lock(mutex_);
+    for (std::exception_ptr& error : errors_) error = nullptr;
+    body_ = &body;
+    running_ = static_cast<int>(threads_.size());
+    ++round_;
+  }
+  changed_.notify_all();
+  call(0);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return running_ == 0; });
+  body_ = nullptr;
+  for (const std::exception_ptr& error : errors_)
+    if (error) std::rethrow_exception(error);
+}
+
+void DeviceThreads::call(int device) {
+  try {
+    (*body_)(device);
+  } catch (...) {
+    errors_[static_cast<std::size_t>(device)] = std::current_exception();
+  }
+}
+
+void DeviceThreads::serve(int device) {
+  std::uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || round_ != seen; });
+      if (stopping_) return;
+      seen = round_;
+    }
+    call(device);
+    {
+      std::lock_guard lock(mutex_);
+      --running_;
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace lockstep::distributed
