@@ -1,5 +1,7 @@
 // lockstep-run: starts the processes of a job on this machine. See distributed/launcher/launcher.h for what they find.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
 #include <chrono>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/distributed/launcher/launcher.h"
-#include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 
 namespace {

@@ -68,7 +68,7 @@ struct Options {
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
-/// distributed/process_group/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
+/// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
 /// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
 /// process dies by SIGKILL.
 ///
