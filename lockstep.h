@@ -29,3 +29,4 @@
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 #include "lockstep/nn/weights_hash.h"
+#include "lockstep/train/train.h"

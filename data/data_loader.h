@@ -17,7 +17,7 @@ class ResidentDataset;
 
 /// Options of DataLoader.
 struct DataLoaderOptions {
-  /// Samples a step, over all ranks together.
+  /// Samples a step, over all ranks together; of each rank if the sampler divides the samples (DistributedSampler).
   std::int64_t batch_size = 64;
   bool shuffle = true;  ///< a new order in each epoch; otherwise that of the data set
   /// Of the order and of the transforms.
@@ -108,7 +108,8 @@ class Epoch {
 /// ```
 class DataLoader {
  public:
-  /// Throws Error for options out of range, or a DistributedSampler together with a world_size above 1.
+  /// Throws Error for options out of range, or a DistributedSampler together with a world_size above 1 or logical
+  /// shards.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   /// Starts epoch `epoch`, a number that enters the order, at step `first_step`: a run that stopped there goes on with

@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 
 #include "lockstep/core/check.h"
 
@@ -76,10 +78,30 @@ void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
   }
 }
 
+// None: `path` holds no checkpoint that can be read.
+std::optional<std::int64_t> step_in(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  try {
+    return read_training_state(path).step;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+void require_no_later_checkpoint(const std::string& path, std::int64_t step) {
+  const std::optional<std::int64_t> there = step_in(path);
+  LOCKSTEP_CHECK(!there || *there <= step,
+                 "[checkpoint] {} holds step {}, and this run, which has not gone on from it, is at step {}; resume "
+                 "from the file, move it away, or write to another",
+                 path, there.value_or(0), step);
+}
 
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler) {
+  require_no_later_checkpoint(path, state.step);
   std::vector<NamedTensor> tensors = module.state();
   Metadata metadata{{kCheckpointKey, kVersion},
                     {"lockstep.seed", to_text(state.seed)},

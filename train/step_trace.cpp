@@ -1,11 +1,11 @@
-#include "apps/mnist_train/trace.h"
+#include "lockstep/train/step_trace.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::apps {
+namespace lockstep::train {
 namespace {
 
 nlohmann::ordered_json span(const std::string& name, int row, std::int64_t origin_ns, std::int64_t begin_ns,
@@ -41,7 +41,7 @@ void write_step_trace(const std::string& path, const distributed::ReducerTrace& 
   std::ofstream out(path);
   out << nlohmann::ordered_json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump(1) << '\n';
   out.close();
-  LOCKSTEP_CHECK(!out.fail(), "the trace file '{}' could not be written; check --trace", path);
+  LOCKSTEP_CHECK(!out.fail(), "the trace file '{}' could not be written; is the disk full?", path);
 }
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::train

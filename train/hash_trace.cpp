@@ -1,4 +1,4 @@
-#include "apps/mnist_train/hash_trace.h"
+#include "lockstep/train/hash_trace.h"
 
 #include <nlohmann/json.hpp>
 
@@ -6,7 +6,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/sha256.h"
 
-namespace lockstep::apps {
+namespace lockstep::train {
 namespace {
 
 std::string hash_of(const Tensor& tensor) {
@@ -22,7 +22,7 @@ std::string hash_of(const Tensor& tensor) {
 HashTrace::HashTrace(const std::string& path, const std::string& settings, bool appends) : path_(path) {
   if (path_.empty()) return;
   file_.open(path_, appends ? std::ios::app : std::ios::trunc);
-  LOCKSTEP_CHECK(file_.is_open(), "the file '{}' cannot be opened for writing; check --trace-hashes", path_);
+  LOCKSTEP_CHECK(file_.is_open(), "the hash trace '{}' cannot be opened for writing", path_);
   file_ << nlohmann::ordered_json{{"run", settings}}.dump() << '\n';
 }
 
@@ -35,7 +35,7 @@ void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) 
   nlohmann::ordered_json& weights = line["weights"] = nlohmann::ordered_json::object();
   for (const nn::NamedTensor& each : module.state()) weights[each.name] = hash_of(each.tensor);
   file_ << line.dump() << std::endl;
-  LOCKSTEP_CHECK(file_.good(), "the file '{}' could not be written; is the disk full?", path_);
+  LOCKSTEP_CHECK(file_.good(), "the hash trace '{}' could not be written; is the disk full?", path_);
 }
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::train

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::apps {
+namespace lockstep::command_line {
 
 /// A wrong command line: exit status 2.
 class UsageError : public Error {
@@ -13,10 +13,11 @@ class UsageError : public Error {
 };
 
 /// A flag that this build or version cannot serve: "--backend nccl is not available in this build: ...". Status 2.
+/// `where`: "machine", "build" or "version".
 [[noreturn]] void throw_not_available(const std::string& flag, const std::string& where, const std::string& why);
 
-/// Runs the body of a program's main(). An exception becomes one line on stderr, "PROGRAM: message", and the exit
-/// status: 2 for UsageError, 1 for everything else.
+/// Runs the body of a program's main(), which returns the exit status. An exception becomes one line on stderr,
+/// "PROGRAM: message", and the exit status: 2 for UsageError, 1 for everything else.
 template <typename Body>
 int run_main(const char* program, Body&& body);
 
@@ -36,4 +37,4 @@ int run_main(const char* program, Body&& body) {
   }
 }
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::command_line

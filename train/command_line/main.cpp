@@ -1,11 +1,11 @@
-#include "apps/support/cli.h"
+#include "lockstep/train/command_line/main.h"
 
 #include <algorithm>
 #include <cstdio>
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::apps {
+namespace lockstep::command_line {
 
 void throw_not_available(const std::string& flag, const std::string& where, const std::string& why) {
   throw UsageError(
@@ -21,4 +21,4 @@ void print_error(const char* program, const std::string& message) {
   std::fflush(stderr);
 }
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::command_line

@@ -1,12 +1,14 @@
 #pragma once
 
+// For .cpp files only.
+
 #include <cstdint>
 #include <fstream>
 #include <string>
 
 #include "lockstep/nn/module.h"
 
-namespace lockstep::apps {
+namespace lockstep::train {
 
 /// Writes, for each step, hashes of its loss, gradients and new weights, one JSON line a step, for lockstep-bisect.
 class HashTrace {
@@ -15,7 +17,8 @@ class HashTrace {
   /// in a file that is there. Throws Error if the file cannot be opened.
   HashTrace(const std::string& path, const std::string& settings, bool appends);
 
-  /// After each step; the gradients are still those that it used. Throws Error if the line cannot be written.
+  /// After each step; the gradients are still those that it used. `loss`: one element. Throws Error if the line cannot
+  /// be written.
   void step(std::int64_t step, const Tensor& loss, nn::Module& module);
 
  private:
@@ -23,4 +26,4 @@ class HashTrace {
   std::ofstream file_;
 };
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::train

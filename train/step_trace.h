@@ -1,12 +1,14 @@
 #pragma once
 
+// For .cpp files only.
+
 #include <string>
 #include <vector>
 
 #include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/distributed/process_group/flight_recorder.h"
 
-namespace lockstep::apps {
+namespace lockstep::train {
 
 /// Writes one step as a Chrome trace (chrome://tracing, Perfetto): backward's span, when each bucket was launched, and
 /// every collective that ran between the step's first gradient and its end. Times in microseconds since the first
@@ -14,4 +16,4 @@ namespace lockstep::apps {
 void write_step_trace(const std::string& path, const distributed::ReducerTrace& trace,
                       const std::vector<distributed::OperationRecord>& records);
 
-}  // namespace lockstep::apps
+}  // namespace lockstep::train
