@@ -26,8 +26,8 @@ struct Evaluation {
   Values measure(nn::Module& module, distributed::ProcessGroup* group) const;
 };
 
-/// "test accuracy" and "test loss" (mean cross-entropy) of a module that gives logits [N, classes] for batches with int64
-/// targets [N].
+/// "test accuracy" and "test loss" (mean cross-entropy) of a module that gives logits [N, classes] for batches with
+/// int64 targets [N].
 Evaluation classification(std::shared_ptr<const data::Dataset> dataset);
 
 }  // namespace lockstep::train

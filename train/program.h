@@ -14,9 +14,10 @@
 namespace lockstep::train {
 
 /// Note [Programs]
-/// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc, --lockstep,
-/// --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the program's own options,
-/// the processes that --nproc asks for, errors as one line on stderr, and the exit status.
+/// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc,
+/// --lockstep,
+/// --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the program's own
+/// options, the processes that --nproc asks for, errors as one line on stderr, and the exit status.
 ///
 ///   int main(int argc, char** argv) {
 ///     double lr = 0.02;
@@ -37,7 +38,8 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns -----
+  // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns
+  // -----
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// One of these.
   void add_option(const std::string& name, std::string& value, const std::string& help,
@@ -64,8 +66,8 @@ class Program {
   /// The training itself, in each process; returns the exit status.
   using Body = std::function<int(Workers& workers, const RunOptions& options)>;
 
-  /// Parses, starts processes if --nproc says so, joins the job, calls `body`. Returns main's exit status: 2 for a wrong
-  /// command line, 1 for an exception, which is printed, else what `body` returned, or the launcher.
+  /// Parses, starts processes if --nproc says so, joins the job, calls `body`. Returns main's exit status: 2 for a
+  /// wrong command line, 1 for an exception, which is printed, else what `body` returned, or the launcher.
   int main(int argc, const char* const* argv, const Body& body, const Check& check = {});
 
  private:

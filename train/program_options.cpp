@@ -6,7 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/started_by_launcher.h"
 
@@ -118,13 +118,13 @@ void Program::Options::add_common() {
   app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
       ->check(CLI::Range(0.0, 1e6))
       ->group(files);
-  app.add_option("--keep-checkpoints", run.keep_checkpoints,
-                 "The last so many checkpoints, by step, beside the newest")
+  app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
       ->check(CLI::Range(std::int64_t{1}, kMost))
       ->group(files);
-  app.add_option("--resume", run.resume,
-                 "Training checkpoint to go on from; auto: --checkpoint's newest, if there (the default under a launcher "
-                 "with --max-restarts); none")
+  app.add_option(
+         "--resume", run.resume,
+         "Training checkpoint to go on from; auto: --checkpoint's newest, if there (the default under a launcher "
+         "with --max-restarts); none")
       ->group(files);
   app.add_option("--save", run.save, "Write the weights as safetensors at the end")->group(files);
   app.add_option("--metrics", run.metrics, "Write a JSON line for each step")->group(files);
@@ -143,8 +143,9 @@ void Program::Options::settle() {
   const bool is_ddp = workers.mode == Mode::ddp;
   require(is_ddp || nproc == 0, "--nproc belongs to --mode ddp");
   require(is_ddp || !workers.job.rank, "--rank and --world-size belong to --mode ddp");
-  require(nproc == 0 || !workers.job.rank, "--rank and --world-size are of processes started one by one, and --nproc "
-                                           "starts them; leave out one or the other");
+  require(nproc == 0 || !workers.job.rank,
+          "--rank and --world-size are of processes started one by one, and --nproc "
+          "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
   require(is_ddp || !started_by_launcher(),
@@ -185,10 +186,10 @@ void Program::Options::settle_device() {
   const bool is_cuda = workers.device == "cuda";
   require(backend != "nccl" || is_cuda,
           "--backend nccl works on CUDA devices, and this runs on the CPU; use --device cuda, or another backend");
-  require(!is_cuda || workers.mode != Mode::ddp || backend == "auto" || backend == "nccl",
-          fmt::format(
-              "--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
-              backend));
+  require(
+      !is_cuda || workers.mode != Mode::ddp || backend == "auto" || backend == "nccl",
+      fmt::format("--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
+                  backend));
   if (workers.mode != Mode::dp) return;
   if (devices.empty())
     for (int i = 0; i < (is_cuda ? cuda::device_count() : 2); ++i) devices.push_back(i);

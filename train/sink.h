@@ -42,8 +42,9 @@ struct Result {
   int exit_status() const { return stopped_by == 0 ? 0 : 128 + stopped_by; }
 };
 
-/// Somebody who wants to know how a run goes: a terminal, a file, a server. Only rank 0 has any. Losses come in the order
-/// of the steps, but some steps late where they are computed on a device, and all of an epoch before its evaluation.
+/// Somebody who wants to know how a run goes: a terminal, a file, a server. Only rank 0 has any. Losses come in the
+/// order of the steps, but some steps late where they are computed on a device, and all of an epoch before its
+/// evaluation.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -62,8 +63,8 @@ class Sink {
 std::unique_ptr<Sink> console(bool progress_bar);
 
 /// A JSON object a line for each step: step, epoch, loss, loss_hex (the loss in full), <unit>_per_s; for the last step
-/// before an evaluation also its values. A resumed run goes on in the file. Throws Error, now or at the end, if the file
-/// cannot be written.
+/// before an evaluation also its values. A resumed run goes on in the file. Throws Error, now or at the end, if the
+/// file cannot be written.
 std::unique_ptr<Sink> json_lines(const std::string& path);
 
 }  // namespace lockstep::train

@@ -10,7 +10,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::train {
@@ -29,12 +29,12 @@ struct WorkerOptions {
   std::vector<Device> devices = {};   ///< dp
   distributed::InitOptions job = {};  ///< ddp; its device is the one above
 
-  std::uint64_t seed = 1;           ///< of weights, data order and random layers
-  int threads = 0;                  ///< of each process; 0: as the environment says
-  std::int64_t batch_size = 64;     ///< samples a step, over all workers
-  std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
-  std::int64_t accumulate = 1;      ///< slices that a step is computed in
-  bool zero = false;                ///< ddp: divide the optimizer's state over the processes
+  std::uint64_t seed = 1;                            ///< of weights, data order and random layers
+  int threads = 0;                                   ///< of each process; 0: as the environment says
+  std::int64_t batch_size = 64;                      ///< samples a step, over all workers
+  std::int64_t logical_shards = 0;                   ///< V; 0: not in lockstep mode
+  std::int64_t accumulate = 1;                       ///< slices that a step is computed in
+  bool zero = false;                                 ///< ddp: divide the optimizer's state over the processes
   distributed::CommunicationHookPtr hook = nullptr;  ///< ddp: how gradients travel
 };
 
@@ -57,7 +57,8 @@ class Workers {
   /// A model and its training step; must not outlive this object. Errors as TrainingStep.
   distributed::TrainingStep make_step(const distributed::TrainingStep::Factory& factory) const;
   /// Of the options' batch size and seed; what `options` says about these, ranks, shards and device does not count.
-  data::DataLoader make_loader(std::shared_ptr<const data::Dataset> dataset, data::DataLoaderOptions options = {}) const;
+  data::DataLoader make_loader(std::shared_ptr<const data::Dataset> dataset,
+                               data::DataLoaderOptions options = {}) const;
   /// For the module's parameters; with `zero`, this rank's share of a ZeroRedundancyOptimizer.
   std::unique_ptr<optim::Optimizer> make_optimizer(nn::Module& module, const OptimizerFactory& factory) const;
 
