@@ -42,6 +42,7 @@ class Program {
 
   // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns
   // -----
+  /// Any text.
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// One of these.
   void add_option(const std::string& name, std::string& value, const std::string& help,
@@ -53,10 +54,12 @@ class Program {
                   double least = -kInfinity, double most = kInfinity);
   void add_option(const std::string& name, std::int64_t& value, const std::string& help, double least = -kInfinity,
                   double most = kInfinity);
+  /// On if the flag is given.
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
   /// Defaults of the common options, for the program to change before main(): epochs, batch size, unit, ...
   WorkerOptions& workers();
+  /// The same for those of the run.
   RunOptions& run();
 
   /// Called when the command line has been parsed, before anything else: fills settings and checks the program's own

@@ -6,7 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/started_by_launcher.h"
