@@ -14,7 +14,6 @@
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/nn/optim/optim.h"
 #include "lockstep/train/train.h"
-#include "lockstep/train/command_line/main.h"
 
 namespace lockstep::apps {
 namespace {
