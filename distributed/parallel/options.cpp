@@ -4,8 +4,8 @@
 #include <string>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed {
 

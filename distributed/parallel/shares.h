@@ -5,7 +5,7 @@
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 
 namespace lockstep::distributed {
 

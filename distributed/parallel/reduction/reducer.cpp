@@ -6,9 +6,9 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/distributed/parallel/reduction/unused_warning.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -9,7 +9,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
-#include "lockstep/distributed/process_group/tree_sum.h"
+#include "lockstep/distributed/collectives/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {

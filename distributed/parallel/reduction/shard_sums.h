@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/reduction/step_totals.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 #include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/module.h"
 

@@ -273,7 +273,7 @@ TEST(DistributedDataParallel, TrainsOnEverySampleOfADistributedSampler) {
     const data::DataLoader loader(set, {.batch_size = 3, .sampler = sampler});
     std::int64_t seen = 0, begin = 0;
     for (const data::Batch& batch : loader.epoch(0)) {
-      const double loss = ddp.step(batch, [&](const data::Batch& part) {
+      const Tensor loss = ddp.step(batch, [&](const data::Batch& part) {
         seen += part.size();
         return cross_entropy(net.forward(part.x), part.y);
       });
@@ -282,7 +282,7 @@ TEST(DistributedDataParallel, TrainsOnEverySampleOfADistributedSampler) {
       const Tensor expected = cross_entropy(whole.forward(rows(all.x, begin, kWorld * batch.size())),
                                             rows(all.y, begin, kWorld * batch.size()));
       expected.backward();
-      EXPECT_NEAR(loss, expected.item<double>(), 1e-6);
+      EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
       expect_near(gradients_of(net), gradients_of(whole));
       begin += kWorld * batch.size();
     }
