@@ -102,7 +102,8 @@ void Run::State::begin() {
       is_rank0 ? options.trace_hashes : std::string(),
       fmt::format("{} on {} worker(s), batch {}; {}",
                   model == options.settings.end() ? step.module().type_name() : model->second, workers(),
-                  loader.options().batch_size, distributed::lockstep_fingerprint(options.logical_shards)),
+                  loader.options().batch_size,
+                  distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
       first_step > 0);
   signal.emplace(!options.checkpoint.empty());
   last_save = Clock::now();

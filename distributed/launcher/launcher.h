@@ -63,8 +63,8 @@ struct Options {
 /// set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its own process group.
 ///
 /// LOCKSTEP_RESTART_COUNT says how often the job's workers were started before, as far as a launcher of the job
-/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go on
-/// from their own checkpoint whenever one is there, since the launchers may have been started again too.
+/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go
+/// on from their own checkpoint whenever one is there, since the launchers may have been started again too.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in

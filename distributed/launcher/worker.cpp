@@ -100,17 +100,17 @@ Started start(const WorkerSpec& spec) {
 
 }  // namespace
 
-Worker::Worker(const WorkerSpec& spec)
+Worker::Worker(const WorkerSpec& spec, Outlets& outlets)
     : rank_(spec.rank),
       pid_(-1),
-      out_(UniqueFd(), 1, "", UniqueFd(), false),
-      err_(UniqueFd(), 2, "", UniqueFd(), false) {
+      out_(UniqueFd(), outlets.out, "", UniqueFd(), false),
+      err_(UniqueFd(), outlets.err, "", UniqueFd(), false) {
   UniqueFd out_log = open_log(spec.stdout_log, spec.truncate_logs);
   UniqueFd err_log = open_log(spec.stderr_log, spec.truncate_logs);
   Started started = start(spec);
   pid_ = started.pid;
-  out_ = Stream(std::move(started.out.read), 1, spec.prefix, std::move(out_log), false);
-  err_ = Stream(std::move(started.err.read), 2, spec.prefix, std::move(err_log), true);
+  out_ = Stream(std::move(started.out.read), outlets.out, spec.prefix, std::move(out_log), false);
+  err_ = Stream(std::move(started.err.read), outlets.err, spec.prefix, std::move(err_log), true);
 }
 
 bool Worker::has_ended() const {
