@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/distributed/launcher/spawn.h"
 
 namespace lockstep::launcher {
 
@@ -12,15 +13,6 @@ namespace lockstep::launcher {
 class UsageError : public Error {
  public:
   using Error::Error;
-};
-
-/// How the workers' output reaches the launcher's own stdout and stderr.
-enum class Output {
-  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
-  prefixed,
-  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
-  /// unchanged; the other ranks' lines are prefixed.
-  rank0_plain,
 };
 
 /// Options of run().
@@ -68,7 +60,7 @@ struct Options {
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
-/// distributed/process_group/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
+/// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
 /// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
 /// process dies by SIGKILL.
 ///

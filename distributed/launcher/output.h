@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/distributed/launcher/outlet.h"
-#include "lockstep/distributed/launcher/unique_fd.h"
 
 namespace lockstep::launcher {
 
@@ -14,7 +14,7 @@ namespace lockstep::launcher {
 /// lines.
 class Stream {
  public:
-  Stream(UniqueFd source, Outlet& target, std::string prefix, UniqueFd copy, bool keep_lines)
+  Stream(FileDescriptor source, Outlet& target, std::string prefix, FileDescriptor copy, bool keep_lines)
       : source_(std::move(source)),
         target_(&target),
         prefix_(std::move(prefix)),
@@ -33,17 +33,17 @@ class Stream {
  private:
   void emit(std::string_view line);
 
-  UniqueFd source_;
+  FileDescriptor source_;
   Outlet* target_;
   std::string prefix_;
-  UniqueFd copy_;
+  FileDescriptor copy_;
   bool keep_lines_;
   std::string partial_;
   std::deque<std::string> last_lines_;
 };
 
 /// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
-UniqueFd open_log(const std::string& path, bool truncate);
+FileDescriptor open_log(const std::string& path, bool truncate);
 
 /// Makes the folder for such files; nothing if `path` is empty. Throws Error.
 void make_log_dir(const std::string& path);

@@ -11,7 +11,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/core/sha256.h"
 #include "lockstep/distributed/parallel/arithmetic_hash.h"
-#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/distributed/operation/operation_label.h"
 
 namespace lockstep::distributed {
 

@@ -138,7 +138,7 @@ TEST(DistributedTest, ddp_shared_grad_acc_unused_params) {
       Twice net, alone;
       set_weights(net);
       set_weights(alone);
-      DistributedDataParallel ddp(net, group, {.first_bucket_bytes = 32, .static_graph = static_graph});
+      DistributedDataParallel ddp(net, group, {.static_graph = static_graph, .first_bucket_bytes = 32});
       for (std::uint32_t step = 0; step < 3; ++step) {
         const data::Batch batch = make_batch(8, step);
         ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); });
