@@ -25,6 +25,8 @@ struct AutogradMeta final : AutogradMetaBase {
   std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
   std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;
   std::uint64_t next_hook_key = 1;
+  /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
+  std::shared_ptr<Tensor> retained;
 
   ~AutogradMeta() override;
 };

@@ -10,6 +10,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/ref_counted.h"
+#include "lockstep/core/scalar.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/storage.h"
 
@@ -40,7 +41,8 @@ struct TensorImpl final : public RefCounted {
 
 /// Note [Tensor]
 /// A cheap handle on shared storage plus shape, strides, offset and dtype. Copying a Tensor copies the handle. Names
-/// and semantics follow libtorch. A default-constructed Tensor is undefined.
+/// and semantics follow libtorch. A default-constructed Tensor is undefined: whatever asks for its shape, dtype or
+/// memory throws Error.
 ///
 /// Methods under "differentiable" record themselves for backward(); they are defined beside their operation in
 /// autograd/ops/, so a program that links lockstep::core alone cannot call them.
@@ -52,17 +54,17 @@ class Tensor {
 
   // --- what it is -----------------------------------------------------------------------------------------------
   bool defined() const { return static_cast<bool>(impl_); }
-  const Shape& shape() const { return impl_->sizes; }
-  const Shape& sizes() const { return impl_->sizes; }
-  const Shape& strides() const { return impl_->strides; }
-  int dim() const { return impl_->sizes.dim(); }
+  const Shape& shape() const { return get().sizes; }
+  const Shape& sizes() const { return get().sizes; }
+  const Shape& strides() const { return get().strides; }
+  int dim() const { return get().sizes.dim(); }
   /// Size of dimension d; negative d counts from the end. Throws Error if out of range.
   std::int64_t size(std::int64_t d) const;
-  std::int64_t numel() const { return impl_->numel; }
-  std::int64_t offset() const { return impl_->offset; }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->storage->device(); }
-  bool is_contiguous() const { return impl_->contiguous; }
+  std::int64_t numel() const { return get().numel; }
+  std::int64_t offset() const { return get().offset; }
+  DType dtype() const { return get().dtype; }
+  Device device() const { return get().storage->device(); }
+  bool is_contiguous() const { return get().contiguous; }
   bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }
   std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * element_size(dtype()); }
   /// True if both handles name the same tensor object (not merely equal values).
@@ -71,7 +73,8 @@ class Tensor {
   // --- its memory -----------------------------------------------------------------------------------------------
   /// First element's address (offset applied).
   void* raw_data() const {
-    return static_cast<char*>(impl_->storage->data()) + static_cast<std::size_t>(impl_->offset) * element_size(dtype());
+    const TensorImpl& impl = get();
+    return static_cast<char*>(impl.storage->data()) + static_cast<std::size_t>(impl.offset) * element_size(impl.dtype);
   }
   /// Typed address of the first element. Throws Error if T is not the tensor's dtype. Elements lie at strides().
   template <typename T>
@@ -79,13 +82,20 @@ class Tensor {
     if (dtype_of<T> != dtype()) throw_dtype_mismatch(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
-  /// The value of a one-element tensor, converted to T (double, float, std::int64_t or bool). Copies from the device.
+  /// data(), by PyTorch's name.
+  template <typename T>
+  T* data_ptr() const {
+    return data<T>();
+  }
+  /// The value of a one-element tensor, converted to T: bool, or any integer or floating-point type of the language.
+  /// Copies from the device.
   template <typename T = double>
   T item() const;
-  /// All elements in row-major order, converted to T (double, float or std::int64_t). Copies from the device.
+  /// All elements in row-major order, converted to T (double, float, std::int64_t, std::int32_t, std::uint8_t or bool).
+  /// Copies from the device.
   template <typename T>
   std::vector<T> to_vector() const;
-  const StoragePtr& storage() const { return impl_->storage; }
+  const StoragePtr& storage() const { return get().storage; }
   TensorImpl* impl() const { return impl_.get(); }
   const IntrusivePtr<TensorImpl>& impl_ptr() const { return impl_; }
 
@@ -99,8 +109,10 @@ class Tensor {
   bool requires_grad() const;
   /// Only floating-point leaves may require gradients. Returns *this.
   const Tensor& set_requires_grad(bool value) const;
+  /// set_requires_grad(), by PyTorch's name.
+  const Tensor& requires_grad_(bool value = true) const { return set_requires_grad(value); }
   bool is_leaf() const;
-  /// The accumulated gradient; undefined until backward() reached this leaf.
+  /// The accumulated gradient; undefined until backward() reached this leaf, or this result after retain_grad().
   Tensor grad() const;
   /// Replaces the gradient; an undefined tensor clears it. Shape, dtype and device must match.
   void set_grad(Tensor grad) const;
@@ -108,8 +120,16 @@ class Tensor {
   /// `gradient` may be left out for a one-element tensor. Without `retain_graph` the graph is freed on the way.
   void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
   /// Calls `hook(*this)` each time this leaf's gradient has been accumulated. Returns a key for remove_hook().
+  /// The hook keeps its state from call to call. Throws Error if it holds this tensor, which then neither would free.
   std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
+  /// Calls `hook(gradient)` in each backward() with the whole gradient of this tensor, leaf or result, before it is
+  /// used further; what it returns, unless undefined, takes the gradient's place and must have its shape, dtype and
+  /// device. Returns a key for remove_hook(). In-place operations after this are not seen. Throws Error if the tensor
+  /// does not require gradients or the hook holds it.
+  std::uint64_t register_hook(std::function<Tensor(const Tensor& gradient)> hook) const;
   void remove_hook(std::uint64_t key) const;
+  /// Makes backward() keep this result's gradient in grad(), added up as a leaf's; nothing changes for a leaf.
+  const Tensor& retain_grad() const;
 
   // --- differentiable: shape (autograd/ops/view, ...) -----------------------------------------------------------
   Tensor view(const Shape& sizes) const;
@@ -133,12 +153,19 @@ class Tensor {
   Tensor operator[](std::int64_t index) const { return select(0, index); }
   Tensor index_select(std::int64_t dim, const Tensor& index) const;
   Tensor gather(std::int64_t dim, const Tensor& index) const;
+  Tensor expand_as(const Tensor& other) const;
+  std::vector<Tensor> split(std::int64_t size, std::int64_t dim = 0) const;
+  std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;
+  std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;
 
   // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
   Tensor to(Device device) const;
+  Tensor cpu() const;
+  /// To CUDA device `index`.
+  Tensor cuda(int index = 0) const;
   /// In place: broadcasts, casts and copies across devices. Returns *this.
   const Tensor& copy_(const Tensor& source) const;
 
@@ -151,6 +178,26 @@ class Tensor {
   const Tensor& mul_(double value) const;
   const Tensor& zero_() const;
   const Tensor& fill_(double value) const;
+  const Tensor& sub_(const Tensor& other, double alpha = 1.0) const;
+  const Tensor& sub_(double value) const;
+  const Tensor& div_(const Tensor& other) const;
+  const Tensor& div_(double value) const;
+  Tensor add(const Tensor& other, double alpha = 1.0) const;
+  Tensor add(Scalar other) const;
+  Tensor sub(const Tensor& other, double alpha = 1.0) const;
+  Tensor sub(Scalar other) const;
+  Tensor mul(const Tensor& other) const;
+  Tensor mul(Scalar other) const;
+  Tensor div(const Tensor& other) const;
+  Tensor div(Scalar other) const;
+  Tensor maximum(const Tensor& other) const;
+  Tensor minimum(const Tensor& other) const;
+  Tensor neg() const;
+  Tensor reciprocal() const;
+  Tensor square() const;
+  Tensor silu() const;
+  Tensor leaky_relu(double negative_slope = 0.01) const;
+  Tensor pow(const Tensor& exponent) const;
   Tensor exp() const;
   Tensor log() const;
   Tensor sqrt() const;
@@ -162,6 +209,23 @@ class Tensor {
   Tensor relu() const;
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
 
+  // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
+  Tensor eq(const Tensor& other) const;
+  Tensor eq(Scalar other) const;
+  Tensor ne(const Tensor& other) const;
+  Tensor ne(Scalar other) const;
+  Tensor lt(const Tensor& other) const;
+  Tensor lt(Scalar other) const;
+  Tensor le(const Tensor& other) const;
+  Tensor le(Scalar other) const;
+  Tensor gt(const Tensor& other) const;
+  Tensor gt(Scalar other) const;
+  Tensor ge(const Tensor& other) const;
+  Tensor ge(Scalar other) const;
+  Tensor isnan() const;
+  Tensor isinf() const;
+  Tensor isfinite() const;
+
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
   /// Over all elements (empty dims) or the given dims.
   Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
@@ -171,15 +235,28 @@ class Tensor {
   Tensor max(const Shape& dims = {}, bool keepdim = false) const;
   Tensor min(const Shape& dims = {}, bool keepdim = false) const;
   Tensor logsumexp(const Shape& dims, bool keepdim = false) const;
-  /// int64 index of the first maximum along dim.
-  Tensor argmax(std::int64_t dim, bool keepdim = false) const;
+  /// int64 index of the first maximum along dim; without dim, among all elements in row-major order.
+  Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
+  Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
+  Tensor all(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor any(const Shape& dims = {}, bool keepdim = false) const;
+  /// The root of the sum of squares. Its gradient at 0 is 0.
+  Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
   Tensor matmul(const Tensor& other) const;
+  /// matmul() of two matrices; throws Error for other shapes.
+  Tensor mm(const Tensor& other) const;
   Tensor softmax(std::int64_t dim) const;
   Tensor log_softmax(std::int64_t dim) const;
 
  private:
+  const TensorImpl& get() const {
+    if (!impl_) [[unlikely]]
+      throw_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void throw_undefined();
   [[noreturn]] void throw_dtype_mismatch(DType wanted) const;
 
   IntrusivePtr<TensorImpl> impl_;

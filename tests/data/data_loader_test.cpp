@@ -295,6 +295,14 @@ class SlowDataset final : public IndexDataset {
   }
 };
 
+TEST(DataLoader, TheLongestTimeoutIsAWait) {
+  const DataLoader loader(std::make_shared<IndexDataset>(8, 20ms),
+                          {.batch_size = 4, .num_workers = 1, .timeout = std::chrono::milliseconds::max()});
+  int batches = 0;
+  for (const Batch& batch : loader.epoch(0)) batches += batch.x.defined();
+  EXPECT_EQ(batches, 2);
+}
+
 TEST(DataLoader, AWaitHasADeadline) {
   const DataLoader loader(std::make_shared<SlowDataset>(), {.batch_size = 2, .timeout = 20ms});
   try {

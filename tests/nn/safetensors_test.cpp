@@ -191,7 +191,9 @@ TEST_F(Safetensors, SavingFollowsLinksAndKeepsPermissions) {
   save_safetensors({{"x", full({1}, 3.0)}}, path("dangling"));
   EXPECT_EQ(SafetensorsFile(path("data/new")).read("x").item(), 3.0);
   fs::create_symlink("circle", path("circle"));
-  EXPECT_NE(error_of([&] { save_safetensors({{"x", ones({1})}}, path("circle")); }).find("Too many levels"),
+  EXPECT_NE(error_of([&] {
+              save_safetensors({{"x", ones({1})}}, path("circle"));
+            }).find("Too many levels"),
             std::string::npos);
 }
 
@@ -199,7 +201,9 @@ TEST_F(Safetensors, SavingNeverReplacesWhatIsNoFile) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   fs::create_symlink("/dev/null", path("null"));
   for (const char* name : {"pipe", "null"})
-    EXPECT_NE(error_of([&] { save_safetensors({{"x", ones({1})}}, path(name)); }).find("a device, pipe or socket"),
+    EXPECT_NE(error_of([&] {
+                save_safetensors({{"x", ones({1})}}, path(name));
+              }).find("a device, pipe or socket"),
               std::string::npos);
   EXPECT_TRUE(fs::is_fifo(path("pipe")));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -233,7 +237,8 @@ TEST_F(Safetensors, AHundredThousandTensorsTakeNoTime) {
   save_safetensors(tensors, path());
   const SafetensorsFile file(path());
   for (const NamedTensor& t : tensors) ASSERT_NE(file.find(t.name), nullptr);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // minutes, if keys are searched in line
+  EXPECT_LT(std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(20));  // minutes, if keys are searched in line
 }
 
 TEST_F(Safetensors, ABoolIsZeroOrOne) {
@@ -246,7 +251,8 @@ TEST_F(Safetensors, ABoolIsZeroOrOne) {
   file.seekp(-1, std::ios::end);
   file.put(2);
   file.close();
-  EXPECT_NE(error_of([&] { load(net, path()); }).find("'mask' is BOOL and has the byte 2 at offset"), std::string::npos);
+  EXPECT_NE(error_of([&] { load(net, path()); }).find("'mask' is BOOL and has the byte 2 at offset"),
+            std::string::npos);
   EXPECT_EQ(net.weight.to_vector<double>(), (std::vector<double>{0, 0})) << "nothing may be changed";
 }
 
