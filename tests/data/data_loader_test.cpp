@@ -224,7 +224,7 @@ TEST(DataLoader, AForkedChildBeginsAnEpochOfItsOwn) {
   GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
 #endif
   const DataLoader loader(std::make_shared<IndexDataset>(40), {.batch_size = 4, .num_workers = 2});
-  auto epoch = std::make_unique<Epoch>(loader.epoch(0));
+  std::unique_ptr<Epoch> epoch(new Epoch(loader.epoch(0)));
   epoch->begin();
   const pid_t child = fork();
   ASSERT_GE(child, 0);

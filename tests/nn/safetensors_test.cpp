@@ -243,8 +243,8 @@ TEST_F(Safetensors, AHundredThousandTensorsTakeNoTime) {
 
 TEST_F(Safetensors, ABoolIsZeroOrOne) {
   struct Masked : Module {
-    Tensor weight = register_parameter("weight", zeros({2}));
-    Tensor mask = register_buffer("mask", zeros({3}, {.dtype = kBool}));
+    Parameter weight{this, "weight", zeros({2})};
+    Buffer mask{this, "mask", zeros({3}, {.dtype = kBool})};
   } net;
   save_safetensors({{"mask", tensor<bool>({true, false, true})}, {"weight", ones({2})}}, path());
   std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
