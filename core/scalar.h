@@ -44,4 +44,8 @@ constexpr DType result_dtype(DType tensor, Scalar scalar) {
   return tensor == kBool && !scalar.is_bool() ? kInt64 : tensor;
 }
 
+/// Throws Error naming `op` unless a tensor of `dtype` can hold `value`: an integer dtype's range is its own (fractions
+/// are cut off), bool and the floating-point dtypes hold any number.
+void check_in_range(Scalar value, DType dtype, const char* op);
+
 }  // namespace lockstep

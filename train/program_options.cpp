@@ -6,17 +6,17 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
+#include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/started_by_launcher.h"
 
 namespace lockstep::train {
 namespace {
 
+using command_line::at_least;
 using command_line::throw_not_available;
 using command_line::UsageError;
-
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 void require(bool condition, const std::string& message) {
   if (!condition) throw UsageError(message);
@@ -82,14 +82,10 @@ void Program::Options::add_common() {
   app.add_option("--threads", workers.threads, "Threads of each process")->check(CLI::Range(1, 1024))->group(who);
 
   const std::string how = "How to train";
-  app.add_option("--epochs", run.epochs, "Passes over the training set")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
-      ->group(how);
-  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")
-      ->check(CLI::Range(std::int64_t{0}, kMost))
-      ->group(how);
+  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(at_least(1))->group(how);
+  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")->check(at_least(0))->group(how);
   app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
+      ->check(at_least(1))
       ->group(how);
   app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")->group(how);
   app.add_option("--lockstep", workers.logical_shards,
@@ -113,13 +109,13 @@ void Program::Options::add_common() {
   app.add_option("--checkpoint", run.checkpoint, "Training checkpoint to write, at the end and on SIGTERM")
       ->group(files);
   app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
-      ->check(CLI::Range(std::int64_t{0}, kMost))
+      ->check(at_least(0))
       ->group(files);
   app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(at_least(0))
       ->group(files);
   app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
+      ->check(at_least(1))
       ->group(files);
   app.add_option(
          "--resume", run.resume,

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/schedule.h"
@@ -26,7 +26,7 @@ enum class Progress {
 
 /// How long to train, and what to leave behind. Empty paths: no such file.
 struct RunOptions {
-  std::int64_t epochs = 1;
+  std::int64_t epochs = 1;     ///< passes over the loader's data
   std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
   /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
   DType amp = kFloat32;
@@ -54,7 +54,7 @@ struct RunOptions {
   std::string trace = {};         ///< Chrome trace of the gradients and reductions of one step, on several processes
   std::string trace_hashes = {};  ///< hashes of each step's tensors, for lockstep-bisect
   std::string profile = {};       ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
-  Progress progress = Progress::automatic;
+  Progress progress = Progress::automatic;  ///< what stdout shows
 };
 
 /// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
@@ -87,6 +87,7 @@ struct Callbacks {
 /// end, writes it and ends the run.
 class Run {
  public:
+  /// As of TrainingStep.
   using LossFunction = distributed::TrainingStep::LossFunction;
 
   /// `loss` as for TrainingStep. Step, optimizer and loader must outlive this object; the loader must deliver what the

@@ -13,28 +13,28 @@ using Values = std::vector<std::pair<std::string, double>>;
 
 /// What a sink hears before the first step.
 struct RunDescription {
-  std::int64_t total_steps = 0;
-  std::int64_t first_step = 0;  ///< above 0 if the run was resumed
-  std::int64_t batch_size = 0;  ///< samples a step, over all workers
-  std::string unit;             ///< what a sample is called, in the plural
+  std::int64_t total_steps = 0;  ///< from the beginning to the end
+  std::int64_t first_step = 0;   ///< above 0 if the run was resumed
+  std::int64_t batch_size = 0;   ///< samples a step, over all workers
+  std::string unit;              ///< what a sample is called, in the plural
 };
 
 /// One step of training.
 struct StepReport {
-  std::int64_t step = 0;  ///< from 0
-  std::int64_t epoch = 0;
-  double loss = 0.0;
-  double learning_rate = 0.0;
-  std::int64_t samples = 0;  ///< of all workers
+  std::int64_t step = 0;       ///< from 0
+  std::int64_t epoch = 0;      ///< from 0
+  double loss = 0.0;           ///< of the global batch
+  double learning_rate = 0.0;  ///< that the step was made with
+  std::int64_t samples = 0;    ///< of all workers
 };
 
 /// What a run has come to.
 struct Result {
-  Values evaluation;       ///< of the last evaluation; empty if there was none
-  std::int64_t steps = 0;  ///< made by this run, without those before a resumption
-  double seconds = 0.0;    ///< of training, without evaluations
-  double samples_per_s = 0.0;
-  std::string weights_sha256;
+  Values evaluation;           ///< of the last evaluation; empty if there was none
+  std::int64_t steps = 0;      ///< made by this run, without those before a resumption
+  double seconds = 0.0;        ///< of training, without evaluations
+  double samples_per_s = 0.0;  ///< of all workers, over `seconds`
+  std::string weights_sha256;  ///< see nn::weights_sha256()
   /// The signal that ended the run before its last step; 0: none did.
   int stopped_by = 0;
 
@@ -48,9 +48,11 @@ struct Result {
 class Sink {
  public:
   virtual ~Sink() = default;
+  /// Before the first step.
   virtual void begin(const RunDescription&) {}
   /// A sentence for a person.
   virtual void message(const std::string&) {}
+  /// After each step.
   virtual void step(const StepReport&) {}
   /// After the epoch whose last step was `step`.
   virtual void evaluation(std::int64_t /*step*/, std::int64_t /*epoch*/, const Values&) {}

@@ -10,7 +10,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/distributed/job/job.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::train {
@@ -24,7 +24,7 @@ enum class Mode {
 
 /// Who computes, and how a step is shared out.
 struct WorkerOptions {
-  Mode mode = Mode::single;
+  Mode mode = Mode::single;           ///< who computes
   std::string device = "auto";        ///< single, ddp: "auto", "cpu", "cuda", "cuda:1"
   std::vector<Device> devices = {};   ///< dp
   distributed::InitOptions job = {};  ///< ddp; its device is the one above
@@ -49,6 +49,7 @@ struct WorkerOptions {
 ///   auto loader = workers.make_loader(data::mnist());
 class Workers {
  public:
+  /// Makes the optimizer of the parameters that it is given.
   using OptimizerFactory = std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor> parameters)>;
 
   /// Sets seed and threads, and in mode ddp joins the job: a collective. Errors as distributed::init().
@@ -64,11 +65,11 @@ class Workers {
 
   /// Processes or devices.
   int count() const;
-  int rank() const { return job_ ? job_->rank() : 0; }
-  bool is_rank0() const { return rank() == 0; }
+  int rank() const { return job_ ? job_->rank() : 0; }  ///< of this process, from 0
+  bool is_rank0() const { return rank() == 0; }         ///< true for one process: prints, saves
   /// In mode ddp the group of all ranks, be it one; else null.
   distributed::ProcessGroupPtr group() const;
-  const WorkerOptions& options() const { return options_; }
+  const WorkerOptions& options() const { return options_; }  ///< that it was made with
 
  private:
   WorkerOptions options_;

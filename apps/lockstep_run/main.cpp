@@ -41,7 +41,7 @@ int run(int argc, char** argv) {
       ->type_name("K");
   app.add_option("--min-nproc", options.min_nproc,
                  "elastic: after a failure go on with the workers that are left, at least so many in all")
-      ->check(CLI::PositiveNumber)
+      ->check(lockstep::command_line::at_least(1))
       ->type_name("m");
   app.add_option("--node-timeout", node_timeout, "seconds after which a machine that shows no sign of life is lost")
       ->type_name("S")

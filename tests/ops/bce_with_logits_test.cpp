@@ -16,20 +16,20 @@ TEST(BceWithLogits, ValuesAndGradients) {
   for (const Reduction reduction : kReductions)
     for (const std::int64_t rows : {3, 12503}) {
       const Shape sizes{rows, 4};
-      check_op(
-          {.name = "",
-           .inputs =
-               [=] {
-                 return TensorList{make_leaf(sizes, 1, kFloat64, -3, 3), make_leaf(sizes, 2, kFloat64, 0, 1),
-                                   make_input({rows, 1}, 5, kFloat64, 0.5, 2), make_input({4}, 6, kFloat64, 0.5, 2)};
-               },
-           .run =
-               [=](const TensorList& in) {
-                 return TensorList{bce(in[0], in[1], {.reduction = reduction}),
-                                   bce(in[0], in[1], {.reduction = reduction, .weight = in[2], .pos_weight = in[3]})};
-               },
-           .slack = 2,
-           .halves = rows < 100});  // float16 ends at 65504
+      const OpCase test_case{
+          .name = "",
+          .inputs =
+              [=] {
+                return TensorList{make_leaf(sizes, 1, kFloat64, -3, 3), make_leaf(sizes, 2, kFloat64, 0, 1),
+                                  make_input({rows, 1}, 5, kFloat64, 0.5, 2), make_input({4}, 6, kFloat64, 0.5, 2)};
+              },
+          .run =
+              [=](const TensorList& in) {
+                return TensorList{bce(in[0], in[1], {.reduction = reduction}),
+                                  bce(in[0], in[1], {.reduction = reduction, .weight = in[2], .pos_weight = in[3]})};
+              },
+          .slack = 2};
+      rows < 100 ? check_op(test_case) : check_threads(test_case);
     }
 }
 

@@ -58,7 +58,11 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
     const C t = in.label(i), z = in.logit(i), extra = in.extra(i);
     const C factor = scale * from_element<C>(grad[i * step]) * in.factor(i);
     if (dx) dx[i] = to_element<T>(factor * (C(1) - t - (C(1) + extra * t) * sigmoid_of_minus(z)));
-    if (dt) dt[i] = to_element<T>(factor * (extra * softplus_of_minus(z) - z));
+    if (dt) {
+      // As the CPU's target_slope().
+      dt[i] =
+          to_element<T>(factor * (in.pos_weight ? (C(1) + extra) * softplus_of_minus(z) - softplus_of_minus(-z) : -z));
+    }
   }
 }
 

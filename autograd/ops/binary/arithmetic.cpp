@@ -28,7 +28,28 @@ Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double a
   return out;
 }
 
+Tensor binary::compute_wide(BinaryOp op, const Operand& a, const Operand& b) {
+  const DType dtype = cpu::compute_dtype(binary::promote(a, b));
+  Tensor out = binary::make_result(a, b, dtype, "binary");
+  binary_kernel(out)(op, 1.0, a, b, dtype, out);
+  return out;
+}
+
 namespace {
+
+/// Integers take whole multiples alone.
+void check_alpha(const Operand& a, const Operand& b, double alpha, const char* op) {
+  binary::check_operands(a, b, op);
+  LOCKSTEP_CHECK(Scalar(alpha).is_whole() || is_floating_point(binary::promote(a, b)),
+                 "[{}] expected a whole alpha for {} tensors, found {}; convert one to a floating-point dtype", op,
+                 name(binary::promote(a, b)), alpha);
+}
+
+void check_not_bool(const Operand& a, const Operand& b, const char* op) {
+  binary::check_operands(a, b, op);
+  LOCKSTEP_CHECK(binary::promote(a, b) != kBool, "[{}] is not defined for bool operands; use ne() for exclusive or",
+                 op);
+}
 
 class AddBackward final : public Node {
  public:
@@ -60,8 +81,8 @@ class MulBackward final : public Node {
   TensorList apply(TensorList grads) override {
     const Tensor &a = saved(0), &b = saved(1);  // each defined if the other one needs it
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], b));
-    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], a));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], b);
+    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], a);
     return results;
   }
 
@@ -84,11 +105,11 @@ class DivBackward final : public Node {
     const Tensor &a = saved(0), &b = saved(1);  // undefined: the number counts, or nobody asks
     const Operand divisor = b.defined() ? Operand(b) : Operand(scalar_b);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::div, grads[0], divisor));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::div, grads[0], divisor);
     if (needs_grad(1)) {
       const Operand dividend = a.defined() ? Operand(a) : Operand(scalar_a);
-      const Tensor factor = binary_values(BinaryOp::div_by_other, dividend, divisor);
-      results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor));
+      const Tensor factor = binary::compute_wide(BinaryOp::div_by_other, dividend, divisor);
+      results[1] = form_b.fit(BinaryOp::mul, grads[0], factor);
     }
     return results;
   }
@@ -98,6 +119,7 @@ class DivBackward final : public Node {
 };
 
 Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* name) {
+  if (alpha != 1.0) check_alpha(a, b, alpha, name);
   Tensor out = compute(BinaryOp::add, a, b, alpha, name);
   if (auto* node = record<AddBackward>(out, {&a, &b})) {
     node->a = Form(a);
@@ -124,19 +146,19 @@ Tensor add(const Tensor& a, Scalar b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
-  binary::check_operands(a, b, "sub");
-  LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
-                 "[sub] is not defined for two bool tensors; use ne() for exclusive or");
+  check_not_bool(a, b, "sub");
   return add_scaled(a, b, -alpha, "sub");
 }
 
 Tensor sub(const Tensor& a, Scalar b) {
+  check_not_bool(a, b, "sub");
   Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
   record<AddScalarBackward>(out, {&a});
   return out;
 }
 
 Tensor sub(Scalar a, const Tensor& b) {
+  check_not_bool(a, b, "sub");
   Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
   if (auto* node = record<MulScalarBackward>(out, {&b})) node->factor = -1.0;
   return out;
@@ -223,6 +245,8 @@ Tensor value_before(const Tensor& source, const Tensor& target) {
 }
 
 const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alpha, const char* op) {
+  if (alpha != 1.0) check_alpha(target, other, alpha, op);
+  if (alpha < 0.0) check_not_bool(target, other, op);
   const bool recording = begin_in_place(target, other, op);
   write_in_place(BinaryOp::add, alpha, target, other);
   if (!recording) return target;
@@ -235,6 +259,7 @@ const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alp
 }
 
 const Tensor& add_in_place(const Tensor& target, Scalar value, double alpha, const char* op) {
+  if (alpha < 0.0) check_not_bool(target, value, op);
   const bool recording = begin_in_place(target, value, op);
   write_in_place(BinaryOp::add, alpha, target, value);
   if (recording) record_in_place<AddScalarBackward>(target, {&target});

@@ -24,7 +24,7 @@ enum class BinaryOp : std::uint8_t {
   exp_difference,
 };
 
-enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal };
+enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same };
 
 // What tells the operations apart in a profile.
 inline const char* profile_label(BinaryOp op) {
@@ -34,7 +34,7 @@ inline const char* profile_label(BinaryOp op) {
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {
-  constexpr const char* kLabels[] = {"equal", "not_equal", "less", "less_equal"};
+  constexpr const char* kLabels[] = {"equal", "not_equal", "less", "less_equal", "same"};
   return kLabels[static_cast<int>(op)];
 }
 
@@ -66,5 +66,7 @@ WhereKernel where_cpu, where_cuda;
 
 /// A new tensor op(a, b), recording nothing: for backward functions. Broadcasts and promotes.
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha = 1.0);
+/// True where a and b are equal or both NaN.
+Tensor same_values(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

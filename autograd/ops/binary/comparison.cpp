@@ -16,6 +16,10 @@ Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* nam
 
 }  // namespace
 
+Tensor same_values(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::same, a, b, "same");
+}
+
 Tensor eq(const Tensor& a, const Tensor& b) {
   return compare(CompareOp::equal, a, b, "eq");
 }

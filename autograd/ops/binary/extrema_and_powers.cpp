@@ -17,8 +17,8 @@ class FactorBackward : public Node {
     const Tensor& x = saved(0);
     const Tensor& y = saved(1);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], factor_a(x, y)));
-    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor_b(x, y)));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], factor_a(x, y));
+    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], factor_b(x, y));
     return results;
   }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
@@ -31,10 +31,10 @@ class MaximumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MaximumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
 };
 
@@ -42,10 +42,10 @@ class MinimumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MinimumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
 };
 
@@ -53,10 +53,10 @@ class PowBackward final : public FactorBackward {
  public:
   const char* name() const override { return "PowBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_base, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_base, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_exponent, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_exponent, x, y);
   }
 };
 

@@ -20,6 +20,8 @@ Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
   LOCKSTEP_CHECK(condition.dtype() == kBool, "[where] expected a bool condition, found {}; compare it to something",
                  name(condition.dtype()));
   const DType dtype = binary::promote(a, b);
+  for (const Operand* operand : {&a, &b})
+    if (!operand->tensor) check_in_range(operand->scalar, dtype, "where");
   Shape sizes = condition.sizes();
   if (a.tensor) sizes = broadcast_shapes(sizes, a.tensor->sizes(), "where");
   if (b.tensor) sizes = broadcast_shapes(sizes, b.tensor->sizes(), "where");

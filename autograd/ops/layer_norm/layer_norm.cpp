@@ -87,7 +87,7 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Laye
   const Tensor bias = options.bias.defined() ? as_contiguous(options.bias) : options.bias;
   const Tensor output = empty(input.sizes(), options_of(input));
   const Tensor moments =
-      empty({rows, 2}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
+      empty({rows, 3}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
   if (width > 0) layer_norm_kernel(x)(x, weight, bias, output, moments, rows, width, options.eps);
   if (auto* node = record<LayerNormBackward>(output, {&input, &options.weight, &options.bias})) {
     node->save(x, weight, moments);

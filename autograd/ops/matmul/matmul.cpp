@@ -88,6 +88,13 @@ Tensor sum_leading(const Tensor& grad, const Shape& sizes) {
   return sum;
 }
 
+// a * b summed down to `sizes`; the terms of half types are rounded after they were summed.
+Tensor summed_product(const Tensor& a, const Tensor& b, const Shape& sizes) {
+  if (element_size(a.dtype()) > 2 || product_sizes(a, b) == sizes) return sum_leading(product(a, b), sizes);
+  const Tensor wide = product(cast_values(a, kFloat32), cast_values(b, kFloat32));
+  return cast_values(sum_leading(wide, sizes), a.dtype());
+}
+
 // [k] as [1, k] or [k, 1].
 Tensor as_matrix(const Tensor& t, bool left) {
   if (t.dim() != 1) return t;
@@ -118,12 +125,12 @@ class MatmulBackward final : public Node {
 
  private:
   static Tensor grad_left(const Tensor& grad, const Tensor& left, const Tensor& right) {
-    return sum_leading(product(grad, transposed_view(right)), left.sizes());
+    return summed_product(grad, transposed_view(right), left.sizes());
   }
   static Tensor grad_right(const Tensor& grad, const Tensor& left, const Tensor& right) {
     if (right.dim() == 2 && left.dim() > 2)  // summing over the batch is part of the product
       return product(transposed_view(flat_rows(left)), flat_rows(grad));
-    return sum_leading(product(transposed_view(left), grad), right.sizes());
+    return summed_product(transposed_view(left), grad, right.sizes());
   }
 };
 

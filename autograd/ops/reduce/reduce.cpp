@@ -71,12 +71,18 @@ class VarBackward final : public Node {
   const char* name() const override { return "VarBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &input = saved(0), &mean = saved(1);
+    if (every && divisor <= 0) {
+      const Tensor infinite = full(input.sizes(), std::numeric_limits<double>::infinity(), options_of(input));
+      const Tensor factor = where(eq(input, mean), std::numeric_limits<double>::quiet_NaN(), infinite);
+      return {binary_values(BinaryOp::mul, factor, dims.with_kept_dims(grads[0]))};
+    }
     const Tensor scaled = binary_values(BinaryOp::mul, dims.with_kept_dims(grads[0]), 2.0 / divisor);
     const Tensor centred = binary_values(BinaryOp::add, input, mean, -1.0);
     return {cast_values(binary_values(BinaryOp::mul, centred, scaled), input.dtype())};
   }
 
   double divisor = 1.0;
+  bool every = false;  // no dimensions were named; PyTorch then has a limit for a divisor of 0 or less
   ReduceDims dims;
 };
 
@@ -86,7 +92,7 @@ class ExtremeBackward final : public Node {
   const char* name() const override { return "ExtremeBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &y = saved(1);
-    const Tensor hits = eq(x, dims.with_kept_dims(y));
+    const Tensor hits = same_values(x, dims.with_kept_dims(y));
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
     return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
   }
@@ -173,12 +179,12 @@ Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) 
   check_floating(x, "var");
   const ReduceDims reduce(x, dims, keepdim, "var");
   const auto count = static_cast<double>(reduce.count);
-  const double divisor = std::max(0.0, count - correction);
   const Tensor average = run_kept(ReduceOp::sum, x, count, reduce, wide(x));
-  Tensor out = run(ReduceOp::squared_difference, x, &average, divisor, reduce, x.dtype());
+  Tensor out = run(ReduceOp::squared_difference, x, &average, std::max(0.0, count - correction), reduce, x.dtype());
   if (auto* node = record<VarBackward>(out, {&x})) {
     node->save(x, average);
-    node->divisor = divisor;
+    node->divisor = count - correction;
+    node->every = dims.empty() || x.dim() == 0;
     node->dims = reduce;
   }
   return out;

@@ -177,7 +177,10 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   const UnaryParams params{.a = min.value_or(-kInfinity), .b = max.value_or(kInfinity)};
   if (x.is_floating_point()) return run(UnaryOp::clamp, x, params);
   const bool whole = (!min || is_whole(*min)) && (!max || is_whole(*max));
-  return run(UnaryOp::clamp, x, !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype()), params);
+  const DType dtype = !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype());
+  for (const std::optional<double>& bound : {min, max})
+    if (bound) check_in_range(*bound, dtype, "clamp");
+  return run(UnaryOp::clamp, x, dtype, params);
 }
 
 Tensor Tensor::operator-() const {
