@@ -83,7 +83,7 @@ class GraphTask {
   };
 
   void lend(Node* node, bool retain_graph) {
-    LOCKSTEP_CHECK(retain_graph || node->edges_.empty(),
+    LOCKSTEP_CHECK(retain_graph || node->saved_.empty(),
                    "[backward] a backward() inside another would free the graph of {}, which the outer one runs too; "
                    "pass retain_graph = true to the inner call",
                    node->name());
@@ -165,10 +165,7 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
       results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
-    if (!retain_graph && !node->edges_.empty()) {
-      node->released_ = true;
-      node->release_saved();
-    }
+    if (!retain_graph) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 

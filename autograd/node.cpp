@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -45,6 +46,17 @@ void Node::run_hooks(TensorList& grads) const {
         lockstep::name(grad.dtype()), to_string(grad.sizes()), to_string(grad.device()));
     grad = std::move(changed);
   }
+}
+
+void Node::save_one(const Tensor& tensor) {
+  // An output owns this node: saved with its history, it would own itself.
+  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
+}
+
+void Node::release_saved() {
+  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
+  if (released_) saved_.clear();
 }
 
 void intrusive_delete(Node* node) {

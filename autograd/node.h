@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/core/tensor.h"
@@ -19,14 +20,16 @@ void intrusive_delete(Node* node);
 
 /// Points at input number `input` of a backward function. Empty: no gradient is wanted there.
 struct Edge {
-  IntrusivePtr<Node> node;
-  std::uint32_t input = 0;
+  IntrusivePtr<Node> node;  ///< whose input it is
+  std::uint32_t input = 0;  ///< number among the outputs of the operation that node belongs to
 };
 
+/// Gradients of the inputs or outputs of an operation. No allocation for up to three.
 using TensorList = SmallVector<Tensor, 3>;
 
-/// One recorded operation: turns gradients of its outputs into gradients of its inputs.
-/// Runs with recording off (there is no double backward).
+/// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
+/// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double
+/// backward).
 class Node : public RefCounted {
  public:
   virtual ~Node() = default;
@@ -36,15 +39,23 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
-  /// Drops saved tensors; called after apply() unless the graph is retained.
-  virtual void release_saved() {}
 
+  /// Keeps tensors that apply() needs, inputs and outputs of the operation alike, undefined ones too; call it after
+  /// record(). They go after apply(), unless the graph is retained, and with the node.
+  template <typename... Tensors>
+  void save(const Tensors&... tensors) {
+    (save_one(tensors), ...);
+  }
+
+  /// Whether the gradient of input number `input` is wanted by anybody.
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
+  /// Where the gradients of the inputs go, in the order given to record().
   const SmallVector<Edge, 3>& edges() const { return edges_; }
   /// Rises with each node made on any thread, so later operations run first in backward(). Nodes of leaves have the
   /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
-  std::uint32_t num_outputs() const { return num_outputs_; }
+  std::uint32_t num_outputs() const { return num_outputs_; }  ///< of the operation; apply() gets as many gradients
+  /// Saved tensors were dropped; a second backward() through it is an error.
   bool released() const { return released_; }
 
   /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
@@ -61,6 +72,9 @@ class Node : public RefCounted {
 
  protected:
   Node() : Node(nullptr) {}
+  /// The i-th tensor given to save(). Throws Error if its memory was written since.
+  const Tensor& saved(std::size_t i) const { return saved_[i].get(name()); }
+
   /// `leaf`: the tensor that owns this node, see Note [Accumulators]; null for an operation's node. A leaf's node is
   /// urgent: it runs before all others that are ready, however old it is, so that gradients are accumulated, and their
   /// hooks called, as soon as they are complete.
@@ -75,9 +89,13 @@ class Node : public RefCounted {
   friend void intrusive_delete(Node* node);
 
   void run_hooks(TensorList& grads) const;
+  void save_one(const Tensor& tensor);
+  /// After this a node that had saved something cannot run again.
+  void release_saved();
 
   TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;
+  SmallVector<SavedTensor, 3> saved_;
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
   bool released_ = false;

@@ -1,24 +1,27 @@
 #include "lockstep/autograd/saved_tensor.h"
 
+#include <utility>
+
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 
-SavedTensor::SavedTensor(const Tensor& input)
-    : tensor_(input), version_(input.defined() ? input.storage()->version() : 0) {}
+SavedTensor::SavedTensor(Tensor tensor)
+    : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.storage()->version() : 0) {}
 
-SavedTensor SavedTensor::output(const Tensor& output) {
-  return SavedTensor(output.defined() ? output.detach() : Tensor());
+void SavedTensor::forget(const Tensor& changed) {
+  if (!tensor_.is_same(changed)) return;
+  Tensor left = changed.detach();  // for its shape in the message
+  left.impl()->storage = StoragePtr(new Storage(nullptr, 0, changed.device(), {}));
+  tensor_ = std::move(left);
+  version_ = ~tensor_.storage()->version();
 }
 
-const Tensor& SavedTensor::get(const char* node) const {
-  if (tensor_.defined() && tensor_.storage()->version() != version_) [[unlikely]] {
-    detail::throw_error(fmt::format(
-        "[{}] a tensor of shape {} that backward needs was changed in place after it was saved (version {}, now {}); "
-        "change a clone() instead, or change it after backward()",
-        node, to_string(tensor_.sizes()), version_, tensor_.storage()->version()));
-  }
-  return tensor_;
+void SavedTensor::throw_changed(const char* node) const {
+  detail::throw_error(
+      fmt::format("[{}] a tensor of shape {} that backward needs was changed in place after it was saved; "
+                  "change a clone() instead, or change it after backward()",
+                  node, to_string(tensor_.sizes())));
 }
 
 }  // namespace lockstep

@@ -16,10 +16,14 @@ namespace lockstep {
 namespace {
 
 // Libraries whose code computes.
-constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
-// Settings that select kernels.
-constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-                                     "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"};
+constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.",     "libmkl",    "libm.",
+                                           "libmvec.", "libcublas.",  "libcublasLt.", "libcudnn.", "libcuda."};
+// Settings that select kernels, of lockstep and of those libraries.
+constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE",       "ONEDNN_MAX_CPU_ISA",   "DNNL_MAX_CPU_ISA",
+                                     "ONEDNN_CPU_ISA_HINTS",     "DNNL_CPU_ISA_HINTS",   "ONEDNN_DEFAULT_FPMATH_MODE",
+                                     "DNNL_DEFAULT_FPMATH_MODE", "OPENBLAS_CORETYPE",    "MKL_CBWR",
+                                     "MKL_ENABLE_INSTRUCTIONS",  "MKL_DEBUG_CPU_TYPE",   "BLIS_ARCH_TYPE",
+                                     "GLIBC_TUNABLES",           "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"};
 
 // The build id in a loaded object's notes, in hex; empty: it has none.
 std::string build_id(const dl_phdr_info& info) {
@@ -105,7 +109,9 @@ std::string short_id(const std::string& id) {
   return id.empty() ? "without a build id" : id.substr(0, 12);
 }
 
-std::string make_fingerprint() {
+}  // namespace
+
+std::string numeric_fingerprint() {
   Objects objects;
   dl_iterate_phdr(visit, &objects);
   std::string own = objects.program;
@@ -122,13 +128,6 @@ std::string make_fingerprint() {
   for (const char* name : kSettings)
     if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
   return text;
-}
-
-}  // namespace
-
-const std::string& numeric_fingerprint() {
-  static const std::string fingerprint = make_fingerprint();
-  return fingerprint;
 }
 
 }  // namespace lockstep

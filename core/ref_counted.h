@@ -15,13 +15,14 @@ class RefCounted {
   RefCounted(const RefCounted&) = delete;
   RefCounted& operator=(const RefCounted&) = delete;
 
-  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }  ///< adds a reference
   /// True if this was the last reference.
   bool release() const {
     // A sole owner needs no read-modify-write: nobody else can retain.
     if (count_.load(std::memory_order_acquire) == 1) return true;
     return count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
+  /// References now; a hint if other threads have some.
   std::uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
 
  protected:
@@ -43,6 +44,7 @@ void intrusive_delete(T* object) {
   delete object;
 }
 
+/// A smart pointer to a RefCounted object: one word, and the count lies in the object.
 template <typename T>
 class IntrusivePtr {
  public:
@@ -53,6 +55,7 @@ class IntrusivePtr {
   }
   IntrusivePtr(const IntrusivePtr& other) : IntrusivePtr(other.object_) {}
   IntrusivePtr(IntrusivePtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  /// From a pointer to a derived class.
   template <typename U>
   requires std::is_convertible_v<U*, T*> IntrusivePtr(const IntrusivePtr<U>& other)
       : IntrusivePtr(static_cast<T*>(other.get())) {}
@@ -82,6 +85,7 @@ class IntrusivePtr {
   T* object_ = nullptr;
 };
 
+/// A new T from the arguments.
 template <typename T, typename... Args>
 IntrusivePtr<T> make_intrusive(Args&&... args) {
   return IntrusivePtr<T>(new T(std::forward<Args>(args)...));

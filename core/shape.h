@@ -15,7 +15,7 @@ namespace lockstep {
 /// Up to kMaxDims integers stored inline: sizes, strides, or a list of dimensions. Never allocates.
 class Shape {
  public:
-  static constexpr int kMaxDims = 8;
+  static constexpr int kMaxDims = 8;  ///< a longer list throws Error
 
   constexpr Shape() = default;
   /// One value: `zeros(3)`, `x.sum(0)`.
@@ -28,7 +28,7 @@ class Shape {
   /// `count` times `value`.
   static Shape filled(int count, std::int64_t value);
 
-  constexpr int dim() const { return count_; }
+  constexpr int dim() const { return count_; }  ///< number of values
   constexpr std::size_t size() const { return static_cast<std::size_t>(count_); }
   constexpr bool empty() const { return count_ == 0; }
   constexpr std::int64_t operator[](int i) const { return values_[static_cast<std::size_t>(i)]; }

@@ -30,11 +30,12 @@ struct Epoch::Impl {
   };
 
   Impl(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const ResidentDataset> resident,
-       const DataLoaderOptions& options, std::vector<std::int64_t> order, std::uint64_t epoch, std::int64_t steps,
-       std::int64_t first_step)
+       const DataLoaderOptions& options, int shares, std::vector<std::int64_t> order, std::uint64_t epoch,
+       std::int64_t steps, std::int64_t first_step)
       : dataset(std::move(dataset)),
         resident(std::move(resident)),
         options(options),
+        shares(shares),
         order(std::move(order)),
         epoch(epoch),
         steps(steps),
@@ -75,7 +76,7 @@ struct Epoch::Impl {
     const Range part = part_of_rank(global.size());
     if (resident) {
       Batch batch = resident->get_batch(rows(order_on_device, global.begin + part.begin, part.size()));
-      batch.global_size = global.size();
+      batch.global_size = global.size() * shares;
       return batch;
     }
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
@@ -83,7 +84,7 @@ struct Epoch::Impl {
     Batch batch = dataset->get_batch(indices);
     AugmentContext context(options.seed, epoch, indices);
     for (const Transform& transform : options.transforms) batch.x = transform(batch.x, context);
-    batch.global_size = global.size();
+    batch.global_size = global.size() * shares;
     return batch;
   }
 
@@ -135,6 +136,7 @@ struct Epoch::Impl {
   const std::shared_ptr<const ResidentDataset> resident;  // then there are no workers
   Tensor order_on_device;
   const DataLoaderOptions options;
+  const std::int64_t shares;  // of the samples, of which `order` is one
   const std::vector<std::int64_t> order;
   const std::uint64_t epoch;
   const std::int64_t steps;
@@ -212,10 +214,16 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   LOCKSTEP_CHECK(options_.logical_shards == 0 || options_.logical_shards >= options_.world_size,
                  "[DataLoader] {} logical shards cannot be shared by {} ranks; expected at least as many, or 0",
                  options_.logical_shards, options_.world_size);
-  LOCKSTEP_CHECK(options_.world_size == 1 || dynamic_cast<const DistributedSampler*>(options_.sampler.get()) == nullptr,
+  const bool divided = options_.sampler && options_.sampler->world_size() > 1;
+  LOCKSTEP_CHECK(!divided || options_.world_size == 1,
                  "[DataLoader] a DistributedSampler already gives each rank its share; leave rank and world_size at "
                  "their defaults, found world_size {}",
                  options_.world_size);
+  LOCKSTEP_CHECK(!divided || options_.logical_shards == 0,
+                 "[DataLoader] a DistributedSampler gives other global batches on other numbers of ranks, so its parts "
+                 "are no logical shards; leave out the sampler and give rank and world_size, or leave out "
+                 "logical_shards, found {}",
+                 options_.logical_shards);
   sampler_ = options_.sampler;
   if (!sampler_ && options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size(), options_.seed);
   if (!sampler_) sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
@@ -235,8 +243,8 @@ Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(order.size()) == sampler_->size(),
                  "[DataLoader] the sampler gave {} indices for epoch {}; expected its size, {}", order.size(), epoch,
                  sampler_->size());
-  std::unique_ptr<Epoch::Impl, Epoch::Deleter> impl(
-      new Epoch::Impl(dataset_, resident_, options_, std::move(order), epoch, steps, first_step));
+  std::unique_ptr<Epoch::Impl, Epoch::Deleter> impl(new Epoch::Impl(
+      dataset_, resident_, options_, sampler_->world_size(), std::move(order), epoch, steps, first_step));
   impl->start();
   return Epoch(std::move(impl));
 }

@@ -2,8 +2,11 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 
 namespace lockstep::nn {
 namespace {
@@ -24,11 +27,9 @@ std::string to_text(T value) {
 
 template <typename T>
 T from_text(const SafetensorsFile& file, const std::string& key, const std::string& text) {
-  T value{};
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(result.ec == std::errc() && result.ptr == text.data() + text.size(),
-                 "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
-  return value;
+  const auto value = parse_number<T>(text);
+  LOCKSTEP_CHECK(value, "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
+  return *value;
 }
 
 const std::string& text_at(const SafetensorsFile& file, const std::string& key) {
@@ -76,10 +77,30 @@ void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
   }
 }
 
+// None: `path` holds no checkpoint that can be read.
+std::optional<std::int64_t> step_in(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  try {
+    return read_training_state(path).step;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+void require_no_later_checkpoint(const std::string& path, std::int64_t step) {
+  const std::optional<std::int64_t> there = step_in(path);
+  LOCKSTEP_CHECK(!there || *there <= step,
+                 "[checkpoint] {} holds step {}, and this run, which has not gone on from it, is at step {}; resume "
+                 "from the file, move it away, or write to another",
+                 path, there.value_or(0), step);
+}
 
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler) {
+  require_no_later_checkpoint(path, state.step);
   std::vector<NamedTensor> tensors = module.state();
   Metadata metadata{{kCheckpointKey, kVersion},
                     {"lockstep.seed", to_text(state.seed)},

@@ -19,7 +19,7 @@ namespace lockstep::nn {
 
 /// Where a run stands.
 struct TrainingState {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;           ///< of manual_seed() and the data's order
   std::int64_t step = 0;            ///< optimizer steps done
   std::int64_t epoch = 0;           ///< epochs done
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
@@ -27,8 +27,13 @@ struct TrainingState {
   Metadata extra = {};              ///< what else the program wants back, such as the model's name
 };
 
+/// Throws Error if `path` holds a checkpoint of a later step than `step`. Such a file was not resumed from: a run that
+/// goes on from it is never behind it. For programs to call before the first step; save_checkpoint() does so too.
+void require_no_later_checkpoint(const std::string& path, std::int64_t step);
+
 /// Writes weights, the optimizer's state, the position of the scheduler, if there is one, and `state`. Errors as
-/// save_safetensors().
+/// save_safetensors(), and as require_no_later_checkpoint(): a run that has begun anew by mistake does not destroy what
+/// another has reached. What is no checkpoint is replaced.
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
 
@@ -17,23 +18,24 @@
 /// and offset.
 namespace lockstep::nn {
 
+/// Strings by name, as the header's __metadata__.
 using Metadata = std::map<std::string, std::string>;
 
 /// Headers above this size are refused: it is room for some 200,000 tensors.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
-/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version, and how the names of
-/// its tensors begin that are not weights.
+/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version.
 inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
+/// How the names of a training checkpoint's tensors begin that are not weights.
 inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
 
 /// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {
-  std::string name;
-  DType dtype;
-  Shape shape;
+  std::string name;      ///< that the tensor is found by
+  DType dtype;           ///< type of the elements
+  Shape shape;           ///< sizes
   std::uint64_t offset;  ///< from the start of the file
-  std::uint64_t bytes;
+  std::uint64_t bytes;   ///< its size in the file
 };
 
 /// An open file, for access to single tensors.
@@ -42,14 +44,11 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws Error for a file that cannot be read, is cut short or damaged, or holds a
   /// dtype or a number of dimensions that tensors here cannot have.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  ///< that it was opened by
   /// In the order of their bytes.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  const Metadata& metadata() const { return metadata_; }
+  const Metadata& metadata() const { return metadata_; }  ///< strings that were saved with the tensors
   /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const;
   /// A new tensor on the CPU. Throws Error if there is none of that name, or if a byte of a bool is neither 0 nor 1.
@@ -63,7 +62,7 @@ class SafetensorsFile {
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
@@ -80,6 +79,7 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
 /// Writes a module's parameters and buffers.
 void save(const Module& module, const std::string& path, const Metadata& metadata = {});
 
+/// Options of load().
 struct LoadOptions {
   /// False: names that only one side has, or that differ in shape or dtype, are passed over, unless nothing fits.
   bool strict = true;

@@ -234,7 +234,7 @@ class Launcher {
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.starts;
-      placement.elastic = elastic();
+      placement.elastic = options_.max_restarts > 0;
       placement.failure_pipe = reports.place();
 
       WorkerSpec spec;

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/distributed/launcher/unique_fd.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::launcher {
 
@@ -13,7 +13,7 @@ namespace lockstep::launcher {
 /// lines.
 class Stream {
  public:
-  Stream(UniqueFd source, int target, std::string prefix, UniqueFd copy, bool keep_lines)
+  Stream(FileDescriptor source, int target, std::string prefix, FileDescriptor copy, bool keep_lines)
       : source_(std::move(source)),
         target_(target),
         prefix_(std::move(prefix)),
@@ -31,17 +31,17 @@ class Stream {
  private:
   void emit(std::string_view line);
 
-  UniqueFd source_;
+  FileDescriptor source_;
   int target_;
   std::string prefix_;
-  UniqueFd copy_;
+  FileDescriptor copy_;
   bool keep_lines_;
   std::string partial_;
   std::deque<std::string> last_lines_;
 };
 
 /// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
-UniqueFd open_log(const std::string& path, bool truncate);
+FileDescriptor open_log(const std::string& path, bool truncate);
 
 /// Makes the folder for such files; nothing if `path` is empty. Throws Error.
 void make_log_dir(const std::string& path);

@@ -12,6 +12,7 @@
 
 namespace lockstep::distributed {
 
+/// Options of CapturedStep.
 struct CapturedStepOptions {
   /// Off: every step is started kernel by kernel.
   bool capture = true;
@@ -36,6 +37,7 @@ struct CapturedStepOptions {
 /// with a model that reads values back), each step runs as it would without, and obstacle() says why.
 class CapturedStep {
  public:
+  /// As of TrainingStep.
   using LossFunction = TrainingStep::LossFunction;
 
   /// Both must outlive this object, and their tensors must stay where they are.

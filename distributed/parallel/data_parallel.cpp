@@ -11,8 +11,8 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/device_threads.h"
 
 namespace lockstep::distributed {
@@ -54,14 +54,18 @@ Tensor gather_rows(const std::vector<Tensor>& parts, Device device) {
 struct DataParallelBackward final : Node {
   std::shared_ptr<DeviceThreads> threads;
   std::vector<std::vector<Tensor>> parameters;  // by replica
-  std::vector<Tensor> inputs;                   // by active device: the part, a leaf
-  std::vector<Tensor> outputs;
+  std::size_t active = 0;                       // saved: as many parts of the batch, which are leaves, then outputs
   Device first;
 
   const char* name() const override { return "DataParallelBackward"; }
 
   TensorList apply(TensorList grads) override {
     const Tensor grad = as_contiguous(grads[0]);
+    std::vector<Tensor> inputs, outputs;
+    for (std::size_t i = 0; i < active; ++i) {
+      inputs.push_back(saved(i));
+      outputs.push_back(saved(active + i));
+    }
     std::vector<std::int64_t> begin(outputs.size() + 1, 0);
     for (std::size_t i = 0; i < outputs.size(); ++i) begin[i + 1] = begin[i] + outputs[i].size(0);
 
@@ -81,11 +85,6 @@ struct DataParallelBackward final : Node {
     }
     for (std::size_t p = 0; p < sums.size(); ++p) result[p + 1] = sums[p];
     return result;
-  }
-
-  void release_saved() override {
-    inputs.clear();
-    outputs.clear();
   }
 };
 
@@ -181,8 +180,9 @@ Tensor DataParallel::operator()(Tensor x) {
   if (auto* node = record_many<DataParallelBackward>(node_outputs, node_inputs)) {
     node->threads = threads_;
     node->parameters = parameters_;
-    node->inputs = std::move(inputs);
-    node->outputs = std::move(outputs);
+    node->active = active;
+    for (const Tensor& input : inputs) node->save(input);
+    for (const Tensor& output : outputs) node->save(output);
     node->first = x.device();
   }
   return out;

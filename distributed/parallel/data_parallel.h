@@ -16,6 +16,7 @@ namespace lockstep::distributed {
 class DeviceThreads;
 class LockstepStep;
 
+/// Options of DataParallel.
 struct DataParallelOptions {
   /// V, a power of two and at least the number of devices: lockstep mode (docs/lockstep.md), in which step() gives the
   /// same bits on every number of devices. 0: off.
@@ -36,6 +37,7 @@ struct DataParallelOptions {
 /// of the step.
 class DataParallel {
  public:
+  /// Makes one module; called several times, it must make equal structures.
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
   /// Returns the mean loss over the samples of the part, as a one-element tensor, or a sum and its count. Called on
   /// several threads at once, with that thread's replica; in lockstep mode once for each logical shard.
@@ -55,9 +57,9 @@ class DataParallel {
   /// the module's, weighted so that they are those of the mean loss over the whole batch. Returns that loss.
   double step(const data::Batch& batch, const LossFunction& loss);
 
-  nn::Module& module() { return *module_; }
-  int num_devices() const { return static_cast<int>(devices_.size()); }
-  const std::vector<Device>& devices() const { return devices_; }
+  nn::Module& module() { return *module_; }                              ///< to save, and to give to the optimizer
+  int num_devices() const { return static_cast<int>(devices_.size()); }  ///< replicas
+  const std::vector<Device>& devices() const { return devices_; }        ///< one a replica; the first is the module's
 
  private:
   friend struct DataParallelBackward;

@@ -10,8 +10,8 @@
 #include "lockstep/core/random.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
-#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/lockstep_step.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
@@ -46,7 +46,7 @@ DistributedDataParallel::DistributedDataParallel(nn::Module& module, ProcessGrou
   check_module_agreement(module_, *group_);
   if (options_.logical_shards != 0) {
     check_shards(options_.logical_shards, group_->world_size(), "DistributedDataParallel");
-    check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards), *group_);
+    check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   }
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
@@ -180,11 +180,16 @@ std::optional<double> DistributedDataParallel::join_step(const data::Batch& own,
   const std::uint64_t step = guarded_random_step().value_or(steps_);
   group_->set_step(static_cast<std::int64_t>(step));
   const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
-  if (all.samples == 0) return std::nullopt;
+  if (all.samples == 0) {
+    share_buffers(std::exchange(buffers_root_, 0));
+    return std::nullopt;
+  }
   data::Batch part = own;
   part.global_size = all.samples;
   ++steps_;
-  return mean_of(plain_step(part, step, loss));
+  const double mean = mean_of(plain_step(part, step, loss));
+  buffers_root_ = all.first;
+  return mean;
 }
 
 Tensor DistributedDataParallel::enqueue_step(const data::Batch& batch, const LossFunction& loss) {
@@ -227,7 +232,7 @@ data::Batch DistributedDataParallel::part_of(const data::Batch& batch) const {
 Tensor DistributedDataParallel::plain_step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   const int world = group_->world_size();
   reducer_->zero_gradients();
-  share_buffers();
+  share_buffers(std::exchange(buffers_root_, 0));
 
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));

@@ -21,6 +21,7 @@ namespace lockstep::distributed {
 
 class LockstepStep;
 
+/// Options of DistributedDataParallel.
 struct DistributedDataParallelOptions {
   /// V, a power of two and at least the world size: lockstep mode (docs/lockstep.md), in which step() gives the same
   /// bits on every number of processes. 0: off.
@@ -34,8 +35,9 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   /// Before each training forward, give every rank rank 0's buffers (batch norm's running statistics).
   bool broadcast_buffers = true;
+  /// Gradients travel in buckets of so many bytes: a small one first, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of all other buckets
   /// Averages the gradients in another way than an all-reduce (Note [Communication hooks]): fp16_compression(),
   /// bf16_compression(), power_sgd(), or one's own. Not in lockstep mode.
   CommunicationHookPtr hook = nullptr;
@@ -56,7 +58,7 @@ struct DistributedDataParallelOptions {
 ///
 /// or PyTorch's idiom, on this rank's samples: `loss = f(ddp(x)); optimizer.zero_grad(); loss.backward();`.
 ///
-/// In lockstep mode the constructor also compares the fingerprints of all ranks (numeric_fingerprint(), V, seed), and
+/// In lockstep mode the constructor also compares the fingerprints of all ranks (lockstep_fingerprint()), and
 /// only the first way is open: the second leaves it to the caller what is computed together, so that recording a graph
 /// through operator(), and no_sync(), are errors there.
 class DistributedDataParallel {
@@ -76,8 +78,8 @@ class DistributedDataParallel {
   /// gradients of the mean loss over the whole *global* batch for the optimizer, however unevenly the batch divides.
   /// Returns that mean loss, the same on every rank. In lockstep mode the loss function is called for each logical
   /// shard of this rank. `batch` is either the global batch, the same on every rank (then this rank takes its part by
-  /// data::partition), or, from a loader that knows rank and world size, this rank's part of it (batch.global_size
-  /// tells; a part may be empty; in lockstep mode the loader must know the shards).
+  /// data::partition), or, from a loader that knows rank and world size or has a data::DistributedSampler, this rank's
+  /// part of it (batch.global_size tells; a part may be empty; in lockstep mode the loader must know the shards).
   double step(const data::Batch& batch, const LossFunction& loss);
 
   /// step() without waiting for the device: returns the mean loss as one float64 element there. Not in lockstep mode.
@@ -95,8 +97,9 @@ class DistributedDataParallel {
   ///   while (const auto loss = ddp.join_step(next_batch(), f)) optimizer.step();
   ///
   /// Gradients and loss are those of the mean over the samples of all ranks. An empty batch needs no tensors, except in
-  /// models with synchronised batch norm, which compute it too: a tensor of 0 rows then. Not in lockstep mode, whose
-  /// shards are those of one global batch.
+  /// models with synchronised batch norm, which compute it too: a tensor of 0 rows then. Buffers are those of a rank
+  /// that had samples in the last step, at the end on all ranks. Not in lockstep mode, whose shards are those of one
+  /// global batch.
   std::optional<double> join_step(const data::Batch& own, const LossFunction& loss);
 
   /// Runs a training loop in PyTorch's idiom in which ranks may run out of samples at different times; the counterpart
@@ -124,10 +127,11 @@ class DistributedDataParallel {
     Reducer& reducer_;
     bool previous_;
   };
+  /// Starts local accumulation; see NoSync. Not in lockstep mode.
   [[nodiscard]] NoSync no_sync();
 
-  nn::Module& module() { return module_; }
-  ProcessGroup& process_group() { return *group_; }
+  nn::Module& module() { return module_; }           ///< the one that it was made with
+  ProcessGroup& process_group() { return *group_; }  ///< the ranks that it averages over
   /// True if it was made with logical shards.
   bool is_lockstep() const { return lockstep_ != nullptr; }
   /// When gradients and reductions of the last step happened.
@@ -140,7 +144,7 @@ class DistributedDataParallel {
   std::vector<std::string> unused_everywhere() const;
 
  private:
-  void share_buffers(int root = 0);
+  void share_buffers(int root);
   void announce(std::int64_t samples);
   void follow(const std::function<void()>& keep_up);
   data::Batch part_of(const data::Batch& batch) const;
@@ -159,6 +163,7 @@ class DistributedDataParallel {
   bool joining_ = false;           // join() runs
   std::int64_t join_samples_ = 0;  // since its last average
   UnevenStep join_step_;           // its last one
+  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed

@@ -18,12 +18,13 @@ class LossValue {
   /// A sum of losses, one element, and its share of the divisor.
   static LossValue sum(Tensor sum, double count) { return LossValue(std::move(sum), count); }
 
-  const Tensor& value() const { return value_; }
+  const Tensor& value() const { return value_; }  ///< one element: the mean, or the sum
   /// Of a sum; none: the value is a mean over samples.
   const std::optional<double>& count() const { return count_; }
 
   /// The divisor's share, and the factor that makes a sum of the value, for a part of so many samples.
   double count_of(std::int64_t samples) const { return count_.value_or(static_cast<double>(samples)); }
+  /// See count_of().
   double sum_factor(std::int64_t samples) const { return count_ ? 1.0 : static_cast<double>(samples); }
 
  private:

@@ -15,7 +15,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/distributed/operation/operation_label.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
@@ -26,22 +26,6 @@ constexpr std::int64_t kPiece = std::int64_t{16} << 20;  // bytes of a file that
 
 std::string reason(int error) {
   return std::generic_category().message(error);
-}
-
-// read() or write() until all is done; false: an error or the end.
-template <typename Transfer, typename Pointer>
-bool transfer_all(Transfer transfer, int descriptor, Pointer* data, std::size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t done = transfer(descriptor, data, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) {
-      if (done == 0) errno = EIO;  // shorter than it said it was
-      return false;
-    }
-    data += done;
-    bytes -= static_cast<std::size_t>(done);
-  }
-  return true;
 }
 
 }  // namespace
@@ -88,10 +72,10 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   static const OperationLabel label("a file that rank 0 reads");
   std::int64_t bytes = 0;
   on_rank0(group, [&] {
-    descriptor_.value = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    LOCKSTEP_CHECK(descriptor_.value >= 0, "cannot open '{}' on rank 0: {}", path, reason(errno));
+    descriptor_.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    LOCKSTEP_CHECK(descriptor_, "cannot open '{}' on rank 0: {}", path, reason(errno));
     struct stat status {};
-    LOCKSTEP_CHECK(fstat(descriptor_.value, &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
+    LOCKSTEP_CHECK(fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
                    path);
     bytes = status.st_size;
   });
@@ -104,19 +88,20 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   bytes = size.item<std::int64_t>();
   std::string failure;  // kept until all pieces have come: the others send and wait for them
   if (!root) {
-    descriptor_.value = memfd_create("rank0_file", MFD_CLOEXEC);
-    if (descriptor_.value < 0) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+    descriptor_.reset(memfd_create("rank0_file", MFD_CLOEXEC));
+    if (!descriptor_) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
   }
   const Tensor piece = empty({std::min(kPiece, bytes)}, {.dtype = kUInt8});
   for (std::int64_t at = 0; at < bytes; at += kPiece) {
     const std::int64_t n = std::min(kPiece, bytes - at);
     const Tensor part = rows(piece, 0, n);
     auto* const data = static_cast<char*>(part.raw_data());
-    if (root && failure.empty() && !transfer_all(::read, descriptor_.value, data, static_cast<std::size_t>(n)))
-      failure = fmt::format("cannot read '{}' on rank 0: {}", name_, reason(errno));
+    if (root && failure.empty())
+      if (const std::int64_t came = read_all(descriptor_.get(), data, static_cast<std::size_t>(n)); came != n)
+        failure = fmt::format("cannot read '{}' on rank 0: {}", name_,
+                              came < 0 ? reason(errno) : "it has become shorter while it was read");
     group.broadcast(part, 0)->wait();
-    if (!root && failure.empty() &&
-        !transfer_all(::write, descriptor_.value, static_cast<const char*>(data), static_cast<std::size_t>(n)))
+    if (!root && failure.empty() && !write_all(descriptor_.get(), data, static_cast<std::size_t>(n)))
       failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
   }
   // All fail together.
@@ -126,12 +111,8 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   throw Error(failure.empty() ? fmt::format("'{}' did not come to all ranks", name_) : failure);
 }
 
-Rank0File::Descriptor::~Descriptor() {
-  if (value >= 0) close(value);
-}
-
 void Rank0File::read(const std::function<void(const std::string& path)>& body) const {
-  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_.value);
+  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_.get());
   try {
     body(path);
   } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {
@@ -30,16 +31,8 @@ class Rank0File {
   void read(const std::function<void(const std::string& path)>& body) const;
 
  private:
-  struct Descriptor {
-    Descriptor() = default;
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int value = -1;
-  };
-
   std::string name_;
-  Descriptor descriptor_;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace lockstep::distributed

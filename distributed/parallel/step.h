@@ -19,6 +19,7 @@ namespace lockstep::distributed {
 
 class DistributedDataParallel;
 
+/// Options of TrainingStep.
 struct TrainingStepOptions {
   /// Train on the processes of this job (DistributedDataParallel), which must outlive the step; null: in this process
   /// alone. A job of one process is allowed.
@@ -50,6 +51,7 @@ struct TrainingStepOptions {
 /// Cutting the batch, weighting its parts, accumulation and short batches are the step's business.
 class TrainingStep {
  public:
+  /// Makes the model; called once a replica, it must make equal structures.
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
   /// The mean loss over the samples of the part, or a sum and its count. Called with the module to use, for each part
   /// that is computed here; with several devices, on several threads at once.

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/distributed/process_group/collectives.h"
-#include "lockstep/distributed/process_group/group_failure.h"
+#include "lockstep/distributed/collectives/collectives.h"
+#include "lockstep/distributed/collectives/transport.h"
+#include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/distributed/process_group/transport.h"
 
 namespace lockstep::distributed {
 

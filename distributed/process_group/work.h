@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -8,9 +7,12 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep::distributed {
 
-using Milliseconds = std::chrono::milliseconds;
+/// Unit of all deadlines.
+using lockstep::Milliseconds;
 
 /// The handle on an operation that runs in the background. Keep or drop it at will: the operation runs to its end
 /// either way, and keeps its tensors alive until then. Thread-safe.
@@ -49,6 +51,7 @@ class Work {
   std::exception_ptr error_;
 };
 
+/// Keep it to wait, or drop it.
 using WorkPtr = std::shared_ptr<Work>;
 
 }  // namespace lockstep::distributed

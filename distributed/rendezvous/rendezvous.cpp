@@ -30,7 +30,7 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
                           std::string_view variable_name) {
     if (option) return *option;
     if (const auto entry = url.query.find(key); entry != url.query.end())
-      return parse_number(entry->second, key, options.url);
+      return number_in_url(entry->second, key, options.url);
     if (launcher.launcher == "PMIx" && key == "world_size" && !variable)
       LOCKSTEP_CHECK(false, "[rendezvous] PMIx tells rank {} but not the size of the job; set WORLD_SIZE and RANK",
                      launcher.rank.value_or(0));
@@ -110,7 +110,7 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
     found.meeting_file = std::move(file);
     return connect(place, options.timeout);
   }
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  const Deadline deadline = deadline_in(options.timeout);
   std::string last = "there is no such file";
   for (;;) {
     if (const auto place = file->read()) {
@@ -120,7 +120,7 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
         last = error.what();
       }
     }
-    if (std::chrono::steady_clock::now() + kPause >= deadline)
+    if (has_passed(deadline - kPause))
       throw TimeoutError(
           fmt::format("[rendezvous] rank {} has not met rank 0 within {} ms: rank 0 was to say in '{}' "
                       "where its store is ({}); has rank 0 failed, or has it another TMPDIR?",

@@ -8,7 +8,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr KernelTable<detail::AdamKernel> adam_kernel{"Adam", detail::adam_cpu, nullptr,
+constexpr KernelTable<detail::AdamKernel> adam_kernel{"Adam", detail::adam_cpu,
                                                       LOCKSTEP_CUDA_KERNEL(detail::adam_cuda)};
 
 void check_beta(const char* type, const char* which, double value) {

@@ -4,22 +4,24 @@
 
 namespace lockstep::optim {
 
+/// Options of Adam.
 struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;
-  bool amsgrad = false;  ///< see Adam
+  double lr = 1e-3;           ///< learning rate
+  double beta1 = 0.9;         ///< decay of the gradient's running mean
+  double beta2 = 0.999;       ///< decay of the squared gradient's running mean
+  double eps = 1e-8;          ///< added to the root of the latter
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  bool amsgrad = false;       ///< see Adam
 };
 
+/// Options of AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  bool amsgrad = false;
+  double lr = 1e-3;            ///< learning rate
+  double beta1 = 0.9;          ///< decay of the gradient's running mean
+  double beta2 = 0.999;        ///< decay of the squared gradient's running mean
+  double eps = 1e-8;           ///< added to the root of the latter
+  double weight_decay = 1e-2;  ///< each step also takes lr * weight_decay * parameter away
+  bool amsgrad = false;        ///< see Adam
 };
 
 /// Kingma and Ba, "Adam" (2015), with torch.optim.Adam's formulas:
@@ -58,9 +60,8 @@ class AdamW final : public Adam {
 };
 
 namespace detail {
-using AdamKernel = void (*)(const Optimizer::Plan& plan);
-void adam_cpu(const Optimizer::Plan& plan);
-void adam_cuda(const Optimizer::Plan& plan);
+using AdamKernel = void(const Optimizer::Plan& plan);
+AdamKernel adam_cpu, adam_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -49,7 +49,7 @@ class Optimizer {
   /// See nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false);
 
-  virtual double lr() const { return lr_; }
+  virtual double lr() const { return lr_; }  ///< learning rate of the next step
   virtual void set_lr(double lr);
   /// SGD's momentum, Adam's beta1: what OneCycle cycles.
   virtual double momentum() const = 0;
@@ -58,7 +58,8 @@ class Optimizer {
   /// Half types keep their state in float: a beta2 of 0.999 has no effect in eight bits of mantissa.
   static DType state_dtype(DType parameter);
 
-  const std::vector<Tensor>& parameters() const { return parameters_; }
+  const std::vector<Tensor>& parameters() const { return parameters_; }  ///< those it was made with
+  /// "SGD", "Adam", ...: in checkpoints and messages.
   virtual const char* name() const = 0;
 
   /// Handles on the present state; values change with the next step.
@@ -74,18 +75,18 @@ class Optimizer {
   /// Neighbouring elements with their state, for kernels. Pointers are to elements of the parameter's dtype; state is
   /// float for the half types, else of that dtype too.
   struct Run {
-    void* parameter;
-    const void* gradient;
+    void* parameter;         ///< read and written
+    const void* gradient;    ///< read
     void* state[kMaxState];  ///< null beyond the tensors that the formula has
-    std::int64_t numel;
-    std::int64_t step;  ///< 1 in the first step of these elements
-    double scalars[9];  ///< what scalars() says of this step
+    std::int64_t numel;      ///< elements
+    std::int64_t step;       ///< 1 in the first step of these elements
+    double scalars[9];       ///< what scalars() says of this step
   };
   /// The update of all parameters of one dtype on one device.
   struct Plan {
-    DType dtype;
-    std::vector<Run> runs;
-    Tensor table;  ///< `runs` for a CUDA device; see nn/optim/step_table.h
+    DType dtype;            ///< of the parameters
+    std::vector<Run> runs;  ///< in the order of the parameters
+    Tensor table;           ///< `runs` for a CUDA device; see nn/optim/step_table.h
   };
 
  protected:

@@ -8,8 +8,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu, nullptr,
-                                                    LOCKSTEP_CUDA_KERNEL(detail::sgd_cuda)};
+constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu, LOCKSTEP_CUDA_KERNEL(detail::sgd_cuda)};
 
 std::vector<std::string> state_names(const SGDOptions& options) {
   return options.momentum != 0.0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};

@@ -2,9 +2,9 @@
 
 // The kernel of an optimizer's step: one pass over parameters, gradients and state. For .cu files only.
 
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
@@ -13,7 +13,7 @@ namespace lockstep::optim {
 /// kStates elements of state. What a graph that captured this launch updates is in the table, not in the arguments.
 template <typename T, int kStates, typename Update>
 __global__ void step_kernel(const StepTable* table) {
-  using C = cuda::compute_t<T>;
+  using C = compute_t<T>;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(C));
   const auto* rows = reinterpret_cast<const StepTableRun*>(table + 1);
   for (std::int64_t chunk = blockIdx.x; chunk < table->chunks; chunk += gridDim.x) {

@@ -180,6 +180,11 @@ TEST(DataLoader, TakesASampler) {
       std::make_shared<DistributedSampler>(6, DistributedSamplerOptions{.rank = 1, .world_size = 2, .shuffle = false});
   const DataLoader loader(numbers(6), {.batch_size = 2, .sampler = sampler});
   EXPECT_EQ(batches_of(loader, 0), (std::vector<Indices>{{1, 3}, {5}}));
+  std::vector<std::int64_t> global;
+  for (const Batch& batch : loader.epoch(0)) global.push_back(batch.global_size);
+  EXPECT_EQ(global, (std::vector<std::int64_t>{4, 2}));
+  const std::string shards = error_of([&] { DataLoader(numbers(6), {.logical_shards = 4, .sampler = sampler}); });
+  EXPECT_NE(shards.find("are no logical shards"), std::string::npos) << shards;
   const std::string error = error_of([&] { DataLoader(numbers(6), {.world_size = 2, .sampler = sampler}); });
   EXPECT_NE(error.find("already gives each rank its share"), std::string::npos) << error;
 }

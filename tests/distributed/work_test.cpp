@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "lockstep/distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "tests/support/tensor_testing.h"
 

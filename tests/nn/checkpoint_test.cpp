@@ -121,6 +121,22 @@ TEST_F(Checkpoint, KeepsTheSettings) {
   EXPECT_EQ(read.extra, saved.extra);
 }
 
+TEST_F(Checkpoint, OfALaterStepIsNotOverwritten) {
+  save_checkpoint(path(), net, adam, {.step = 1000});
+  const std::string error = error_of([&] { save_checkpoint(path(), net, adam, {.step = 100}); });
+  EXPECT_NE(error.find(path() + " holds step 1000"), std::string::npos) << error;
+  EXPECT_NE(error.find("is at step 100;"), std::string::npos) << error;
+  EXPECT_EQ(read_training_state(path()).step, 1000);
+  EXPECT_NE(error_of([&] { require_no_later_checkpoint(path(), 0); }), "");
+  // One that has gone on from it is not behind it; other files, and none, are nobody's progress.
+  save_checkpoint(path(), net, adam, {.step = 1000});
+  save_checkpoint(path(), net, adam, {.step = 1010});
+  EXPECT_EQ(read_training_state(path()).step, 1010);
+  save(net, path());
+  save_checkpoint(path(), net, adam, {.step = 1});
+  require_no_later_checkpoint("/nowhere/at/all", 0);
+}
+
 TEST_F(Checkpoint, ServesAsAWeightsFile) {
   save_checkpoint(path(), net, adam, {});
   Net other;

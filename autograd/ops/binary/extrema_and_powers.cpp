@@ -14,21 +14,16 @@ namespace {
 class FactorBackward : public Node {
  public:
   TensorList apply(TensorList grads) override {
-    const Tensor& x = a.get(name());
-    const Tensor& y = b.get(name());
+    const Tensor& x = saved(0);
+    const Tensor& y = saved(1);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], factor_a(x, y)));
-    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor_b(x, y)));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], factor_a(x, y));
+    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], factor_b(x, y));
     return results;
-  }
-  void release_saved() override {
-    a.reset();
-    b.reset();
   }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
   virtual Tensor factor_b(const Tensor& x, const Tensor& y) const = 0;
 
-  SavedTensor a, b;
   Form form_a, form_b;
 };
 
@@ -36,10 +31,10 @@ class MaximumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MaximumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
 };
 
@@ -47,10 +42,10 @@ class MinimumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MinimumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
 };
 
@@ -58,10 +53,10 @@ class PowBackward final : public FactorBackward {
  public:
   const char* name() const override { return "PowBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_base, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_base, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_exponent, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_exponent, x, y);
   }
 };
 
@@ -69,21 +64,18 @@ class PowOfScalarBackward final : public Node {
  public:
   const char* name() const override { return "PowOfScalarBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor factor = binary_values(BinaryOp::pow_by_exponent, base, exponent.get(name()));
+    const Tensor factor = binary_values(BinaryOp::pow_by_exponent, base, saved(0));
     return {binary_values(BinaryOp::mul, grads[0], factor)};
   }
-  void release_saved() override { exponent.reset(); }
 
   double base = 1.0;
-  SavedTensor exponent;
 };
 
 template <typename N>
 Tensor with_factors(BinaryOp op, const Tensor& a, const Tensor& b, const char* name) {
   Tensor out = compute(op, a, b, 1.0, name);
   if (auto* node = record<N>(out, {&a, &b})) {
-    node->a = SavedTensor(a);
-    node->b = SavedTensor(b);
+    node->save(a, b);
     node->form_a = Form(a);
     node->form_b = Form(b);
   }
@@ -112,7 +104,7 @@ Tensor pow(Scalar a, const Tensor& b) {
   Tensor out = compute(BinaryOp::pow, a, b, 1.0, "pow");
   if (auto* node = record<PowOfScalarBackward>(out, {&b})) {
     node->base = a.to_double();
-    node->exponent = SavedTensor(b);
+    node->save(b);
   }
   return out;
 }

@@ -14,14 +14,14 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<Conv2dForward> conv2d_forward{"conv2d", conv2d_forward_reference, conv2d_forward_cpu,
-                                                    LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda)};
-constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_reference,
-                                                               conv2d_backward_data_cpu,
-                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda)};
-constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{
-    "conv2d backward weight", conv2d_backward_weight_reference, conv2d_backward_weight_cpu,
-    LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
+constexpr KernelTable<Conv2dForward> conv2d_forward{
+    "conv2d", conv2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda), conv2d_forward_reference};
+constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda),
+                                                               conv2d_backward_data_reference};
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_cpu,
+                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda),
+                                                                   conv2d_backward_weight_reference};
 
 // Nothing to multiply: the result (if it has elements) is the bias alone.
 bool no_products(const Conv2dGeometry& g) {
@@ -35,11 +35,10 @@ class Conv2dBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor& x = x_.get(name());
-    const Tensor& weight = weight_.get(name());
+    const Tensor &x = saved(0), &weight = saved(1), &y = saved(2);  // y: defined if relu was applied
     Tensor grad = as_contiguous(grads[0]);
     grads[0] = Tensor();
-    if (y_.defined()) grad = relu_grad_values(std::move(grad), y_.get(name()));
+    if (y.defined()) grad = relu_grad_values(std::move(grad), y);
     if (needs_grad(0)) {
       result[0] = empty(x.sizes(), options_of(x));
       if (no_products(geometry_))
@@ -60,15 +59,7 @@ class Conv2dBackward final : public Node {
     return result;
   }
 
-  void release_saved() override {
-    x_.reset();
-    weight_.reset();
-    y_.reset();
-  }
-
   Conv2dGeometry geometry_;
-  SavedTensor x_, weight_;
-  SavedTensor y_;  // defined if relu was applied
 };
 
 void check_operand(const Tensor& x, const Tensor& other, const char* what) {
@@ -144,9 +135,7 @@ Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, co
   }
   if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
     node->geometry_ = g;
-    node->x_ = SavedTensor(x);
-    node->weight_ = SavedTensor(weight);
-    if (relu) node->y_ = SavedTensor::output(out);
+    node->save(x, weight, relu ? out : Tensor());
   }
   return out;
 }

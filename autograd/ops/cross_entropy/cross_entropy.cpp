@@ -12,10 +12,10 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<CrossEntropyKernel> cross_entropy_kernel{"cross_entropy", cross_entropy_cpu, nullptr,
+constexpr KernelTable<CrossEntropyKernel> cross_entropy_kernel{"cross_entropy", cross_entropy_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(cross_entropy_cuda)};
 constexpr KernelTable<CrossEntropyBackwardKernel> cross_entropy_backward_kernel{
-    "cross_entropy backward", cross_entropy_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(cross_entropy_backward_cuda)};
+    "cross_entropy backward", cross_entropy_backward_cpu, LOCKSTEP_CUDA_KERNEL(cross_entropy_backward_cuda)};
 
 /// The same memory with the classes, dimension 1 of more than two, as the last dimension.
 Tensor classes_last(const Tensor& tensor) {
@@ -34,10 +34,11 @@ class CrossEntropyBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(1);
     if (!grads[0].defined()) return result;
-    const Tensor& x = logits.get(name());
+    const Tensor &x = saved(0), &target = saved(1), &weight = saved(2);
+    const Tensor &normalizers = saved(3), &total_weight = saved(4);
     Tensor grad_rows = empty(x.sizes(), options_of(x));
-    cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), weight.get(name()),
-                                     normalizers.get(name()), total_weight.get(name()), grad_rows, problem);
+    cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, normalizers, total_weight, grad_rows,
+                                     problem);
     if (sizes.dim() <= 2) {
       result[0] = std::move(grad_rows);
     } else {
@@ -46,15 +47,7 @@ class CrossEntropyBackward final : public Node {
     }
     return result;
   }
-  void release_saved() override {
-    logits.reset();
-    target.reset();
-    weight.reset();
-    normalizers.reset();
-    total_weight.reset();
-  }
 
-  SavedTensor logits, target, weight, normalizers, total_weight;
   Shape sizes;
   CrossEntropyProblem problem;
 };
@@ -78,11 +71,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   const Tensor total_weight = empty({}, {.dtype = kFloat64, .device = device});
   cross_entropy_kernel(x)(x, targets, weight, loss, normalizers, total_weight, problem);
   if (auto* node = record<CrossEntropyBackward>(loss, {&logits})) {
-    node->logits = SavedTensor(x);
-    node->target = SavedTensor(targets);
-    node->weight = SavedTensor(weight);
-    node->normalizers = SavedTensor(normalizers);
-    node->total_weight = SavedTensor(total_weight);
+    node->save(x, targets, weight, normalizers, total_weight);
     node->sizes = logits.sizes();
     node->problem = problem;
   }

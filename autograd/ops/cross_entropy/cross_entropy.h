@@ -7,11 +7,12 @@
 
 namespace lockstep {
 
+/// Options of cross_entropy().
 struct CrossEntropyOptions {
-  Reduction reduction = Reduction::mean;
-  std::int64_t ignore_index = -100;  ///< targets of this value count for nothing
-  double label_smoothing = 0.0;      ///< in [0, 1]: share of the target that is spread evenly over all classes
-  Tensor weight = {};                ///< [C], a factor for each class, of the input's dtype; takes no gradient
+  Reduction reduction = Reduction::mean;  ///< mean or sum over the samples, or each of them
+  std::int64_t ignore_index = -100;       ///< targets of this value count for nothing
+  double label_smoothing = 0.0;           ///< in [0, 1]: share of the target that is spread evenly over all classes
+  Tensor weight = {};                     ///< [C], a factor for each class, of the input's dtype; takes no gradient
 };
 
 /// nll_loss(log_softmax(logits)) as one operation. Semantics of torch.nn.functional.cross_entropy (PyTorch >= 1.10)

@@ -71,8 +71,8 @@ struct Clamp {
     return static_cast<T>(value);
   }
   LOCKSTEP_HOST_DEVICE T value(T x) const {
-    const T raised = x < low ? low : x;
-    return raised > high ? high : raised;
+    const T raised = (x < low) | (low != low) ? low : x;  // a NaN among the three is the result
+    return (raised > high) | (high != high) ? high : raised;
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x >= low) & (x <= high) ? grad : T(0); }
 };

@@ -39,15 +39,11 @@ struct UnaryParams {
 };
 
 /// out = op(x), computed in the type of Note [Compute types] for out's dtype.
-using UnaryKernel = void (*)(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
+using UnaryKernel = void(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
+UnaryKernel unary_cpu, unary_cuda;
 /// out = grad * op'(saved), where `saved` is the operation's input or output, as its functor wants.
-using UnaryBackwardKernel = void (*)(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved,
-                                     const Tensor& out);
-
-void unary_cpu(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
-void unary_backward_cpu(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
-
-void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
-void unary_backward_cuda(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
+using UnaryBackwardKernel = void(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved,
+                                 const Tensor& out);
+UnaryBackwardKernel unary_backward_cpu, unary_backward_cuda;
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@ namespace lockstep::distributed {
 /// What a hook is given: gradients that travel together.
 struct GradientBucket {
   std::size_t index = 0;  ///< buckets are launched in this order, 0 to count - 1, in every pass
-  std::size_t count = 0;
-  Tensor flat;  ///< [elements]: this rank's gradients, to be replaced by their average over the ranks
+  std::size_t count = 0;  ///< number of buckets
+  Tensor flat;            ///< [elements]: this rank's gradients, to be replaced by their average over the ranks
   /// Under their parameters' names, as views of `flat`.
   std::vector<nn::NamedTensor> gradients;
 };
@@ -42,6 +42,7 @@ class CommunicationHook {
   virtual bool is_replayable() const { return false; }
 };
 
+/// Shared between options and the training that uses it.
 using CommunicationHookPtr = std::shared_ptr<CommunicationHook>;
 
 /// A Work that goes on. advance() waits for `first` and calls `then`, once; what `then` returns, if anything, is waited
@@ -50,6 +51,7 @@ using CommunicationHookPtr = std::shared_ptr<CommunicationHook>;
 class ContinuedWork final : public Work {
  public:
   ContinuedWork(WorkPtr first, std::function<WorkPtr()> then);
+  /// Waits for the first operation and starts the second, if that has not been done.
   void advance();
   using Work::wait;
   void wait(Milliseconds timeout) override;

@@ -12,10 +12,11 @@
 
 namespace lockstep::distributed {
 
+/// Options of Reducer.
 struct ReducerOptions {
   /// The first bucket is small, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  std::size_t bucket_bytes = std::size_t{25} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< size of the other buckets, about
   /// Averages the buckets; null: an all-reduce does.
   CommunicationHookPtr hook = nullptr;
   /// See DistributedDataParallelOptions.
@@ -24,7 +25,7 @@ struct ReducerOptions {
 
 /// When things happened in the last synchronised backward pass; readings of steady_now_ns().
 struct ReducerTrace {
-  std::int64_t first_gradient_ns = 0;
+  std::int64_t first_gradient_ns = 0;     ///< backward reached the first parameter
   std::int64_t last_gradient_ns = 0;      ///< backward's computation ended here
   std::int64_t finished_ns = 0;           ///< all buckets reduced
   std::vector<std::int64_t> launched_ns;  ///< by bucket
@@ -54,7 +55,7 @@ class Reducer {
   /// Off: backward passes only add to the local gradients (gradient accumulation). The next synchronised pass averages
   /// what has come together.
   void set_synchronize(bool value) { synchronize_ = value; }
-  bool synchronize() const { return synchronize_; }
+  bool synchronize() const { return synchronize_; }  ///< as set last
 
   /// Module::zero_grad() for its parameters, a bucket at a time where the gradients lie in buckets.
   void zero_gradients();
@@ -69,7 +70,7 @@ class Reducer {
   /// After an exception in a pass: the next one begins anew. What other ranks wait for does not come by it.
   void abandon_pass();
 
-  std::size_t num_buckets() const { return buckets_.size(); }
+  std::size_t num_buckets() const { return buckets_.size(); }  ///< that the gradients travel in
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
   /// accumulated for it.
   std::vector<std::string> unused_parameters() const;
@@ -79,7 +80,7 @@ class Reducer {
   void drop_unused_gradients();
   /// Synchronised passes so far.
   std::uint64_t passes() const { return passes_; }
-  const ReducerTrace& trace() const { return trace_; }
+  const ReducerTrace& trace() const { return trace_; }  ///< of the last synchronised pass
 
  private:
   struct Slot {

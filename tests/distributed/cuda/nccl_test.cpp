@@ -6,9 +6,9 @@
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/nccl/device_table.h"
 #include "lockstep/distributed/nccl/library.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 

@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
@@ -254,6 +255,38 @@ TEST(DistributedDataParallel, TheFirstAllReduceStartsWhileBackwardRuns) {
                            record.started_ns < trace.last_gradient_ns);
     }
     EXPECT_TRUE(overlapped);
+  });
+}
+
+TEST(DistributedDataParallel, TrainsOnEverySampleOfADistributedSampler) {
+  constexpr int kWorld = 4;
+  const data::Batch all = make_batch(22);
+  const auto set = std::make_shared<data::TensorDataset>(all.x, all.y);
+  run_on_ranks(kWorld, [&](const ProcessGroupPtr& group) {
+    Net net, whole;
+    set_weights(net);
+    set_weights(whole);
+    DistributedDataParallel ddp(net, group);
+    const auto sampler = std::make_shared<data::DistributedSampler>(
+        22, data::DistributedSamplerOptions{
+                .rank = group->rank(), .world_size = kWorld, .shuffle = false, .drop_last = true});
+    const data::DataLoader loader(set, {.batch_size = 3, .sampler = sampler});
+    std::int64_t seen = 0, begin = 0;
+    for (const data::Batch& batch : loader.epoch(0)) {
+      const double loss = ddp.step(batch, [&](const data::Batch& part) {
+        seen += part.size();
+        return cross_entropy(net.forward(part.x), part.y);
+      });
+      // The ranks' parts are those of consecutive samples, dealt out in turn.
+      whole.zero_grad();
+      const Tensor expected = cross_entropy(whole.forward(rows(all.x, begin, kWorld * batch.size())),
+                                            rows(all.y, begin, kWorld * batch.size()));
+      expected.backward();
+      EXPECT_NEAR(loss, expected.item<double>(), 1e-6);
+      expect_near(gradients_of(net), gradients_of(whole));
+      begin += kWorld * batch.size();
+    }
+    EXPECT_EQ(seen, 5);  // 22 / 4
   });
 }
 
