@@ -10,11 +10,13 @@ namespace lockstep {
 
 void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
   node.edges_.reserve(inputs.size());
-  for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
+  for (const Tensor* input : inputs) {
+    if (AnomalyMode::enabled()) detail::check_input(*input);
+    node.edges_.push_back(gradient_edge(*input));
+  }
 }
 
 void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
-  if (AnomalyMode::enabled()) detail::check_results(*node, outputs);
   node->num_outputs_ = static_cast<std::uint32_t>(outputs.size());
   std::uint32_t index = 0;
   for (const Tensor* output : outputs) {
