@@ -23,17 +23,6 @@ Node::Node(TensorImpl* leaf)
     : leaf_(leaf),
       sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
 
-void Node::save_one(const Tensor& tensor) {
-  // An output owns this node: saved with its history, it would own itself.
-  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
-  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
-}
-
-void Node::release_saved() {
-  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
-  if (released_) saved_.clear();
-}
-
 void Node::add_hook(GradientHook hook) {
   if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
   hooks_->push_back(std::move(hook));
@@ -57,6 +46,17 @@ void Node::run_hooks(TensorList& grads) const {
         lockstep::name(grad.dtype()), to_string(grad.sizes()), to_string(grad.device()));
     grad = std::move(changed);
   }
+}
+
+void Node::save_one(const Tensor& tensor) {
+  // An output owns this node: saved with its history, it would own itself.
+  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
+}
+
+void Node::release_saved() {
+  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
+  if (released_) saved_.clear();
 }
 
 void intrusive_delete(Node* node) {

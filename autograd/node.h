@@ -88,10 +88,10 @@ class Node : public RefCounted {
   friend struct NodeBuilder;
   friend void intrusive_delete(Node* node);
 
+  void run_hooks(TensorList& grads) const;
   void save_one(const Tensor& tensor);
   /// After this a node that had saved something cannot run again.
   void release_saved();
-  void run_hooks(TensorList& grads) const;
 
   TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;

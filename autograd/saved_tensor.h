@@ -20,6 +20,8 @@ class SavedTensor {
     return tensor_;
   }
   bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
+  /// Lets go of `changed`, if that is the tensor, whose memory was written since: get() goes on to throw.
+  void forget(const Tensor& changed);
 
  private:
   [[noreturn]] void throw_changed(const char* node) const;

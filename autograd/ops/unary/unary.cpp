@@ -184,7 +184,7 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
 }
 
 Tensor Tensor::operator-() const {
-  return neg(*this);
+  return lockstep::neg(*this);
 }
 Tensor Tensor::exp() const {
   return lockstep::exp(*this);
