@@ -1,15 +1,15 @@
 #include "lockstep/core/log.h"
 
+#include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <pthread.h>
-
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
+
+#include "lockstep/core/environment.h"
 
 namespace lockstep::logging {
 namespace {
@@ -33,8 +33,8 @@ spdlog::level::level_enum to_spdlog(Level level) {
 struct Logger {
   Logger() : logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_pattern("%l: %v");
-    const char* level = std::getenv("LOCKSTEP_LOG_LEVEL");
-    logger.set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
+    const auto level = environment_variable("LOCKSTEP_LOG_LEVEL");
+    logger.set_level(level ? spdlog::level::from_str(*level) : spdlog::level::warn);
   }
 
   std::string current_prefix() {

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,7 +11,9 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/start_thread.h"
 
@@ -34,12 +35,11 @@ int available_cores() {
 
 int initial_threads() {
   for (const char* variable : {"LOCKSTEP_NUM_THREADS", "OMP_NUM_THREADS"}) {
-    const char* text = std::getenv(variable);
-    if (!text || !*text) continue;
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (*end == '\0' && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
-    logging::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, text, kMaxThreads);
+    const auto text = environment_variable(variable);
+    if (!text) continue;
+    const auto value = parse_number<int>(*text);
+    if (value && *value >= 1 && *value <= kMaxThreads) return *value;
+    logging::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, *text, kMaxThreads);
   }
   return available_cores();
 }

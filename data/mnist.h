@@ -15,8 +15,8 @@ namespace lockstep::data {
 /// x = (byte / 255 - mean) / std, float32 [N, 1, H, W]; y int64 [N], 0 to 9.
 class MnistDataset final : public Dataset {
  public:
-  /// Throws Error naming file, offset, found and expected if a file cannot be read (see read_idx), if the two hold
-  /// different numbers of samples or none, if a label is above 9, or unless std > 0.
+  /// Throws Error naming file, offset, found and expected if a file cannot be read or is no IDX file of unsigned bytes,
+  /// raw or gzip, if the two hold different numbers of samples or none, if a label is above 9, or unless std > 0.
   MnistDataset(const std::filesystem::path& images, const std::filesystem::path& labels, float mean, float std);
 
   std::int64_t size() const override { return size_; }

@@ -59,23 +59,22 @@ AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
   remove_leftovers();
 
   if (::access("/proc/self/fd", F_OK) == 0)
-    descriptor_ = ::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-  for (int i = 0; descriptor_ < 0 && i < kAttempts; ++i) {
+    descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
+  for (int i = 0; !descriptor_ && i < kAttempts; ++i) {
     std::string name = temporary_name();
-    descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (descriptor_ >= 0)
+    descriptor_.reset(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (descriptor_)
       temporary_ = std::move(name);
     else if (errno != EEXIST)
       break;
   }
-  if (descriptor_ < 0) fail(errno);
-  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // a file system without locks keeps its leftovers
+  if (!descriptor_) fail(errno);
+  ::flock(descriptor_.get(), LOCK_EX | LOCK_NB);  // a file system without locks keeps its leftovers
   if (replaces) take_over(old);
 }
 
 AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 void AtomicFile::fail(int error) const {
@@ -96,51 +95,39 @@ void AtomicFile::remove_leftovers() const {
     const std::string_view name = entry->d_name;
     if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
     const std::string path = folder_ + "/" + std::string(name);
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (descriptor < 0) continue;
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
-    if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+    if (file && ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
       ::unlink(path.c_str());
-    ::close(descriptor);
   }
 }
 
 void AtomicFile::take_over(const struct stat& old) const {
   // Another's file may be replaced by whoever may write the folder, but only root can hand the new one over.
-  if (::fchown(descriptor_, old.st_uid, old.st_gid) != 0 && errno != EPERM) fail(errno);
-  if (::fchmod(descriptor_, old.st_mode & 07777) != 0) fail(errno);
+  if (::fchown(descriptor_.get(), old.st_uid, old.st_gid) != 0 && errno != EPERM) fail(errno);
+  if (::fchmod(descriptor_.get(), old.st_mode & 07777) != 0) fail(errno);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::write(descriptor_, at, bytes < kMost ? bytes : kMost);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail(errno);
-    at += n;
-    bytes -= static_cast<std::size_t>(n);
-  }
+  if (!write_all(descriptor_.get(), data, bytes)) fail(errno);
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail(errno);
+  if (::fsync(descriptor_.get()) != 0) fail(errno);
   for (int i = 0; temporary_.empty(); ++i) {
     std::string name = temporary_name();
-    if (::linkat(AT_FDCWD, own_link(descriptor_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
+    if (::linkat(AT_FDCWD, own_link(descriptor_.get()).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
       temporary_ = std::move(name);
     else if (errno != EEXIST || i == kAttempts)
       fail(errno);
   }
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   temporary_.clear();
-  const int closed = ::close(std::exchange(descriptor_, -1));
+  const int closed = ::close(descriptor_.release());
   if (closed != 0 && errno != EINTR) fail(errno);
   // The new name itself reaches the disk with the folder. Some file systems cannot sync one; the file is whole anyway.
-  if (const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
-  }
+  if (const FileDescriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder)
+    ::fsync(folder.get());
 }
 
 }  // namespace lockstep::nn::detail

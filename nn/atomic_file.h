@@ -2,10 +2,12 @@
 
 // A file that appears complete or not at all. For .cpp files only.
 
-#include <sys/types.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <string>
+
+#include "lockstep/core/posix.h"
 
 namespace lockstep::nn::detail {
 
@@ -41,7 +43,7 @@ class AtomicFile {
   std::string folder_;
   std::string file_;
   std::string temporary_;  ///< its present name; empty if it has none
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace lockstep::nn::detail

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 
 namespace lockstep::nn {
 namespace {
@@ -26,11 +27,9 @@ std::string to_text(T value) {
 
 template <typename T>
 T from_text(const SafetensorsFile& file, const std::string& key, const std::string& text) {
-  T value{};
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(result.ec == std::errc() && result.ptr == text.data() + text.size(),
-                 "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
-  return value;
+  const auto value = parse_number<T>(text);
+  LOCKSTEP_CHECK(value, "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
+  return *value;
 }
 
 const std::string& text_at(const SafetensorsFile& file, const std::string& key) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
 
@@ -43,9 +44,6 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws Error for a file that cannot be read, is cut short or damaged, or holds a
   /// dtype or a number of dimensions that tensors here cannot have.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }  ///< that it was opened by
   /// In the order of their bytes.
@@ -64,7 +62,7 @@ class SafetensorsFile {
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/distributed/operation/operation_label.h"
 
 namespace lockstep::train {
 namespace {
@@ -20,8 +20,8 @@ Agreement::Decision Agreement::after_step(bool stop, bool save_is_due) {
   const double seconds = std::chrono::duration<double>(Clock::now() - last_).count();
   const double fitting = kPeriod * static_cast<double>(steps_) / std::max(seconds, 1e-9);
   // A step that turns out longer must not be one of many: the interval at most doubles.
-  const auto next = static_cast<std::int64_t>(
-      std::clamp(fitting, 1.0, static_cast<double>(std::min(2 * interval_, kMostSteps))));
+  const auto next =
+      static_cast<std::int64_t>(std::clamp(fitting, 1.0, static_cast<double>(std::min(2 * interval_, kMostSteps))));
 
   static const distributed::OperationLabel label("whether to stop or to save");
   const distributed::LabelScope scope(label);

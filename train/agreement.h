@@ -12,8 +12,8 @@ namespace lockstep::train {
 /// Note [Agreement between ranks]
 /// A signal reaches each rank in another step, and clocks differ; but all must stop, or save, after the same one. So a
 /// few times a second the ranks exchange three numbers, and act on them together: whether any has been asked to stop,
-/// whether a checkpoint is due by rank 0's clock, and after how many steps they meet again, which is rank 0's estimate from
-/// the length of the last ones. A process alone needs no exchange.
+/// whether a checkpoint is due by rank 0's clock, and after how many steps they meet again, which is rank 0's estimate
+/// from the length of the last ones. A process alone needs no exchange.
 class Agreement {
  public:
   /// What all ranks do after this step.

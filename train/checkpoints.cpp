@@ -67,10 +67,11 @@ std::optional<Checkpoints::Found> Checkpoints::newest() const {
     }
     if (!best || each.step >= best->step) best = each;
   }
-  LOCKSTEP_CHECK(best || candidates.empty(),
-                 "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "
-                 "delete it",
-                 path_, failure);
+  LOCKSTEP_CHECK(
+      best || candidates.empty(),
+      "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "
+      "delete it",
+      path_, failure);
   return best;
 }
 

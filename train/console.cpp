@@ -78,8 +78,8 @@ class Console final : public Sink {
     const std::int64_t done = report.step + 1;
     const int filled = static_cast<int>(kBarWidth * done / std::max<std::int64_t>(run_.total_steps, 1));
     const double remaining = static_cast<double>((run_.total_steps - done) * run_.batch_size) / rate;
-    put(fmt::format("\r\033[K[{:=<{}}{:<{}}] {}/{} loss {:.4f} {:.0f} {}/s {} left", "", filled, "",
-                    kBarWidth - filled, done, run_.total_steps, report.loss, rate, run_.unit, as_duration(remaining)));
+    put(fmt::format("\r\033[K[{:=<{}}{:<{}}] {}/{} loss {:.4f} {:.0f} {}/s {} left", "", filled, "", kBarWidth - filled,
+                    done, run_.total_steps, report.loss, rate, run_.unit, as_duration(remaining)));
     bar_shown_ = true;
   }
 

@@ -14,7 +14,7 @@ namespace lockstep::train {
 
 /// What is measured on a data set after each epoch: means over its samples.
 struct Evaluation {
-  std::shared_ptr<const data::Dataset> dataset;
+  std::shared_ptr<const data::Dataset> dataset;  ///< measured in batches of its order
   /// Of the values, such as "test accuracy".
   std::vector<std::string> names;
   /// For each name the sum of its value over the samples of a batch, which is on the module's device. Called without
@@ -26,8 +26,8 @@ struct Evaluation {
   Values measure(nn::Module& module, distributed::ProcessGroup* group) const;
 };
 
-/// "test accuracy" and "test loss" (mean cross-entropy) of a module that gives logits [N, classes] for batches with int64
-/// targets [N].
+/// "test accuracy" and "test loss" (mean cross-entropy) of a module that gives logits [N, classes] for batches with
+/// int64 targets [N].
 Evaluation classification(std::shared_ptr<const data::Dataset> dataset);
 
 }  // namespace lockstep::train

@@ -32,8 +32,8 @@ void try_output(const std::string& what, const std::string& path, bool whole) {
   } else if (!std::ofstream(path, std::ios::app).is_open()) {
     reason = fmt::format("cannot write {}: {}", path, std::strerror(errno));
   }
-  LOCKSTEP_CHECK(reason.empty(), "[run] the {} '{}' could not be written later: {}; nothing has been computed yet", what,
-                 path, reason);
+  LOCKSTEP_CHECK(reason.empty(), "[run] the {} '{}' could not be written later: {}; nothing has been computed yet",
+                 what, path, reason);
 }
 
 std::string write_somewhere(const std::string& path, const std::function<void(const std::string& path)>& write,

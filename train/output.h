@@ -9,8 +9,8 @@ namespace lockstep::train {
 
 /// Note [Outputs]
 /// A training takes hours, and its files are written at the end. So before the first step each of them is tried, and a
-/// path that cannot be written is an error while nothing is lost yet. What can be written then and cannot later (the disk
-/// is full, the folder gone) is written where it can be: beside its place, else in the working folder.
+/// path that cannot be written is an error while nothing is lost yet. What can be written then and cannot later (the
+/// disk is full, the folder gone) is written where it can be: beside its place, else in the working folder.
 
 /// Throws Error unless a file can be written under this name, in one piece (`whole`: through a temporary file in its
 /// folder) or line by line. Does nothing for an empty path. `what` names it: "checkpoint".

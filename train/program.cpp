@@ -9,6 +9,18 @@
 #include "lockstep/train/started_by_launcher.h"
 
 namespace lockstep::train {
+namespace {
+
+void bound(CLI::Option* option, double least, double most) {
+  if (least != -Program::kInfinity && most != Program::kInfinity)
+    option->check(CLI::Range(least, most));
+  else if (least != -Program::kInfinity)
+    option->check(command_line::at_least(least));
+  else if (most != Program::kInfinity)
+    option->check(CLI::Range(std::numeric_limits<double>::lowest(), most));
+}
+
+}  // namespace
 
 Program::Program(std::string name, std::string description, std::string version)
     : options_(std::make_unique<Options>(std::move(name), description, std::move(version))) {}
@@ -25,17 +37,17 @@ void Program::add_option(const std::string& name, std::string& value, const std:
 }
 
 void Program::add_option(const std::string& name, double& value, const std::string& help, double least, double most) {
-  options_->app.add_option(name, value, help)->check(CLI::Range(least, most, "NUMBER"))->capture_default_str();
+  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
 }
 
 void Program::add_option(const std::string& name, std::optional<double>& value, const std::string& help, double least,
                          double most) {
-  options_->app.add_option(name, value, help)->check(CLI::Range(least, most, "NUMBER"));
+  bound(options_->app.add_option(name, value, help), least, most);
 }
 
-void Program::add_option(const std::string& name, std::int64_t& value, const std::string& help, std::int64_t least,
-                         std::int64_t most) {
-  options_->app.add_option(name, value, help)->check(CLI::Range(least, most, "INTEGER"))->capture_default_str();
+void Program::add_option(const std::string& name, std::int64_t& value, const std::string& help, double least,
+                         double most) {
+  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
 }
 
 void Program::add_flag(const std::string& name, bool& value, const std::string& help) {

@@ -14,9 +14,10 @@
 namespace lockstep::train {
 
 /// Note [Programs]
-/// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc, --lockstep,
-/// --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the program's own options,
-/// the processes that --nproc asks for, errors as one line on stderr, and the exit status.
+/// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc,
+/// --lockstep,
+/// --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the program's own
+/// options, the processes that --nproc asks for, errors as one line on stderr, and the exit status.
 ///
 ///   int main(int argc, char** argv) {
 ///     double lr = 0.02;
@@ -31,31 +32,34 @@ namespace lockstep::train {
 /// Underscores in names of options are dashes. What PyTorch's launchers append (--local_rank N) is understood.
 class Program {
  public:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
   /// `version` is what --version prints; empty: there is no such option.
   Program(std::string name, std::string description, std::string version = {});
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns -----
+  // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns
+  // -----
+  /// Any text.
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// One of these.
   void add_option(const std::string& name, std::string& value, const std::string& help,
                   const std::vector<std::string>& choices);
-  /// Within [least, most].
-  void add_option(const std::string& name, double& value, const std::string& help,
-                  double least = std::numeric_limits<double>::lowest(),
-                  double most = std::numeric_limits<double>::max());
+  /// Within [least, most]; an infinite bound is none.
+  void add_option(const std::string& name, double& value, const std::string& help, double least = -kInfinity,
+                  double most = kInfinity);
   void add_option(const std::string& name, std::optional<double>& value, const std::string& help,
-                  double least = std::numeric_limits<double>::lowest(),
-                  double most = std::numeric_limits<double>::max());
-  void add_option(const std::string& name, std::int64_t& value, const std::string& help,
-                  std::int64_t least = std::numeric_limits<std::int64_t>::min(),
-                  std::int64_t most = std::numeric_limits<std::int64_t>::max());
+                  double least = -kInfinity, double most = kInfinity);
+  void add_option(const std::string& name, std::int64_t& value, const std::string& help, double least = -kInfinity,
+                  double most = kInfinity);
+  /// On if the flag is given.
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
   /// Defaults of the common options, for the program to change before main(): epochs, batch size, unit, ...
   WorkerOptions& workers();
+  /// The same for those of the run.
   RunOptions& run();
 
   /// Called when the command line has been parsed, before anything else: fills settings and checks the program's own
@@ -64,8 +68,8 @@ class Program {
   /// The training itself, in each process; returns the exit status.
   using Body = std::function<int(Workers& workers, const RunOptions& options)>;
 
-  /// Parses, starts processes if --nproc says so, joins the job, calls `body`. Returns main's exit status: 2 for a wrong
-  /// command line, 1 for an exception, which is printed, else what `body` returned, or the launcher.
+  /// Parses, starts processes if --nproc says so, joins the job, calls `body`. Returns main's exit status: 2 for a
+  /// wrong command line, 1 for an exception, which is printed, else what `body` returned, or the launcher.
   int main(int argc, const char* const* argv, const Body& body, const Check& check = {});
 
  private:

@@ -6,17 +6,17 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
-#include "lockstep/distributed/parallel/power_sgd.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
+#include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/started_by_launcher.h"
 
 namespace lockstep::train {
 namespace {
 
+using command_line::at_least;
 using command_line::throw_not_available;
 using command_line::UsageError;
-
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
 void require(bool condition, const std::string& message) {
   if (!condition) throw UsageError(message);
@@ -82,14 +82,10 @@ void Program::Options::add_common() {
   app.add_option("--threads", workers.threads, "Threads of each process")->check(CLI::Range(1, 1024))->group(who);
 
   const std::string how = "How to train";
-  app.add_option("--epochs", run.epochs, "Passes over the training set")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
-      ->group(how);
-  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")
-      ->check(CLI::Range(std::int64_t{0}, kMost))
-      ->group(how);
+  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(at_least(1))->group(how);
+  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")->check(at_least(0))->group(how);
   app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
+      ->check(at_least(1))
       ->group(how);
   app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")->group(how);
   app.add_option("--lockstep", workers.logical_shards,
@@ -113,18 +109,18 @@ void Program::Options::add_common() {
   app.add_option("--checkpoint", run.checkpoint, "Training checkpoint to write, at the end and on SIGTERM")
       ->group(files);
   app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
-      ->check(CLI::Range(std::int64_t{0}, kMost))
+      ->check(at_least(0))
       ->group(files);
   app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(at_least(0))
       ->group(files);
-  app.add_option("--keep-checkpoints", run.keep_checkpoints,
-                 "The last so many checkpoints, by step, beside the newest")
-      ->check(CLI::Range(std::int64_t{1}, kMost))
+  app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
+      ->check(at_least(1))
       ->group(files);
-  app.add_option("--resume", run.resume,
-                 "Training checkpoint to go on from; auto: --checkpoint's newest, if there (the default under a launcher "
-                 "with --max-restarts); none")
+  app.add_option(
+         "--resume", run.resume,
+         "Training checkpoint to go on from; auto: --checkpoint's newest, if there (the default under a launcher "
+         "with --max-restarts); none")
       ->group(files);
   app.add_option("--save", run.save, "Write the weights as safetensors at the end")->group(files);
   app.add_option("--metrics", run.metrics, "Write a JSON line for each step")->group(files);
@@ -143,8 +139,9 @@ void Program::Options::settle() {
   const bool is_ddp = workers.mode == Mode::ddp;
   require(is_ddp || nproc == 0, "--nproc belongs to --mode ddp");
   require(is_ddp || !workers.job.rank, "--rank and --world-size belong to --mode ddp");
-  require(nproc == 0 || !workers.job.rank, "--rank and --world-size are of processes started one by one, and --nproc "
-                                           "starts them; leave out one or the other");
+  require(nproc == 0 || !workers.job.rank,
+          "--rank and --world-size are of processes started one by one, and --nproc "
+          "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
   require(is_ddp || !started_by_launcher(),
@@ -185,10 +182,10 @@ void Program::Options::settle_device() {
   const bool is_cuda = workers.device == "cuda";
   require(backend != "nccl" || is_cuda,
           "--backend nccl works on CUDA devices, and this runs on the CPU; use --device cuda, or another backend");
-  require(!is_cuda || workers.mode != Mode::ddp || backend == "auto" || backend == "nccl",
-          fmt::format(
-              "--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
-              backend));
+  require(
+      !is_cuda || workers.mode != Mode::ddp || backend == "auto" || backend == "nccl",
+      fmt::format("--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
+                  backend));
   if (workers.mode != Mode::dp) return;
   if (devices.empty())
     for (int i = 0; i < (is_cuda ? cuda::device_count() : 2); ++i) devices.push_back(i);

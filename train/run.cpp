@@ -102,7 +102,8 @@ void Run::State::begin() {
       is_rank0 ? options.trace_hashes : std::string(),
       fmt::format("{} on {} worker(s), batch {}; {}",
                   model == options.settings.end() ? step.module().type_name() : model->second, workers(),
-                  loader.options().batch_size, distributed::lockstep_fingerprint(options.logical_shards)),
+                  loader.options().batch_size,
+                  distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
       first_step > 0);
   signal.emplace(!options.checkpoint.empty());
   last_save = Clock::now();
@@ -123,9 +124,9 @@ void Run::State::train_epoch(std::int64_t epoch) {
 
     bool save = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
     if (!options.checkpoint.empty()) {
-      const bool is_due = options.checkpoint_minutes > 0 &&
-                          Clock::now() - last_save >= std::chrono::duration<double, std::ratio<60>>(
-                                                          options.checkpoint_minutes);
+      const bool is_due =
+          options.checkpoint_minutes > 0 &&
+          Clock::now() - last_save >= std::chrono::duration<double, std::ratio<60>>(options.checkpoint_minutes);
       const Agreement::Decision decision = agreement.after_step(signal->came(), is_due);
       save = save || decision.save;
       if (decision.stop && done < total_steps) stopped_by = SIGTERM;

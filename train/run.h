@@ -7,7 +7,7 @@
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/data/data_loader.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/schedule.h"
@@ -26,23 +26,24 @@ enum class Progress {
 
 /// How long to train, and what to leave behind. Empty paths: no such file.
 struct RunOptions {
-  std::int64_t epochs = 1;
+  std::int64_t epochs = 1;     ///< passes over the loader's data
   std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
   /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
   DType amp = kFloat32;
   bool graph = true;  ///< steps as CUDA graphs, where they can be
-  /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at all.
+  /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
+  /// all.
   std::int64_t logical_shards = 0;
   int workers = 0;               ///< for messages; 0: as many as there are processes
   std::string unit = "samples";  ///< what a sample is called, in the plural
-  /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical shards
-  /// are watched over in any case.
+  /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical
+  /// shards are watched over in any case.
   nn::Metadata settings = {};
 
-  std::string checkpoint = {};          ///< written at the end, on SIGTERM, and as often as the next two say
-  std::int64_t checkpoint_every = 0;    ///< steps; 0: off
-  double checkpoint_minutes = 0.0;      ///< 0: off
-  std::int64_t keep_checkpoints = 1;    ///< see Note [Files of checkpoints] in train/checkpoints.h
+  std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: off
+  double checkpoint_minutes = 0.0;    ///< 0: off
+  std::int64_t keep_checkpoints = 1;  ///< see Note [Files of checkpoints] in train/checkpoints.h
   /// The checkpoint to go on from; "auto": the newest of `checkpoint`, if there is one; "none". Empty: "auto" under a
   /// launcher that starts workers again after a failure (lockstep-run and torchrun with --max-restarts), else "none".
   /// A worker that has been started again goes on from its own newest checkpoint in any case.
@@ -53,7 +54,7 @@ struct RunOptions {
   std::string trace = {};         ///< Chrome trace of the gradients and reductions of one step, on several processes
   std::string trace_hashes = {};  ///< hashes of each step's tensors, for lockstep-bisect
   std::string profile = {};       ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
-  Progress progress = Progress::automatic;
+  Progress progress = Progress::automatic;  ///< what stdout shows
 };
 
 /// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
@@ -71,8 +72,8 @@ struct Callbacks {
 };
 
 /// Note [Run]
-/// A whole training: epochs and steps, learning rate, evaluation, checkpoints and resumption, metrics, progress. What it
-/// does not know a program adds by callbacks, or writes its own loop over a TrainingStep, which needs none of this.
+/// A whole training: epochs and steps, learning rate, evaluation, checkpoints and resumption, metrics, progress. What
+/// it does not know a program adds by callbacks, or writes its own loop over a TrainingStep, which needs none of this.
 ///
 ///   train::Run run(step, optimizer, loader, [](nn::Module& net, const data::Batch& part) {
 ///     return cross_entropy(net.forward(part.x), part.y);
@@ -86,6 +87,7 @@ struct Callbacks {
 /// end, writes it and ends the run.
 class Run {
  public:
+  /// As of TrainingStep.
   using LossFunction = distributed::TrainingStep::LossFunction;
 
   /// `loss` as for TrainingStep. Step, optimizer and loader must outlive this object; the loader must deliver what the
@@ -108,10 +110,10 @@ class Run {
   /// For the program to fill.
   Callbacks& callbacks();
 
-  /// Trains to the end, once; a collective. Before the first step every output is tried, the checkpoint is looked for and
-  /// loaded. Throws Error for a path that cannot be written, a checkpoint that does not fit, or one of a later step that
-  /// would be overwritten. What cannot be written at the end is written elsewhere, and the Error, thrown when all else is
-  /// done, says where.
+  /// Trains to the end, once; a collective. Before the first step every output is tried, the checkpoint is looked for
+  /// and loaded. Throws Error for a path that cannot be written, a checkpoint that does not fit, or one of a later step
+  /// that would be overwritten. What cannot be written at the end is written elsewhere, and the Error, thrown when all
+  /// else is done, says where.
   Result train();
 
   /// From a callback, on every rank: this step is the last one.

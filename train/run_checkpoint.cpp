@@ -60,7 +60,8 @@ nn::Metadata Run::State::settings() const {
 }
 
 std::string Run::State::fingerprint() const {
-  return options.logical_shards > 0 ? distributed::lockstep_fingerprint(options.logical_shards) : std::string();
+  if (options.logical_shards == 0) return {};
+  return distributed::lockstep_fingerprint(options.logical_shards, step.module().device());
 }
 
 std::string Run::State::checkpoint_to_resume() const {
@@ -98,11 +99,10 @@ void Run::State::load(const std::string& path, const std::string& file) {
   LOCKSTEP_CHECK(saved.logical_shards == options.logical_shards,
                  "'{}' was trained with --lockstep {}, not {} (0: without); pass the same number", path,
                  saved.logical_shards, options.logical_shards);
-  LOCKSTEP_CHECK(
-      saved.fingerprint == fingerprint(),
-      "'{}' cannot be continued with the same bits: it comes from \"{}\", this is \"{}\"; continue it on a "
-      "machine and with a build like those, or train without --lockstep",
-      path, saved.fingerprint, fingerprint());
+  LOCKSTEP_CHECK(saved.fingerprint == fingerprint(),
+                 "'{}' cannot be continued with the same bits: it comes from \"{}\", this is \"{}\"; continue it on a "
+                 "machine and with a build like those, or train without --lockstep",
+                 path, saved.fingerprint, fingerprint());
   LOCKSTEP_CHECK(saved.step <= total_steps, "'{}' is at step {}, past the {} steps of this run; raise --epochs", path,
                  saved.step, total_steps);
   nn::load_checkpoint(file, step.module(), optimizer);

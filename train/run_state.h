@@ -70,16 +70,16 @@ struct Run::State {
   std::int64_t measured_at = -1;  // the step
   std::int64_t total_steps = 0;
   std::int64_t first_step = 0;
-  std::int64_t done = 0;      // steps, those before a resumption included
-  std::int64_t samples = 0;   // of this run
-  double seconds = 0.0;       // of its steps
+  std::int64_t done = 0;     // steps, those before a resumption included
+  std::int64_t samples = 0;  // of this run
+  double seconds = 0.0;      // of its steps
   bool stopping = false;
   int stopped_by = 0;
   bool ended = false;
   std::int64_t saved_at = -1;  // the step
   Clock::time_point last_save = Clock::now();
-  std::string resumed;            // what to say about it
-  std::string lost;               // what could not be written where it should be
+  std::string resumed;  // what to say about it
+  std::string lost;     // what could not be written where it should be
 };
 
 }  // namespace lockstep::train

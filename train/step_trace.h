@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/parallel/reduction/reducer.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::train {
 

@@ -8,8 +8,8 @@
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/captured_step.h"
-#include "lockstep/distributed/parallel/training_step.h"
+#include "lockstep/distributed/parallel/capture.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 

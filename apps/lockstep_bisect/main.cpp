@@ -1,12 +1,13 @@
 // lockstep-bisect A.jsonl B.jsonl: the first step and tensor in which two runs differ. Status 0: they are equal, 1:
 // they are not, or a file cannot be read, 2: wrong usage.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
 #include <string>
 
 #include "apps/lockstep_bisect/compare.h"
-#include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 
 int main(int argc, char** argv) {

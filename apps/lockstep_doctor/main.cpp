@@ -1,14 +1,15 @@
 // lockstep-doctor: examines what jobs need of this machine, one line each, and says what to do about each failing one.
+#include "lockstep/train/command_line/main.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "lockstep/train/command_line/main.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/train/command_line/parse.h"
 
 namespace {
@@ -53,12 +54,11 @@ void print_json(const Findings& findings, int failures) {
 }
 
 std::optional<int> number_in(const char* variable) {
-  const char* const text = std::getenv(variable);
-  if (!text || !*text) return {};
-  char* end = nullptr;
-  const long value = std::strtol(text, &end, 10);
-  if (*end != 0) throw UsageError(fmt::format("{} is '{}'; expected a port", variable, text));
-  return static_cast<int>(value);
+  const auto text = lockstep::environment_variable(variable);
+  if (!text) return {};
+  const auto value = lockstep::parse_number<int>(*text);
+  if (!value) throw UsageError(fmt::format("{} is '{}'; expected a port", variable, *text));
+  return value;
 }
 
 int run(int argc, char** argv) {

@@ -1,5 +1,7 @@
 // lockstep-run: starts the processes of a job on this machine. See distributed/launcher/launcher.h for what they find.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
 #include <chrono>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/distributed/launcher/launcher.h"
-#include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 
 namespace {
@@ -40,7 +41,7 @@ int run(int argc, char** argv) {
       ->type_name("K");
   app.add_option("--min-nproc", options.min_nproc,
                  "elastic: after a failure go on with the workers that are left, at least so many in all")
-      ->check(CLI::PositiveNumber)
+      ->check(lockstep::command_line::at_least(1))
       ->type_name("m");
   app.add_option("--node-timeout", node_timeout, "seconds after which a machine that shows no sign of life is lost")
       ->type_name("S")

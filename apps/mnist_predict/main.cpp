@@ -1,5 +1,7 @@
 // mnist_predict: says which digits images show, with the weights that mnist_train --save wrote. See --help.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -17,7 +19,6 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/data/digit_image.h"
 #include "lockstep/data/image.h"
-#include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 
 namespace lockstep::apps {

@@ -1,5 +1,7 @@
 // mnist_train: trains a small network on MNIST, on one device, several devices, or several processes. See --help.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
 #include <memory>
@@ -11,7 +13,6 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/nn/optim/optim.h"
-#include "lockstep/train/command_line/main.h"
 #include "lockstep/train/train.h"
 
 namespace lockstep::apps {
@@ -82,9 +83,8 @@ int train_mnist(const Options& options, train::Workers& workers, const train::Ru
   const data::DataLoader loader = workers.make_loader(train_set);
   distributed::TrainingStep step = workers.make_step([&] { return models::make_model(options.model); });
   if (options.sync_batch_norm) distributed::convert_sync_batch_norm(step.module(), workers.group());
-  const auto optimizer = workers.make_optimizer(step.module(), [&](std::vector<Tensor> parameters) {
-    return make_optimizer(options, std::move(parameters));
-  });
+  const auto optimizer = workers.make_optimizer(
+      step.module(), [&](std::vector<Tensor> parameters) { return make_optimizer(options, std::move(parameters)); });
   const auto loss = [](nn::Module& net, const data::Batch& part) { return cross_entropy(net.forward(part.x), part.y); };
 
   train::Run run(step, *optimizer, loader, loss, run_options);

@@ -11,19 +11,7 @@
 
 #include "lockstep/core/check.h"
 
-extern char** environ;  // POSIX leaves its declaration to the program
-
 namespace lockstep::launcher {
-
-Environment current_environment() {
-  Environment result;
-  for (char** entry = environ; entry && *entry; ++entry) {
-    const std::string_view text = *entry;
-    const auto equals = text.find('=', 1);
-    if (equals != std::string_view::npos) result.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return result;
-}
 
 std::vector<std::string> to_strings(const Environment& environment) {
   std::vector<std::string> result;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/distributed/launcher/spawn.h"
 
 namespace lockstep::launcher {
 
@@ -12,15 +13,6 @@ namespace lockstep::launcher {
 class UsageError : public Error {
  public:
   using Error::Error;
-};
-
-/// How the workers' output reaches the launcher's own stdout and stderr.
-enum class Output {
-  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
-  prefixed,
-  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
-  /// unchanged; the other ranks' lines are prefixed.
-  rank0_plain,
 };
 
 /// Options of run().
@@ -63,12 +55,12 @@ struct Options {
 /// set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its own process group.
 ///
 /// LOCKSTEP_RESTART_COUNT says how often the job's workers were started before, as far as a launcher of the job
-/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go on
-/// from their own checkpoint whenever one is there, since the launchers may have been started again too.
+/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go
+/// on from their own checkpoint whenever one is there, since the launchers may have been started again too.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
-/// distributed/process_group/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
+/// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
 /// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
 /// process dies by SIGKILL.
 ///

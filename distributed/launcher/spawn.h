@@ -5,9 +5,17 @@
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/distributed/launcher/launcher.h"
 
 namespace lockstep::launcher {
+
+/// How the workers' output reaches the launcher's own stdout and stderr.
+enum class Output {
+  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
+  prefixed,
+  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
+  /// unchanged; the other ranks' lines are prefixed.
+  rank0_plain,
+};
 
 /// Options of spawn().
 struct SpawnOptions {

@@ -9,19 +9,13 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
-#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
+#include "lockstep/distributed/failure/process_group_error.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/work.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
-
-/// The group cannot work any more: a rank is gone, a deadline passed, or the ranks called different collectives. The
-/// message names the operation, its number, the missing ranks and where each was last seen.
-class ProcessGroupError : public Error {
- public:
-  using Error::Error;
-};
 
 /// Who a rank is, and how long it waits.
 struct ProcessGroupOptions {

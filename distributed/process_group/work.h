@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -8,10 +7,12 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep::distributed {
 
 /// Unit of all deadlines.
-using Milliseconds = std::chrono::milliseconds;
+using lockstep::Milliseconds;
 
 /// The handle on an operation that runs in the background. Keep or drop it at will: the operation runs to its end
 /// either way, and keeps its tensors alive until then. Thread-safe.

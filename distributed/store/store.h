@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,12 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::distributed {
 
 /// Unit of all deadlines.
-using Milliseconds = std::chrono::milliseconds;
+using lockstep::Milliseconds;
 
 /// A store that cannot be reached, or that refused a request.
 class StoreError : public Error {

@@ -258,7 +258,8 @@ void Optimizer::load_state(const OptimizerState& state) {
     if (!state.scalars.contains(key)) complain(std::string("missing ") + key);
   for (const auto& [key, value] : settings())
     if (const auto found = state.scalars.find(key); found != state.scalars.end() && found->second != value)
-      complain(fmt::format("it was saved with {} {}, this optimizer was constructed with {}", key, found->second, value));
+      complain(
+          fmt::format("it was saved with {} {}, this optimizer was constructed with {}", key, found->second, value));
   LOCKSTEP_CHECK(problems.empty(), "[{}] the state to load does not fit: {}", name(), problems);
   const std::vector<std::int64_t> steps = given.at("steps").to_vector<std::int64_t>();
   for (const std::int64_t step : steps)

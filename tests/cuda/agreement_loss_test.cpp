@@ -144,7 +144,7 @@ using ClassLoss = Tensor (*)(const Tensor& scores, const Tensor& target, Reducti
 
 class CudaBadTarget : public ::testing::TestWithParam<std::tuple<ClassLoss, std::int64_t>> {};
 
-// Note [Targets on a device]
+// See Note [Targets on a device].
 TEST_P(CudaBadTarget, MakesTheLossNaN) {
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const auto& [loss, bad] = GetParam();

@@ -71,9 +71,16 @@ endforeach()
 file(WRITE ${work_dir}/every_header.cpp "${text}")
 message("installed headers: ${count}")
 
+# The program of docs/operations.md, as it stands there.
+file(READ ${source_dir}/docs/operations.md page)
+if(NOT page MATCHES "```cpp\n(.*)\n```\n")
+  message(FATAL_ERROR "docs/operations.md has no program")
+endif()
+file(WRITE ${work_dir}/operation.cpp "${CMAKE_MATCH_1}\n")
+
 run("configure" ${CMAKE_COMMAND} -G ${generator} -S ${source_dir}/tests/install/consumer -B ${work_dir}/consumer
   -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_BUILD_TYPE=Release
-  -D EVERY_HEADER=${work_dir}/every_header.cpp -D CMAKE_EXPORT_COMPILE_COMMANDS=ON)
+  -D OPERATION=${work_dir}/operation.cpp -D EVERY_HEADER=${work_dir}/every_header.cpp -D CMAKE_EXPORT_COMPILE_COMMANDS=ON)
 run("build" ${CMAKE_COMMAND} --build ${work_dir}/consumer)
 file(READ ${work_dir}/consumer/compile_commands.json commands)
 string(REGEX MATCHALL "-(I|isystem) ?[^ \"]+" include_path "${commands}")
@@ -83,6 +90,8 @@ if(NOT include_path STREQUAL "${source_dir}/tests/install/consumer/own;${prefix}
   message(FATAL_ERROR "the consumer's include path is '${include_path}', expected its own folder and ${prefix}/include")
 endif()
 run("consumer" ${work_dir}/consumer/consumer)
+message("${out}")
+run("an operation of one's own" ${work_dir}/consumer/operation)
 message("${out}")
 run("consumer on two processes" ${prefix}/bin/lockstep-run --nproc-per-node 2 -- ${work_dir}/consumer/consumer)
 message("${out}")

@@ -47,9 +47,9 @@ def circles(graph):
 
 
 def public_units(graph, public):
-    """A graph of units, x.h with x.cpp, that keeps the includes of public headers. What stands above a unit includes its
-    header, so a circle here is a source that uses what stands above it. Headers that are not public are left out: they
-    are pieces of a unit, and its source and they may know each other."""
+    """A graph of units, x.h with x.cpp, that keeps the includes of the given public headers. What stands above a unit
+    includes its header, so a circle here is a source that uses what stands above it. Other headers are left out: they are
+    pieces of a unit, and its source and they may know each other."""
     units = {}
     for path, others in graph.items():
         unit = os.path.splitext(path)[0]
@@ -110,7 +110,9 @@ class Tree(unittest.TestCase):
         self.assertEqual(circles(self.graph), [])
 
     def test_no_source_uses_what_stands_above_it(self):
-        self.assertEqual(circles(public_units(self.graph, sources.public_headers(self.graph))), [])
+        offered = sources.offered_headers(self.graph)
+        self.assertLessEqual({"nn/checkpoint.h", "nn/safetensors.h", "data/mnist.h", "autograd/record.h"}, offered)
+        self.assertEqual(circles(public_units(self.graph, offered)), [])
 
 
 if __name__ == "__main__":

@@ -65,6 +65,19 @@ def public_headers(graph):
     return closure(graph, ["lockstep.h", *named])
 
 
+def offered_headers(graph):
+    """Public headers that are offered by name: by lockstep.h, by headers that do nothing but include (nn/nn.h), and by
+    cmake/public_headers.txt. The other public headers are pieces that those are made of."""
+    named = [line for line in read("cmake/public_headers.txt").splitlines() if line and not line.startswith("#")]
+    offered, waiting = set(), ["lockstep.h", *named]
+    while waiting:
+        header = waiting.pop()
+        offered.add(header)
+        if not re.sub(r"^\s*(#.*|//.*)?$", "", read(header), flags=re.M).strip():
+            waiting += graph[header]
+    return offered
+
+
 def rooms():
     """{folder: folders that its files may include}, from CMake. A folder may include itself."""
     folder_of, depends = {}, {}

@@ -61,4 +61,13 @@ bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::st
   return true;
 }
 
+CLI::Validator at_least(double least) {
+  const auto check = [least](std::string& text) {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return fmt::format("'{}' is no number", text);
+    return value >= least ? std::string() : fmt::format("{} is below {}", text, least);
+  };
+  return CLI::Validator(check, fmt::format(">= {}", least));
+}
+
 }  // namespace lockstep::command_line

@@ -19,4 +19,7 @@ namespace lockstep::command_line {
 /// "--" or, without one, with the first word that is neither an option nor the value of one.
 bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::string>* program = nullptr);
 
+/// A check for CLI11: a number, and not below `least`. (CLI::Range says the largest number there is in its errors.)
+CLI::Validator at_least(double least);
+
 }  // namespace lockstep::command_line

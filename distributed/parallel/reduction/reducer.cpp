@@ -8,9 +8,9 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/distributed/parallel/reduction/unused_warning.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
 
 namespace lockstep::distributed {
 

@@ -7,9 +7,9 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/distributed/parallel/reduction/step_totals.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {

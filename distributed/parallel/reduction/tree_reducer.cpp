@@ -10,8 +10,8 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/collectives/tree_sum.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
-#include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {
