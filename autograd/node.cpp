@@ -1,9 +1,11 @@
 #include "lockstep/autograd/node.h"
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -30,6 +32,31 @@ void Node::save_one(const Tensor& tensor) {
 void Node::release_saved() {
   for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
   if (released_) saved_.clear();
+}
+
+void Node::add_hook(GradientHook hook) {
+  if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
+  hooks_->push_back(std::move(hook));
+}
+
+void Node::remove_hook(std::uint64_t key) {
+  if (hooks_) std::erase_if(*hooks_, [&](const GradientHook& hook) { return hook.key == key; });
+}
+
+void Node::run_hooks(TensorList& grads) const {
+  const std::vector<GradientHook> hooks = *hooks_;  // a hook may remove itself or others
+  for (const GradientHook& hook : hooks) {
+    if (hook.output >= grads.size() || !grads[hook.output].defined()) continue;
+    Tensor& grad = grads[hook.output];
+    Tensor changed = (*hook.function)(grad);
+    if (!changed.defined()) continue;
+    LOCKSTEP_CHECK(
+        changed.sizes() == grad.sizes() && changed.dtype() == grad.dtype() && changed.device() == grad.device(),
+        "[register_hook] a hook on the gradient of {} returned {} {} on {}, expected {} {} on {}", name(),
+        lockstep::name(changed.dtype()), to_string(changed.sizes()), to_string(changed.device()),
+        lockstep::name(grad.dtype()), to_string(grad.sizes()), to_string(grad.device()));
+    grad = std::move(changed);
+  }
 }
 
 void intrusive_delete(Node* node) {

@@ -9,8 +9,11 @@ using Milliseconds = std::chrono::milliseconds;
 /// The moment at which a wait gives up.
 using Deadline = std::chrono::steady_clock::time_point;
 
+/// Longer timeouts count as this one, a hundred years: sums of it and the present time are still times.
+inline constexpr Milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
+
 inline Deadline deadline_in(Milliseconds timeout) {
-  return std::chrono::steady_clock::now() + timeout;
+  return std::chrono::steady_clock::now() + std::min(timeout, kLongestTimeout);
 }
 
 inline bool has_passed(Deadline deadline) {
