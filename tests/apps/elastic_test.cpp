@@ -165,6 +165,26 @@ TEST_F(Elastic, AKillDuringTheWriteOfACheckpointChangesNothing) {
     EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
 }
 
+// SIGTERM, as a batch system sends it before it takes the machine away: all ranks end after the same step, and the next
+// start goes on from there.
+TEST_F(Elastic, SigtermSavesAndTheNextStartGoesOn) {
+  constexpr int kSteps = 600;
+  const std::string expected = undisturbed(kSteps);
+  const Arguments launcher{"--nproc-per-node", "3"};
+  Process job(elastic_job(kSteps, launcher, {"--checkpoint-every", "20"}));
+  wait_for_checkpoint();
+  job.signal(SIGTERM);
+  const Finished stopped = job.wait(60);
+  EXPECT_EQ(stopped.status, 128 + SIGTERM) << stopped.err;
+  EXPECT_NE(stopped.out.find("stopped by SIGTERM after step"), std::string::npos) << stopped.out << stopped.err;
+  EXPECT_EQ(weights_of(stopped.out), "") << "no result line";
+  Process again(elastic_job(kSteps, launcher, {}));  // "auto" by itself, under this launcher
+  const Finished end = again.wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_NE(end.out.find("resumed from"), std::string::npos) << end.out;
+}
+
 class ElasticNodes : public Elastic {
  protected:
   void SetUp() override {
