@@ -1,9 +1,11 @@
 #include "lockstep/autograd/node.h"
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -50,6 +52,16 @@ void intrusive_delete(Node* node) {
     delete next;
   }
   deletions = nullptr;
+}
+
+SavedTensor::SavedTensor(Tensor tensor)
+    : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.storage()->version() : 0) {}
+
+void SavedTensor::throw_changed(const char* node) const {
+  detail::throw_error(fmt::format(
+      "[{}] a tensor of shape {} that backward needs was changed in place after it was saved (version {}, now {}); "
+      "change a clone() instead, or change it after backward()",
+      node, to_string(tensor_.sizes()), version_, tensor_.storage()->version()));
 }
 
 }  // namespace lockstep

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/core/tensor.h"
@@ -23,6 +22,28 @@ struct Edge {
 
 /// Gradients of the inputs or outputs of an operation. No allocation for up to three.
 using TensorList = SmallVector<Tensor, 3>;
+
+/// A tensor that a Node keeps for backward, with the version its memory had when it was saved. See Node::save().
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// Undefined is allowed.
+  explicit SavedTensor(Tensor tensor);
+
+  /// Throws Error, naming `node`, if the memory was written since the tensor was saved.
+  const Tensor& get(const char* node) const {
+    if (tensor_.defined() && tensor_.storage()->version() != version_) [[unlikely]]
+      throw_changed(node);
+    return tensor_;
+  }
+  bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
+
+ private:
+  [[noreturn]] void throw_changed(const char* node) const;
+
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+};
 
 /// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
 /// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double

@@ -5,14 +5,17 @@
 
 namespace lockstep {
 
+/// Unit of all waits.
 using Milliseconds = std::chrono::milliseconds;
 /// The moment at which a wait gives up.
 using Deadline = std::chrono::steady_clock::time_point;
 
+/// The moment after so long a wait from now.
 inline Deadline deadline_in(Milliseconds timeout) {
   return std::chrono::steady_clock::now() + timeout;
 }
 
+/// True from that moment on.
 inline bool has_passed(Deadline deadline) {
   return std::chrono::steady_clock::now() >= deadline;
 }
