@@ -26,6 +26,8 @@ struct AutogradMeta final : AutogradMetaBase {
   std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
   std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;  ///< by key, in the order they were added
   std::uint64_t next_hook_key = 1;                                     ///< key of the next hook
+  /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
+  std::shared_ptr<Tensor> retained;
 
   ~AutogradMeta() override;
 };

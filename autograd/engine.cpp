@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
@@ -22,8 +23,8 @@ bool later(const IntrusivePtr<Node>& a, const IntrusivePtr<Node>& b) {
 
 /// A running backward pass: what it offers to the functions it calls, and its work space, which lies in the nodes
 /// themselves (the pass that reached them, how many edges still lead into them, pending gradients), so that a pass
-/// allocates nothing per node. Passes nest: a node that the pass around this one has reached too is lent, and given back
-/// as it was. The work space is cleared again whatever happens; the roots own everything reachable until then.
+/// allocates nothing per node. Passes nest: a node that the pass around this one has reached too is lent, and given
+/// back as it was. The work space is cleared again whatever happens; the roots own everything reachable until then.
 class GraphTask {
  public:
   GraphTask() : outer_(current_) { current_ = this; }
@@ -160,7 +161,9 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
     TensorList results;
     if (any) {
       const profile::Scope scope("backward", node->name());
+      if (node->hooks_) node->run_hooks(grads);
       results = node->apply(std::move(grads));
+      if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
     if (!retain_graph) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",

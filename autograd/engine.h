@@ -9,8 +9,9 @@
 namespace lockstep {
 
 /// Runs backward passes. Each call of backward() walks its graph on the calling thread, iteratively, later operations
-/// first; ops use the thread pool inside. Calls may nest, in hooks and backward functions, over graphs that they share: the
-/// pass around them goes on as if they had run apart. They may run on several threads if they share no graph and no leaf.
+/// first; ops use the thread pool inside. Calls may nest, in hooks and backward functions, over graphs that they share:
+/// the pass around them goes on as if they had run apart. They may run on several threads if they share no graph and no
+/// leaf.
 class Engine {
  public:
   /// Adds the gradients of `roots`, seeded with `gradients` (same shapes), to the leaves' grad().

@@ -34,6 +34,31 @@ void Node::release_saved() {
   if (released_) saved_.clear();
 }
 
+void Node::add_hook(GradientHook hook) {
+  if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
+  hooks_->push_back(std::move(hook));
+}
+
+void Node::remove_hook(std::uint64_t key) {
+  if (hooks_) std::erase_if(*hooks_, [&](const GradientHook& hook) { return hook.key == key; });
+}
+
+void Node::run_hooks(TensorList& grads) const {
+  const std::vector<GradientHook> hooks = *hooks_;  // a hook may remove itself or others
+  for (const GradientHook& hook : hooks) {
+    if (hook.output >= grads.size() || !grads[hook.output].defined()) continue;
+    Tensor& grad = grads[hook.output];
+    Tensor changed = (*hook.function)(grad);
+    if (!changed.defined()) continue;
+    LOCKSTEP_CHECK(
+        changed.sizes() == grad.sizes() && changed.dtype() == grad.dtype() && changed.device() == grad.device(),
+        "[register_hook] a hook on the gradient of {} returned {} {} on {}, expected {} {} on {}", name(),
+        lockstep::name(changed.dtype()), to_string(changed.sizes()), to_string(changed.device()),
+        lockstep::name(grad.dtype()), to_string(grad.sizes()), to_string(grad.device()));
+    grad = std::move(changed);
+  }
+}
+
 void intrusive_delete(Node* node) {
   if (TensorImpl* leaf = node->leaf_) {
     if (leaf->release()) intrusive_delete(leaf);  // which may delete the node

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
@@ -76,6 +79,15 @@ class Node : public RefCounted {
   /// Saved tensors were dropped; a second backward() through it is an error.
   bool released() const { return released_; }
 
+  /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
+  struct GradientHook {
+    std::uint64_t key;
+    std::uint32_t output;
+    std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
+  };
+  void add_hook(GradientHook hook);
+  void remove_hook(std::uint64_t key);
+
   /// Hides RefCounted's, which may leave the count of a last reference as it is.
   bool release() const { return leaf_ ? release_to_zero() : RefCounted::release(); }
 
@@ -100,6 +112,7 @@ class Node : public RefCounted {
   void save_one(const Tensor& tensor);
   /// After this a node that had saved something cannot run again.
   void release_saved();
+  void run_hooks(TensorList& grads) const;
 
   TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;
@@ -107,6 +120,7 @@ class Node : public RefCounted {
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
   bool released_ = false;
+  std::unique_ptr<std::vector<GradientHook>> hooks_;  ///< null for most
 
   // The engine's work space: valid while a backward() runs on this node. See engine.cpp.
   TensorList pending_grads_;

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/record.h"
 
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -10,6 +11,7 @@ void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) 
 }
 
 void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
+  if (AnomalyMode::enabled()) detail::check_results(*node, outputs);
   node->num_outputs_ = static_cast<std::uint32_t>(outputs.size());
   std::uint32_t index = 0;
   for (const Tensor* output : outputs) {

@@ -1,9 +1,8 @@
 #include "lockstep/core/log.h"
 
+#include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include <pthread.h>
 
 #include <atomic>
 #include <memory>

@@ -78,8 +78,9 @@ template <typename T>
 double largest_below(double high) {
   if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
     const T value = static_cast<T>(high);
-    return static_cast<double>(value) < high ? static_cast<double>(value)
-                                             : static_cast<double>(std::nextafter(value, -std::numeric_limits<T>::infinity()));
+    return static_cast<double>(value) < high
+               ? static_cast<double>(value)
+               : static_cast<double>(std::nextafter(value, -std::numeric_limits<T>::infinity()));
   } else {
     T value(static_cast<float>(high));
     if (static_cast<double>(static_cast<float>(value)) >= high) {
@@ -169,8 +170,8 @@ void fill_uniform(const Tensor& tensor, double low, double high, RandomStream st
                  "[fill_uniform] expected finite numbers low <= high, found {} and {}", low, high);
   const philox::Key key = next_random_key(stream);
   // Rounding may lead up to `high` itself: to the nearest number of the dtype, or in the arithmetic here.
-  const double top = std::max(low, dispatch_floating(tensor.dtype(), "fill_uniform",
-                                                     [&]<typename T>() { return largest_below<T>(high); }));
+  const double top = std::max(
+      low, dispatch_floating(tensor.dtype(), "fill_uniform", [&]<typename T>() { return largest_below<T>(high); }));
   fill_through_host(tensor, [&]<typename T>(T* data, std::int64_t numel) {
     const auto scale = static_cast<T>(high - low);
     const auto base = static_cast<T>(low);

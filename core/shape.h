@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace lockstep {
@@ -16,6 +18,10 @@ class Shape {
   static constexpr int kMaxDims = 8;  ///< a longer list throws Error
 
   constexpr Shape() = default;
+  /// One value: `zeros(3)`, `x.sum(0)`.
+  template <typename T>
+  requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) constexpr Shape(T value)
+      : values_{static_cast<std::int64_t>(value)}, count_(1) {}
   constexpr Shape(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.size()); }
   Shape(std::span<const std::int64_t> values) { assign(values.data(), values.size()); }
   Shape(const std::vector<std::int64_t>& values) { assign(values.data(), values.size()); }
@@ -66,6 +72,7 @@ class Shape {
 
 /// "[2, 3]".
 std::string to_string(const Shape& shape);
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
 /// Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);

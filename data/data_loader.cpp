@@ -13,6 +13,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/start_thread.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
@@ -57,7 +58,8 @@ struct Epoch::Impl {
       return;
     }
     const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
-    for (std::int64_t i = 0; i < count; ++i) workers.push_back(start_thread("a DataLoader's worker", [this] { work(); }));
+    for (std::int64_t i = 0; i < count; ++i)
+      workers.push_back(start_thread("a DataLoader's worker", [this] { work(); }));
   }
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
@@ -115,8 +117,8 @@ struct Epoch::Impl {
                    epoch);
     std::unique_lock lock(mutex);
     Slot& slot = slot_of(taken);
-    const bool ready =
-        batch_ready.wait_for(lock, options.timeout, [&] { return slot.batch.has_value() || slot.error != nullptr; });
+    const bool ready = batch_ready.wait_until(lock, deadline_in(options.timeout),
+                                              [&] { return slot.batch.has_value() || slot.error != nullptr; });
     if (!ready)
       throw TimeoutError(fmt::format(
           "[DataLoader] the batch of step {} of epoch {} was not ready within {} ms (num_workers = {}); check "

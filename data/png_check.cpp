@@ -80,9 +80,10 @@ class Inflater {
   }
 
   void finish() const {
-    LOCKSTEP_CHECK(ended_ && count_ == expected_,
-                   "[image] '{}': damaged or cut short: its data unfolds to {} of the {} bytes that its header asks for",
-                   name_, count_, expected_);
+    LOCKSTEP_CHECK(
+        ended_ && count_ == expected_,
+        "[image] '{}': damaged or cut short: its data unfolds to {} of the {} bytes that its header asks for", name_,
+        count_, expected_);
   }
 
  private:
@@ -96,14 +97,14 @@ class Inflater {
 Header read_header(Bytes data, std::string_view type, const std::string& name) {
   LOCKSTEP_CHECK(type == "IHDR" && data.size() == 13, "[image] '{}': damaged: it does not begin with a header", name);
   const Header header{number(data), number(data.subspan(4)), data[8], data[9], data[12] == 1};
-  const bool depth = header.depth == 8 || (header.depth == 16 && header.colour != 3) ||
-                     ((header.depth == 1 || header.depth == 2 || header.depth == 4) &&
-                      (header.colour == 0 || header.colour == 3));
-  LOCKSTEP_CHECK((header.colour == 0 || header.colour == 2 || header.colour == 3 || header.colour == 4 ||
-                  header.colour == 6) &&
-                     depth && data[12] <= 1,
-                 "[image] '{}': damaged: no PNG has colour type {} with {} bits and interlace method {}", name,
-                 header.colour, header.depth, data[12]);
+  const bool depth =
+      header.depth == 8 || (header.depth == 16 && header.colour != 3) ||
+      ((header.depth == 1 || header.depth == 2 || header.depth == 4) && (header.colour == 0 || header.colour == 3));
+  LOCKSTEP_CHECK(
+      (header.colour == 0 || header.colour == 2 || header.colour == 3 || header.colour == 4 || header.colour == 6) &&
+          depth && data[12] <= 1,
+      "[image] '{}': damaged: no PNG has colour type {} with {} bits and interlace method {}", name, header.colour,
+      header.depth, data[12]);
   return header;
 }
 

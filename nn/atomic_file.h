@@ -2,7 +2,7 @@
 
 // A file that appears complete or not at all. For .cpp files only.
 
-#include <sys/types.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <string>

@@ -17,7 +17,7 @@ namespace lockstep::distributed {
 
 std::string lockstep_fingerprint(std::int64_t logical_shards, Device device) {
   const std::string arithmetic = arithmetic_hash(device);  // opens the libraries that are then listed
-  return fmt::format("{}{}; arithmetic {}; {} logical shards; seed {}", numeric_fingerprint(),
+  return fmt::format("{}{}; arithmetic {}; {} logical shards; seed {}", numeric_fingerprint(device.is_cuda()),
                      device.is_cuda() ? "; " + cuda::describe_arithmetic(device.index) : "", arithmetic.substr(0, 16),
                      logical_shards, initial_seed());
 }

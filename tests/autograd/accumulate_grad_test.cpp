@@ -245,7 +245,7 @@ TEST(Accumulator, KeepsItsLeafAsLongAsAGraphUsesIt) {
   {
     const Tensor y = x * 2.0, z = x * 3.0;
     EXPECT_EQ(x.impl()->use_count(), 2u);  // ours, and one for all graphs
-    EXPECT_EQ(gradient_edge(x).node.get(), autograd_meta(x)->accumulator);
+    EXPECT_EQ(gradient_edge(x).node.get(), autograd_meta(x)->accumulator.load());
     EXPECT_EQ(x.impl()->use_count(), 2u);
   }
   EXPECT_EQ(x.impl()->use_count(), 1u);

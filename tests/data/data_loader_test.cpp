@@ -229,7 +229,7 @@ TEST(DataLoader, AForkedChildBeginsAnEpochOfItsOwn) {
   GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
 #endif
   const DataLoader loader(std::make_shared<IndexDataset>(40), {.batch_size = 4, .num_workers = 2});
-  auto epoch = std::make_unique<Epoch>(loader.epoch(0));
+  std::unique_ptr<Epoch> epoch(new Epoch(loader.epoch(0)));
   epoch->begin();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -299,6 +299,14 @@ class SlowDataset final : public IndexDataset {
     return IndexDataset::get_batch(indices);
   }
 };
+
+TEST(DataLoader, TheLongestTimeoutIsAWait) {
+  const DataLoader loader(std::make_shared<IndexDataset>(8, 20ms),
+                          {.batch_size = 4, .num_workers = 1, .timeout = std::chrono::milliseconds::max()});
+  int batches = 0;
+  for (const Batch& batch : loader.epoch(0)) batches += batch.x.defined();
+  EXPECT_EQ(batches, 2);
+}
 
 TEST(DataLoader, AWaitHasADeadline) {
   const DataLoader loader(std::make_shared<SlowDataset>(), {.batch_size = 2, .timeout = 20ms});

@@ -191,7 +191,9 @@ TEST_F(Safetensors, SavingFollowsLinksAndKeepsPermissions) {
   save_safetensors({{"x", full({1}, 3.0)}}, path("dangling"));
   EXPECT_EQ(SafetensorsFile(path("data/new")).read("x").item(), 3.0);
   fs::create_symlink("circle", path("circle"));
-  EXPECT_NE(error_of([&] { save_safetensors({{"x", ones({1})}}, path("circle")); }).find("Too many levels"),
+  EXPECT_NE(error_of([&] {
+              save_safetensors({{"x", ones({1})}}, path("circle"));
+            }).find("Too many levels"),
             std::string::npos);
 }
 
@@ -199,7 +201,9 @@ TEST_F(Safetensors, SavingNeverReplacesWhatIsNoFile) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   fs::create_symlink("/dev/null", path("null"));
   for (const char* name : {"pipe", "null"})
-    EXPECT_NE(error_of([&] { save_safetensors({{"x", ones({1})}}, path(name)); }).find("a device, pipe or socket"),
+    EXPECT_NE(error_of([&] {
+                save_safetensors({{"x", ones({1})}}, path(name));
+              }).find("a device, pipe or socket"),
               std::string::npos);
   EXPECT_TRUE(fs::is_fifo(path("pipe")));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -233,20 +237,22 @@ TEST_F(Safetensors, AHundredThousandTensorsTakeNoTime) {
   save_safetensors(tensors, path());
   const SafetensorsFile file(path());
   for (const NamedTensor& t : tensors) ASSERT_NE(file.find(t.name), nullptr);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));  // minutes, if keys are searched in line
+  EXPECT_LT(std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(20));  // minutes, if keys are searched in line
 }
 
 TEST_F(Safetensors, ABoolIsZeroOrOne) {
   struct Masked : Module {
-    Tensor weight = register_parameter("weight", zeros({2}));
-    Tensor mask = register_buffer("mask", zeros({3}, {.dtype = kBool}));
+    Parameter weight{this, "weight", zeros({2})};
+    Buffer mask{this, "mask", zeros({3}, {.dtype = kBool})};
   } net;
   save_safetensors({{"mask", tensor<bool>({true, false, true})}, {"weight", ones({2})}}, path());
   std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-1, std::ios::end);
   file.put(2);
   file.close();
-  EXPECT_NE(error_of([&] { load(net, path()); }).find("'mask' is BOOL and has the byte 2 at offset"), std::string::npos);
+  EXPECT_NE(error_of([&] { load(net, path()); }).find("'mask' is BOOL and has the byte 2 at offset"),
+            std::string::npos);
   EXPECT_EQ(net.weight.to_vector<double>(), (std::vector<double>{0, 0})) << "nothing may be changed";
 }
 

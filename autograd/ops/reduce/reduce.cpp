@@ -247,8 +247,4 @@ Tensor Tensor::min(const Shape& dims, bool keepdim) const {
 Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const {
   return lockstep::logsumexp(*this, dims, keepdim);
 }
-Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const {
-  return lockstep::argmax(*this, dim, keepdim);
-}
-
 }  // namespace lockstep

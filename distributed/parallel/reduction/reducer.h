@@ -67,7 +67,8 @@ class Reducer {
   /// count as they are (undefined: zero).
   void reduce_now();
 
-  /// After an exception in a pass: the next one begins anew. What other ranks wait for does not come by it.
+  /// After an exception in a pass: the next one begins anew. Buckets that this rank has not launched are not sent, so
+  /// ranks that wait for them wait until their deadline.
   void abandon_pass();
 
   std::size_t num_buckets() const { return buckets_.size(); }  ///< that the gradients travel in

@@ -251,8 +251,8 @@ TEST(DistributedDataParallel, TheFirstAllReduceStartsWhileBackwardRuns) {
       EXPECT_LT(trace.launched_ns[0], trace.last_gradient_ns);
       for (const OperationRecord& record : group->records())
         overlapped =
-            overlapped || (record.kind == OperationKind::all_reduce && record.started_ns > trace.first_gradient_ns &&
-                           record.started_ns < trace.last_gradient_ns);
+            overlapped || (record.operation.kind == OperationKind::all_reduce &&
+                           record.started_ns > trace.first_gradient_ns && record.started_ns < trace.last_gradient_ns);
     }
     EXPECT_TRUE(overlapped);
   });

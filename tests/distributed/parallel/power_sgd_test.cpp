@@ -81,7 +81,7 @@ TEST(PowerSgd, SendsLessThanTheGradients) {
       std::int64_t sum = 0;
       const auto records = group->records();
       for (std::size_t i = before; i < records.size(); ++i)
-        if (records[i].kind == OperationKind::all_reduce)
+        if (records[i].operation.kind == OperationKind::all_reduce)
           sum += std::accumulate(records[i].input_sizes.begin(), records[i].input_sizes.end(), std::int64_t{1},
                                  std::multiplies<>());
       return sum;

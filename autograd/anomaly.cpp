@@ -1,0 +1,43 @@
+#include "lockstep/autograd/anomaly.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep {
+
+thread_local constinit bool AnomalyMode::enabled_ = false;
+
+namespace detail {
+namespace {
+
+bool has_nan(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point()) return false;
+  const std::vector<double> values = tensor.to_vector<double>();
+  return std::any_of(values.begin(), values.end(), [](double value) { return std::isnan(value); });
+}
+
+}  // namespace
+
+void check_results(const Node& node, std::span<const Tensor* const> outputs) {
+  for (const Tensor* output : outputs) {
+    if (!has_nan(*output)) continue;
+    std::string_view operation = node.name();
+    constexpr std::string_view kEnding = "Backward";
+    if (operation.ends_with(kEnding)) operation.remove_suffix(kEnding.size());
+    throw_error(fmt::format("[AnomalyMode] {} gave the first NaN, in a result of shape {}; look at what goes into it",
+                            operation, to_string(output->sizes())));
+  }
+}
+
+void check_gradients(const Node& node, std::span<const Tensor> results) {
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (has_nan(results[i]))
+      throw_error(fmt::format("[AnomalyMode] {} gave the first NaN, in the gradient of its input {} of shape {}",
+                              node.name(), i, to_string(results[i].sizes())));
+}
+
+}  // namespace detail
+}  // namespace lockstep
