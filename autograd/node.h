@@ -81,11 +81,13 @@ class Node : public RefCounted {
 
   /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
   struct GradientHook {
-    std::uint64_t key;
-    std::uint32_t output;
+    std::uint64_t key;     ///< for remove_hook()
+    std::uint32_t output;  ///< number of the output
     std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
   };
+  /// Hooks of one output run in the order in which they were added.
   void add_hook(GradientHook hook);
+  /// Nothing happens if there is none of that key.
   void remove_hook(std::uint64_t key);
 
   /// Hides RefCounted's, which may leave the count of a last reference as it is.
