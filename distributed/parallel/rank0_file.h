@@ -1,10 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
-#include "lockstep/core/posix.h"
 #include "lockstep/distributed/process_group/process_group.h"
+
+namespace lockstep {
+class FileDescriptor;
+}
 
 namespace lockstep::distributed {
 
@@ -32,7 +36,7 @@ class Rank0File {
 
  private:
   std::string name_;
-  FileDescriptor descriptor_;
+  std::shared_ptr<FileDescriptor> descriptor_;
 };
 
 }  // namespace lockstep::distributed
