@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -21,15 +22,17 @@ bool has_nan(const Tensor& tensor) {
 
 }  // namespace
 
-void check_results(const Node& node, std::span<const Tensor* const> outputs) {
-  for (const Tensor* output : outputs) {
-    if (!has_nan(*output)) continue;
-    std::string_view operation = node.name();
-    constexpr std::string_view kEnding = "Backward";
-    if (operation.ends_with(kEnding)) operation.remove_suffix(kEnding.size());
-    throw_error(fmt::format("[AnomalyMode] {} gave the first NaN, in a result of shape {}; look at what goes into it",
-                            operation, to_string(output->sizes())));
-  }
+void check_input(const Tensor& input) {
+  if (!has_nan(input)) return;
+  const AutogradMeta* meta = autograd_meta(input);
+  if (!meta || !meta->grad_fn)
+    throw_error(fmt::format("[AnomalyMode] a NaN comes in with a tensor of shape {} that no recorded operation made",
+                            to_string(input.sizes())));
+  std::string_view operation = meta->grad_fn->name();
+  constexpr std::string_view kEnding = "Backward";
+  if (operation.ends_with(kEnding)) operation.remove_suffix(kEnding.size());
+  throw_error(fmt::format("[AnomalyMode] {} gave the first NaN, in a result of shape {}; look at what goes into it",
+                          operation, to_string(input.sizes())));
 }
 
 void check_gradients(const Node& node, std::span<const Tensor> results) {

@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-/// Finds where the first NaN comes from. While one lives, each operation that this thread records, and each backward
-/// function that it runs, is looked at, and the first whose result has a NaN throws Error with its name. Slow: every
-/// value is read, and on a device waited for.
+/// Finds where the first NaN comes from. While one lives, whatever goes into an operation that this thread records, the
+/// roots of a backward() and the results of each backward function are looked at, and the first NaN throws Error with
+/// the name of the operation or backward function that made it. Slow: every value is read, and on a device waited for.
 ///
 ///   const AnomalyMode anomaly;
 ///   loss_of(model(batch.x), batch.y).backward();
@@ -27,7 +27,7 @@ class AnomalyMode {
 };
 
 namespace detail {
-void check_results(const Node& node, std::span<const Tensor* const> outputs);
+void check_input(const Tensor& input);
 void check_gradients(const Node& node, std::span<const Tensor> results);
 }  // namespace detail
 

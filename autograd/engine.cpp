@@ -83,7 +83,7 @@ class GraphTask {
   };
 
   void lend(Node* node, bool retain_graph) {
-    LOCKSTEP_CHECK(retain_graph || node->edges_.empty(),
+    LOCKSTEP_CHECK(retain_graph || node->saved_.empty(),
                    "[backward] a backward() inside another would free the graph of {}, which the outer one runs too; "
                    "pass retain_graph = true to the inner call",
                    node->name());
@@ -127,6 +127,7 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
                        gradients[i].dtype() == roots[i].dtype() && gradients[i].device() == roots[i].device(),
                    "[backward] the gradient of root {} does not match it: expected {} {} on {}", i,
                    name(roots[i].dtype()), to_string(roots[i].sizes()), to_string(roots[i].device()));
+    if (AnomalyMode::enabled()) detail::check_input(roots[i]);
     edges.push_back(gradient_edge(roots[i]));
     LOCKSTEP_CHECK(
         edges.back().node,

@@ -23,17 +23,6 @@ Node::Node(TensorImpl* leaf)
     : leaf_(leaf),
       sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
 
-void Node::save_one(const Tensor& tensor) {
-  // An output owns this node: saved with its history, it would own itself.
-  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
-  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
-}
-
-void Node::release_saved() {
-  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
-  if (released_) saved_.clear();
-}
-
 void Node::add_hook(GradientHook hook) {
   if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
   hooks_->push_back(std::move(hook));
@@ -59,6 +48,17 @@ void Node::run_hooks(TensorList& grads) const {
   }
 }
 
+void Node::save_one(const Tensor& tensor) {
+  // An output owns this node: saved with its history, it would own itself.
+  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
+}
+
+void Node::release_saved() {
+  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
+  if (released_) saved_.clear();
+}
+
 void intrusive_delete(Node* node) {
   if (TensorImpl* leaf = node->leaf_) {
     if (leaf->release()) intrusive_delete(leaf);  // which may delete the node
@@ -82,11 +82,19 @@ void intrusive_delete(Node* node) {
 SavedTensor::SavedTensor(Tensor tensor)
     : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.storage()->version() : 0) {}
 
+void SavedTensor::forget(const Tensor& changed) {
+  if (!tensor_.is_same(changed)) return;
+  Tensor left = changed.detach();  // for its shape in the message
+  left.impl()->storage = StoragePtr(new Storage(nullptr, 0, changed.device(), {}));
+  tensor_ = std::move(left);
+  version_ = ~tensor_.storage()->version();
+}
+
 void SavedTensor::throw_changed(const char* node) const {
-  detail::throw_error(fmt::format(
-      "[{}] a tensor of shape {} that backward needs was changed in place after it was saved (version {}, now {}); "
-      "change a clone() instead, or change it after backward()",
-      node, to_string(tensor_.sizes()), version_, tensor_.storage()->version()));
+  detail::throw_error(
+      fmt::format("[{}] a tensor of shape {} that backward needs was changed in place after it was saved; "
+                  "change a clone() instead, or change it after backward()",
+                  node, to_string(tensor_.sizes())));
 }
 
 }  // namespace lockstep

@@ -40,6 +40,8 @@ class SavedTensor {
     return tensor_;
   }
   bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
+  /// Lets go of `changed`, if that is the tensor, whose memory was written since: get() goes on to throw.
+  void forget(const Tensor& changed);
 
  private:
   [[noreturn]] void throw_changed(const char* node) const;
@@ -111,10 +113,10 @@ class Node : public RefCounted {
   friend struct NodeBuilder;
   friend void intrusive_delete(Node* node);
 
+  void run_hooks(TensorList& grads) const;
   void save_one(const Tensor& tensor);
   /// After this a node that had saved something cannot run again.
   void release_saved();
-  void run_hooks(TensorList& grads) const;
 
   TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;

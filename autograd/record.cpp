@@ -1,5 +1,8 @@
 #include "lockstep/autograd/record.h"
 
+#include <unordered_set>
+#include <vector>
+
 #include "lockstep/autograd/anomaly.h"
 #include "lockstep/core/check.h"
 
@@ -7,11 +10,13 @@ namespace lockstep {
 
 void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
   node.edges_.reserve(inputs.size());
-  for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
+  for (const Tensor* input : inputs) {
+    if (AnomalyMode::enabled()) detail::check_input(*input);
+    node.edges_.push_back(gradient_edge(*input));
+  }
 }
 
 void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
-  if (AnomalyMode::enabled()) detail::check_results(*node, outputs);
   node->num_outputs_ = static_cast<std::uint32_t>(outputs.size());
   std::uint32_t index = 0;
   for (const Tensor* output : outputs) {
@@ -21,6 +26,22 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
       meta.output_index = index;
     }
     ++index;
+  }
+}
+
+void NodeBuilder::forget_changed(const Tensor& target, std::span<const Tensor* const> inputs) {
+  std::vector<const Node*> stack;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](const Node* node) {
+    if (node && seen.insert(node).second) stack.push_back(node);
+  };
+  for (const Tensor* input : inputs)
+    if (!input->is_same(target)) visit(gradient_edge(*input).node.get());
+  while (!stack.empty()) {
+    auto* node = const_cast<Node*>(stack.back());
+    stack.pop_back();
+    for (SavedTensor& saved : node->saved_) saved.forget(target);
+    for (const Edge& edge : node->edges_) visit(edge.node.get());
   }
 }
 

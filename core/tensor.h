@@ -128,7 +128,7 @@ class Tensor {
   /// device. Returns a key for remove_hook(). In-place operations after this are not seen. Throws Error if the tensor
   /// does not require gradients or the hook holds it.
   std::uint64_t register_hook(std::function<Tensor(const Tensor& gradient)> hook) const;
-  void remove_hook(std::uint64_t key) const;  ///< of register_post_accumulate_grad_hook()
+  void remove_hook(std::uint64_t key) const;  ///< of either kind
   /// Makes backward() keep this result's gradient in grad(), added up as a leaf's; nothing changes for a leaf.
   const Tensor& retain_grad() const;
 
@@ -159,20 +159,17 @@ class Tensor {
   Tensor gather(std::int64_t dim, const Tensor& index) const;  ///< elements along dim by index; see lockstep::gather
   Tensor expand_as(const Tensor& other) const;                 ///< expand() to the sizes of `other`
   std::vector<Tensor> split(std::int64_t size,
-                            std::int64_t dim = 0) const;  ///< views of `size` along dim; the last may be smaller
-  std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0)
-      const;  ///< views of these sizes, which add up to the whole
-  std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0)
-      const;  ///< at most so many views of equal size, the last may be smaller
+                            std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
+  std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
+  std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;  ///< views; see lockstep::chunk
 
   // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
-  Tensor contiguous() const;       ///< itself if it is row-major without gaps, else such a copy
-  Tensor clone() const;            ///< a contiguous copy
-  Tensor to(DType dtype) const;    ///< cast; itself if it is of that type
-  Tensor to(Device device) const;  ///< copied there; itself if it is there
-  Tensor cpu() const;              ///< to(Device()): on the CPU
-  /// To CUDA device `index`.
-  Tensor cuda(int index = 0) const;
+  Tensor contiguous() const;         ///< itself if it is row-major without gaps, else such a copy
+  Tensor clone() const;              ///< a contiguous copy
+  Tensor to(DType dtype) const;      ///< cast; itself if it is of that type
+  Tensor to(Device device) const;    ///< copied there; itself if it is there
+  Tensor cpu() const;                ///< to() the first CPU
+  Tensor cuda(int index = 0) const;  ///< to() a CUDA device
   /// In place: broadcasts, casts and copies across devices. Returns *this.
   const Tensor& copy_(const Tensor& source) const;
 
@@ -180,59 +177,59 @@ class Tensor {
   Tensor operator-() const;  ///< negated; throws Error for bool
   /// In place; recorded like every operation, refused on a leaf that requires gradients while recording.
   const Tensor& add_(const Tensor& other, double alpha = 1.0) const;
-  const Tensor& add_(double value) const;                             ///< in place, as the one before
+  const Tensor& add_(double value) const;
   const Tensor& mul_(const Tensor& other) const;                      ///< in place, as add_
   const Tensor& mul_(double value) const;                             ///< in place, as add_
-  const Tensor& zero_() const;                                        ///< in place; no gradient flows through it
-  const Tensor& fill_(double value) const;                            ///< in place; no gradient flows through it
-  const Tensor& sub_(const Tensor& other, double alpha = 1.0) const;  ///< in place, as add_: this - alpha * other
+  const Tensor& sub_(const Tensor& other, double alpha = 1.0) const;  ///< in place, as add_
   const Tensor& sub_(double value) const;                             ///< in place, as add_
   const Tensor& div_(const Tensor& other) const;                      ///< in place, as add_
   const Tensor& div_(double value) const;                             ///< in place, as add_
-  Tensor add(const Tensor& other, double alpha = 1.0) const;  ///< this + alpha * other, broadcast; see lockstep::add
-  Tensor add(Scalar other) const;                             ///< this + other
-  Tensor sub(const Tensor& other, double alpha = 1.0) const;  ///< this - alpha * other, broadcast
-  Tensor sub(Scalar other) const;                             ///< this - other
-  Tensor mul(const Tensor& other) const;                      ///< product element by element, broadcast
-  Tensor mul(Scalar other) const;                             ///< this * other
-  Tensor div(const Tensor& other) const;      ///< quotient element by element, broadcast; of integers in float32
-  Tensor div(Scalar other) const;             ///< this / other
-  Tensor maximum(const Tensor& other) const;  ///< the larger, element by element; NaN where either is
-  Tensor minimum(const Tensor& other) const;  ///< the smaller, element by element; NaN where either is
-  Tensor neg() const;                         ///< -x
-  Tensor reciprocal() const;                  ///< 1 / x
-  Tensor square() const;                      ///< x * x
-  Tensor silu() const;                        ///< x * sigmoid(x)
-  Tensor leaky_relu(double negative_slope = 0.01) const;  ///< x where positive, else x * negative_slope
-  Tensor pow(const Tensor& exponent) const;               ///< to a power element by element, broadcast
-  Tensor exp() const;                                     ///< element by element, as the next ones
-  Tensor log() const;                                     ///< natural logarithm
-  Tensor sqrt() const;                                    ///< square root
-  Tensor rsqrt() const;                                   ///< 1 / sqrt(x)
-  Tensor pow(double exponent) const;                      ///< x to a power
-  Tensor abs() const;                                     ///< absolute value; gradient 0 at 0
-  Tensor tanh() const;                                    ///< hyperbolic tangent
-  Tensor sigmoid() const;                                 ///< 1 / (1 + exp(-x))
-  Tensor relu() const;                                    ///< max(x, 0); gradient 0 at 0
+  Tensor add(const Tensor& other, double alpha = 1.0) const;          ///< x + alpha * other
+  Tensor add(Scalar other) const;                                     ///< operator+, as the next ones by their names
+  Tensor sub(const Tensor& other, double alpha = 1.0) const;          ///< x - alpha * other
+  Tensor sub(Scalar other) const;                                     ///< operator-
+  Tensor mul(const Tensor& other) const;                              ///< operator*
+  Tensor mul(Scalar other) const;                                     ///< operator*
+  Tensor div(const Tensor& other) const;                              ///< operator/
+  Tensor div(Scalar other) const;                                     ///< operator/
+  Tensor maximum(const Tensor& other) const;                          ///< the larger, element by element
+  Tensor minimum(const Tensor& other) const;                          ///< the smaller, element by element
+  Tensor neg() const;                                                 ///< -x
+  Tensor reciprocal() const;                                          ///< 1 / x
+  Tensor square() const;                                              ///< x * x
+  Tensor silu() const;                                                ///< x * sigmoid(x)
+  Tensor leaky_relu(double negative_slope = 0.01) const;              ///< x above 0, negative_slope * x below
+  Tensor pow(const Tensor& exponent) const;                           ///< x to the powers of a tensor
+  const Tensor& zero_() const;                                        ///< in place; no gradient flows through it
+  const Tensor& fill_(double value) const;                            ///< in place; no gradient flows through it
+  Tensor exp() const;                                                 ///< element by element, as the next ones
+  Tensor log() const;                                                 ///< natural logarithm
+  Tensor sqrt() const;                                                ///< square root
+  Tensor rsqrt() const;                                               ///< 1 / sqrt(x)
+  Tensor pow(double exponent) const;                                  ///< x to a power
+  Tensor abs() const;                                                 ///< absolute value; gradient 0 at 0
+  Tensor tanh() const;                                                ///< hyperbolic tangent
+  Tensor sigmoid() const;                                             ///< 1 / (1 + exp(-x))
+  Tensor relu() const;                                                ///< max(x, 0); gradient 0 at 0
   /// The nearest value within the bounds that are given; the gradient is 0 outside.
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
 
   // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
-  Tensor eq(const Tensor& other) const;  ///< equal, element by element, broadcast
-  Tensor eq(Scalar other) const;         ///< equal to a number
-  Tensor ne(const Tensor& other) const;  ///< not equal
-  Tensor ne(Scalar other) const;         ///< not equal to a number
-  Tensor lt(const Tensor& other) const;  ///< less
-  Tensor lt(Scalar other) const;         ///< less than a number
-  Tensor le(const Tensor& other) const;  ///< less or equal
-  Tensor le(Scalar other) const;         ///< at most a number
-  Tensor gt(const Tensor& other) const;  ///< greater
-  Tensor gt(Scalar other) const;         ///< greater than a number
-  Tensor ge(const Tensor& other) const;  ///< greater or equal
-  Tensor ge(Scalar other) const;         ///< at least a number
-  Tensor isnan() const;                  ///< not a number
-  Tensor isinf() const;                  ///< an infinity of either sign
-  Tensor isfinite() const;               ///< neither NaN nor infinite
+  Tensor eq(const Tensor& other) const;  ///< operator==, as the next ones by their names
+  Tensor eq(Scalar other) const;         ///< operator==
+  Tensor ne(const Tensor& other) const;  ///< operator!=
+  Tensor ne(Scalar other) const;         ///< operator!=
+  Tensor lt(const Tensor& other) const;  ///< operator<
+  Tensor lt(Scalar other) const;         ///< operator<
+  Tensor le(const Tensor& other) const;  ///< operator<=
+  Tensor le(Scalar other) const;         ///< operator<=
+  Tensor gt(const Tensor& other) const;  ///< operator>
+  Tensor gt(Scalar other) const;         ///< operator>
+  Tensor ge(const Tensor& other) const;  ///< operator>=
+  Tensor ge(Scalar other) const;         ///< operator>=
+  Tensor isnan() const;                  ///< which elements are not a number
+  Tensor isinf() const;                  ///< which elements are infinite, of either sign
+  Tensor isfinite() const;               ///< which elements are neither
 
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
   /// Over all elements (empty dims) or the given dims.
@@ -245,17 +242,15 @@ class Tensor {
   Tensor logsumexp(const Shape& dims, bool keepdim = false) const;  ///< log of the sum of exp, without overflow
   /// int64 index of the first maximum along dim; without dim, among all elements in row-major order.
   Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
-  Tensor argmin(std::optional<std::int64_t> dim = std::nullopt,
-                bool keepdim = false) const;                       ///< as argmax, of the minimum
-  Tensor all(const Shape& dims = {}, bool keepdim = false) const;  ///< bool: none is zero; over dims as sum
-  Tensor any(const Shape& dims = {}, bool keepdim = false) const;  ///< bool: one is not zero; over dims as sum
+  Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;  ///< of the first minimum
+  Tensor all(const Shape& dims = {}, bool keepdim = false) const;  ///< whether every element is nonzero
+  Tensor any(const Shape& dims = {}, bool keepdim = false) const;  ///< whether an element is nonzero
   /// The root of the sum of squares. Its gradient at 0 is 0.
   Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
-  Tensor matmul(const Tensor& other) const;  ///< matrix product; see lockstep::matmul
-  /// matmul() of two matrices; throws Error for other shapes.
-  Tensor mm(const Tensor& other) const;
+  Tensor matmul(const Tensor& other) const;    ///< matrix product; see lockstep::matmul
+  Tensor mm(const Tensor& other) const;        ///< matmul() of two matrices; throws Error for other shapes
   Tensor softmax(std::int64_t dim) const;      ///< exp(x) divided by its sum along dim
   Tensor log_softmax(std::int64_t dim) const;  ///< its logarithm, without overflow
 

@@ -167,6 +167,22 @@ TEST(InPlace, PlainTensorsStartToRequireGradients) {
   EXPECT_EQ(grad_of(w), 6.0);
 }
 
+// The tensor that is changed was saved by its own new history: they would own each other.
+TEST(InPlace, ASavedTensorThatIsChangedDoesNotLeak) {
+  const Tensor x = leaf(3);
+  for (const bool plain : {false, true}) {
+    const Tensor a = plain ? full({2}, 2, {.dtype = kFloat64}) : x * 2.0;
+    {
+      const Tensor y = a * x;
+      a.add_(y);
+      a.add_(1.0);
+    }
+    EXPECT_EQ(a.impl()->use_count(), 1u);
+    EXPECT_NE(error_of([&] { run(a); }).find("was changed in place after it was saved"), std::string::npos);
+  }
+  EXPECT_EQ(x.impl()->use_count(), 1u);
+}
+
 TEST(InPlace, LeavesThatRequireGradientsAreChangedOnlyWithoutRecording) {
   const Tensor x = leaf(3);
   const std::string message = error_of([&] { x.add_(1.0); });

@@ -37,7 +37,7 @@ Trained train(const ProcessGroupPtr& group, const CommunicationHookPtr& hook, in
   for (int step = 0; step < steps; ++step) {
     data::Batch batch = make_batch(29, static_cast<std::uint32_t>(step % 4 + 1));
     batch.x = cast_values(batch.x, dtype);
-    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }));
+    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }).item<double>());
     optimizer.step();
   }
   run.weights = weights_of(net);
