@@ -91,6 +91,7 @@ class Tree(unittest.TestCase):
         self.assertEqual(self.rooms["core"], {"core"})
         self.assertIn("autograd", self.rooms["distributed/parallel"])
         self.assertIn("core/tensor.h", self.graph["lockstep.h"])
+        self.assertIn("autograd/ops/matmul/matmul.h", self.graph["lockstep.h"])
 
     def test_includes_files_that_exist(self):
         self.assertEqual([f"{path} includes {other}" for path, others in self.graph.items() for other in others

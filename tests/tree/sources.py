@@ -23,8 +23,10 @@ def read(path, root=ROOT):
 
 
 def operations():
-    """Names given to lockstep_add_op()."""
-    return re.findall(r"^lockstep_add_op\((\w+)\)", read("autograd/ops/CMakeLists.txt"), re.M)
+    """Folders of autograd/ops with a header of their own name, less the internal ones: what autograd/ops.h includes."""
+    internal = re.search(r"set\(internal_ops ([\w ]*)\)", read("autograd/ops/CMakeLists.txt")).group(1).split()
+    folders = (path.parent.name for path in (ROOT / "autograd/ops").glob("*/*.h") if path.stem == path.parent.name)
+    return sorted(set(folders) - set(internal))
 
 
 def includes(path, text):

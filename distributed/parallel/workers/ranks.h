@@ -29,7 +29,7 @@ class Ranks {
   data::Batch part_of(const data::Batch& batch) const;
   /// Leaves the gradients of the loss over the global batch with the module; returns that loss.
   Tensor step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
-  /// Note [Uneven inputs]
+  /// See Note [Uneven inputs].
   std::optional<Tensor> join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss);
 
   /// PyTorch's idiom: see DistributedDataParallel.
