@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 
 namespace lockstep::train {

@@ -158,7 +158,7 @@ TEST_F(TrainRun, ResumesByItselfUnderAnElasticLauncher) {
   const auto resumed = [&] {
     return Training(RunOptions{.epochs = 3, .checkpoint = file("c")}).run->train().steps < 3 * kStepsAnEpoch;
   };
-  for (const char* variable : {"LOCKSTEP_MAX_RESTARTS", "TORCHELASTIC_MAX_RESTARTS"}) {
+  for (const char* variable : {"LOCKSTEP_ELASTIC", "TORCHELASTIC_MAX_RESTARTS"}) {
     leave_checkpoint("c", 5);
     ::setenv(variable, "0", 1);
     EXPECT_NE(error_of(resumed), "");
