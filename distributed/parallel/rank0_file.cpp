@@ -15,6 +15,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/distributed/operation/operation_label.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
@@ -68,14 +69,14 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
   if (!failure.empty()) throw Error(failure);
 }
 
-Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
+Rank0File::Rank0File(const std::string& path, ProcessGroup& group) : descriptor_(std::make_unique<FileDescriptor>()) {
   static const OperationLabel label("a file that rank 0 reads");
   std::int64_t bytes = 0;
   on_rank0(group, [&] {
-    descriptor_.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    LOCKSTEP_CHECK(descriptor_, "cannot open '{}' on rank 0: {}", path, reason(errno));
+    descriptor_->reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    LOCKSTEP_CHECK(*descriptor_, "cannot open '{}' on rank 0: {}", path, reason(errno));
     struct stat status {};
-    LOCKSTEP_CHECK(fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
+    LOCKSTEP_CHECK(fstat(descriptor_->get(), &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
                    path);
     bytes = status.st_size;
   });
@@ -88,8 +89,8 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   bytes = size.item<std::int64_t>();
   std::string failure;  // kept until all pieces have come: the others send and wait for them
   if (!root) {
-    descriptor_.reset(memfd_create("rank0_file", MFD_CLOEXEC));
-    if (!descriptor_) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+    descriptor_->reset(memfd_create("rank0_file", MFD_CLOEXEC));
+    if (!*descriptor_) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
   }
   const Tensor piece = empty({std::min(kPiece, bytes)}, {.dtype = kUInt8});
   for (std::int64_t at = 0; at < bytes; at += kPiece) {
@@ -97,11 +98,11 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
     const Tensor part = rows(piece, 0, n);
     auto* const data = static_cast<char*>(part.raw_data());
     if (root && failure.empty())
-      if (const std::int64_t came = read_all(descriptor_.get(), data, static_cast<std::size_t>(n)); came != n)
+      if (const std::int64_t came = read_all(descriptor_->get(), data, static_cast<std::size_t>(n)); came != n)
         failure = fmt::format("cannot read '{}' on rank 0: {}", name_,
                               came < 0 ? reason(errno) : "it has become shorter while it was read");
     group.broadcast(part, 0)->wait();
-    if (!root && failure.empty() && !write_all(descriptor_.get(), data, static_cast<std::size_t>(n)))
+    if (!root && failure.empty() && !write_all(descriptor_->get(), data, static_cast<std::size_t>(n)))
       failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
   }
   // All fail together.
@@ -111,8 +112,10 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   throw Error(failure.empty() ? fmt::format("'{}' did not come to all ranks", name_) : failure);
 }
 
+Rank0File::~Rank0File() = default;
+
 void Rank0File::read(const std::function<void(const std::string& path)>& body) const {
-  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_.get());
+  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_->get());
   try {
     body(path);
   } catch (const Error& error) {

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
-#include "lockstep/core/posix.h"
 #include "lockstep/distributed/process_group/process_group.h"
+
+namespace lockstep {
+class FileDescriptor;
+}
 
 namespace lockstep::distributed {
 
@@ -26,13 +30,16 @@ class Rank0File {
  public:
   /// A collective. Rank 0's `path` counts. Throws Error on every rank if rank 0 cannot read it.
   Rank0File(const std::string& path, ProcessGroup& group);
+  ~Rank0File();
+  Rank0File(const Rank0File&) = delete;
+  Rank0File& operator=(const Rank0File&) = delete;
 
   /// Calls body with a path under which this process can open the file. Errors name the file as rank 0 does.
   void read(const std::function<void(const std::string& path)>& body) const;
 
  private:
   std::string name_;
-  FileDescriptor descriptor_;
+  std::unique_ptr<FileDescriptor> descriptor_;
 };
 
 }  // namespace lockstep::distributed
