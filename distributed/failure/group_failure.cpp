@@ -5,7 +5,6 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/failure/flight_dump.h"
-#include "lockstep/distributed/failure/process_group_error.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 
 namespace lockstep::distributed {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/process_group/meeting.h"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/nccl/library.h"
 
 namespace lockstep::distributed::nccl {

@@ -9,6 +9,7 @@
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/failure/process_end.h"

@@ -5,11 +5,20 @@
 #include <string_view>
 
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/operation/operation_label.h"
 
 namespace lockstep::distributed {
+
+/// What operations end with when their group cannot work any more: a rank is gone, a deadline passed, or the ranks
+/// called different collectives. The message names the operation, its number, the missing ranks and where each was last
+/// seen.
+class ProcessGroupError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// How values of several ranks become one. `avg` is the sum, then divided by the world size by us, on every backend.
 enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };

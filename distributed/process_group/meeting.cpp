@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/failure/peer_state.h"
 
 namespace lockstep::distributed {

@@ -10,7 +10,6 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/failure/flight_recorder.h"
-#include "lockstep/distributed/failure/process_group_error.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/work.h"
 #include "lockstep/distributed/store/store.h"

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/failure/process_end.h"
 

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/process_group/work.h"
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 
 namespace lockstep::distributed {
 

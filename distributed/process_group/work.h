@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -7,12 +8,10 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/core/deadline.h"
-
 namespace lockstep::distributed {
 
 /// Unit of all deadlines.
-using lockstep::Milliseconds;
+using Milliseconds = std::chrono::milliseconds;
 
 /// The handle on an operation that runs in the background. Keep or drop it at will: the operation runs to its end
 /// either way, and keeps its tensors alive until then. Thread-safe.

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
 #include "lockstep/distributed/rendezvous/url.h"

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/store/wire.h"
 

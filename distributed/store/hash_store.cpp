@@ -1,5 +1,7 @@
 #include "lockstep/distributed/store/hash_store.h"
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep::distributed {
 
 void HashStore::do_set(const std::string& key, const std::string& value, Milliseconds) {

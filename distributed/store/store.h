@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,13 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::distributed {
 
 /// Unit of all deadlines.
-using lockstep::Milliseconds;
+using Milliseconds = std::chrono::milliseconds;
 
 /// A store that cannot be reached, or that refused a request.
 class StoreError : public Error {

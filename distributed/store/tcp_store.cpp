@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/sha256.h"
 #include "lockstep/distributed/store/dictionary.h"
 #include "lockstep/distributed/store/peer_owner.h"

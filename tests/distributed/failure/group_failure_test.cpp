@@ -28,6 +28,7 @@ TEST(GroupFailure, LeavingWaitsForADiagnosisUnderWay) {
   const Deadline deadline = deadline_in(Milliseconds(5'000));
   while (!aborted && !has_passed(deadline)) std::this_thread::yield();
   ASSERT_TRUE(aborted);
+  std::this_thread::sleep_for(Milliseconds(50));  // the diagnosis, of a quarter of a second, has begun
   failure.stop();
   ASSERT_TRUE(failure.error());
   const std::string text = testing::error_of([&] { std::rethrow_exception(failure.error()); });
