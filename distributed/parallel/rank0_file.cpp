@@ -212,8 +212,6 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) : descriptor_
   throw Error(failure.empty() ? fmt::format("'{}' did not come to all ranks", name_) : failure);
 }
 
-Rank0File::~Rank0File() = default;
-
 void Rank0File::read(const std::function<void(const std::string& path)>& body) const {
   const std::string path = fmt::format("/proc/self/fd/{}", descriptor_->get());
   try {

@@ -30,9 +30,6 @@ class Rank0File {
  public:
   /// A collective. Rank 0's `path` counts. Throws Error on every rank if rank 0 cannot read it.
   Rank0File(const std::string& path, ProcessGroup& group);
-  ~Rank0File();
-  Rank0File(const Rank0File&) = delete;
-  Rank0File& operator=(const Rank0File&) = delete;
 
   /// Calls body with a path under which this process can open the file. Errors name the file as rank 0 does.
   void read(const std::function<void(const std::string& path)>& body) const;
