@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/autograd/saved_tensor.h"
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
 #include "lockstep/core/tensor.h"
@@ -26,6 +25,30 @@ struct Edge {
 
 /// Gradients of the inputs or outputs of an operation. No allocation for up to three.
 using TensorList = SmallVector<Tensor, 3>;
+
+/// A tensor that a Node keeps for backward, with the version its memory had when it was saved. See Node::save().
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// Undefined is allowed.
+  explicit SavedTensor(Tensor tensor);
+
+  /// Throws Error, naming `node`, if the memory was written since the tensor was saved.
+  const Tensor& get(const char* node) const {
+    if (tensor_.defined() && tensor_.storage()->version() != version_) [[unlikely]]
+      throw_changed(node);
+    return tensor_;
+  }
+  bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
+  /// Lets go of `changed`, if that is the tensor, whose memory was written since: get() goes on to throw.
+  void forget(const Tensor& changed);
+
+ private:
+  [[noreturn]] void throw_changed(const char* node) const;
+
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+};
 
 /// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
 /// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double
@@ -60,11 +83,13 @@ class Node : public RefCounted {
 
   /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
   struct GradientHook {
-    std::uint64_t key;
-    std::uint32_t output;
+    std::uint64_t key;     ///< for remove_hook()
+    std::uint32_t output;  ///< number of the output
     std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
   };
+  /// Hooks of one output run in the order in which they were added.
   void add_hook(GradientHook hook);
+  /// Nothing happens if there is none of that key.
   void remove_hook(std::uint64_t key);
 
   /// Hides RefCounted's, which may leave the count of a last reference as it is.

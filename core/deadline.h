@@ -5,6 +5,7 @@
 
 namespace lockstep {
 
+/// Unit of all waits.
 using Milliseconds = std::chrono::milliseconds;
 /// The moment at which a wait gives up.
 using Deadline = std::chrono::steady_clock::time_point;
@@ -12,10 +13,12 @@ using Deadline = std::chrono::steady_clock::time_point;
 /// Longer timeouts count as this one, a hundred years: sums of it and the present time are still times.
 inline constexpr Milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
+/// The moment after so long a wait from now.
 inline Deadline deadline_in(Milliseconds timeout) {
   return std::chrono::steady_clock::now() + std::min(timeout, kLongestTimeout);
 }
 
+/// True from that moment on.
 inline bool has_passed(Deadline deadline) {
   return std::chrono::steady_clock::now() >= deadline;
 }

@@ -16,8 +16,8 @@ namespace lockstep {
 namespace {
 
 // Libraries whose code computes.
-constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.",     "libmkl",    "libm.",
-                                           "libmvec.", "libcublas.",  "libcublasLt.", "libcudnn.", "libcuda."};
+constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
+constexpr std::string_view kComputingOnCuda[] = {"libcublas.", "libcublasLt.", "libcudnn.", "libcuda."};
 // Settings that select kernels, of lockstep and of those libraries.
 constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE",       "ONEDNN_MAX_CPU_ISA",   "DNNL_MAX_CPU_ISA",
                                      "ONEDNN_CPU_ISA_HINTS",     "DNNL_CPU_ISA_HINTS",   "ONEDNN_DEFAULT_FPMATH_MODE",
@@ -57,6 +57,7 @@ std::string build_id(const dl_phdr_info& info) {
 struct Objects {
   std::map<std::string, std::string> own;  // file name to build id
   std::map<std::string, std::string> computing;
+  std::map<std::string, std::string> computing_on_cuda;
   std::string program;
 };
 
@@ -71,6 +72,8 @@ int visit(dl_phdr_info* info, std::size_t, void* data) {
   if (file.starts_with("liblockstep")) objects.own.emplace(file, build_id(*info));
   for (const std::string_view name : kComputing)
     if (file.starts_with(name)) objects.computing.emplace(file, build_id(*info));
+  for (const std::string_view name : kComputingOnCuda)
+    if (file.starts_with(name)) objects.computing_on_cuda.emplace(file, build_id(*info));
   return 0;
 }
 
@@ -111,7 +114,7 @@ std::string short_id(const std::string& id) {
 
 }  // namespace
 
-std::string numeric_fingerprint() {
+std::string numeric_fingerprint(bool cuda) {
   Objects objects;
   dl_iterate_phdr(visit, &objects);
   std::string own = objects.program;
@@ -125,6 +128,8 @@ std::string numeric_fingerprint() {
   }
   std::string text = "cpu " + processor() + "; lockstep " + short_id(own);
   for (const auto& [file, id] : objects.computing) text += "; " + file + " " + short_id(id);
+  if (cuda)
+    for (const auto& [file, id] : objects.computing_on_cuda) text += "; " + file + " " + short_id(id);
   for (const char* name : kSettings)
     if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
   return text;

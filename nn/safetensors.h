@@ -2,14 +2,18 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/core/posix.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
+
+namespace lockstep {
+class FileDescriptor;
+}
 
 /// Note [safetensors]
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives
@@ -44,6 +48,8 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws Error for a file that cannot be read, is cut short or damaged, or holds a
   /// dtype or a number of dimensions that tensors here cannot have.
   explicit SafetensorsFile(const std::string& path);
+  SafetensorsFile(SafetensorsFile&&) noexcept = default;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept = default;
 
   const std::string& path() const { return path_; }  ///< that it was opened by
   /// In the order of their bytes.
@@ -62,7 +68,7 @@ class SafetensorsFile {
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
-  FileDescriptor descriptor_;
+  std::shared_ptr<FileDescriptor> descriptor_;
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;

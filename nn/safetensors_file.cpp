@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -44,7 +45,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
   places_.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].name, i);
-  descriptor_ = std::move(file);
+  descriptor_ = std::make_shared<FileDescriptor>(std::move(file));
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -59,7 +60,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
 }
 
 void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, void* target) const {
-  const std::int64_t n = read_all_at(descriptor_.get(), target, entry.bytes, entry.offset);
+  const std::int64_t n = read_all_at(descriptor_->get(), target, entry.bytes, entry.offset);
   LOCKSTEP_CHECK(n == static_cast<std::int64_t>(entry.bytes),
                  "[safetensors] {}: tensor '{}' at offset {} could not be read: {}", path_, entry.name, entry.offset,
                  n < 0 ? std::strerror(errno) : "the file has become shorter");

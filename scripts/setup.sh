@@ -13,7 +13,7 @@
 # Status: 0 all there, 1 something required could not be installed, 2 wrong usage.
 set -euo pipefail
 
-required=(build-essential cmake ninja-build libeigen3-dev zlib1g-dev libcli11-dev libspdlog-dev libfmt-dev
+required=(build-essential cmake ninja-build libeigen3-dev zlib1g-dev libssl-dev libcli11-dev libspdlog-dev libfmt-dev
   nlohmann-json3-dev libgtest-dev libstb-dev)
 # Without one of these lockstep still builds, slower or with fewer back ends.
 optional=(libdnnl-dev libopenblas-dev libgloo-dev)

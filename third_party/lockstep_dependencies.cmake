@@ -41,6 +41,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(Eigen3 REQUIRED NO_MODULE)
 lockstep_report(Eigen "${Eigen3_VERSION}")
 

@@ -32,6 +32,7 @@ namespace lockstep::train {
 /// Underscores in names of options are dashes. What PyTorch's launchers append (--local_rank N) is understood.
 class Program {
  public:
+  /// No bound.
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
   /// `version` is what --version prints; empty: there is no such option.

@@ -98,11 +98,13 @@ void Run::State::begin() {
   if (const std::string obstacle = update.obstacle(); !obstacle.empty())
     message(fmt::format("no CUDA graph: {}", obstacle));
   const auto model = options.settings.find("model");
-  hashes.emplace(is_rank0 ? options.trace_hashes : std::string(),
-                 fmt::format("{} on {} worker(s), batch {}; {}",
-                             model == options.settings.end() ? step.module().type_name() : model->second, workers(),
-                             loader.options().batch_size, distributed::lockstep_fingerprint(options.logical_shards)),
-                 first_step > 0);
+  hashes.emplace(
+      is_rank0 ? options.trace_hashes : std::string(),
+      fmt::format("{} on {} worker(s), batch {}; {}",
+                  model == options.settings.end() ? step.module().type_name() : model->second, workers(),
+                  loader.options().batch_size,
+                  distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
+      first_step > 0);
   signal.emplace(!options.checkpoint.empty());
   last_save = Clock::now();
 }

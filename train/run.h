@@ -87,9 +87,6 @@ struct Callbacks {
 /// end, writes it and ends the run.
 class Run {
  public:
-  /// As of TrainingStep.
-  using LossFunction = distributed::TrainingStep::LossFunction;
-
   /// `loss` as for TrainingStep. Step, optimizer and loader must outlive this object; the loader must deliver what the
   /// step expects (rank and world size, or the global batch). Throws Error for options out of range.
   Run(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader, LossFunction loss,

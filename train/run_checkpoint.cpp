@@ -60,7 +60,8 @@ nn::Metadata Run::State::settings() const {
 }
 
 std::string Run::State::fingerprint() const {
-  return options.logical_shards > 0 ? distributed::lockstep_fingerprint(options.logical_shards) : std::string();
+  if (options.logical_shards == 0) return {};
+  return distributed::lockstep_fingerprint(options.logical_shards, step.module().device());
 }
 
 std::string Run::State::checkpoint_to_resume() const {

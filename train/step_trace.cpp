@@ -35,9 +35,9 @@ void write_step_trace(const std::string& path, const distributed::ReducerTrace& 
                       {"ts", static_cast<double>(trace.launched_ns[i] - origin) / 1e3}});
   for (const distributed::OperationRecord& record : records)
     if (record.started_ns >= origin && record.finished_ns > 0 && record.started_ns <= trace.finished_ns)
-      events.push_back(
-          span(fmt::format("{} #{} {}", distributed::name(record.kind), record.number, to_string(record.input_sizes)),
-               1, origin, record.started_ns, record.finished_ns));
+      events.push_back(span(fmt::format("{} #{} {}", distributed::name(record.operation.kind), record.operation.number,
+                                        to_string(record.input_sizes)),
+                            1, origin, record.started_ns, record.finished_ns));
   std::ofstream out(path);
   out << nlohmann::ordered_json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump(1) << '\n';
   out.close();

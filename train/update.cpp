@@ -30,9 +30,9 @@ Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss,
     return value.count() ? LossValue::sum(scaled, *value.count()) : LossValue(scaled);
   };
   if (!scaler_ && !on_gradients) return captured_(batch, loss_of);
-  double value = step_(batch, loss_of);
+  Tensor value = step_(batch, loss_of);
   if (scaler_) {
-    value /= scaler_->scale_factor();
+    value = scalar_tensor(value.item<double>() / scaler_->scale_factor(), {.dtype = kFloat64});
     if (on_gradients) {
       scaler_->unscale(optimizer_);
       on_gradients();
@@ -43,7 +43,7 @@ Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss,
     on_gradients();
     optimizer_.step();
   }
-  return scalar_tensor(value, {.dtype = kFloat64});
+  return value;
 }
 
 std::string Update::obstacle() const {

@@ -19,8 +19,6 @@ namespace lockstep::train {
 /// precision, with something done to the gradients in between. All that a run knows of steps.
 class Update {
  public:
-  using LossFunction = distributed::TrainingStep::LossFunction;
-
   /// `amp`: kBFloat16, kFloat16 (with a scaled loss) or kFloat32, which means no mixed precision. `graph`: steps may be
   /// CUDA graphs. The step and the optimizer must outlive this object.
   Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, DType amp, bool graph);

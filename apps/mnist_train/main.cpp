@@ -13,7 +13,8 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/nn/optim/optim.h"
-#include "lockstep/train/train.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/program.h"
 
 namespace lockstep::apps {
 namespace {

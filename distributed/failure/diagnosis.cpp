@@ -38,10 +38,11 @@ std::uint64_t common_call(const std::vector<Observation>& observations, std::uin
   return best;
 }
 
-class Table {
+/// What is wrong with each rank, and how that is told.
+class Verdicts {
  public:
-  Table(const Failure& failure, const std::vector<Observation>& observations, const std::string& store_error,
-        std::int64_t now_ms)
+  Verdicts(const OperationFailure& failure, const std::vector<Observation>& observations,
+           const std::string& store_error, std::int64_t now_ms)
       : failure_(failure),
         observations_(observations),
         store_error_(store_error),
@@ -133,7 +134,7 @@ class Table {
     return fmt::format("{}process {} on {}{}", before, seen.state->process.pid, seen.state->process.host, after);
   }
 
-  const Failure& failure_;
+  const OperationFailure& failure_;
   const std::vector<Observation>& observations_;
   const std::string& store_error_;
   std::int64_t now_ms_;
@@ -187,9 +188,9 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return text;
 }
 
-Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& observations, const std::string& store_error,
-                   std::int64_t now_ms) {
-  const Table table(failure, observations, store_error, now_ms);
+Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
+                   const std::string& store_error, std::int64_t now_ms) {
+  const Verdicts verdicts(failure, observations, store_error, now_ms);
   const int world = static_cast<int>(observations.size());
   Diagnosis result;
 
@@ -202,9 +203,9 @@ Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& obser
   Verdict worst = Verdict::in_place;
   for (int r = 0; r < world; ++r) {
     if (is_live(observations[static_cast<std::size_t>(r)])) result.alive.push_back(r);
-    const Verdict verdict = table.verdict(r);
+    const Verdict verdict = verdicts.verdict(r);
     worst = std::max(worst, verdict);
-    const std::string key = table.sentence(r, verdict, false);
+    const std::string key = verdicts.sentence(r, verdict, false);
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.key == key; });
     if (same == groups.end())
       groups.push_back({verdict, key, {r}});
@@ -216,7 +217,7 @@ Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& obser
   for (const Group& group : groups) {
     const int first = group.ranks.front();
     const std::string text =
-        fmt::format("{} {}", ranks_text(group.ranks), table.sentence(first, group.verdict, group.ranks.size() > 1));
+        fmt::format("{} {}", ranks_text(group.ranks), verdicts.sentence(first, group.verdict, group.ranks.size() > 1));
     if (group.verdict == worst && worst > Verdict::unknown) {
       causes += (causes.empty() ? "" : "; ") + text;
       if (remedies.empty()) remedies = remedy(worst, group.ranks, observations);
@@ -224,7 +225,7 @@ Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& obser
       waiting += (waiting.empty() ? "" : "; ") + text;
     }
     lines += "\n  " + text;
-    if (const std::string age = table.age(first); !age.empty()) lines += fmt::format(" ({} ago)", age);
+    if (const std::string age = verdicts.age(first); !age.empty()) lines += fmt::format(" ({} ago)", age);
     for (const int r : group.ranks) {
       const auto& state = observations[static_cast<std::size_t>(r)].state;
       if (state && !state->trouble.empty() && state->ended_by.empty())
@@ -235,7 +236,7 @@ Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& obser
   // Two ranks that do not meet point to point, say: nobody is missing, and what the other one does is all there is.
   if (causes.empty() && failure.peer >= 0 && failure.peer < world)
     causes = fmt::format("{} {}", ranks_text({failure.peer}),
-                         table.sentence(failure.peer, table.verdict(failure.peer), false));
+                         verdicts.sentence(failure.peer, verdicts.verdict(failure.peer), false));
   result.headline = causes;
   if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;
   if (!store_error.empty())

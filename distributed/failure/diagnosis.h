@@ -10,7 +10,7 @@
 namespace lockstep::distributed {
 
 /// Why an operation failed here.
-struct Failure {
+struct OperationFailure {
   std::string operation;  ///< its description; empty if this rank was in none
   std::string cause;
   int peer = -1;  ///< the rank that was waited for, if known
@@ -36,8 +36,8 @@ struct Diagnosis {
 
 /// `observations` are by rank, this one's own among them (answered). `store_error` is not empty if the store was lost
 /// on the way, so that nobody could answer.
-Diagnosis diagnose(const Failure& failure, const std::vector<Observation>& observations, const std::string& store_error,
-                   std::int64_t now_ms);
+Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
+                   const std::string& store_error, std::int64_t now_ms);
 
 /// "rank 3", "ranks 0, 2-5"; `ranks` in rising order.
 std::string ranks_text(const std::vector<int>& ranks);

@@ -60,11 +60,12 @@ const char* signal_name(int number) {
 void write_short_report(DumpWriter& out, int rank, const char* reason, const OperationRecord* last) {
   out.text("lockstep: rank ").integer(rank).text(" (process ").integer(::getpid()).text(") ").text(reason);
   if (last) {
-    if (last->step >= 0) out.text(" at step ").integer(last->step);
+    const OperationInfo& operation = last->operation;
+    if (operation.step >= 0) out.text(" at step ").integer(operation.step);
     using State = OperationRecord::State;
     out.text(last->state == State::started || last->state == State::queued ? " in " : " after ");
-    out.text(name(last->kind)).text(" #").integer(static_cast<std::int64_t>(last->number));
-    if (!last->label.empty()) out.text(" (").text(last->label.text()).text(")");
+    out.text(name(operation.kind)).text(" #").integer(static_cast<std::int64_t>(operation.number));
+    if (!operation.label.empty()) out.text(" (").text(operation.label.text()).text(")");
   } else {
     out.text(" before its first operation");
   }

@@ -95,10 +95,11 @@ inline void write_header(DumpWriter& out, const FlightRecorder& recorder, std::s
 }
 
 inline void write_record(DumpWriter& out, int rank, const OperationRecord& record) {
+  const OperationInfo& operation = record.operation;
   out.text("{\"rank\":").integer(rank).field("id", static_cast<std::int64_t>(record.id));
-  out.field("operation", name(record.kind)).field("number", static_cast<std::int64_t>(record.number));
-  out.field("reduce", name(record.reduce)).field("peer", record.peer).field("label", record.label.text());
-  out.field("step", record.step).field("dtype", name(record.dtype)).field("input", record.input_sizes);
+  out.field("operation", name(operation.kind)).field("number", static_cast<std::int64_t>(operation.number));
+  out.field("reduce", name(operation.reduce)).field("peer", operation.peer).field("label", operation.label.text());
+  out.field("step", operation.step).field("dtype", name(operation.dtype)).field("input", record.input_sizes);
   out.field("output", record.output_sizes).field("state", name(record.state)).field("queued_ns", record.queued_ns);
   out.field("started_ns", record.started_ns).field("finished_ns", record.finished_ns).text("}\n");
 }

@@ -28,14 +28,7 @@ FlightRecorder::FlightRecorder(std::size_t capacity, int rank, int world_size)
 
 std::uint64_t FlightRecorder::queued(const Operation& operation) {
   OperationRecord record;
-  record.kind = operation.kind;
-  record.reduce = operation.reduce;
-  record.peer = operation.peer;
-  record.number = operation.number;
-  record.label = operation.label;
-  record.step = operation.step;
-  for (const Tensor* tensor : {&operation.output, &operation.input})
-    if (tensor->defined()) record.dtype = tensor->dtype();
+  record.operation = info_of(operation);
   if (operation.input.defined()) record.input_sizes = operation.input.sizes();
   if (operation.output.defined()) record.output_sizes = operation.output.sizes();
   record.queued_ns = steady_now_ns();

@@ -18,20 +18,14 @@ struct OperationRecord {
   /// What has become of it; `failed` also means that a deadline passed.
   enum class State : std::uint8_t { queued, started, finished, failed };
 
-  std::uint64_t id = 0;                         ///< position among all operations of the group on this rank, from 0
-  OperationKind kind = OperationKind::barrier;  ///< which operation
-  ReduceOp reduce = ReduceOp::sum;              ///< of a reduction
-  int peer = -1;                                ///< root, or the other rank; -1: none
-  std::uint64_t number = 0;                     ///< Operation::number
-  OperationLabel label = {};                    ///< what it is for
-  std::int64_t step = -1;                       ///< training step; -1 if the program does not say
-  DType dtype = kFloat32;                       ///< of the tensors
-  Shape input_sizes;                            ///< of what is read
-  Shape output_sizes;                           ///< of what is written
-  State state = State::queued;                  ///< at the last change
-  std::int64_t queued_ns = 0;                   ///< the program called it
-  std::int64_t started_ns = 0;                  ///< it began to run
-  std::int64_t finished_ns = 0;                 ///< it ended
+  std::uint64_t id = 0;          ///< position among all operations of the group on this rank, from 0
+  OperationInfo operation;       ///< what it was
+  Shape input_sizes;             ///< empty where it had no such tensor
+  Shape output_sizes;            ///< of what is written
+  State state = State::queued;   ///< at the last change
+  std::int64_t queued_ns = 0;    ///< the program called it
+  std::int64_t started_ns = 0;   ///< it began to run
+  std::int64_t finished_ns = 0;  ///< it ended
 };
 
 /// "queued", "started", "finished", "failed".

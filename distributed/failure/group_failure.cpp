@@ -15,7 +15,7 @@ GroupFailure::GroupFailure(const FlightRecorder& recorder, Milliseconds timeout,
     : recorder_(&recorder), rank_(recorder.rank()), timeout_(timeout), abort_backend_(std::move(abort_backend)) {
   if (store)
     monitor_ = std::make_unique<PeerMonitor>(std::move(store), rank_, recorder.world_size(), timeout,
-                                             [this](const Failure& failure) { fail(failure); });
+                                             [this](const OperationFailure& failure) { fail(failure); });
 }
 
 GroupFailure::~GroupFailure() {
@@ -48,7 +48,7 @@ void GroupFailure::end_by_own_doing(const std::string& reason) {
   fail({{}, reason, -1});
 }
 
-std::exception_ptr GroupFailure::fail(const Failure& failure) {
+std::exception_ptr GroupFailure::fail(const OperationFailure& failure) {
   {
     std::unique_lock lock(mutex_);
     if (failing_) {
@@ -85,7 +85,7 @@ void GroupFailure::set_recorder(const FlightRecorder& recorder) {
   recorder_ = &recorder;
 }
 
-std::string GroupFailure::tell(const Failure& failure) {
+std::string GroupFailure::tell(const OperationFailure& failure) {
   const std::string what = failure.operation.empty() ? "the process group" : failure.operation;
   std::string text = fmt::format("[Rank {}] {} failed: ", rank_, what);
   if (!monitor_) return text + failure.cause;

@@ -32,7 +32,7 @@ class GroupFailure {
   PeerMonitor* monitor() { return monitor_.get(); }
 
   /// Returns the error that operations end with; if another thread has declared the failure, what that thread found.
-  std::exception_ptr fail(const Failure& failure);
+  std::exception_ptr fail(const OperationFailure& failure);
   /// This rank gives the group up, or leaves it by an exception.
   void end_by_own_doing(const std::string& reason);
   /// True from the first moment of a failure.
@@ -49,7 +49,7 @@ class GroupFailure {
   void stop();
 
  private:
-  std::string tell(const Failure& failure);
+  std::string tell(const OperationFailure& failure);
 
   const FlightRecorder* recorder_;  // guarded by mutex_
   int rank_;

@@ -34,7 +34,7 @@ std::string rank_key(const char* prefix, int rank) {
 }  // namespace
 
 PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
-                         std::function<void(Failure)> on_failure)
+                         std::function<void(OperationFailure)> on_failure)
     : store_(std::move(store)),
       rank_(rank),
       world_size_(world_size),
@@ -238,7 +238,7 @@ void PeerMonitor::refresh_one() {
   }
 }
 
-void PeerMonitor::tell(const Failure& failure) {
+void PeerMonitor::tell(const OperationFailure& failure) {
   if (!told_.exchange(true)) on_failure_(failure);
 }
 
@@ -281,7 +281,7 @@ bool PeerMonitor::look_for_mismatch() {
   return true;
 }
 
-void PeerMonitor::announce(const Failure& failure) {
+void PeerMonitor::announce(const OperationFailure& failure) {
   {
     const std::lock_guard lock(mutex_);
     announced_ = true;
@@ -299,7 +299,7 @@ void PeerMonitor::announce(const Failure& failure) {
   }
 }
 
-Diagnosis PeerMonitor::diagnose(const Failure& failure) {
+Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
   const Milliseconds deadline = steady_now() + std::clamp(timeout_ / 4, Milliseconds(200), Milliseconds(1'500));
   std::vector<Observation> seen(static_cast<std::size_t>(world_size_));
   std::string store_error = this->store_error();
@@ -343,7 +343,7 @@ Diagnosis PeerMonitor::diagnose(const Failure& failure) {
   return distributed::diagnose(failure, seen, store_error, wall_now_ms());
 }
 
-bool PeerMonitor::is_reporter(const Failure& failure, const Diagnosis& diagnosis) {
+bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {
   if (diagnosis.alive.empty() || diagnosis.alive.front() != rank_) return false;
   const std::string me = std::to_string(rank_);
   try {

@@ -38,7 +38,8 @@ class PeerMonitor {
  public:
   /// `on_failure` is called at most once, from a thread of the monitor, when another rank has failed or will never
   /// come.
-  PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout, std::function<void(Failure)> on_failure);
+  PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
+              std::function<void(OperationFailure)> on_failure);
   /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
   void start();
   /// Publishes that this rank has left, and waits for the monitor's threads. Further calls do nothing.
@@ -54,11 +55,11 @@ class PeerMonitor {
   void set_ended_by(std::string_view reason);
 
   /// Tells the others. The first rank's word stays.
-  void announce(const Failure& failure);
+  void announce(const OperationFailure& failure);
   /// Waits for the others' answers.
-  Diagnosis diagnose(const Failure& failure);
+  Diagnosis diagnose(const OperationFailure& failure);
   /// True on one rank: the one that is to tell the whole story.
-  bool is_reporter(const Failure& failure, const Diagnosis& diagnosis);
+  bool is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis);
 
   /// For the end of the process: publishes at once that this rank has left, and why; a failure is announced as well.
   void leave_now(std::string_view reason, bool is_failure);
@@ -70,7 +71,7 @@ class PeerMonitor {
   bool look_for_mismatch();
   void read_identities();
   void refresh_one();
-  void tell(const Failure& failure);
+  void tell(const OperationFailure& failure);
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
   std::optional<PeerState> read(const char* prefix, int rank);
@@ -86,7 +87,7 @@ class PeerMonitor {
   Milliseconds timeout_;
   Milliseconds interval_;
   Milliseconds request_timeout_;
-  std::function<void(Failure)> on_failure_;
+  std::function<void(OperationFailure)> on_failure_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -42,8 +42,8 @@ struct SharedFailure {
 /// `silence_timeout`. The others notice that node 0 is gone by its store being gone: its connections are closed, or a
 /// request has no answer for as long. So a node or a network that stands still for less ends nothing.
 ///
-/// In an elastic job a launcher that comes when workers run already, for the first time or again, ends the generation
-/// by a failure that is none, and takes part in the next.
+/// In an elastic job a launcher that comes when workers run already, for the first time or again, ends their generation
+/// as a failure would, though nothing has failed, and takes part in the next.
 class Agent {
  public:
   /// Meets the launchers of the other nodes. Throws UsageError if they were started differently, TimeoutError naming

@@ -1,7 +1,5 @@
 #include "lockstep/distributed/launcher/launcher.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +16,7 @@
 #include "lockstep/distributed/launcher/group.h"
 #include "lockstep/distributed/launcher/layout.h"
 #include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/launcher/outlet.h"
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
@@ -116,6 +115,13 @@ class Launcher {
 
   int run() {
     make_log_dir(options_.log_dir);
+    const int status = run_until_end();
+    outlets_.drain(signals_);
+    return status;
+  }
+
+ private:
+  int run_until_end() {
     try {
       server_ = serve_store(options_, token_);
       for (;;) {
@@ -132,7 +138,6 @@ class Launcher {
     }
   }
 
- private:
   bool elastic() const { return options_.min_nproc > 0; }
 
   Layout form(int left) {
@@ -156,7 +161,7 @@ class Launcher {
                         options_.max_restarts));
       FailureReports reports;
       const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
-                                           [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+                                           outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
       std::optional<SharedFailure> failure;
       if (agent_ && result.failure && result.failure->follows) failure = agent_->others_failure(kCauseTime);
       const bool elsewhere = failure.has_value();
@@ -194,7 +199,7 @@ class Launcher {
     return std::nullopt;
   }
 
-  std::string report(const Failure& failure) const {
+  std::string report(const Failure& failure) {
     const std::string how = failure.ending.signal ? fmt::format("was killed by signal {} ({})", failure.ending.signal,
                                                                 signal_name(failure.ending.signal))
                                                   : fmt::format("exited with status {}", failure.ending.exit_status);
@@ -215,7 +220,7 @@ class Launcher {
     return text + ": " + failure.last_lines.back();
   }
 
-  int interrupted_by(int signal) const {
+  int interrupted_by(int signal) {
     say(fmt::format("ended by {}", signal_name(signal)));
     return 128 + signal;
   }
@@ -256,10 +261,7 @@ class Launcher {
     return specs;
   }
 
-  void say(const std::string& message) const {
-    const std::string line = options_.name + ": " + message + "\n";
-    write_all(STDERR_FILENO, line.data(), line.size());
-  }
+  void say(const std::string& message) { outlets_.err.write(options_.name + ": " + message + "\n"); }
 
   const Options& options_;
   const std::vector<std::string>& command_;
@@ -267,6 +269,7 @@ class Launcher {
   std::string token_;
   OrphanGuard guard_;  // before any thread of ours exists
   SignalPipe signals_;
+  Outlets outlets_;
   std::unique_ptr<TCPStoreServer> server_;
   std::optional<Agent> agent_;
   Layout layout_;     // the last one; of no workers before the first

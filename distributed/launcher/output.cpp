@@ -44,7 +44,7 @@ void Stream::emit(std::string_view line) {
   std::string text = prefix_;
   text += line;
   text += '\n';
-  write_all(target_, text.data(), text.size());
+  target_->write(text);
   if (!keep_lines_) return;
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kKeptLines) last_lines_.pop_front();

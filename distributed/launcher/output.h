@@ -5,23 +5,25 @@
 #include <string_view>
 
 #include "lockstep/core/posix.h"
+#include "lockstep/distributed/launcher/outlet.h"
 
 namespace lockstep::launcher {
 
-/// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to a file descriptor, with
-/// a prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
+/// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to an outlet, with a
+/// prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
 /// lines.
 class Stream {
  public:
-  Stream(FileDescriptor source, int target, std::string prefix, FileDescriptor copy, bool keep_lines)
+  Stream(FileDescriptor source, Outlet& target, std::string prefix, FileDescriptor copy, bool keep_lines)
       : source_(std::move(source)),
-        target_(target),
+        target_(&target),
         prefix_(std::move(prefix)),
         copy_(std::move(copy)),
         keep_lines_(keep_lines) {}
 
   /// -1 once the stream has ended.
   int fd() const { return source_.get(); }
+  const Outlet& target() const { return *target_; }
   /// Passes on what can be read now without waiting. Call when fd() is readable.
   void pump();
   /// Passes on what is left of an unfinished line and closes the source.
@@ -32,7 +34,7 @@ class Stream {
   void emit(std::string_view line);
 
   FileDescriptor source_;
-  int target_;
+  Outlet* target_;
   std::string prefix_;
   FileDescriptor copy_;
   bool keep_lines_;

@@ -61,7 +61,11 @@ class Spawn {
   GroupResult run() {
     OrphanGuard guard;
     SignalPipe signals;
-    return run_group(specs(), options_.kill_after, signals, guard, reports_, {}, [this] { serve_store(); });
+    Outlets outlets;
+    const GroupResult result =
+        run_group(specs(), options_.kill_after, signals, guard, reports_, outlets, {}, [this] { serve_store(); });
+    outlets.drain(signals);
+    return result;
   }
 
   /// Of the processes that ended by an exception, in the order of time.

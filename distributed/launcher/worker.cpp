@@ -39,17 +39,17 @@ Started start(const WorkerSpec& spec) {
 
 }  // namespace
 
-Worker::Worker(const WorkerSpec& spec)
+Worker::Worker(const WorkerSpec& spec, Outlets& outlets)
     : rank_(spec.rank),
       pid_(-1),
-      out_(FileDescriptor(), 1, "", FileDescriptor(), false),
-      err_(FileDescriptor(), 2, "", FileDescriptor(), false) {
+      out_(FileDescriptor(), outlets.out, "", FileDescriptor(), false),
+      err_(FileDescriptor(), outlets.err, "", FileDescriptor(), false) {
   FileDescriptor out_log = open_log(spec.stdout_log, spec.truncate_logs);
   FileDescriptor err_log = open_log(spec.stderr_log, spec.truncate_logs);
   Started started = start(spec);
   pid_ = started.pid;
-  out_ = Stream(std::move(started.out.read), 1, spec.prefix, std::move(out_log), false);
-  err_ = Stream(std::move(started.err.read), 2, spec.prefix, std::move(err_log), true);
+  out_ = Stream(std::move(started.out.read), outlets.out, spec.prefix, std::move(out_log), false);
+  err_ = Stream(std::move(started.err.read), outlets.err, spec.prefix, std::move(err_log), true);
 }
 
 bool Worker::has_ended() const {

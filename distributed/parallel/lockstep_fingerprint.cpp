@@ -10,14 +10,14 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/sha256.h"
-#include "lockstep/distributed/parallel/arithmetic_hash.h"
 #include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/parallel/arithmetic_hash.h"
 
 namespace lockstep::distributed {
 
 std::string lockstep_fingerprint(std::int64_t logical_shards, Device device) {
   const std::string arithmetic = arithmetic_hash(device);  // opens the libraries that are then listed
-  return fmt::format("{}{}; arithmetic {}; {} logical shards; seed {}", numeric_fingerprint(),
+  return fmt::format("{}{}; arithmetic {}; {} logical shards; seed {}", numeric_fingerprint(device.is_cuda()),
                      device.is_cuda() ? "; " + cuda::describe_arithmetic(device.index) : "", arithmetic.substr(0, 16),
                      logical_shards, initial_seed());
 }

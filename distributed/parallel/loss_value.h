@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
@@ -34,7 +37,11 @@ class LossValue {
   std::optional<double> count_;
 };
 
-/// Throws Error, naming `step`, unless the value is one element and a count is finite and not negative.
-void check_loss(const LossValue& loss, const char* step);
+/// The loss of a part of a batch, computed by `module`: the model that is trained, or its replica on a device. A step
+/// calls it for each part that is computed here; with several devices, on several threads at once.
+using LossFunction = std::function<LossValue(nn::Module& module, const data::Batch& part)>;
+
+/// Throws Error unless the value is one element and a count is finite and not negative.
+void check_loss(const LossValue& loss);
 
 }  // namespace lockstep::distributed

@@ -138,7 +138,7 @@ void TransportProcessGroup::run(Task& task) {
       collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
       if (monitor && collective) monitor->collective_ended();
     } catch (const std::exception& exception) {
-      Failure failure;
+      OperationFailure failure;
       failure.operation = task.work->description();
       failure.cause = exception.what();
       if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();

@@ -39,7 +39,7 @@ class TransportProcessGroup : public ProcessGroup {
   void serve(FlightRecorder& recorder);
   /// The reverse, before the other group goes.
   void serve_itself();
-  /// What both share.
+  /// Of both groups: one failure ends them, and one monitor watches for it.
   GroupFailure& failure() { return failure_; }
 
  protected:

@@ -57,8 +57,8 @@ std::string token_of(const RendezvousOptions& options, const Environment& enviro
   return options.token ? *options.token : variable(environment, "LOCKSTEP_TOKEN");
 }
 
-void meet_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
-             const Environment& environment) {
+void find_store_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
+                   const Environment& environment) {
   LOCKSTEP_CHECK(port >= 0 && port <= 65'535, "[rendezvous] port {} is not between 0 and 65535", port);
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   LOCKSTEP_CHECK(port != 0 || found.world_size == 1,
@@ -86,8 +86,8 @@ void meet_at(Rendezvous& found, const std::string& host, int port, const Rendezv
 }
 
 /// See Note [Meeting without an address].
-void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
-                  const Environment& environment) {
+void find_store_by_file(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
+                        const Environment& environment) {
   constexpr Milliseconds kTry{1'000};
   constexpr Milliseconds kPause{20};
   const std::string given = token_of(options, environment);
@@ -129,12 +129,12 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
   }
 }
 
-void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
-                         const Environment& environment) {
+void find_store_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
+                               const Environment& environment) {
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   const bool told = launcher.master_port && !launcher.port_is_launchers;
   if (found.single_node && found.world_size > 1 && !launcher.job_name.empty() && !hosted && !told)
-    return meet_by_file(found, launcher, options, environment);
+    return find_store_by_file(found, launcher, options, environment);
   std::string host = launcher.master_addr;
   if (host.empty() && launcher.derived_port) host = found.single_node ? kLoopback : launcher.first_node;
   LOCKSTEP_CHECK(!host.empty(),
@@ -149,7 +149,7 @@ void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, c
                  host);
   // See Note [Who holds the store].
   if (launcher.port_is_launchers) ++*port;
-  meet_at(found, host, *port, options, environment);
+  find_store_at(found, host, *port, options, environment);
 }
 
 }  // namespace
@@ -163,13 +163,13 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     LOCKSTEP_CHECK(url.place.empty(),
                    "[rendezvous] '{}' names a place; env:// takes it from MASTER_ADDR and MASTER_PORT", options.url);
     found.single_node = on_one_machine(found, launcher, launcher.master_addr);
-    meet_by_environment(found, launcher, options, environment);
+    find_store_by_environment(found, launcher, options, environment);
   } else if (url.scheme == "tcp") {
     const auto [host, port] = parse_host_and_port(url.place, options.url);
     Environment here = environment;
     here.erase("LOCKSTEP_STORE_HOSTED");  // the launcher's store is elsewhere
     found.single_node = on_one_machine(found, launcher, host);
-    meet_at(found, host, port, options, here);
+    find_store_at(found, host, port, options, here);
   } else if (url.scheme == "file") {
     LOCKSTEP_CHECK(url.place.starts_with('/'), "[rendezvous] '{}' names no absolute path; expected file:///PATH",
                    options.url);

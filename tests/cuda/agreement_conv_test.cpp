@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
 #include "lockstep/core/cuda/dynamic_library.h"
 #include "lockstep/core/factories.h"
 #include "tests/support/op_case.h"

@@ -155,8 +155,8 @@ TEST(LauncherNodes, ALostNodeCostsOneRestart) {
 
 TEST(LauncherNodes, NodeZeroStartedAgainGoesOnCounting) {
   const int port = free_port();
-  const auto script = shell("[ $LOCKSTEP_RESTART_COUNT = 0 ] && { echo elastic $LOCKSTEP_ELASTIC; sleep 60; }; " +
-                            kSecondLife);
+  const auto script =
+      shell("[ $LOCKSTEP_RESTART_COUNT = 0 ] && { echo elastic $LOCKSTEP_ELASTIC; sleep 60; }; " + kSecondLife);
   const std::vector<std::string> elastic{"--min-nproc", "4", "--max-restarts", "1"};
   auto first = node(0, 2, port, script, elastic);
   const auto second = node(1, 2, port, script, elastic);

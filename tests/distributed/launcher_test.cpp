@@ -228,6 +228,21 @@ TEST(Launcher, EndsWhatAWorkerLeavesBehind) {
   EXPECT_TRUE(wait_until_gone(pids[0]));
 }
 
+TEST(Launcher, LooksAfterItsWorkersWhileNobodyReadsItsOutput) {
+  // Rank 0 writes more than is kept; rank 1 fails soon after.
+  Process process(lockstep_run_command(
+      {"--nproc-per-node", "2", "--", "sh", "-c",
+       "[ $RANK = 0 ] && { echo pid=$$; exec yes 'a line that nobody reads'; }; sleep 0.7; exit 9"}));
+  ASSERT_TRUE(process.wait_for_output("pid="));
+  const int writer = numbers_after(process.output(), "pid=").front();
+  EXPECT_TRUE(wait_until_gone(writer, 4));
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 9);
+  EXPECT_TRUE(has(run.err, "rank 1 (pid "));
+  EXPECT_GT(run.out.size(), std::size_t{1} << 20);  // nothing that was taken from a worker is lost
+  EXPECT_EQ(run.out.back(), '\n');
+}
+
 TEST(Launcher, RestartsTheGroup) {
   const std::string folder = fresh_folder();
   const Finished run =

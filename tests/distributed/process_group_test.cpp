@@ -328,7 +328,7 @@ TEST_P(ProcessGroupTest, ManyOperationsUnderWay) {
     const auto records = group.records();
     ASSERT_EQ(records.size(), static_cast<std::size_t>(kOperations));
     for (std::size_t n = 0; n < records.size(); ++n) {
-      EXPECT_EQ(records[n].number, n);
+      EXPECT_EQ(records[n].operation.number, n);
       EXPECT_EQ(records[n].state, OperationRecord::State::finished);
       EXPECT_LE(records[n].queued_ns, records[n].started_ns);
       EXPECT_LE(records[n].started_ns, records[n].finished_ns);

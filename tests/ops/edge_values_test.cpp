@@ -119,11 +119,11 @@ TEST_F(EdgeValues, BroadcastGradientsOfHalfTypesAreSummedInFloat) {
 
 TEST_F(EdgeValues, ExtremaPassGradientsToNan) {
   const Tensor a = leaf({kNan, 1, 2, 2}), b = leaf({1, kNan, 2, 3});
-  for (const auto op : {maximum, minimum}) {
+  for (const bool largest : {true, false}) {
     a.set_grad({});
     b.set_grad({});
-    backward(op(a, b));
-    const double larger = op == maximum ? 1 : 0;
+    backward(largest ? maximum(a, b) : minimum(a, b));
+    const double larger = largest ? 1 : 0;
     expect_close(a.grad(), tensor<double>({1, 1, 0.5, 1 - larger}), 0, 0);
     expect_close(b.grad(), tensor<double>({1, 1, 0.5, larger}), 0, 0);
   }
@@ -185,6 +185,32 @@ TEST_F(EdgeValues, LayerNormFarFromZero) {
   const std::vector<Tensor> narrow = normalise(exact, upstream);
   const std::vector<Tensor> wide = normalise(cast_values(exact, kFloat64), cast_values(upstream, kFloat64));
   for (std::size_t i = 0; i < 2; ++i) expect_close(narrow[i], wide[i], 1e-5, 2e-5);
+}
+
+TEST_F(EdgeValues, ExtremaWithANumber) {
+  const Tensor x = leaf({-1, 0, 2});
+  backward(maximum(x, 0));
+  expect_close(x.grad(), tensor<double>({0, 0.5, 1}), 0, 0);
+  EXPECT_EQ(minimum(x, 0.5).to_vector<double>(), (std::vector<double>{-1, 0, 0.5}));
+  EXPECT_EQ(maximum(filled({2}, kInt64), 0.5).dtype(), kFloat32);
+  EXPECT_EQ(maximum(filled({2}, kUInt8), 3).dtype(), kUInt8);
+}
+
+TEST_F(EdgeValues, ClassProbabilitiesAsTargetsOfCrossEntropy) {
+  const Tensor x = move_values(make_input({4, 3}, 1), test_device());
+  const Tensor classes = move_values(tensor<std::int64_t>({2, 0, 1, 2}), test_device());
+  const Tensor certain =
+      move_values(cast_values(eq(arange(3).view({1, 3}), tensor<std::int64_t>({2, 0, 1, 2}).view({4, 1})), kFloat64),
+                  test_device());
+  for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
+    for (const double smoothing : {0.0, 0.1}) {
+      const CrossEntropyOptions options{.reduction = reduction, .label_smoothing = smoothing};
+      expect_close(cross_entropy(x, certain, options), cross_entropy(x, classes, options), 1e-12, 1e-12);
+    }
+  EXPECT_NE(error_of([&] {
+              cross_entropy(x, values({1, 2, 3, 4}, kFloat64));
+            }).find("a probability for each class"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ struct Outcome {
   RunOptions run = {};
 };
 
-Outcome run(Arguments argv, const std::function<int()>& body = [] { return 0; }) {
+Outcome run(
+    Arguments argv, const std::function<int()>& body = [] { return 0; }) {
   Outcome outcome{};
   Program program("test", "A test.");
   program.add_option("--lr", outcome.lr, "Learning rate", 0.0);

@@ -179,8 +179,7 @@ TEST_F(TrainRun, NeverOverwritesWhatItDidNotGoOnFrom) {
   leave_checkpoint("early", 2);
   leave_checkpoint("c", 5);
   for (const std::string& resume : {std::string(), std::string("none"), file("early")}) {
-    const std::string error =
-        error_of([&] { weights({.epochs = 3, .checkpoint = file("c"), .resume = resume}); });
+    const std::string error = error_of([&] { weights({.epochs = 3, .checkpoint = file("c"), .resume = resume}); });
     EXPECT_NE(error.find("is of step 5, later than step " + std::string(resume == file("early") ? "2" : "0")),
               std::string::npos)
         << error;
@@ -304,9 +303,9 @@ TEST_F(TrainRun, SinksHearScheduleStepsAndEvaluations) {
 }
 
 TEST_F(TrainRun, RefusesOptionsOutOfRange) {
-  for (const RunOptions& options : {RunOptions{.epochs = 0}, RunOptions{.max_steps = -1}, RunOptions{.resume = "auto"},
-                                    RunOptions{.amp = kFloat64}, RunOptions{.checkpoint_every = 1},
-                                    RunOptions{.checkpoint = file("c"), .keep_checkpoints = 0}})
+  for (const RunOptions& options :
+       {RunOptions{.epochs = 0}, RunOptions{.max_steps = -1}, RunOptions{.resume = "auto"}, RunOptions{.amp = kFloat64},
+        RunOptions{.checkpoint_every = 1}, RunOptions{.checkpoint = file("c"), .keep_checkpoints = 0}})
     EXPECT_NE(error_of([&] { Training training(options); }), "");
   Training training({});
   training.run->train();

@@ -14,8 +14,8 @@ LINK = re.compile(r"\w\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 BARE = re.compile(r"(?<![\w$<>{}/.%~*-])(\w[\w-]*\.(?:h|cpp|cu|cuh|cmake|md|sh|py))\b(?![\w/(])")
 NOTE = re.compile(r"Note \[([^\]\n]+)\]")
 # Not of this tree: made by a build or by a program, of another project, or an example.
-ELSEWHERE = ("build/", "autograd/ops.h", "lockstep/autograd/ops.h", "lockstep-gpu-check/")
-EXAMPLES = re.compile(r"softsign|<\w+>|DEVICE|^(no_)?x\.|\.\.\.")
+ELSEWHERE = ("build/", "autograd/ops.h", "lockstep/autograd/ops.h", "lockstep-gpu-check/", "torch/")
+EXAMPLES = re.compile(r"softsign|cumsum|<\w+>|DEVICE|^(no_)?x\.|\.\.\.")
 
 
 def prose(path, text):

@@ -27,6 +27,10 @@ Tensor div(Scalar a, const Tensor& b);
 /// The larger (smaller) of both; NaN if either is. Equal values share the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// maximum(a, b) for a number.
+Tensor maximum(const Tensor& a, Scalar b);
+/// minimum(a, b) for a number.
+Tensor minimum(const Tensor& a, Scalar b);
 /// a to the power b. Integers stay integers; a negative power of one other than 1 and -1 gives 0.
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor pow(Scalar a, const Tensor& b);

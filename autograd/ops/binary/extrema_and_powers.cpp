@@ -2,6 +2,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 
@@ -90,6 +91,24 @@ Tensor maximum(const Tensor& a, const Tensor& b) {
 
 Tensor minimum(const Tensor& a, const Tensor& b) {
   return with_factors<MinimumBackward>(BinaryOp::minimum, a, b, "minimum");
+}
+
+namespace {
+
+/// `value` as a tensor without dimensions, of the dtype that it makes beside `like`.
+Tensor number_beside(const Tensor& like, Scalar value, const char* op) {
+  binary::check_operands(like, value, op);
+  return scalar_tensor(value.to_double(), {.dtype = result_dtype(like.dtype(), value), .device = like.device()});
+}
+
+}  // namespace
+
+Tensor maximum(const Tensor& a, Scalar b) {
+  return maximum(a, number_beside(a, b, "maximum"));
+}
+
+Tensor minimum(const Tensor& a, Scalar b) {
+  return minimum(a, number_beside(a, b, "minimum"));
 }
 
 Tensor pow(const Tensor& a, const Tensor& b) {

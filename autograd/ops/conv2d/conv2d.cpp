@@ -86,7 +86,8 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
   LOCKSTEP_CHECK(x.defined() && weight.defined(), "[conv2d] x or weight is undefined");
   LOCKSTEP_CHECK(x.is_floating_point(), "[conv2d] expected a floating-point x, found {}; cast it", name(x.dtype()));
   check_operand(x, weight, "weight");
-  LOCKSTEP_CHECK(x.dim() == 4, "[conv2d] expected x of sizes [n, channels, height, width], found {}",
+  LOCKSTEP_CHECK(x.dim() == 4,
+                 "[conv2d] expected x of sizes [n, channels, height, width] or [channels, height, width], found {}",
                  to_string(x.sizes()));
   LOCKSTEP_CHECK(weight.dim() == 4, "[conv2d] expected a weight of sizes [out, in / groups, kh, kw], found {}",
                  to_string(weight.sizes()));
@@ -122,6 +123,8 @@ namespace {
 Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_low([&](const auto&... t) { return conv2d_impl(t..., options, relu); }, x, weight, bias);
+  if (x.defined() && x.dim() == 3)  // one image
+    return conv2d_impl(x.unsqueeze(0), weight, bias, options, relu).squeeze(0);
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
   if (!no_products(g)) {

@@ -1,7 +1,9 @@
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy.h"
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -52,11 +54,37 @@ class CrossEntropyBackward final : public Node {
   CrossEntropyProblem problem;
 };
 
+/// For targets that are a probability for each class.
+Tensor of_probabilities(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  LOCKSTEP_CHECK(logits.defined() && logits.dim() > 0 && logits.sizes() == target.sizes(),
+                 "[cross_entropy] a {} target holds a probability for each class; expected it of the input's shape {}, "
+                 "found {}; for class indices convert the target with to(kInt64)",
+                 name(target.dtype()), logits.defined() ? to_string(logits.sizes()) : "(undefined)",
+                 to_string(target.sizes()));
+  const int dim = logits.dim() == 1 ? 0 : 1;
+  const std::int64_t classes = logits.size(dim);
+  LOCKSTEP_CHECK(!options.weight.defined() || options.weight.sizes() == Shape({classes}),
+                 "[cross_entropy] expected a weight of shape [{}], found {}", classes,
+                 to_string(options.weight.sizes()));
+  Tensor share = target;
+  if (options.label_smoothing > 0)
+    share = share * (1.0 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
+  if (options.weight.defined()) {
+    Shape sizes = Shape::filled(logits.dim(), 1);
+    sizes[dim] = classes;
+    share = share * options.weight.view(sizes);
+  }
+  const Tensor losses = -(share * log_softmax(logits, dim)).sum({dim});
+  if (options.reduction == Reduction::none) return losses;
+  return options.reduction == Reduction::sum ? losses.sum() : losses.sum() / static_cast<double>(losses.numel());
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& x) { return cross_entropy(x, target, options); }, logits);
+  if (target.defined() && target.is_floating_point()) return of_probabilities(logits, target, options);
   const ClassRows rows = check_class_targets(logits, target, options.weight, "cross_entropy");
   LOCKSTEP_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0,
                  "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);

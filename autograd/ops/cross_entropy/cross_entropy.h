@@ -21,6 +21,9 @@ struct CrossEntropyOptions {
 /// `logits`: [C], [N, C] or [N, C, d1, ...], floating point. `target`: int64 class indices of shape [], [N] or
 /// [N, d1, ...]. Returns target's shape for Reduction::none (0 where ignored), else a scalar; the mean divides by the
 /// weights of the targets that count, so it is NaN if there are none. Throws Error for shapes, dtypes or devices that
+/// A floating-point target of the logits' shape holds a probability for each class instead, and takes a gradient; it is
+/// not checked that they add up to 1, the mean then divides by the number of samples, and ignore_index has no meaning.
+/// Throws Error for shapes, dtypes or devices that
 /// do not fit, and for a target outside [0, C) that is not ignore_index; on a CUDA device such a target makes the loss
 /// NaN instead.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options = {});

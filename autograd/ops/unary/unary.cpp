@@ -23,25 +23,10 @@ struct Names {
 };
 /// In the order of UnaryOp.
 constexpr Names kNames[] = {
-    {"neg", "NegBackward"},
-    {"abs", "AbsBackward"},
-    {"relu", "ReluBackward"},
-    {"clamp", "ClampBackward"},
-    {"exp", "ExpBackward"},
-    {"log", "LogBackward"},
-    {"sqrt", "SqrtBackward"},
-    {"rsqrt", "RsqrtBackward"},
-    {"reciprocal", "ReciprocalBackward"},
-    {"square", "SquareBackward"},
-    {"pow", "PowBackward"},
-    {"tanh", "TanhBackward"},
-    {"sigmoid", "SigmoidBackward"},
-    {"leaky_relu", "LeakyReluBackward"},
-    {"gelu", "GeluBackward"},
-    {"gelu", "GeluBackward"},
-    {"silu", "SiluBackward"},
+#define LOCKSTEP_UNARY_OP(name, Functor) {#name, #Functor "Backward"},
+    LOCKSTEP_UNARY_OPS(LOCKSTEP_UNARY_OP)
+#undef LOCKSTEP_UNARY_OP
 };
-static_assert(std::size(kNames) == kUnaryOps && static_cast<int>(UnaryOp::silu) + 1 == kUnaryOps);
 
 constexpr const Names& names_of(UnaryOp op) {
   return kNames[static_cast<std::size_t>(op)];

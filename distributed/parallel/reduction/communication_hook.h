@@ -25,8 +25,6 @@ struct GradientBucket {
 /// Averages the gradients of a DistributedDataParallel in another way than a plain all-reduce: compressed, quantised,
 /// by another topology. One hook serves one DistributedDataParallel, since it may keep state for its buckets. It runs
 /// on every rank, also in a world of one, and must issue the same operations in the same order on all.
-///
-/// Not for lockstep mode, whose bits come from one fixed order of additions.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;

@@ -155,7 +155,7 @@ TEST_P(Nccl, CpuTensorsAreServedInTheSameOrder) {
     EXPECT_EQ(there.to_vector<double>(), Values(4, world_));
     const auto records = group.records();
     ASSERT_EQ(records.size(), 3u);
-    for (std::size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].number, i);
+    for (std::size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].operation.number, i);
   });
 }
 

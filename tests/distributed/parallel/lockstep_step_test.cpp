@@ -1,7 +1,5 @@
 // Lockstep mode: the same bits from one module, several devices and any number of ranks.
 
-#include "lockstep/distributed/parallel/lockstep_step.h"
-
 #include <gtest/gtest.h>
 
 #if defined(__SSE2__)
@@ -54,8 +52,6 @@ data::Batch batch_of(std::int64_t step, std::int64_t size) {
   return {randn({size, 12}), randint(0, 5, {size}), 0};
 }
 
-using Loss = std::function<LossValue(nn::Module&, const data::Batch&)>;
-
 LossValue mean_loss(nn::Module& net, const data::Batch& part) {
   return cross_entropy(net.forward(part.x), part.y);
 }
@@ -75,7 +71,7 @@ Trace train(nn::Module& module, Step&& step) {
   optim::SGD optimizer(module.parameters(), {.lr = 0.1, .momentum = 0.9});
   for (std::int64_t i = 0; i < std::ssize(kSizes); ++i) {
     if (kSizes[i] < 2 * kShards) module.eval();  // a shard of one sample has no variance
-    trace.losses.push_back(step(batch_of(i, kSizes[i])));
+    trace.losses.push_back(step(batch_of(i, kSizes[i])).template item<double>());
     module.train();
     optim::clip_grad_norm_(module.parameters(), 1.0);
     optimizer.step();
@@ -91,13 +87,13 @@ std::unique_ptr<nn::Module> make_net() {
   return std::make_unique<Net>();
 }
 
-Trace alone(const Loss& loss = mean_loss) {
+Trace alone(const LossFunction& loss = mean_loss) {
   manual_seed(3);
   TrainingStep step(make_net, {.logical_shards = kShards});
   return train(step.module(), [&](const data::Batch& batch) { return step(batch, loss); });
 }
 
-Trace on_devices(int count, const Loss& loss = mean_loss) {
+Trace on_devices(int count, const LossFunction& loss = mean_loss) {
   manual_seed(3);
   std::vector<Device> devices;
   for (int i = 0; i < count; ++i) devices.emplace_back(kCPU, i);
@@ -106,7 +102,7 @@ Trace on_devices(int count, const Loss& loss = mean_loss) {
 }
 
 /// By rank.
-std::vector<Trace> on_ranks(int world, const Loss& loss = mean_loss, Link link = Link::in_process) {
+std::vector<Trace> on_ranks(int world, const LossFunction& loss = mean_loss, Link link = Link::in_process) {
   manual_seed(3);  // of all ranks, which are threads here
   std::vector<std::unique_ptr<nn::Module>> nets;
   for (int r = 0; r < world; ++r) {
@@ -185,7 +181,7 @@ TEST(LockstepStep, TheGradScalerDecidesAlike) {
 
 TEST(LockstepStep, ALossMayBeASumWithItsCount) {
   // Class 4 does not count, so that shards differ in what they count.
-  const Loss loss = [](nn::Module& net, const data::Batch& part) {
+  const LossFunction loss = [](nn::Module& net, const data::Batch& part) {
     const Tensor losses = cross_entropy(net.forward(part.x), part.y, {.reduction = Reduction::sum, .ignore_index = 4});
     return LossValue::sum(losses, ne(part.y, 4).sum().item<double>());
   };
@@ -207,7 +203,7 @@ TEST(LockstepStep, GradientsAreThoseOfThePlainStep) {
   manual_seed(5);
   TrainingStep lockstep(make, {.logical_shards = kShards});
   const data::Batch batch = batch_of(0, 61);
-  EXPECT_NEAR(plain(batch, mean_loss), lockstep(batch, mean_loss), 1e-6);
+  EXPECT_NEAR(plain(batch, mean_loss).item<double>(), lockstep(batch, mean_loss).item<double>(), 1e-6);
   const auto a = plain.module().parameters();
   const auto b = lockstep.module().parameters();
   for (std::size_t p = 0; p < a.size(); ++p) testing::expect_close(b[p].grad(), a[p].grad(), 1e-5, 1e-6);

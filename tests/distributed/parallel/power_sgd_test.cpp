@@ -37,7 +37,7 @@ Trained train(const ProcessGroupPtr& group, const CommunicationHookPtr& hook, in
   for (int step = 0; step < steps; ++step) {
     data::Batch batch = make_batch(29, static_cast<std::uint32_t>(step % 4 + 1));
     batch.x = cast_values(batch.x, dtype);
-    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }));
+    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }).item<double>());
     optimizer.step();
   }
   run.weights = weights_of(net);
@@ -81,7 +81,7 @@ TEST(PowerSgd, SendsLessThanTheGradients) {
       std::int64_t sum = 0;
       const auto records = group->records();
       for (std::size_t i = before; i < records.size(); ++i)
-        if (records[i].kind == OperationKind::all_reduce)
+        if (records[i].operation.kind == OperationKind::all_reduce)
           sum += std::accumulate(records[i].input_sizes.begin(), records[i].input_sizes.end(), std::int64_t{1},
                                  std::multiplies<>());
       return sum;

@@ -116,7 +116,7 @@ TEST_P(UnevenInputsOver, JoinStepIsExactByTheGlobalCount) {
         return feed.size(rank, step) > 0 ? feed.own(rank, step) : data::Batch{};
       };
       while (const auto loss = ddp.join_step(next(), [&](const data::Batch& part) { return mean_loss(net, part); })) {
-        losses.push_back(*loss);
+        losses.push_back(loss->item<double>());
         optimizer.step();
         ++step;
       }

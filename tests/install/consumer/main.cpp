@@ -50,7 +50,7 @@ int main() {
   double first = 0, last = 0;
   for (int epoch = 0; epoch < 4; ++epoch)
     for (auto& batch : loader.epoch(epoch)) {
-      last = ddp.step(batch, [&](const ls::data::Batch& part) { return cross_entropy(model(part.x), part.y); });
+      last = ddp.step(batch, [&](auto& part) { return cross_entropy(model(part.x), part.y); }).item<double>();
       if (first == 0) first = last;
       optimizer.step();
     }
