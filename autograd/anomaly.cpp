@@ -9,7 +9,25 @@
 
 namespace lockstep {
 
-thread_local constinit bool AnomalyMode::enabled_ = false;
+namespace {
+thread_local constinit int alive_here = 0;
+}
+
+constinit std::atomic<int> AnomalyMode::alive_{0};
+
+AnomalyMode::AnomalyMode() {
+  ++alive_;
+  ++alive_here;
+}
+
+AnomalyMode::~AnomalyMode() {
+  --alive_here;
+  --alive_;
+}
+
+bool AnomalyMode::enabled_here() {
+  return alive_here > 0;
+}
 
 namespace detail {
 namespace {

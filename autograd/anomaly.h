@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <span>
 
 #include "lockstep/autograd/node.h"
@@ -14,16 +15,18 @@ namespace lockstep {
 ///   loss_of(model(batch.x), batch.y).backward();
 class AnomalyMode {
  public:
-  AnomalyMode() : outer_(enabled_) { enabled_ = true; }
-  ~AnomalyMode() { enabled_ = outer_; }
+  AnomalyMode();
+  ~AnomalyMode();
   AnomalyMode(const AnomalyMode&) = delete;
   AnomalyMode& operator=(const AnomalyMode&) = delete;
 
-  static bool enabled() { return enabled_; }
+  /// Whether one lives on this thread. Costs a load while none lives anywhere.
+  static bool enabled() { return alive_.load(std::memory_order_relaxed) != 0 && enabled_here(); }
 
  private:
-  static thread_local constinit bool enabled_;
-  bool outer_;
+  static bool enabled_here();
+
+  static constinit std::atomic<int> alive_;
 };
 
 namespace detail {

@@ -10,10 +10,9 @@ namespace lockstep {
 
 void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
   node.edges_.reserve(inputs.size());
-  for (const Tensor* input : inputs) {
-    if (AnomalyMode::enabled()) detail::check_input(*input);
-    node.edges_.push_back(gradient_edge(*input));
-  }
+  if (AnomalyMode::enabled())
+    for (const Tensor* input : inputs) detail::check_input(*input);
+  for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
 }
 
 void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
