@@ -72,7 +72,13 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       return 0;
     }
     options.settle();
-    if (check) check(options.workers, options.run);
+    if (check) {
+      try {
+        check(options.workers, options.run);
+      } catch (const Error& error) {
+        throw command_line::UsageError(error.what());
+      }
+    }
     if (options.nproc > 1 && !started_by_launcher()) {
       launcher::Options launch;
       launch.nproc_per_node = options.nproc;

@@ -15,9 +15,8 @@ namespace lockstep::train {
 
 /// Note [Programs]
 /// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc,
-/// --lockstep,
-/// --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the program's own
-/// options, the processes that --nproc asks for, errors as one line on stderr, and the exit status.
+/// --lockstep, --epochs, --checkpoint, --resume, --metrics and some thirty more; --help lists them) beside the
+/// program's own options, the processes that --nproc asks for, errors as one line on stderr, and the exit status.
 ///
 ///   int main(int argc, char** argv) {
 ///     double lr = 0.02;
@@ -41,8 +40,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // --- options of the program's own: "--name"; the variable holds the default, and must live until main() returns
-  // -----
+  // Options of the program's own, "--name". The variable holds the default, and must live until main() returns.
   /// Any text.
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// One of these.
@@ -64,7 +62,7 @@ class Program {
   RunOptions& run();
 
   /// Called when the command line has been parsed, before anything else: fills settings and checks the program's own
-  /// options. Throws UsageError (lockstep/train/command_line/main.h) for status 2.
+  /// options. An Error that it throws means that the command line is wrong: status 2.
   using Check = std::function<void(const WorkerOptions& workers, RunOptions& run)>;
   /// The training itself, in each process; returns the exit status.
   using Body = std::function<int(Workers& workers, const RunOptions& options)>;

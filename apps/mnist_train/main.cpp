@@ -1,7 +1,5 @@
 // mnist_train: trains a small network on MNIST, on one device, several devices, or several processes. See --help.
 
-#include "lockstep/train/command_line/main.h"
-
 #include <fmt/core.h>
 
 #include <memory>
@@ -46,7 +44,7 @@ void add_options(train::Program& program, Options& options) {
 
 void check(const Options& options, const train::WorkerOptions& workers) {
   const auto require = [](bool condition, const std::string& message) {
-    if (!condition) throw command_line::UsageError(message);
+    if (!condition) throw Error(message);
   };
   if (!options.sync_batch_norm) return;
   require(workers.mode == train::Mode::ddp, "--sync-batch-norm belongs to --mode ddp");
