@@ -7,23 +7,24 @@
 
 namespace lockstep {
 
-AccumulateGrad::AccumulateGrad(const Tensor& leaf) : Node(/*urgent=*/true), leaf_(leaf.impl_ptr()) {}
-
-AccumulateGrad::~AccumulateGrad() {
-  if (auto* meta = static_cast<AutogradMeta*>(leaf_->autograd.get()); meta && meta->accumulator == this)
-    meta->accumulator = nullptr;
+Edge AccumulateGrad::edge() {
+  if (retain_first()) leaf()->retain();
+  return {IntrusivePtr<Node>::adopt(this), 0};
 }
 
 TensorList AccumulateGrad::apply(TensorList grads) {
   Tensor incoming = std::move(grads[0]);
   grads.clear();
   if (!incoming.defined()) return {};
-  const Tensor leaf(leaf_);
+  const Tensor leaf(IntrusivePtr<TensorImpl>(this->leaf()));
   AutogradMeta& meta = ensure_autograd_meta(leaf);
   LOCKSTEP_ASSERT(incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype(),
                   "a {} gradient of shape {} reached a {} leaf of shape {}", lockstep::name(incoming.dtype()),
                   to_string(incoming.sizes()), lockstep::name(leaf.dtype()), to_string(leaf.sizes()));
-  if (meta.grad.defined()) {
+  if (meta.grad.defined() && !meta.grad.is_contiguous() &&
+      strides_may_overlap(meta.grad.sizes(), meta.grad.strides())) {
+    meta.grad = add_values(meta.grad, incoming);
+  } else if (meta.grad.defined()) {
     add_values_(meta.grad, incoming);
     meta.grad.storage()->bump_version();
   } else if (incoming.is_contiguous() && incoming.impl()->use_count() == 1 && incoming.storage()->use_count() == 1) {
@@ -31,10 +32,10 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   } else {
     meta.grad = copy_contiguous(incoming);
   }
-  // A hook may remove itself or others: walk over a copy.
+  // A hook may remove itself or others: walk over a copy of the list, whose functions are the same objects.
   if (!meta.hooks.empty()) {
     const auto hooks = meta.hooks;
-    for (const auto& [key, hook] : hooks) hook(leaf);
+    for (const auto& [key, hook] : hooks) (*hook)(leaf);
   }
   return {};
 }

@@ -9,16 +9,22 @@ namespace lockstep {
 ///
 /// If the leaf already has a gradient, the new one is added *into its memory*, so a gradient that is a view of a flat
 /// buffer (a reducer's bucket) stays one. If it has none, the incoming tensor becomes the gradient when nobody else
-/// holds its memory, else a copy does.
+/// holds its memory, else a copy does. A gradient whose elements share memory, such as an expanded tensor, is replaced
+/// by the sum.
+///
+/// Note [Accumulators]
+/// Graphs built on several threads at once may lead to one leaf, so they find its accumulator without a lock. The leaf
+/// makes it when it is first used and owns it until the end; the accumulator counts the graphs' edges, and the first of
+/// them takes a reference to the leaf, which the last one gives back. So a graph keeps its leaves alive, and no cycle
+/// of owners remains when there is no graph. Whoever adds an edge holds the leaf meanwhile: it is never the accumulator
+/// of a leaf that is gone.
 class AccumulateGrad final : public Node {
  public:
-  explicit AccumulateGrad(const Tensor& leaf);
-  ~AccumulateGrad() override;
+  explicit AccumulateGrad(TensorImpl* leaf) : Node(leaf) {}
   const char* name() const override { return "AccumulateGrad"; }
   TensorList apply(TensorList grads) override;
-
- private:
-  IntrusivePtr<TensorImpl> leaf_;
+  /// An edge to this node, made by a holder of the leaf.
+  Edge edge();
 };
 
 }  // namespace lockstep

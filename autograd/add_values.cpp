@@ -35,7 +35,7 @@ void add_values_cpu(const Tensor& target, const Tensor& a, const Tensor& b) {
   });
 }
 
-constexpr KernelTable<AddValuesKernel> add_values_kernel{"add_values", add_values_cpu, nullptr,
+constexpr KernelTable<AddValuesKernel> add_values_kernel{"add_values", add_values_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(add_values_cuda)};
 
 void check_same(const Tensor& a, const Tensor& b) {

@@ -1,6 +1,6 @@
 #include "lockstep/autograd/add_values_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
@@ -13,8 +13,8 @@ struct Plus {
 }  // namespace
 
 void add_values_cuda(const Tensor& target, const Tensor& a, const Tensor& b) {
-  cuda::dispatch_compute(target.dtype(), "add_values",
-                         [&]<typename C>() { cuda::map<C>(target, Plus<C>(), cuda::Input<C>(a), cuda::Input<C>(b)); });
+  dispatch_compute(target.dtype(), "add_values",
+                   [&]<typename C>() { cuda::map<C>(target, Plus<C>(), cuda::Input<C>(a), cuda::Input<C>(b)); });
 }
 
 }  // namespace lockstep

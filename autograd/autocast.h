@@ -55,6 +55,7 @@ Tensor full(const Tensor& tensor);
 /// backward().
 class Pause {
  public:
+  /// From here to its end operations compute in their inputs' types, as without autocast.
   Pause() : saved_(std::exchange(is_active, false)) {}
   ~Pause() { is_active = saved_; }
   Pause(const Pause&) = delete;

@@ -5,6 +5,10 @@
 
 namespace lockstep {
 
+AutogradMeta::~AutogradMeta() {
+  delete accumulator.load(std::memory_order_relaxed);
+}
+
 AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
   LOCKSTEP_CHECK(tensor.defined(), "an undefined tensor takes no part in autograd");
   auto& slot = tensor.impl()->autograd;
@@ -18,10 +22,14 @@ Edge gradient_edge(const Tensor& tensor) {
   if (!meta) return {};
   if (meta->grad_fn) return {meta->grad_fn, meta->output_index};
   if (!meta->requires_grad) return {};
-  if (meta->accumulator) return {IntrusivePtr<Node>(meta->accumulator), 0};
-  IntrusivePtr<Node> node(new AccumulateGrad(tensor));
-  meta->accumulator = static_cast<AccumulateGrad*>(node.get());
-  return {std::move(node), 0};
+  AccumulateGrad* accumulator = meta->accumulator.load(std::memory_order_acquire);
+  if (!accumulator) {
+    auto made = std::make_unique<AccumulateGrad>(tensor.impl());
+    // Another thread may be first; then `accumulator` becomes its node.
+    if (meta->accumulator.compare_exchange_strong(accumulator, made.get(), std::memory_order_acq_rel))
+      accumulator = made.release();
+  }
+  return accumulator->edge();
 }
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,15 +16,20 @@ class AccumulateGrad;
 
 /// What autograd knows of a tensor. Leaves have no grad_fn; those that require gradients get an accumulator on demand.
 struct AutogradMeta final : AutogradMetaBase {
+  /// Called with the leaf each time its gradient has been accumulated.
   using Hook = std::function<void(const Tensor&)>;
 
-  bool requires_grad = false;
-  std::uint32_t output_index = 0;  ///< which output of grad_fn this is
-  IntrusivePtr<Node> grad_fn;
-  Tensor grad;
-  AccumulateGrad* accumulator = nullptr;  ///< weak: the graph owns it, and clears this when it goes
-  std::vector<std::pair<std::uint64_t, Hook>> hooks;
-  std::uint64_t next_hook_key = 1;
+  bool requires_grad = false;                         ///< of a leaf; results follow from grad_fn
+  std::uint32_t output_index = 0;                     ///< which output of grad_fn this is
+  IntrusivePtr<Node> grad_fn;                         ///< what computed the tensor; null for a leaf
+  Tensor grad;                                        ///< a leaf's accumulated gradient; undefined before the first
+  std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;  ///< by key, in the order they were added
+  std::uint64_t next_hook_key = 1;                                     ///< key of the next hook
+  /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
+  std::shared_ptr<Tensor> retained;
+
+  ~AutogradMeta() override;
 };
 
 /// The tensor's autograd state, or null.

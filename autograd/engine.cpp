@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
@@ -20,18 +21,81 @@ bool later(const IntrusivePtr<Node>& a, const IntrusivePtr<Node>& b) {
 
 }  // namespace
 
-/// What a running backward pass offers to the functions it calls. Passes nest.
+/// A running backward pass: what it offers to the functions it calls, and its work space, which lies in the nodes
+/// themselves (the pass that reached them, how many edges still lead into them, pending gradients), so that a pass
+/// allocates nothing per node. Passes nest: a node that the pass around this one has reached too is lent, and given
+/// back as it was. The work space is cleared again whatever happens; the roots own everything reachable until then.
 class GraphTask {
  public:
   GraphTask() : outer_(current_) { current_ = this; }
-  ~GraphTask() { current_ = outer_; }
+  GraphTask(const GraphTask&) = delete;
+  GraphTask& operator=(const GraphTask&) = delete;
+  ~GraphTask() {
+    current_ = outer_;
+    for (Node* node : reached_) {
+      node->task_ = nullptr;
+      node->dependencies_ = 0;
+      node->pending_grads_.clear();
+    }
+    for (Lent& lent : lent_) {
+      lent.node->task_ = lent.task;
+      lent.node->dependencies_ = lent.dependencies;
+      lent.node->pending_grads_ = std::move(lent.pending_grads);
+    }
+  }
+
+  /// Finds every node below the roots and counts the edges that lead into each.
+  void discover(const std::vector<Edge>& roots, bool retain_graph) {
+    std::vector<Node*> stack;
+    const auto visit = [&](Node* node) {
+      if (node->task_ == this) return;
+      if (node->task_) lend(node, retain_graph);
+      node->task_ = this;
+      reached_.push_back(node);
+      stack.push_back(node);
+    };
+    for (const Edge& edge : roots) visit(edge.node.get());
+    while (!stack.empty()) {
+      Node* node = stack.back();
+      stack.pop_back();
+      LOCKSTEP_CHECK(
+          !node->released_,
+          "[backward] the graph of {} was freed by an earlier backward(); pass retain_graph = true to the first "
+          "call to run it twice",
+          node->name());
+      for (const Edge& edge : node->edges_) {
+        if (!edge.node) continue;
+        visit(edge.node.get());
+        ++edge.node->dependencies_;
+      }
+    }
+  }
 
   std::vector<std::function<void()>> callbacks;
   static GraphTask* current() { return current_; }
 
  private:
+  struct Lent {
+    Node* node;
+    GraphTask* task;
+    std::uint32_t dependencies;
+    TensorList pending_grads;
+  };
+
+  void lend(Node* node, bool retain_graph) {
+    LOCKSTEP_CHECK(retain_graph || node->saved_.empty(),
+                   "[backward] a backward() inside another would free the graph of {}, which the outer one runs too; "
+                   "pass retain_graph = true to the inner call",
+                   node->name());
+    lent_.push_back({node, node->task_, node->dependencies_, std::move(node->pending_grads_)});
+    node->pending_grads_.clear();
+    node->dependencies_ = 0;
+  }
+
   static thread_local constinit GraphTask* current_;
   GraphTask* outer_;
+  std::vector<Node*> reached_;
+  std::vector<Lent> lent_;
 };
 
 thread_local constinit GraphTask* GraphTask::current_ = nullptr;
@@ -63,6 +127,7 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
                        gradients[i].dtype() == roots[i].dtype() && gradients[i].device() == roots[i].device(),
                    "[backward] the gradient of root {} does not match it: expected {} {} on {}", i,
                    name(roots[i].dtype()), to_string(roots[i].sizes()), to_string(roots[i].device()));
+    if (AnomalyMode::enabled()) detail::check_input(roots[i]);
     edges.push_back(gradient_edge(roots[i]));
     LOCKSTEP_CHECK(
         edges.back().node,
@@ -70,44 +135,8 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
         "a NoGradGuard");
   }
 
-  // Discover the graph and count how many edges lead into each node. The work space is in the nodes themselves (a mark,
-  // the count, pending gradients), so a pass allocates nothing per node; it is cleared again whatever happens. The
-  // roots' edges own everything reachable until then.
-  std::vector<Node*> visited;
-  std::vector<Node*> stack;
-  const auto visit = [&](Node* node) {
-    if (node->visited_) return;
-    node->visited_ = true;
-    visited.push_back(node);
-    stack.push_back(node);
-  };
-  struct Cleaner {
-    std::vector<Node*>& nodes;
-    ~Cleaner() {
-      for (Node* node : nodes) {
-        node->visited_ = false;
-        node->dependencies_ = 0;
-        node->pending_grads_.clear();
-      }
-    }
-  };
-  Cleaner cleaner{visited};
-  for (const Edge& edge : edges) visit(edge.node.get());
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    LOCKSTEP_CHECK(
-        !node->released_,
-        "[backward] the graph of {} was freed by an earlier backward(); pass retain_graph = true to the first "
-        "call to run it twice",
-        node->name());
-    for (const Edge& edge : node->edges_) {
-      if (!edge.node) continue;
-      ++edge.node->dependencies_;
-      visit(edge.node.get());
-    }
-  }
-
+  GraphTask task;
+  task.discover(edges, retain_graph);
   for (std::size_t i = 0; i < edges.size(); ++i) {
     Node* node = edges[i].node.get();
     node->pending_grads_.resize(std::max<std::size_t>(node->num_outputs_, 1));
@@ -119,7 +148,6 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
   std::make_heap(ready.begin(), ready.end(), later);
 
   const profile::Scope scope("pass", "backward");
-  GraphTask task;
   const NoGradGuard no_grad;
   const autocast::Pause no_autocast;
   while (!ready.empty()) {
@@ -134,12 +162,11 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
     TensorList results;
     if (any) {
       const profile::Scope scope("backward", node->name());
+      if (node->hooks_) node->run_hooks(grads);
       results = node->apply(std::move(grads));
+      if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
-    if (!retain_graph && !node->edges_.empty()) {
-      node->released_ = true;
-      node->release_saved();
-    }
+    if (!retain_graph) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 

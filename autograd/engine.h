@@ -9,7 +9,8 @@
 namespace lockstep {
 
 /// Runs backward passes. Each call of backward() walks its graph on the calling thread, iteratively, later operations
-/// first; ops use the thread pool inside. Calls may nest, and may run on several threads if they share no graph and no
+/// first; ops use the thread pool inside. Calls may nest, in hooks and backward functions, over graphs that they share:
+/// the pass around them goes on as if they had run apart. They may run on several threads if they share no graph and no
 /// leaf.
 class Engine {
  public:

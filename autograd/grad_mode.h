@@ -5,8 +5,8 @@ namespace lockstep {
 /// Whether operations on this thread are recorded for backward(). On by default.
 class GradMode {
  public:
-  static bool enabled() { return enabled_; }
-  static void set_enabled(bool value) { enabled_ = value; }
+  static bool enabled() { return enabled_; }                 ///< on this thread
+  static void set_enabled(bool value) { enabled_ = value; }  ///< on this thread; prefer the guards below
 
  private:
   static thread_local constinit bool enabled_;
@@ -24,11 +24,13 @@ class GradModeGuard {
   bool saved_;
 };
 
+/// Switches recording off on this thread for its lifetime, as torch::NoGradGuard.
 class NoGradGuard : public GradModeGuard {
  public:
   NoGradGuard() : GradModeGuard(false) {}
 };
 
+/// Switches recording on again, inside a NoGradGuard.
 class EnableGradGuard : public GradModeGuard {
  public:
   EnableGradGuard() : GradModeGuard(true) {}

@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
+/// Two values agree if they differ by at most atol + rtol * |numerical value|.
 struct GradcheckOptions {
-  double eps = 1e-6;  ///< step of the central difference
-  double atol = 1e-5;
-  double rtol = 1e-3;
+  double eps = 1e-6;   ///< step of the central difference
+  double atol = 1e-5;  ///< absolute tolerance
+  double rtol = 1e-3;  ///< relative tolerance
 };
 
 /// Compares backward() to central differences for every element of every input that requires gradients.

@@ -1,7 +1,11 @@
 #include "lockstep/autograd/node.h"
 
 #include <atomic>
+#include <utility>
 #include <vector>
+
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/core/check.h"
 
 namespace lockstep {
 namespace {
@@ -15,10 +19,51 @@ thread_local constinit std::vector<Node*>* deletions = nullptr;
 
 }  // namespace
 
-Node::Node(bool urgent)
-    : sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (urgent ? std::uint64_t{1} << 63 : 0)) {}
+Node::Node(TensorImpl* leaf)
+    : leaf_(leaf),
+      sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
+
+void Node::add_hook(GradientHook hook) {
+  if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
+  hooks_->push_back(std::move(hook));
+}
+
+void Node::remove_hook(std::uint64_t key) {
+  if (hooks_) std::erase_if(*hooks_, [&](const GradientHook& hook) { return hook.key == key; });
+}
+
+void Node::run_hooks(TensorList& grads) const {
+  const std::vector<GradientHook> hooks = *hooks_;  // a hook may remove itself or others
+  for (const GradientHook& hook : hooks) {
+    if (hook.output >= grads.size() || !grads[hook.output].defined()) continue;
+    Tensor& grad = grads[hook.output];
+    Tensor changed = (*hook.function)(grad);
+    if (!changed.defined()) continue;
+    LOCKSTEP_CHECK(
+        changed.sizes() == grad.sizes() && changed.dtype() == grad.dtype() && changed.device() == grad.device(),
+        "[register_hook] a hook on the gradient of {} returned {} {} on {}, expected {} {} on {}", name(),
+        lockstep::name(changed.dtype()), to_string(changed.sizes()), to_string(changed.device()),
+        lockstep::name(grad.dtype()), to_string(grad.sizes()), to_string(grad.device()));
+    grad = std::move(changed);
+  }
+}
+
+void Node::save_one(const Tensor& tensor) {
+  // An output owns this node: saved with its history, it would own itself.
+  const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
+}
+
+void Node::release_saved() {
+  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
+  if (released_) saved_.clear();
+}
 
 void intrusive_delete(Node* node) {
+  if (TensorImpl* leaf = node->leaf_) {
+    if (leaf->release()) intrusive_delete(leaf);  // which may delete the node
+    return;
+  }
   if (deletions) {
     deletions->push_back(node);
     return;
@@ -32,6 +77,24 @@ void intrusive_delete(Node* node) {
     delete next;
   }
   deletions = nullptr;
+}
+
+SavedTensor::SavedTensor(Tensor tensor)
+    : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.storage()->version() : 0) {}
+
+void SavedTensor::forget(const Tensor& changed) {
+  if (!tensor_.is_same(changed)) return;
+  Tensor left = changed.detach();  // for its shape in the message
+  left.impl()->storage = StoragePtr(new Storage(nullptr, 0, changed.device(), {}));
+  tensor_ = std::move(left);
+  version_ = ~tensor_.storage()->version();
+}
+
+void SavedTensor::throw_changed(const char* node) const {
+  detail::throw_error(
+      fmt::format("[{}] a tensor of shape {} that backward needs was changed in place after it was saved; "
+                  "change a clone() instead, or change it after backward()",
+                  node, to_string(tensor_.sizes())));
 }
 
 }  // namespace lockstep

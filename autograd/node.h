@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "lockstep/core/ref_counted.h"
 #include "lockstep/core/small_vector.h"
@@ -8,21 +11,48 @@
 
 namespace lockstep {
 
+class GraphTask;
 class Node;
 
-/// Deletes graphs of any depth without recursion.
+/// Deletes graphs of any depth without recursion. A node that belongs to a leaf lets go of the leaf instead.
 void intrusive_delete(Node* node);
 
 /// Points at input number `input` of a backward function. Empty: no gradient is wanted there.
 struct Edge {
-  IntrusivePtr<Node> node;
-  std::uint32_t input = 0;
+  IntrusivePtr<Node> node;  ///< whose input it is
+  std::uint32_t input = 0;  ///< number among the outputs of the operation that node belongs to
 };
 
+/// Gradients of the inputs or outputs of an operation. No allocation for up to three.
 using TensorList = SmallVector<Tensor, 3>;
 
-/// One recorded operation: turns gradients of its outputs into gradients of its inputs.
-/// Runs with recording off (there is no double backward).
+/// A tensor that a Node keeps for backward, with the version its memory had when it was saved. See Node::save().
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// Undefined is allowed.
+  explicit SavedTensor(Tensor tensor);
+
+  /// Throws Error, naming `node`, if the memory was written since the tensor was saved.
+  const Tensor& get(const char* node) const {
+    if (tensor_.defined() && tensor_.storage()->version() != version_) [[unlikely]]
+      throw_changed(node);
+    return tensor_;
+  }
+  bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
+  /// Lets go of `changed`, if that is the tensor, whose memory was written since: get() goes on to throw.
+  void forget(const Tensor& changed);
+
+ private:
+  [[noreturn]] void throw_changed(const char* node) const;
+
+  Tensor tensor_;
+  std::uint32_t version_ = 0;
+};
+
+/// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
+/// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double
+/// backward).
 class Node : public RefCounted {
  public:
   virtual ~Node() = default;
@@ -32,35 +62,74 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
-  /// Drops saved tensors; called after apply() unless the graph is retained.
-  virtual void release_saved() {}
 
+  /// Keeps tensors that apply() needs, inputs and outputs of the operation alike, undefined ones too; call it after
+  /// record(). They go after apply(), unless the graph is retained, and with the node.
+  template <typename... Tensors>
+  void save(const Tensors&... tensors) {
+    (save_one(tensors), ...);
+  }
+
+  /// Whether the gradient of input number `input` is wanted by anybody.
   bool needs_grad(std::size_t input) const { return static_cast<bool>(edges_[input].node); }
+  /// Where the gradients of the inputs go, in the order given to record().
   const SmallVector<Edge, 3>& edges() const { return edges_; }
-  /// Rises with each node made on any thread, so later operations run first in backward(). Urgent nodes have the
+  /// Rises with each node made on any thread, so later operations run first in backward(). Nodes of leaves have the
   /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
-  std::uint32_t num_outputs() const { return num_outputs_; }
+  std::uint32_t num_outputs() const { return num_outputs_; }  ///< of the operation; apply() gets as many gradients
+  /// Saved tensors were dropped; a second backward() through it is an error.
   bool released() const { return released_; }
 
+  /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
+  struct GradientHook {
+    std::uint64_t key;     ///< for remove_hook()
+    std::uint32_t output;  ///< number of the output
+    std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
+  };
+  /// Hooks of one output run in the order in which they were added.
+  void add_hook(GradientHook hook);
+  /// Nothing happens if there is none of that key.
+  void remove_hook(std::uint64_t key);
+
+  /// Hides RefCounted's, which may leave the count of a last reference as it is.
+  bool release() const { return leaf_ ? release_to_zero() : RefCounted::release(); }
+
  protected:
-  /// An urgent node runs before all others that are ready, however old it is: gradients are accumulated, and their
+  Node() : Node(nullptr) {}
+  /// The i-th tensor given to save(). Throws Error if its memory was written since.
+  const Tensor& saved(std::size_t i) const { return saved_[i].get(name()); }
+
+  /// `leaf`: the tensor that owns this node, see Note [Accumulators]; null for an operation's node. A leaf's node is
+  /// urgent: it runs before all others that are ready, however old it is, so that gradients are accumulated, and their
   /// hooks called, as soon as they are complete.
-  explicit Node(bool urgent = false);
+  explicit Node(TensorImpl* leaf);
+
+  TensorImpl* leaf() const { return leaf_; }
 
  private:
   friend class Engine;
+  friend class GraphTask;
   friend struct NodeBuilder;
+  friend void intrusive_delete(Node* node);
 
+  void run_hooks(TensorList& grads) const;
+  void save_one(const Tensor& tensor);
+  /// After this a node that had saved something cannot run again.
+  void release_saved();
+
+  TensorImpl* const leaf_;
   SmallVector<Edge, 3> edges_;
+  SmallVector<SavedTensor, 3> saved_;
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
   bool released_ = false;
+  std::unique_ptr<std::vector<GradientHook>> hooks_;  ///< null for most
 
   // The engine's work space: valid while a backward() runs on this node. See engine.cpp.
   TensorList pending_grads_;
   std::uint32_t dependencies_ = 0;
-  bool visited_ = false;
+  GraphTask* task_ = nullptr;  ///< the innermost pass that has reached this node
 };
 
 }  // namespace lockstep

@@ -1,11 +1,17 @@
 #include "lockstep/autograd/record.h"
 
+#include <unordered_set>
+#include <vector>
+
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 
 void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
   node.edges_.reserve(inputs.size());
+  if (AnomalyMode::enabled())
+    for (const Tensor* input : inputs) detail::check_input(*input);
   for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
 }
 
@@ -19,6 +25,22 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
       meta.output_index = index;
     }
     ++index;
+  }
+}
+
+void NodeBuilder::forget_changed(const Tensor& target, std::span<const Tensor* const> inputs) {
+  std::vector<const Node*> stack;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](const Node* node) {
+    if (node && seen.insert(node).second) stack.push_back(node);
+  };
+  for (const Tensor* input : inputs)
+    if (!input->is_same(target)) visit(gradient_edge(*input).node.get());
+  while (!stack.empty()) {
+    auto* node = const_cast<Node*>(stack.back());
+    stack.pop_back();
+    for (SavedTensor& saved : node->saved_) saved.forget(target);
+    for (const Edge& edge : node->edges_) visit(edge.node.get());
   }
 }
 

@@ -8,7 +8,6 @@
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
-#include "lockstep/autograd/saved_tensor.h"
 
 namespace lockstep {
 
@@ -18,6 +17,9 @@ struct NodeBuilder {
   static void set_inputs(Node& node, std::span<const Tensor* const> inputs);
   /// Makes `node` the grad_fn of outputs[i], as output i. Outputs must be fresh, floating-point tensors.
   static void set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs);
+  /// Before `target`, which was written in place, gets a new history: operations in the history of the other inputs let
+  /// go of it where they saved it. It is of no use to them any more, and would own them: `y = a * a; a.add_(y)`.
+  static void forget_changed(const Tensor& target, std::span<const Tensor* const> inputs);
 };
 
 /// True if recording is on and one of the inputs needs gradients.
@@ -32,7 +34,7 @@ inline bool should_record(std::initializer_list<const Tensor*> inputs) {
 /// what backward needs; else returns null. The output owns the node.
 ///
 ///   Tensor out = ...;
-///   if (auto* node = record<ExpBackward>(out, {&x})) node->y = SavedTensor::output(out);
+///   if (auto* node = record<ExpBackward>(out, {&x})) node->save(out);
 ///   return out;
 template <typename N>
 N* record(const Tensor& output, std::initializer_list<const Tensor*> inputs) {
@@ -66,8 +68,9 @@ void check_in_place(const Tensor& target, bool recording, const char* op);
 /// Like record(), for `target = op(target, others...)` written in place: list target itself among the inputs.
 template <typename N>
 N* record_in_place(const Tensor& target, std::initializer_list<const Tensor*> inputs) {
-  const bool recording = should_record(inputs);
-  return recording ? record<N>(target, inputs) : nullptr;
+  if (!should_record(inputs)) return nullptr;
+  if (target.impl()->use_count() > 1) NodeBuilder::forget_changed(target, {inputs.begin(), inputs.size()});
+  return record<N>(target, inputs);
 }
 
 }  // namespace lockstep

@@ -2,13 +2,31 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
+
+namespace {
+
+// True if `function` owns handles on the tensor: each copy of it adds to their number. Other threads may add and drop
+// handles meanwhile, hence the repetition.
+template <typename Hook>
+bool holds(const Hook& function, const Tensor& tensor) {
+  for (int i = 0; i < 8; ++i) {
+    const std::uint32_t before = tensor.impl()->use_count();
+    const Hook copy = function;
+    if (tensor.impl()->use_count() <= before) return false;
+  }
+  return true;
+}
+
+}  // namespace
 
 bool Tensor::requires_grad() const {
   return needs_grad(*this);
@@ -26,13 +44,14 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
 }
 
 bool Tensor::is_leaf() const {
-  const AutogradMeta* meta = autograd_meta(*this);
+  const AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
   return !meta || !meta->grad_fn;
 }
 
 Tensor Tensor::grad() const {
   const AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
-  return meta ? meta->grad : Tensor();
+  if (!meta) return {};
+  return meta->retained ? *meta->retained : meta->grad;
 }
 
 void Tensor::set_grad(Tensor grad) const {
@@ -41,7 +60,8 @@ void Tensor::set_grad(Tensor grad) const {
                    "[set_grad] the gradient is {} {} on {}, the tensor {} {} on {}", name(grad.dtype()),
                    to_string(grad.sizes()), to_string(grad.device()), name(dtype()), to_string(sizes()),
                    to_string(device()));
-  ensure_autograd_meta(*this).grad = std::move(grad);
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  (meta.retained ? *meta.retained : meta.grad) = std::move(grad);
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
@@ -59,13 +79,44 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   LOCKSTEP_CHECK(meta.requires_grad && !meta.grad_fn,
                  "[register_post_accumulate_grad_hook] expected a leaf that requires gradients");
   const std::uint64_t key = meta.next_hook_key++;
-  meta.hooks.emplace_back(key, std::move(hook));
+  LOCKSTEP_CHECK(hook, "[register_post_accumulate_grad_hook] the function is empty");
+  LOCKSTEP_CHECK(!holds(hook, *this),
+                 "[register_post_accumulate_grad_hook] the hook holds the tensor that is to hold the hook, so neither "
+                 "would ever be freed; use the tensor that the hook is called with, or hold a reference");
+  meta.hooks.emplace_back(key, std::make_shared<AutogradMeta::Hook>(std::move(hook)));
+  return key;
+}
+
+std::uint64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  LOCKSTEP_CHECK(requires_grad(), "[register_hook] the tensor does not require gradients");
+  LOCKSTEP_CHECK(hook, "[register_hook] the function is empty");
+  LOCKSTEP_CHECK(
+      !holds(hook, *this),
+      "[register_hook] the hook holds the tensor whose history is to hold the hook, so neither would ever be "
+      "freed; use the gradient that the hook is called with, or hold a reference");
+  const std::uint64_t key = ensure_autograd_meta(*this).next_hook_key++;
+  const Edge edge = gradient_edge(*this);
+  edge.node->add_hook({key, edge.input, std::make_shared<std::function<Tensor(const Tensor&)>>(std::move(hook))});
   return key;
 }
 
 void Tensor::remove_hook(std::uint64_t key) const {
-  if (AutogradMeta* meta = autograd_meta(*this))
-    std::erase_if(meta->hooks, [&](const auto& entry) { return entry.first == key; });
+  AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
+  if (!meta) return;
+  std::erase_if(meta->hooks, [&](const auto& entry) { return entry.first == key; });
+  if (const Edge edge = gradient_edge(*this); edge.node) edge.node->remove_hook(key);
+}
+
+const Tensor& Tensor::retain_grad() const {
+  LOCKSTEP_CHECK(requires_grad(), "[retain_grad] the tensor does not require gradients");
+  AutogradMeta& meta = ensure_autograd_meta(*this);
+  if (!meta.grad_fn || meta.retained) return *this;
+  meta.retained = std::make_shared<Tensor>();
+  register_hook([slot = meta.retained](const Tensor& grad) {
+    *slot = slot->defined() ? add_values(*slot, grad) : copy_contiguous(grad);
+    return Tensor();
+  });
+  return *this;
 }
 
 }  // namespace lockstep

@@ -13,12 +13,10 @@ if(programs)
   install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
-# Which headers are for users is decided when installing, from what they include; see install_headers.cmake.
-get_property(layer_paths GLOBAL PROPERTY LOCKSTEP_LAYER_PATHS)
+# Which headers are for users follows from what lockstep.h includes; see install_headers.cmake.
 install(CODE "
   set(source_dir \"${PROJECT_SOURCE_DIR}\")
   set(generated_dir \"${PROJECT_BINARY_DIR}/generated\")
-  set(folders \"${layer_paths}\")
   set(include_dir \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/lockstep\")")
 install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/install_headers.cmake)
 

@@ -1,5 +1,7 @@
 #include "lockstep/core/allocator_cpu.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -43,30 +45,49 @@ SizeClass size_class(std::size_t bytes) {
   return {static_cast<std::size_t>(top - 8) * 4 + steps, (std::size_t{1} << top) + steps * quarter};
 }
 
+// The bytes of a class's blocks: the inverse of size_class().
+std::size_t class_bytes(std::size_t index) {
+  if (index == 0) return kSmallest;
+  const std::size_t top = (index - 1) / 4 + 8, steps = (index - 1) % 4 + 1;
+  return (std::size_t{1} << top) + steps * (std::size_t{1} << (top - 2));
+}
+
+constexpr std::size_t kSlack = std::size_t{64} << 20;
+
 class CachingAllocator final : public Allocator {
  public:
+  CachingAllocator();
+
   void* allocate(std::size_t bytes, Device) override {
     if (bytes == 0) return nullptr;
     LOCKSTEP_CHECK(bytes <= (std::size_t{1} << 46), "a tensor of {} bytes was asked for; the limit is 2^46", bytes);
     const SizeClass size = size_class(bytes);
     {
-      std::lock_guard lock(mutex_);
-      stats_.in_use += size.bytes;
-      stats_.peak = std::max(stats_.peak, stats_.in_use);
-      if (kCache && !free_[size.index].empty()) {
-        void* data = free_[size.index].back();
-        free_[size.index].pop_back();
+      const std::lock_guard lock(mutex_);
+      FreeBlocks& free = free_[size.index];
+      free.last_use = ++uses_;
+      if (kCache && !free.blocks.empty()) {
+        void* data = free.blocks.back();
+        free.blocks.pop_back();
         stats_.cached -= size.bytes;
+        count(size.bytes);
         return data;
       }
-      ++stats_.system_allocations;
+      make_room(size.bytes);
     }
     void* data = system_allocate(size.bytes);
     if (!data) {
       empty_cache();
       data = system_allocate(size.bytes);
     }
-    if (!data) throw_out_of_memory(bytes, size.bytes);
+    const std::lock_guard lock(mutex_);
+    if (!data)
+      detail::throw_error(
+          fmt::format("out of memory on the CPU: {} bytes were asked for, {} bytes are in use by tensors; use a "
+                      "smaller batch or model",
+                      bytes, stats_.in_use));
+    ++stats_.system_allocations;
+    count(size.bytes);
     return data;
   }
 
@@ -74,11 +95,11 @@ class CachingAllocator final : public Allocator {
     if (!data) return;
     const SizeClass size = size_class(bytes);
     {
-      std::lock_guard lock(mutex_);
+      const std::lock_guard lock(mutex_);
       stats_.in_use -= size.bytes;
       if (kCache) {
         try {
-          free_[size.index].push_back(data);
+          free_[size.index].blocks.push_back(data);
           stats_.cached += size.bytes;
           return;
         } catch (const std::bad_alloc&) {
@@ -90,46 +111,80 @@ class CachingAllocator final : public Allocator {
   }
 
   AllocatorStats stats(Device) const override {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     return stats_;
   }
 
   void reset_peak(Device) override {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     stats_.peak = stats_.in_use;
   }
 
   void empty_cache() override {
-    std::lock_guard lock(mutex_);
-    for (auto& blocks : free_) {
-      for (void* block : blocks) std::free(block);
-      blocks.clear();
+    const std::lock_guard lock(mutex_);
+    for (FreeBlocks& free : free_) {
+      for (void* block : free.blocks) std::free(block);
+      free.blocks.clear();
     }
     stats_.cached = 0;
+    most_in_use_ = stats_.in_use;
   }
 
+  // Around fork(), so that the child, which has none of the other threads, finds the lock free and the lists whole.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
  private:
+  struct FreeBlocks {
+    std::vector<void*> blocks;
+    std::uint64_t last_use = 0;
+  };
+
   static void* system_allocate(std::size_t bytes) { return std::aligned_alloc(kAlignment, bytes); }
 
-  [[noreturn]] void throw_out_of_memory(std::size_t asked, std::size_t block) {
-    std::lock_guard lock(mutex_);
-    stats_.in_use -= block;
-    detail::throw_error(
-        fmt::format("out of memory on the CPU: {} bytes were asked for, {} bytes are in use by tensors; use a smaller "
-                    "batch or model",
-                    asked, stats_.in_use));
+  void count(std::size_t bytes) {
+    stats_.in_use += bytes;
+    stats_.peak = std::max(stats_.peak, stats_.in_use);
+    most_in_use_ = std::max(most_in_use_, stats_.in_use);
+  }
+
+  /// Gives cached blocks back until `bytes` more keep within the bound.
+  void make_room(std::size_t bytes) {
+    const std::size_t wanted = stats_.in_use + bytes;
+    const std::size_t bound = 2 * std::max(most_in_use_, wanted) + kSlack;
+    while (stats_.cached > 0 && wanted + stats_.cached > bound) {
+      std::size_t oldest = free_.size();
+      for (std::size_t i = 0; i < free_.size(); ++i)
+        if (!free_[i].blocks.empty() && (oldest == free_.size() || free_[i].last_use < free_[oldest].last_use))
+          oldest = i;
+      std::free(free_[oldest].blocks.back());
+      free_[oldest].blocks.pop_back();
+      stats_.cached -= class_bytes(oldest);
+    }
   }
 
   mutable std::mutex mutex_;
   AllocatorStats stats_;
-  std::array<std::vector<void*>, 160> free_;
+  std::size_t most_in_use_ = 0;  ///< since the cache was emptied
+  std::uint64_t uses_ = 0;
+  std::array<FreeBlocks, 160> free_;
 };
+
+CachingAllocator& the_allocator() {
+  static auto* allocator = new CachingAllocator;
+  return *allocator;
+}
+
+CachingAllocator::CachingAllocator() {
+  const int registered = pthread_atfork([] { the_allocator().lock(); }, [] { the_allocator().unlock(); },
+                                        [] { the_allocator().unlock(); });
+  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
+}
 
 }  // namespace
 
 Allocator& cpu_allocator() {
-  static auto* allocator = new CachingAllocator;
-  return *allocator;
+  return the_allocator();
 }
 
 }  // namespace lockstep

@@ -1,8 +1,7 @@
 #include "lockstep/core/device.h"
 
-#include <charconv>
-
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 
 namespace lockstep {
 
@@ -13,8 +12,9 @@ Device::Device(std::string_view text) {
   type = kind == "cuda" ? kCUDA : kCPU;
   if (ok && colon != std::string_view::npos) {
     const std::string_view digits = text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-    ok = error == std::errc() && end == digits.data() + digits.size() && index >= 0;
+    const auto number = parse_number<int>(digits);
+    ok = number && *number >= 0;
+    if (ok) index = *number;
   }
   LOCKSTEP_CHECK(ok, "device '{}' is not understood; expected cpu, cuda, cpu:N or cuda:N", text);
 }

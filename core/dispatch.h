@@ -1,23 +1,20 @@
 #pragma once
 
-// Turns a run-time dtype into a template argument. For .cpp files only.
+// Turns a run-time dtype into a template argument, on the CPU and on CUDA devices. For .cpp and .cu files only.
 //   dispatch_floating(x.dtype(), "softmax", [&]<typename T>() { kernel<T>(x, out); });
 
 #include <cstdint>
 #include <utility>
 
-#include "lockstep/core/check.h"
 #include "lockstep/core/dtype.h"
 
 namespace lockstep {
 
 namespace detail {
-[[noreturn]] inline void throw_unsupported_dtype(const char* op, DType dtype) {
-  throw_error(fmt::format("[{}] is not defined for {} tensors", op, name(dtype)));
-}
+[[noreturn]] void throw_unsupported_dtype(const char* op, DType dtype);
 }  // namespace detail
 
-/// The type in which a CPU kernel computes on elements of T: float for the half types, else T.
+/// The type in which a kernel computes on elements of T: float for the half types, else T.
 template <typename T>
 struct ComputeType {
   using type = T;
@@ -48,6 +45,14 @@ decltype(auto) dispatch_floating(DType dtype, const char* op, F&& f) {
     default:
       detail::throw_unsupported_dtype(op, dtype);
   }
+}
+
+/// double for float64, float for the other floating-point dtypes: what kernels compute in.
+template <typename F>
+decltype(auto) dispatch_compute(DType dtype, const char* op, F&& f) {
+  if (dtype == kFloat64) return std::forward<F>(f).template operator()<double>();
+  if (is_floating_point(dtype)) return std::forward<F>(f).template operator()<float>();
+  detail::throw_unsupported_dtype(op, dtype);
 }
 
 /// int64, int32, uint8.

@@ -1,5 +1,8 @@
 #include "lockstep/core/dtype.h"
 
+#include "lockstep/core/check.h"
+#include "lockstep/core/dispatch.h"
+
 namespace lockstep {
 
 std::string_view name(DType dtype) {
@@ -35,5 +38,11 @@ DType promote_types(DType a, DType b) {
   if (b == kBool) return a;
   return element_size(a) > element_size(b) ? a : b;
 }
+
+namespace detail {
+void throw_unsupported_dtype(const char* op, DType dtype) {
+  throw_error(fmt::format("[{}] is not defined for {} tensors", op, name(dtype)));
+}
+}  // namespace detail
 
 }  // namespace lockstep

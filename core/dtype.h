@@ -8,16 +8,18 @@
 
 namespace lockstep {
 
+/// The type of a tensor's elements; bool8 is C++'s bool, one byte.
 enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int64, int32, uint8, bool8 };
 
+/// Under libtorch's names.
 inline constexpr DType kFloat32 = DType::float32;
-inline constexpr DType kFloat64 = DType::float64;
-inline constexpr DType kFloat16 = DType::float16;
-inline constexpr DType kBFloat16 = DType::bfloat16;
-inline constexpr DType kInt64 = DType::int64;
-inline constexpr DType kInt32 = DType::int32;
-inline constexpr DType kUInt8 = DType::uint8;
-inline constexpr DType kBool = DType::bool8;
+inline constexpr DType kFloat64 = DType::float64;    ///< double
+inline constexpr DType kFloat16 = DType::float16;    ///< IEEE 754 binary16
+inline constexpr DType kBFloat16 = DType::bfloat16;  ///< the upper half of a float
+inline constexpr DType kInt64 = DType::int64;        ///< std::int64_t: indices and class numbers
+inline constexpr DType kInt32 = DType::int32;        ///< std::int32_t
+inline constexpr DType kUInt8 = DType::uint8;        ///< unsigned char: bytes of images
+inline constexpr DType kBool = DType::bool8;         ///< bool
 
 /// Size of one element in bytes.
 constexpr std::size_t element_size(DType dtype) {

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/scalar.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +44,7 @@ Tensor empty(const Shape& sizes, TensorOptions options) {
 }
 
 Tensor full(const Shape& sizes, double value, TensorOptions options) {
+  check_in_range(value, options.dtype, "full");
   Tensor out = empty(sizes, options);
   fill_values(out, value);
   return out;

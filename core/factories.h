@@ -11,8 +11,8 @@ namespace lockstep {
 
 /// How a new tensor is made: `zeros({2, 3}, {.dtype = kFloat64, .device = {kCPU, 1}})`.
 struct TensorOptions {
-  DType dtype = kFloat32;
-  Device device = {};
+  DType dtype = kFloat32;  ///< type of the elements
+  Device device = {};      ///< where the memory is taken
 };
 
 /// The options of an existing tensor.

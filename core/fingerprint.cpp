@@ -17,9 +17,13 @@ namespace {
 
 // Libraries whose code computes.
 constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
-// Settings that select kernels.
-constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "LOCKSTEP_KERNELS",  "ONEDNN_MAX_CPU_ISA",
-                                     "DNNL_MAX_CPU_ISA",   "OPENBLAS_CORETYPE", "GLIBC_TUNABLES"};
+constexpr std::string_view kComputingOnCuda[] = {"libcublas.", "libcublasLt.", "libcudnn.", "libcuda."};
+// Settings that select kernels, of lockstep and of those libraries.
+constexpr const char* kSettings[] = {
+    "LOCKSTEP_REFERENCE",   "LOCKSTEP_KERNELS",   "ONEDNN_MAX_CPU_ISA",         "DNNL_MAX_CPU_ISA",
+    "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
+    "OPENBLAS_CORETYPE",    "MKL_CBWR",           "MKL_ENABLE_INSTRUCTIONS",    "MKL_DEBUG_CPU_TYPE",
+    "BLIS_ARCH_TYPE",       "GLIBC_TUNABLES",     "NVIDIA_TF32_OVERRIDE",       "CUBLAS_WORKSPACE_CONFIG"};
 
 // The build id in a loaded object's notes, in hex; empty: it has none.
 std::string build_id(const dl_phdr_info& info) {
@@ -53,6 +57,7 @@ std::string build_id(const dl_phdr_info& info) {
 struct Objects {
   std::map<std::string, std::string> own;  // file name to build id
   std::map<std::string, std::string> computing;
+  std::map<std::string, std::string> computing_on_cuda;
   std::string program;
 };
 
@@ -67,6 +72,8 @@ int visit(dl_phdr_info* info, std::size_t, void* data) {
   if (file.starts_with("liblockstep")) objects.own.emplace(file, build_id(*info));
   for (const std::string_view name : kComputing)
     if (file.starts_with(name)) objects.computing.emplace(file, build_id(*info));
+  for (const std::string_view name : kComputingOnCuda)
+    if (file.starts_with(name)) objects.computing_on_cuda.emplace(file, build_id(*info));
   return 0;
 }
 
@@ -105,7 +112,9 @@ std::string short_id(const std::string& id) {
   return id.empty() ? "without a build id" : id.substr(0, 12);
 }
 
-std::string make_fingerprint() {
+}  // namespace
+
+std::string numeric_fingerprint(bool cuda) {
   Objects objects;
   dl_iterate_phdr(visit, &objects);
   std::string own = objects.program;
@@ -119,16 +128,11 @@ std::string make_fingerprint() {
   }
   std::string text = "cpu " + processor() + "; lockstep " + short_id(own);
   for (const auto& [file, id] : objects.computing) text += "; " + file + " " + short_id(id);
+  if (cuda)
+    for (const auto& [file, id] : objects.computing_on_cuda) text += "; " + file + " " + short_id(id);
   for (const char* name : kSettings)
     if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
   return text;
-}
-
-}  // namespace
-
-const std::string& numeric_fingerprint() {
-  static const std::string fingerprint = make_fingerprint();
-  return fingerprint;
 }
 
 }  // namespace lockstep

@@ -11,7 +11,8 @@ namespace lockstep {
 ///   cpu Intel(R) Xeon(R) Processor; lockstep 5f2c01d8a9b3; libdnnl.so.2 8b1d2e77; libm.so.6 1f3a9c0d
 ///
 /// Builds are told by the linker's build ids: those of lockstep's own libraries or, where it is linked statically, of
-/// the program.
-const std::string& numeric_fingerprint();
+/// the program. `cuda` adds the libraries that compute on CUDA devices; they are opened at first use, and listed from
+/// then on.
+std::string numeric_fingerprint(bool cuda = false);
 
 }  // namespace lockstep

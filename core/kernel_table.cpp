@@ -1,19 +1,15 @@
 #include "lockstep/core/kernel_table.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <string_view>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
 
 namespace lockstep {
 namespace {
 
 std::atomic<bool>& reference_flag() {
-  static std::atomic<bool> flag = [] {
-    const char* value = std::getenv("LOCKSTEP_REFERENCE");
-    return value && std::string_view(value) != "0" && std::string_view(value) != "";
-  }();
+  static std::atomic<bool> flag = environment_flag("LOCKSTEP_REFERENCE");
   return flag;
 }
 

@@ -31,24 +31,28 @@ struct KernelCall {
 };
 
 /// Note [Kernel tables]
-/// One operation's kernels by device. Kernels are named directly in the initialiser, so a kernel that was declared but
-/// never written is a link error, and no static initialiser has to run. `fast` may be null (then `reference` serves),
-/// `cuda` is null in a CPU build. `Function` is a function pointer type.
+/// One operation's kernels by device. `Function` is a function type, and declares the kernels too:
 ///
-///   constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_reference, softmax_cpu,
-///                                                       LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
+///   using SoftmaxKernel = void(const Tensor& x, const Tensor& out, int dim);
+///   SoftmaxKernel softmax_cpu, softmax_cuda;
+///   constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_cpu, LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
 ///   softmax_kernel(x)(x, out, dim);
+///
+/// Kernels are named directly in the initialiser, so a kernel that was declared but never written is a link error, and
+/// no static initialiser has to run. `cuda` is null in a CPU build. `reference` is given where `cpu` is more than plain
+/// loops (a library, vectors by hand): plain loops with the same results up to rounding, which LOCKSTEP_REFERENCE=1
+/// runs instead and tests compare with.
 template <typename Function>
 struct KernelTable {
   const char* op;
-  Function reference;
-  Function fast = nullptr;
-  Function cuda = nullptr;
+  Function* cpu;
+  Function* cuda = nullptr;
+  Function* reference = nullptr;
 
   /// The kernel for the device of `like`. Throws Error naming op, device and dtype if there is none.
-  KernelCall<Function> operator()(const Tensor& like) const {
+  KernelCall<Function*> operator()(const Tensor& like) const {
     const DeviceType type = like.device().type;
-    Function kernel = type == kCUDA ? cuda : (fast && !reference_kernels()) ? fast : reference;
+    Function* kernel = type == kCUDA ? cuda : (reference && reference_kernels()) ? reference : cpu;
     if (!kernel) detail::throw_no_kernel(op, type, like.dtype());
     return {op, kernel};
   }

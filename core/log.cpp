@@ -1,12 +1,15 @@
 #include "lockstep/core/log.h"
 
+#include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <cstdlib>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
+
+#include "lockstep/core/environment.h"
 
 namespace lockstep::logging {
 namespace {
@@ -30,8 +33,8 @@ spdlog::level::level_enum to_spdlog(Level level) {
 struct Logger {
   Logger() : logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_pattern("%l: %v");
-    const char* level = std::getenv("LOCKSTEP_LOG_LEVEL");
-    logger.set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
+    const auto level = environment_variable("LOCKSTEP_LOG_LEVEL");
+    logger.set_level(level ? spdlog::level::from_str(*level) : spdlog::level::warn);
   }
 
   std::string current_prefix() {
@@ -44,10 +47,30 @@ struct Logger {
   std::string prefix;
 };
 
+std::atomic<Logger*> the_logger{nullptr};
+
+// Around fork(): another thread may hold the logger's own locks at this moment, and will never let go of them in the
+// child, which gets a logger of its own.
+void lock_prefix() {
+  the_logger.load()->mutex.lock();
+}
+void unlock_prefix() {
+  the_logger.load()->mutex.unlock();
+}
+void renew_logger() {
+  auto* fresh = new Logger;
+  fresh->prefix = the_logger.load()->prefix;
+  the_logger.store(fresh);
+}
+
 Logger& instance() {
   // Never destroyed: threads may still log while the process exits.
-  static Logger* logger = new Logger;
-  return *logger;
+  static const bool made = [] {
+    the_logger.store(new Logger);
+    return pthread_atfork(lock_prefix, unlock_prefix, renew_logger) == 0;
+  }();
+  static_cast<void>(made);
+  return *the_logger.load(std::memory_order_acquire);
 }
 
 }  // namespace

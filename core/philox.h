@@ -14,11 +14,12 @@ namespace lockstep::philox {
 /// Philox 4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
 /// 1, 2, 3" (SC 2011). The same on host and device.
 struct Key {
-  std::uint32_t lo = 0;
-  std::uint32_t hi = 0;
+  std::uint32_t lo = 0;  ///< lower 32 bits
+  std::uint32_t hi = 0;  ///< upper 32 bits
 };
+/// What the generator counts with, and what it returns: four words.
 struct Block {
-  std::uint32_t word[4];
+  std::uint32_t word[4];  ///< the lowest first
 };
 
 /// Four 32-bit words for a 128-bit counter under a key.
@@ -60,10 +61,10 @@ LOCKSTEP_HOST_DEVICE inline Key derive(Key seed, std::uint32_t stream, std::uint
 
 /// A key, or what a kernel derives it from when the step is known on the device alone (Note [Random keys on devices]).
 struct KeySource {
-  Key key;  ///< if `device_step` is null
-  const std::int64_t* device_step = nullptr;
-  Key seed = {};
-  std::uint32_t stream = 0, shard = 0, call = 0;
+  Key key;                                        ///< if `device_step` is null
+  const std::int64_t* device_step = nullptr;      ///< if set, the key is derived from the step that stands there
+  Key seed = {};                                  ///< with device_step: see derive()
+  std::uint32_t stream = 0, shard = 0, call = 0;  ///< see derive()
 
   LOCKSTEP_HOST_DEVICE Key get() const {
     return device_step ? derive(seed, stream, static_cast<std::uint64_t>(*device_step), shard, call) : key;

@@ -34,6 +34,10 @@ void print_values(std::ostream& out, const T* values, const Shape& sizes, const 
 
 }  // namespace
 
+std::ostream& operator<<(std::ostream& out, const Shape& shape) {
+  return out << to_string(shape);
+}
+
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << "Tensor(undefined)";
   out << fmt::format("Tensor({}, {}, {}) ", to_string(tensor.sizes()), name(tensor.dtype()),

@@ -1,6 +1,7 @@
 #include "lockstep/core/profile.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/tensor.h"
 
@@ -60,8 +62,22 @@ struct Recorder {
   std::vector<std::unique_ptr<Track>> tracks;
 };
 
+Recorder& recorder();
+
+// Around fork(): the child has none of the threads that may hold a lock meanwhile.
+void lock_all() {
+  recorder().mutex.lock();
+  for (const auto& track : recorder().tracks) track->mutex.lock();
+}
+void unlock_all() {
+  for (const auto& track : recorder().tracks) track->mutex.unlock();
+  recorder().mutex.unlock();
+}
+
 Recorder& recorder() {
   static auto* instance = new Recorder;  // never destroyed: threads may still run at exit
+  static const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
+  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
   return *instance;
 }
 
@@ -82,10 +98,10 @@ Track& track() {
 std::string file_name(std::string path) {
   if (const auto at = path.find("%p"); at != std::string::npos) {
     path.replace(at, 2, std::to_string(getpid()));
-  } else if (const char* rank = std::getenv("RANK"); rank && *rank) {
+  } else if (const auto rank = environment_variable("RANK")) {
     const auto slash = path.rfind('/'), dot = path.rfind('.');
     const bool extension = dot != std::string::npos && (slash == std::string::npos || dot > slash + 1);
-    path.insert(extension ? dot : path.size(), std::string(".rank") + rank);
+    path.insert(extension ? dot : path.size(), ".rank" + *rank);
   }
   return path;
 }
@@ -147,9 +163,9 @@ void write_at_exit() {
 
 // Recording begins before main() if the environment asks for it.
 [[maybe_unused]] const bool started_by_environment = [] {
-  const char* path = std::getenv("LOCKSTEP_PROFILE");
-  if (!path || !*path) return false;
-  start_profile(path);
+  const auto path = environment_variable("LOCKSTEP_PROFILE");
+  if (!path) return false;
+  start_profile(*path);
   std::atexit(write_at_exit);
   return true;
 }();

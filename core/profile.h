@@ -29,6 +29,7 @@ extern constinit std::atomic<bool> recording;
 struct Event;
 }  // namespace detail
 
+/// True while a profile is recorded. One load and a branch.
 inline bool enabled() {
   return detail::recording.load(std::memory_order_relaxed);
 }
@@ -37,6 +38,7 @@ inline bool enabled() {
 /// process.
 class Scope {
  public:
+  /// `category` and `name` must live until the profile is written; string literals do.
   Scope(const char* category, const char* name) {
     if (enabled()) [[unlikely]]
       begin(category, name);

@@ -1,8 +1,11 @@
 #include "lockstep/core/random.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -38,15 +41,60 @@ philox::Key words_of(std::uint64_t seed) {
   return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
 }
 
-// Fills float32 host memory, then casts and moves: the same key gives the same values on every device and dtype.
+// Fills host memory, in float32 for the half types, then casts and moves: the same key gives the same values, up to
+// rounding, on every device and dtype. `fill` is called as fill(data, numel).
 template <typename Fill>
-void fill_through_host(const Tensor& tensor, const char* op, Fill&& fill) {
-  LOCKSTEP_CHECK(tensor.defined() && tensor.is_floating_point(), "[{}] expected a floating-point tensor", op);
-  const bool direct = tensor.device().is_cpu() && tensor.is_contiguous() && tensor.dtype() == kFloat32;
-  Tensor host = direct ? tensor : empty(tensor.sizes(), {.dtype = kFloat32});
-  fill(host.data<float>(), host.numel());
+void fill_through_host(const Tensor& tensor, Fill&& fill) {
+  const DType dtype = tensor.dtype() == kFloat64 ? kFloat64 : kFloat32;
+  const bool direct = tensor.device().is_cpu() && tensor.is_contiguous() && tensor.dtype() == dtype;
+  Tensor host = direct ? tensor : empty(tensor.sizes(), {.dtype = dtype});
+  if (dtype == kFloat64)
+    fill(host.data<double>(), host.numel());
+  else
+    fill(host.data<float>(), host.numel());
   if (!direct) copy_values(host, tensor);
   tensor.storage()->bump_version();
+}
+
+// Calls body(i, uniform) for each group of four elements from i, with four uniform numbers of the precision of T. Those
+// of double are those of float with 29 bits more, from the blocks with a third counter word of 1.
+template <typename T, typename Body>
+void for_each_uniform_block(philox::Key key, std::int64_t numel, Body&& body) {
+  for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
+    T uniform[4];
+    for (int j = 0; j < 4; ++j) uniform[j] = philox::to_uniform(words.word[j]);
+    if constexpr (std::is_same_v<T, double>) {
+      const auto index = static_cast<std::uint64_t>(i) / 4;
+      const philox::Block more = philox::generate(
+          key, philox::Block{{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 1u, 0u}});
+      for (int j = 0; j < 4; ++j) uniform[j] += static_cast<double>(more.word[j] >> 3) * 0x1p-53;
+    }
+    body(i, uniform);
+  });
+}
+
+// The largest number below `high` that T has.
+template <typename T>
+double largest_below(double high) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    const T value = static_cast<T>(high);
+    return static_cast<double>(value) < high
+               ? static_cast<double>(value)
+               : static_cast<double>(std::nextafter(value, -std::numeric_limits<T>::infinity()));
+  } else {
+    T value(static_cast<float>(high));
+    if (static_cast<double>(static_cast<float>(value)) >= high) {
+      // One place down in the order of the bits, which is that of the magnitudes.
+      value.bits = static_cast<std::uint16_t>(value.bits == 0              ? 0x8001
+                                              : (value.bits & 0x8000) != 0 ? value.bits + 1
+                                                                           : value.bits - 1);
+    }
+    return static_cast<double>(static_cast<float>(value));
+  }
+}
+
+void check_fill(const Tensor& tensor, const char* op) {
+  LOCKSTEP_CHECK(tensor.defined() && tensor.is_floating_point(), "[{}] expected a floating-point tensor", op);
 }
 
 }  // namespace
@@ -117,27 +165,34 @@ philox::Key next_random_key(RandomStream stream) {
 }
 
 void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream) {
+  check_fill(tensor, "fill_uniform");
+  LOCKSTEP_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high,
+                 "[fill_uniform] expected finite numbers low <= high, found {} and {}", low, high);
   const philox::Key key = next_random_key(stream);
-  fill_through_host(tensor, "fill_uniform", [&](float* data, std::int64_t numel) {
-    const auto scale = static_cast<float>(high - low);
-    const auto base = static_cast<float>(low);
-    for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
-      for (std::int64_t j = 0; j < 4 && i + j < numel; ++j)
-        data[i + j] = philox::to_uniform(words.word[j]) * scale + base;
+  // Rounding may lead up to `high` itself: to the nearest number of the dtype, or in the arithmetic here.
+  const double top = std::max(
+      low, dispatch_floating(tensor.dtype(), "fill_uniform", [&]<typename T>() { return largest_below<T>(high); }));
+  fill_through_host(tensor, [&]<typename T>(T* data, std::int64_t numel) {
+    const auto scale = static_cast<T>(high - low);
+    const auto base = static_cast<T>(low);
+    const auto limit = static_cast<T>(top);
+    for_each_uniform_block<T>(key, numel, [&](std::int64_t i, const T* uniform) {
+      for (std::int64_t j = 0; j < 4 && i + j < numel; ++j) data[i + j] = std::min(uniform[j] * scale + base, limit);
     });
   });
 }
 
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream) {
+  check_fill(tensor, "fill_normal");
   const philox::Key key = next_random_key(stream);
-  fill_through_host(tensor, "fill_normal", [&](float* data, std::int64_t numel) {
-    for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
+  fill_through_host(tensor, [&]<typename T>(T* data, std::int64_t numel) {
+    for_each_uniform_block<T>(key, numel, [&](std::int64_t i, const T* uniform) {
       for (std::int64_t j = 0; j < 4 && i + j < numel; j += 2) {
         // 1 - u lies in (0, 1], so the logarithm is finite.
-        const double radius = std::sqrt(-2.0 * std::log(1.0 - philox::to_uniform(words.word[j])));
-        const double angle = 2.0 * std::numbers::pi * philox::to_uniform(words.word[j + 1]);
-        data[i + j] = static_cast<float>(mean + std * radius * std::cos(angle));
-        if (i + j + 1 < numel) data[i + j + 1] = static_cast<float>(mean + std * radius * std::sin(angle));
+        const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform[j]));
+        const double angle = 2.0 * std::numbers::pi * uniform[j + 1];
+        data[i + j] = static_cast<T>(mean + std * radius * std::cos(angle));
+        if (i + j + 1 < numel) data[i + j + 1] = static_cast<T>(mean + std * radius * std::sin(angle));
       }
     });
   });

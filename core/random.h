@@ -64,7 +64,7 @@ philox::KeySource next_random_key_source(RandomStream stream, Device device);
 philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t step, std::uint32_t shard,
                        std::uint32_t call);
 
-/// Uniform on [0, 1).
+/// Uniform on [0, 1), with 24 random bits, 53 in float64; in the half types what rounds to 1 is the number below it.
 Tensor rand(const Shape& sizes, TensorOptions options = {});
 /// Standard normal (Box-Muller on pairs of Philox words).
 Tensor randn(const Shape& sizes, TensorOptions options = {});
@@ -72,7 +72,8 @@ Tensor randn(const Shape& sizes, TensorOptions options = {});
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64});
 /// A random permutation of 0 .. n-1 (int64), a pure function of the key.
 Tensor randperm(std::int64_t n);
-/// Fills in place with uniform [low, high) or normal values, drawn from `stream`.
+/// Fills in place with uniform [low, high) or normal values, drawn from `stream`. Where the dtype has no number below
+/// `high` and above `low`, values are `low`. Throws Error unless low <= high, both finite.
 void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream = RandomStream::general);
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream = RandomStream::general);
 

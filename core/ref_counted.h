@@ -15,17 +15,24 @@ class RefCounted {
   RefCounted(const RefCounted&) = delete;
   RefCounted& operator=(const RefCounted&) = delete;
 
-  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }
+  void retain() const { count_.fetch_add(1, std::memory_order_relaxed); }  ///< adds a reference
   /// True if this was the last reference.
   bool release() const {
     // A sole owner needs no read-modify-write: nobody else can retain.
     if (count_.load(std::memory_order_acquire) == 1) return true;
     return count_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
+  /// References now; a hint if other threads have some.
   std::uint32_t use_count() const { return count_.load(std::memory_order_acquire); }
 
  protected:
   ~RefCounted() = default;
+
+  /// The two ends of a life that can begin again, for objects that outlive their last reference. True if this was the
+  /// first reference.
+  bool retain_first() const { return count_.fetch_add(1, std::memory_order_acq_rel) == 0; }
+  /// True if this was the last reference; the count is zero then, which release() does not promise.
+  bool release_to_zero() const { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
  private:
   mutable std::atomic<std::uint32_t> count_{0};
@@ -37,6 +44,7 @@ void intrusive_delete(T* object) {
   delete object;
 }
 
+/// A smart pointer to a RefCounted object: one word, and the count lies in the object.
 template <typename T>
 class IntrusivePtr {
  public:
@@ -47,10 +55,17 @@ class IntrusivePtr {
   }
   IntrusivePtr(const IntrusivePtr& other) : IntrusivePtr(other.object_) {}
   IntrusivePtr(IntrusivePtr&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  /// From a pointer to a derived class.
   template <typename U>
   requires std::is_convertible_v<U*, T*> IntrusivePtr(const IntrusivePtr<U>& other)
       : IntrusivePtr(static_cast<T*>(other.get())) {}
   ~IntrusivePtr() { reset(); }
+  /// Takes over a reference that was counted already.
+  static IntrusivePtr adopt(T* object) {
+    IntrusivePtr result;
+    result.object_ = object;
+    return result;
+  }
 
   IntrusivePtr& operator=(IntrusivePtr other) noexcept {
     std::swap(object_, other.object_);
@@ -70,6 +85,7 @@ class IntrusivePtr {
   T* object_ = nullptr;
 };
 
+/// A new T from the arguments.
 template <typename T, typename... Args>
 IntrusivePtr<T> make_intrusive(Args&&... args) {
   return IntrusivePtr<T>(new T(std::forward<Args>(args)...));

@@ -11,6 +11,7 @@ namespace lockstep {
 /// number or a bool, because that decides the result's dtype; see result_dtype().
 class Scalar {
  public:
+  /// From any arithmetic type.
   template <typename T>
   requires std::is_arithmetic_v<T>
   constexpr Scalar(T value)
@@ -18,9 +19,9 @@ class Scalar {
         whole_(std::is_floating_point_v<T> ? 0 : static_cast<std::int64_t>(value)),
         kind_(std::is_same_v<T, bool> ? Kind::boolean : (std::is_floating_point_v<T> ? Kind::real : Kind::whole)) {}
 
-  constexpr bool is_floating_point() const { return kind_ == Kind::real; }
-  constexpr bool is_bool() const { return kind_ == Kind::boolean; }
-  constexpr double to_double() const { return real_; }
+  constexpr bool is_floating_point() const { return kind_ == Kind::real; }  ///< made from a floating-point number
+  constexpr bool is_bool() const { return kind_ == Kind::boolean; }         ///< made from a bool
+  constexpr double to_double() const { return real_; }  ///< the value, rounded if it is an integer above 2^53
   /// Only for numbers that are not floating-point.
   constexpr std::int64_t to_int64() const { return whole_; }
   /// True if -2^53 <= value <= 2^53 is a whole number.
@@ -42,5 +43,9 @@ constexpr DType result_dtype(DType tensor, Scalar scalar) {
   if (scalar.is_floating_point()) return kFloat32;
   return tensor == kBool && !scalar.is_bool() ? kInt64 : tensor;
 }
+
+/// Throws Error naming `op` unless a tensor of `dtype` can hold `value`: an integer dtype's range is its own (fractions
+/// are cut off), bool and the floating-point dtypes hold any number.
+void check_in_range(Scalar value, DType dtype, const char* op);
 
 }  // namespace lockstep

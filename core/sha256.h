@@ -3,16 +3,18 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;  // of libcrypto, which computes all of this
+
 namespace lockstep {
 
-/// SHA-256 (FIPS 180-4) of a byte stream, in pieces. Also the base of HMAC (RFC 2104).
+/// SHA-256 (FIPS 180-4) of a byte stream, in pieces. Throws Error if libcrypto fails, as when memory is short.
 class Sha256 {
  public:
   static constexpr std::size_t kDigestBytes = 32;
-  static constexpr std::size_t kBlockBytes = 64;
   using Digest = std::array<std::uint8_t, kDigestBytes>;
 
   Sha256();
@@ -22,15 +24,14 @@ class Sha256 {
   Digest finish();
 
  private:
-  void compress(const std::uint8_t* block);
-
-  std::array<std::uint32_t, 8> state_;
-  std::array<std::uint8_t, kBlockBytes> buffer_{};
-  std::uint64_t total_bytes_ = 0;
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 Sha256::Digest sha256(std::string_view data);
-/// Keyed digest: proves that its maker knew `key`.
+/// Keyed digest (HMAC, RFC 2104): proves that its maker knew `key`.
 Sha256::Digest hmac_sha256(std::string_view key, std::string_view message);
 /// Lower-case hexadecimal.
 std::string to_hex(const Sha256::Digest& digest);

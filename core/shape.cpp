@@ -41,6 +41,23 @@ std::string to_string(const Shape& shape) {
   return text + "]";
 }
 
+bool strides_may_overlap(const Shape& sizes, const Shape& strides) {
+  if (sizes.numel() <= 1) return false;
+  Shape order;
+  for (int d = 0; d < sizes.dim(); ++d)
+    if (sizes[d] > 1) order.push_back(d);
+  std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return strides[static_cast<int>(a)] < strides[static_cast<int>(b)];
+  });
+  std::int64_t reached = 0;  // the last place that the dimensions so far lead to
+  for (const std::int64_t d : order) {
+    const std::int64_t stride = strides[static_cast<int>(d)];
+    if (stride <= reached) return true;
+    reached += stride * (sizes[static_cast<int>(d)] - 1);
+  }
+  return false;
+}
+
 Shape contiguous_strides(const Shape& sizes) {
   Shape strides = Shape::filled(sizes.dim(), 1);
   for (int i = sizes.dim() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<std::int64_t>(sizes[i + 1], 1);

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace lockstep {
@@ -13,16 +15,20 @@ namespace lockstep {
 /// Up to kMaxDims integers stored inline: sizes, strides, or a list of dimensions. Never allocates.
 class Shape {
  public:
-  static constexpr int kMaxDims = 8;
+  static constexpr int kMaxDims = 8;  ///< a longer list throws Error
 
   constexpr Shape() = default;
+  /// One value: `zeros(3)`, `x.sum(0)`.
+  template <typename T>
+  requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) constexpr Shape(T value)
+      : values_{static_cast<std::int64_t>(value)}, count_(1) {}
   constexpr Shape(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.size()); }
   Shape(std::span<const std::int64_t> values) { assign(values.data(), values.size()); }
   Shape(const std::vector<std::int64_t>& values) { assign(values.data(), values.size()); }
   /// `count` times `value`.
   static Shape filled(int count, std::int64_t value);
 
-  constexpr int dim() const { return count_; }
+  constexpr int dim() const { return count_; }  ///< number of values
   constexpr std::size_t size() const { return static_cast<std::size_t>(count_); }
   constexpr bool empty() const { return count_ == 0; }
   constexpr std::int64_t operator[](int i) const { return values_[static_cast<std::size_t>(i)]; }
@@ -66,9 +72,13 @@ class Shape {
 
 /// "[2, 3]".
 std::string to_string(const Shape& shape);
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
 
 /// Row-major strides, in elements.
 Shape contiguous_strides(const Shape& sizes);
+/// True if two elements may lie at one address, as in an expanded tensor; false for every layout that a permutation of
+/// dimensions, with or without gaps, can make.
+bool strides_may_overlap(const Shape& sizes, const Shape& strides);
 
 /// Wraps a negative dimension; throws Error naming `op` if it is outside [-dims, dims). A scalar counts as one dim.
 int wrap_dim(std::int64_t dim, int dims, const char* op);

@@ -46,6 +46,7 @@ class SmallVector {
   const T* end() const { return data_ + size_; }
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
+  /// A view of the elements.
   operator std::span<const T>() const { return {data_, size_}; }
 
   void push_back(T value) {

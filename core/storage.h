@@ -19,12 +19,12 @@ class Storage final : public RefCounted {
   ~Storage();
 
   void* data() const { return data_; }
-  std::size_t bytes() const { return bytes_; }
-  Device device() const { return device_; }
+  std::size_t bytes() const { return bytes_; }  ///< its size
+  Device device() const { return device_; }     ///< where it is
 
   /// Rises with each in-place change; autograd compares it to find saved values that were overwritten.
   std::uint32_t version() const { return version_; }
-  void bump_version() { ++version_; }
+  void bump_version() { ++version_; }  ///< after a change in place
 
  private:
   void* data_ = nullptr;
@@ -35,6 +35,7 @@ class Storage final : public RefCounted {
   std::function<void()> release_;
 };
 
+/// Shared by the tensors that are views of it.
 using StoragePtr = IntrusivePtr<Storage>;
 
 }  // namespace lockstep

@@ -23,6 +23,12 @@ std::int64_t Tensor::size(std::int64_t d) const {
   return impl_->sizes[wrap_dim(d, dim(), "size")];
 }
 
+void Tensor::throw_undefined() {
+  detail::throw_error(
+      "the tensor is undefined: it was constructed without a value or moved from, or it is the grad() of a tensor that "
+      "no backward() has reached; test with defined()");
+}
+
 void Tensor::throw_dtype_mismatch(DType wanted) const {
   detail::throw_error(fmt::format("a {} tensor was accessed as {}; convert it with to()", name(dtype()), name(wanted)));
 }
@@ -50,13 +56,26 @@ std::vector<T> Tensor::to_vector() const {
   return std::vector<T>(data, data + host.numel());
 }
 
-template double Tensor::item<double>() const;
-template float Tensor::item<float>() const;
-template std::int64_t Tensor::item<std::int64_t>() const;
 template bool Tensor::item<bool>() const;
+template char Tensor::item<char>() const;
+template signed char Tensor::item<signed char>() const;
+template unsigned char Tensor::item<unsigned char>() const;
+template short Tensor::item<short>() const;
+template unsigned short Tensor::item<unsigned short>() const;
+template int Tensor::item<int>() const;
+template unsigned Tensor::item<unsigned>() const;
+template long Tensor::item<long>() const;
+template unsigned long Tensor::item<unsigned long>() const;
+template long long Tensor::item<long long>() const;
+template unsigned long long Tensor::item<unsigned long long>() const;
+template float Tensor::item<float>() const;
+template double Tensor::item<double>() const;
 template std::vector<double> Tensor::to_vector<double>() const;
 template std::vector<float> Tensor::to_vector<float>() const;
 template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;
+template std::vector<std::int32_t> Tensor::to_vector<std::int32_t>() const;
+template std::vector<std::uint8_t> Tensor::to_vector<std::uint8_t>() const;
+template std::vector<bool> Tensor::to_vector<bool>() const;
 
 Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, std::int64_t offset) const {
   LOCKSTEP_CHECK(defined(), "[as_strided] the tensor is undefined");

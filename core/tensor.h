@@ -10,6 +10,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/ref_counted.h"
+#include "lockstep/core/scalar.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/storage.h"
 
@@ -24,15 +25,15 @@ struct AutogradMetaBase {
 
 /// The shared part of a Tensor. Written by core and autograd only.
 struct TensorImpl final : public RefCounted {
-  StoragePtr storage;
-  Shape sizes;
-  Shape strides;            ///< in elements
-  std::int64_t offset = 0;  ///< in elements
-  std::int64_t numel = 0;
-  DType dtype = kFloat32;
-  bool contiguous = true;  ///< row-major without gaps
-  bool is_view = false;    ///< made by a view operation from another tensor
-  std::unique_ptr<AutogradMetaBase> autograd;
+  StoragePtr storage;                          ///< shared with views
+  Shape sizes;                                 ///< of each dimension
+  Shape strides;                               ///< in elements
+  std::int64_t offset = 0;                     ///< in elements
+  std::int64_t numel = 0;                      ///< product of the sizes
+  DType dtype = kFloat32;                      ///< type of the elements
+  bool contiguous = true;                      ///< row-major without gaps
+  bool is_view = false;                        ///< made by a view operation from another tensor
+  std::unique_ptr<AutogradMetaBase> autograd;  ///< null: takes no part in autograd
 
   void* operator new(std::size_t bytes);
   void operator delete(void* pointer) noexcept;
@@ -40,7 +41,8 @@ struct TensorImpl final : public RefCounted {
 
 /// Note [Tensor]
 /// A cheap handle on shared storage plus shape, strides, offset and dtype. Copying a Tensor copies the handle. Names
-/// and semantics follow libtorch. A default-constructed Tensor is undefined.
+/// and semantics follow libtorch. A default-constructed Tensor is undefined: whatever asks for its shape, dtype or
+/// memory throws Error.
 ///
 /// Methods under "differentiable" record themselves for backward(); they are defined beside their operation in
 /// autograd/ops/, so a program that links lockstep::core alone cannot call them.
@@ -51,19 +53,20 @@ class Tensor {
   explicit Tensor(IntrusivePtr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   // --- what it is -----------------------------------------------------------------------------------------------
-  bool defined() const { return static_cast<bool>(impl_); }
-  const Shape& shape() const { return impl_->sizes; }
-  const Shape& sizes() const { return impl_->sizes; }
-  const Shape& strides() const { return impl_->strides; }
-  int dim() const { return impl_->sizes.dim(); }
+  bool defined() const { return static_cast<bool>(impl_); }  ///< not made by Tensor()
+  const Shape& shape() const { return get().sizes; }         ///< size of each dimension
+  const Shape& sizes() const { return get().sizes; }         ///< the same
+  const Shape& strides() const { return get().strides; }  ///< distance of neighbours along each dimension, in elements
+  int dim() const { return get().sizes.dim(); }           ///< number of dimensions; 0 for a scalar
   /// Size of dimension d; negative d counts from the end. Throws Error if out of range.
   std::int64_t size(std::int64_t d) const;
-  std::int64_t numel() const { return impl_->numel; }
-  std::int64_t offset() const { return impl_->offset; }
-  DType dtype() const { return impl_->dtype; }
-  Device device() const { return impl_->storage->device(); }
-  bool is_contiguous() const { return impl_->contiguous; }
-  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }
+  std::int64_t numel() const { return get().numel; }         ///< number of elements
+  std::int64_t offset() const { return get().offset; }       ///< of the first element in the storage, in elements
+  DType dtype() const { return get().dtype; }                ///< type of the elements
+  Device device() const { return get().storage->device(); }  ///< where they are
+  bool is_contiguous() const { return get().contiguous; }    ///< row-major without gaps
+  bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  ///< half types included
+  /// Of the elements, without gaps that strides leave.
   std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * element_size(dtype()); }
   /// True if both handles name the same tensor object (not merely equal values).
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
@@ -71,7 +74,8 @@ class Tensor {
   // --- its memory -----------------------------------------------------------------------------------------------
   /// First element's address (offset applied).
   void* raw_data() const {
-    return static_cast<char*>(impl_->storage->data()) + static_cast<std::size_t>(impl_->offset) * element_size(dtype());
+    const TensorImpl& impl = get();
+    return static_cast<char*>(impl.storage->data()) + static_cast<std::size_t>(impl.offset) * element_size(impl.dtype);
   }
   /// Typed address of the first element. Throws Error if T is not the tensor's dtype. Elements lie at strides().
   template <typename T>
@@ -79,15 +83,22 @@ class Tensor {
     if (dtype_of<T> != dtype()) throw_dtype_mismatch(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
-  /// The value of a one-element tensor, converted to T (double, float, std::int64_t or bool). Copies from the device.
+  /// data(), by PyTorch's name.
+  template <typename T>
+  T* data_ptr() const {
+    return data<T>();
+  }
+  /// The value of a one-element tensor, converted to T: bool, or any integer or floating-point type of the language.
+  /// Copies from the device.
   template <typename T = double>
   T item() const;
-  /// All elements in row-major order, converted to T (double, float or std::int64_t). Copies from the device.
+  /// All elements in row-major order, converted to T (double, float, std::int64_t, std::int32_t, std::uint8_t or bool).
+  /// Copies from the device.
   template <typename T>
   std::vector<T> to_vector() const;
-  const StoragePtr& storage() const { return impl_->storage; }
-  TensorImpl* impl() const { return impl_.get(); }
-  const IntrusivePtr<TensorImpl>& impl_ptr() const { return impl_; }
+  const StoragePtr& storage() const { return get().storage; }         ///< the memory, shared with views
+  TensorImpl* impl() const { return impl_.get(); }                    ///< for the library
+  const IntrusivePtr<TensorImpl>& impl_ptr() const { return impl_; }  ///< for the library
 
   // --- views and copies without gradients (core) ----------------------------------------------------------------
   /// A view of the same storage. Not differentiable. Throws Error if it would reach outside the storage.
@@ -96,11 +107,13 @@ class Tensor {
   Tensor detach() const;
 
   // --- autograd (autograd/) -------------------------------------------------------------------------------------
-  bool requires_grad() const;
+  bool requires_grad() const;  ///< gradients are computed for it
   /// Only floating-point leaves may require gradients. Returns *this.
   const Tensor& set_requires_grad(bool value) const;
-  bool is_leaf() const;
-  /// The accumulated gradient; undefined until backward() reached this leaf.
+  /// set_requires_grad(), by PyTorch's name.
+  const Tensor& requires_grad_(bool value = true) const { return set_requires_grad(value); }
+  bool is_leaf() const;  ///< not the result of a recorded operation
+  /// The accumulated gradient; undefined until backward() reached this leaf, or this result after retain_grad().
   Tensor grad() const;
   /// Replaces the gradient; an undefined tensor clears it. Shape, dtype and device must match.
   void set_grad(Tensor grad) const;
@@ -108,78 +121,146 @@ class Tensor {
   /// `gradient` may be left out for a one-element tensor. Without `retain_graph` the graph is freed on the way.
   void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
   /// Calls `hook(*this)` each time this leaf's gradient has been accumulated. Returns a key for remove_hook().
+  /// The hook keeps its state from call to call. Throws Error if it holds this tensor, which then neither would free.
   std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
-  void remove_hook(std::uint64_t key) const;
+  /// Calls `hook(gradient)` in each backward() with the whole gradient of this tensor, leaf or result, before it is
+  /// used further; what it returns, unless undefined, takes the gradient's place and must have its shape, dtype and
+  /// device. Returns a key for remove_hook(). In-place operations after this are not seen. Throws Error if the tensor
+  /// does not require gradients or the hook holds it.
+  std::uint64_t register_hook(std::function<Tensor(const Tensor& gradient)> hook) const;
+  void remove_hook(std::uint64_t key) const;  ///< of either kind
+  /// Makes backward() keep this result's gradient in grad(), added up as a leaf's; nothing changes for a leaf.
+  const Tensor& retain_grad() const;
 
   // --- differentiable: shape (autograd/ops/view, ...) -----------------------------------------------------------
+  /// Other sizes over the same memory; a -1 among them is worked out. Throws Error where a copy would be needed.
   Tensor view(const Shape& sizes) const;
-  Tensor reshape(const Shape& sizes) const;
+  Tensor reshape(const Shape& sizes) const;  ///< view() if that is possible, else a copy
+  /// Merges dimensions start_dim to end_dim; a copy where no view will do.
   Tensor flatten(std::int64_t start_dim = 0, std::int64_t end_dim = -1) const;
-  Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;
+  Tensor transpose(std::int64_t dim0, std::int64_t dim1) const;  ///< a view with two dimensions exchanged
   /// Transpose of a matrix.
   Tensor t() const;
-  Tensor permute(const Shape& dims) const;
+  Tensor permute(const Shape& dims) const;  ///< a view with dimensions in this order
   /// Sizes of -1 keep the present size.
   Tensor expand(const Shape& sizes) const;
-  Tensor squeeze() const;
-  Tensor squeeze(std::int64_t dim) const;
-  Tensor unsqueeze(std::int64_t dim) const;
+  Tensor squeeze() const;                    ///< a view without dimensions of size 1
+  Tensor squeeze(std::int64_t dim) const;    ///< without this one, if it is of size 1
+  Tensor unsqueeze(std::int64_t dim) const;  ///< a view with a dimension of size 1 before dim
   /// Elements start, start + step, ... below end along dim; negative start and end count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
   /// The length elements from start along dim.
   Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
-  Tensor select(std::int64_t dim, std::int64_t index) const;
+  Tensor select(std::int64_t dim, std::int64_t index) const;  ///< a view of one index along dim, which goes away
   /// select(0, index).
   Tensor operator[](std::int64_t index) const { return select(0, index); }
+  /// The slices along dim that the index [n] (int64 or int32) names; see lockstep::index_select.
   Tensor index_select(std::int64_t dim, const Tensor& index) const;
-  Tensor gather(std::int64_t dim, const Tensor& index) const;
+  Tensor gather(std::int64_t dim, const Tensor& index) const;  ///< elements along dim by index; see lockstep::gather
+  Tensor expand_as(const Tensor& other) const;                 ///< expand() to the sizes of `other`
+  std::vector<Tensor> split(std::int64_t size,
+                            std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
+  std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
+  std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;  ///< views; see lockstep::chunk
 
   // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
-  Tensor contiguous() const;
-  Tensor clone() const;
-  Tensor to(DType dtype) const;
-  Tensor to(Device device) const;
+  Tensor contiguous() const;         ///< itself if it is row-major without gaps, else such a copy
+  Tensor clone() const;              ///< a contiguous copy
+  Tensor to(DType dtype) const;      ///< cast; itself if it is of that type
+  Tensor to(Device device) const;    ///< copied there; itself if it is there
+  Tensor cpu() const;                ///< to() the first CPU
+  Tensor cuda(int index = 0) const;  ///< to() a CUDA device
   /// In place: broadcasts, casts and copies across devices. Returns *this.
   const Tensor& copy_(const Tensor& source) const;
 
   // --- differentiable: arithmetic (autograd/ops/binary, unary) --------------------------------------------------
-  Tensor operator-() const;
+  Tensor operator-() const;  ///< negated; throws Error for bool
   /// In place; recorded like every operation, refused on a leaf that requires gradients while recording.
   const Tensor& add_(const Tensor& other, double alpha = 1.0) const;
   const Tensor& add_(double value) const;
-  const Tensor& mul_(const Tensor& other) const;
-  const Tensor& mul_(double value) const;
-  const Tensor& zero_() const;
-  const Tensor& fill_(double value) const;
-  Tensor exp() const;
-  Tensor log() const;
-  Tensor sqrt() const;
-  Tensor rsqrt() const;
-  Tensor pow(double exponent) const;
-  Tensor abs() const;
-  Tensor tanh() const;
-  Tensor sigmoid() const;
-  Tensor relu() const;
+  const Tensor& mul_(const Tensor& other) const;                      ///< in place, as add_
+  const Tensor& mul_(double value) const;                             ///< in place, as add_
+  const Tensor& sub_(const Tensor& other, double alpha = 1.0) const;  ///< in place, as add_
+  const Tensor& sub_(double value) const;                             ///< in place, as add_
+  const Tensor& div_(const Tensor& other) const;                      ///< in place, as add_
+  const Tensor& div_(double value) const;                             ///< in place, as add_
+  Tensor add(const Tensor& other, double alpha = 1.0) const;          ///< x + alpha * other
+  Tensor add(Scalar other) const;                                     ///< operator+, as the next ones by their names
+  Tensor sub(const Tensor& other, double alpha = 1.0) const;          ///< x - alpha * other
+  Tensor sub(Scalar other) const;                                     ///< operator-
+  Tensor mul(const Tensor& other) const;                              ///< operator*
+  Tensor mul(Scalar other) const;                                     ///< operator*
+  Tensor div(const Tensor& other) const;                              ///< operator/
+  Tensor div(Scalar other) const;                                     ///< operator/
+  Tensor maximum(const Tensor& other) const;                          ///< the larger, element by element
+  Tensor minimum(const Tensor& other) const;                          ///< the smaller, element by element
+  Tensor neg() const;                                                 ///< -x
+  Tensor reciprocal() const;                                          ///< 1 / x
+  Tensor square() const;                                              ///< x * x
+  Tensor silu() const;                                                ///< x * sigmoid(x)
+  Tensor leaky_relu(double negative_slope = 0.01) const;              ///< x above 0, negative_slope * x below
+  Tensor pow(const Tensor& exponent) const;                           ///< x to the powers of a tensor
+  const Tensor& zero_() const;                                        ///< in place; no gradient flows through it
+  const Tensor& fill_(double value) const;                            ///< in place; no gradient flows through it
+  Tensor exp() const;                                                 ///< element by element, as the next ones
+  Tensor log() const;                                                 ///< natural logarithm
+  Tensor sqrt() const;                                                ///< square root
+  Tensor rsqrt() const;                                               ///< 1 / sqrt(x)
+  Tensor pow(double exponent) const;                                  ///< x to a power
+  Tensor abs() const;                                                 ///< absolute value; gradient 0 at 0
+  Tensor tanh() const;                                                ///< hyperbolic tangent
+  Tensor sigmoid() const;                                             ///< 1 / (1 + exp(-x))
+  Tensor relu() const;                                                ///< max(x, 0); gradient 0 at 0
+  /// The nearest value within the bounds that are given; the gradient is 0 outside.
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
+
+  // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
+  Tensor eq(const Tensor& other) const;  ///< operator==, as the next ones by their names
+  Tensor eq(Scalar other) const;         ///< operator==
+  Tensor ne(const Tensor& other) const;  ///< operator!=
+  Tensor ne(Scalar other) const;         ///< operator!=
+  Tensor lt(const Tensor& other) const;  ///< operator<
+  Tensor lt(Scalar other) const;         ///< operator<
+  Tensor le(const Tensor& other) const;  ///< operator<=
+  Tensor le(Scalar other) const;         ///< operator<=
+  Tensor gt(const Tensor& other) const;  ///< operator>
+  Tensor gt(Scalar other) const;         ///< operator>
+  Tensor ge(const Tensor& other) const;  ///< operator>=
+  Tensor ge(Scalar other) const;         ///< operator>=
+  Tensor isnan() const;                  ///< which elements are not a number
+  Tensor isinf() const;                  ///< which elements are infinite, of either sign
+  Tensor isfinite() const;               ///< which elements are neither
 
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
   /// Over all elements (empty dims) or the given dims.
   Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor mean(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor mean(const Shape& dims = {}, bool keepdim = false) const;  ///< as sum, divided by the count
   /// Divides by n - correction (1: the unbiased estimate, as in PyTorch).
   Tensor var(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;
-  Tensor max(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor min(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor logsumexp(const Shape& dims, bool keepdim = false) const;
-  /// int64 index of the first maximum along dim.
-  Tensor argmax(std::int64_t dim, bool keepdim = false) const;
+  Tensor max(const Shape& dims = {}, bool keepdim = false) const;   ///< as sum; equal maxima share the gradient
+  Tensor min(const Shape& dims = {}, bool keepdim = false) const;   ///< as sum; equal minima share the gradient
+  Tensor logsumexp(const Shape& dims, bool keepdim = false) const;  ///< log of the sum of exp, without overflow
+  /// int64 index of the first maximum along dim; without dim, among all elements in row-major order.
+  Tensor argmax(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;
+  Tensor argmin(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;  ///< of the first minimum
+  Tensor all(const Shape& dims = {}, bool keepdim = false) const;  ///< whether every element is nonzero
+  Tensor any(const Shape& dims = {}, bool keepdim = false) const;  ///< whether an element is nonzero
+  /// The root of the sum of squares. Its gradient at 0 is 0.
+  Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
-  Tensor matmul(const Tensor& other) const;
-  Tensor softmax(std::int64_t dim) const;
-  Tensor log_softmax(std::int64_t dim) const;
+  Tensor matmul(const Tensor& other) const;    ///< matrix product; see lockstep::matmul
+  Tensor mm(const Tensor& other) const;        ///< matmul() of two matrices; throws Error for other shapes
+  Tensor softmax(std::int64_t dim) const;      ///< exp(x) divided by its sum along dim
+  Tensor log_softmax(std::int64_t dim) const;  ///< its logarithm, without overflow
 
  private:
+  const TensorImpl& get() const {
+    if (!impl_) [[unlikely]]
+      throw_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void throw_undefined();
   [[noreturn]] void throw_dtype_mismatch(DType wanted) const;
 
   IntrusivePtr<TensorImpl> impl_;

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -12,8 +11,11 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/start_thread.h"
 
 namespace lockstep {
 namespace {
@@ -33,12 +35,11 @@ int available_cores() {
 
 int initial_threads() {
   for (const char* variable : {"LOCKSTEP_NUM_THREADS", "OMP_NUM_THREADS"}) {
-    const char* text = std::getenv(variable);
-    if (!text || !*text) continue;
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (*end == '\0' && value >= 1 && value <= kMaxThreads) return static_cast<int>(value);
-    logging::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, text, kMaxThreads);
+    const auto text = environment_variable(variable);
+    if (!text) continue;
+    const auto value = parse_number<int>(*text);
+    if (value && *value >= 1 && *value <= kMaxThreads) return *value;
+    logging::warn("{}='{}' is ignored: expected a number from 1 to {}", variable, *text, kMaxThreads);
   }
   return available_cores();
 }
@@ -82,9 +83,17 @@ struct Loop {
 
 thread_local bool inside_loop = false;
 
+class InsideLoop {
+ public:
+  InsideLoop() { inside_loop = true; }
+  ~InsideLoop() { inside_loop = false; }
+  InsideLoop(const InsideLoop&) = delete;
+  InsideLoop& operator=(const InsideLoop&) = delete;
+};
+
 class Pool {
  public:
-  Pool() : threads_(initial_threads()) {}
+  explicit Pool(int threads) : threads_(threads) {}
 
   int threads() const { return threads_.load(std::memory_order_relaxed); }
 
@@ -122,7 +131,13 @@ class Pool {
     spin_limit_ = n <= available_cores() ? 2000 : 1;
     stopping_.store(false);
     const std::uint32_t generation = generation_.load();
-    for (int i = 1; i < n; ++i) workers_.emplace_back([this, generation] { serve(generation); });
+    try {
+      for (int i = 1; i < n; ++i)
+        workers_.push_back(start_thread("parallel_for", [this, generation] { serve(generation); }));
+    } catch (...) {
+      stop_workers();  // the next loop tries again
+      throw;
+    }
   }
 
   void stop_workers() {
@@ -172,15 +187,17 @@ class Pool {
 // Never destroyed: static destructors elsewhere may still run loops.
 std::atomic<Pool*> the_pool{nullptr};
 
+// A forked child has the pool's memory but none of its threads, and makes one of its own, of the same size.
+void renew_pool() {
+  if (const Pool* parents = the_pool.load()) the_pool.store(new Pool(parents->threads()));
+}
+
 Pool& make_pool() {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  if (Pool* made = the_pool.load()) return *made;
-  // A forked child has the pool's memory but none of its threads, and makes one of its own.
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
+  static const int registered = pthread_atfork(nullptr, nullptr, renew_pool);
   LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
-  the_pool.store(new Pool);
-  return *the_pool.load();
+  auto made = std::make_unique<Pool>(initial_threads());
+  Pool* expected = nullptr;
+  return the_pool.compare_exchange_strong(expected, made.get()) ? *made.release() : *expected;
 }
 
 Pool& pool() {
@@ -213,10 +230,8 @@ void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFu
   if (serial) {
     loop.work();
   } else {
-    inside_loop = true;
-    const bool done = pool().run(loop);
-    if (!done) loop.work();
-    inside_loop = false;
+    const InsideLoop inside;
+    if (!pool().run(loop)) loop.work();
   }
   if (loop.error) std::rethrow_exception(loop.error);
 }

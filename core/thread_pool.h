@@ -9,7 +9,7 @@ namespace lockstep {
 /// Number of threads that parallel_for may use, the caller included. Initially LOCKSTEP_NUM_THREADS, else
 /// OMP_NUM_THREADS, else the number of cores this process may run on.
 int num_threads();
-/// Throws Error unless 1 <= n <= 1024. Not to be called while a parallel_for runs.
+/// Throws Error unless 1 <= n <= 1024. Not to be called while a parallel_for runs. A forked child keeps the number.
 void set_num_threads(int n);
 
 namespace detail {
@@ -23,7 +23,8 @@ void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFu
 /// writes only to its own block, or a partial result per block that is then combined in block order, gives the same
 /// bits on any number of threads. A block should be worth at least some 10 microseconds of work.
 /// Nested calls, and calls made while another thread's loop runs, execute serially on the calling thread.
-/// The first exception of a body is rethrown after all blocks have ended.
+/// The first exception of a body is rethrown after all blocks have ended. Throws Error, having run nothing, if the
+/// threads cannot be started.
 template <typename Body>
 void parallel_for(std::int64_t count, std::int64_t block, Body&& body) {
   using B = std::remove_reference_t<Body>;

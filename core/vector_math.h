@@ -141,7 +141,7 @@ inline float tanh(float x) {
                   z * (0.13332769737f + z * (-0.0538509095785f + z * (0.0209971789991f + z * -0.00609671416591f)));
   const float small = x + x * (z * p);
   const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
-  return a < 0.625f ? small : std::copysign(large, x);
+  return std::copysign(a < 0.625f ? small : large, x);
 }
 
 inline float sigmoid(float x) {

@@ -4,8 +4,6 @@
 
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/digit_image.h"
-#include "lockstep/data/idx.h"
 #include "lockstep/data/image.h"
 #include "lockstep/data/image_folder.h"
 #include "lockstep/data/mnist.h"

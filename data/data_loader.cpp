@@ -1,5 +1,7 @@
 #include "lockstep/data/data_loader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -11,6 +13,8 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
 
@@ -26,11 +30,12 @@ struct Epoch::Impl {
   };
 
   Impl(std::shared_ptr<const Dataset> dataset, std::shared_ptr<const ResidentDataset> resident,
-       const DataLoaderOptions& options, std::vector<std::int64_t> order, std::uint64_t epoch, std::int64_t steps,
-       std::int64_t first_step)
+       const DataLoaderOptions& options, int shares, std::vector<std::int64_t> order, std::uint64_t epoch,
+       std::int64_t steps, std::int64_t first_step)
       : dataset(std::move(dataset)),
         resident(std::move(resident)),
         options(options),
+        shares(shares),
         order(std::move(order)),
         epoch(epoch),
         steps(steps),
@@ -53,7 +58,8 @@ struct Epoch::Impl {
       return;
     }
     const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
-    for (std::int64_t i = 0; i < count; ++i) workers.emplace_back([this] { work(); });
+    for (std::int64_t i = 0; i < count; ++i)
+      workers.push_back(start_thread("a DataLoader's worker", [this] { work(); }));
   }
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
@@ -70,7 +76,7 @@ struct Epoch::Impl {
     const Range part = part_of_rank(global.size());
     if (resident) {
       Batch batch = resident->get_batch(rows(order_on_device, global.begin + part.begin, part.size()));
-      batch.global_size = global.size();
+      batch.global_size = global.size() * shares;
       return batch;
     }
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
@@ -78,7 +84,7 @@ struct Epoch::Impl {
     Batch batch = dataset->get_batch(indices);
     AugmentContext context(options.seed, epoch, indices);
     for (const Transform& transform : options.transforms) batch.x = transform(batch.x, context);
-    batch.global_size = global.size();
+    batch.global_size = global.size() * shares;
     return batch;
   }
 
@@ -105,10 +111,14 @@ struct Epoch::Impl {
   // The batch of step `taken`, which becomes taken + 1.
   Batch take() {
     if (workers.empty()) return make_batch(taken++);
+    LOCKSTEP_CHECK(::getpid() == owner,
+                   "[DataLoader] this process was forked after epoch {} had begun and has none of its worker threads; "
+                   "call epoch() again here",
+                   epoch);
     std::unique_lock lock(mutex);
     Slot& slot = slot_of(taken);
-    const bool ready =
-        batch_ready.wait_for(lock, options.timeout, [&] { return slot.batch.has_value() || slot.error != nullptr; });
+    const bool ready = batch_ready.wait_until(lock, deadline_in(options.timeout),
+                                              [&] { return slot.batch.has_value() || slot.error != nullptr; });
     if (!ready)
       throw TimeoutError(fmt::format(
           "[DataLoader] the batch of step {} of epoch {} was not ready within {} ms (num_workers = {}); check "
@@ -126,9 +136,11 @@ struct Epoch::Impl {
   const std::shared_ptr<const ResidentDataset> resident;  // then there are no workers
   Tensor order_on_device;
   const DataLoaderOptions options;
+  const std::int64_t shares;  // of the samples, of which `order` is one
   const std::vector<std::int64_t> order;
   const std::uint64_t epoch;
   const std::int64_t steps;
+  const pid_t owner = ::getpid();
 
   std::optional<Batch> delivered;
   bool failed = false;
@@ -154,7 +166,12 @@ bool fits(const Dataset& dataset, std::size_t limit) {
 
 }  // namespace
 
-Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+void Epoch::Deleter::operator()(Impl* impl) const {
+  // In a forked child nobody answers to join(), and a lock may be held for ever: the memory stays.
+  if (impl->workers.empty() || ::getpid() == impl->owner) delete impl;
+}
+
+Epoch::Epoch(std::unique_ptr<Impl, Deleter> impl) : impl_(std::move(impl)) {}
 Epoch::~Epoch() = default;
 
 void Epoch::advance() {
@@ -197,10 +214,16 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   LOCKSTEP_CHECK(options_.logical_shards == 0 || options_.logical_shards >= options_.world_size,
                  "[DataLoader] {} logical shards cannot be shared by {} ranks; expected at least as many, or 0",
                  options_.logical_shards, options_.world_size);
-  LOCKSTEP_CHECK(options_.world_size == 1 || dynamic_cast<const DistributedSampler*>(options_.sampler.get()) == nullptr,
+  const bool divided = options_.sampler && options_.sampler->world_size() > 1;
+  LOCKSTEP_CHECK(!divided || options_.world_size == 1,
                  "[DataLoader] a DistributedSampler already gives each rank its share; leave rank and world_size at "
                  "their defaults, found world_size {}",
                  options_.world_size);
+  LOCKSTEP_CHECK(!divided || options_.logical_shards == 0,
+                 "[DataLoader] a DistributedSampler gives other global batches on other numbers of ranks, so its parts "
+                 "are no logical shards; leave out the sampler and give rank and world_size, or leave out "
+                 "logical_shards, found {}",
+                 options_.logical_shards);
   sampler_ = options_.sampler;
   if (!sampler_ && options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size(), options_.seed);
   if (!sampler_) sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
@@ -220,7 +243,8 @@ Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
   LOCKSTEP_CHECK(static_cast<std::int64_t>(order.size()) == sampler_->size(),
                  "[DataLoader] the sampler gave {} indices for epoch {}; expected its size, {}", order.size(), epoch,
                  sampler_->size());
-  auto impl = std::make_unique<Epoch::Impl>(dataset_, resident_, options_, std::move(order), epoch, steps, first_step);
+  std::unique_ptr<Epoch::Impl, Epoch::Deleter> impl(new Epoch::Impl(
+      dataset_, resident_, options_, sampler_->world_size(), std::move(order), epoch, steps, first_step));
   impl->start();
   return Epoch(std::move(impl));
 }

@@ -15,10 +15,11 @@ namespace lockstep::data {
 
 class ResidentDataset;
 
+/// Options of DataLoader.
 struct DataLoaderOptions {
-  /// Samples a step, over all ranks together.
+  /// Samples a step, over all ranks together; of each rank if the sampler divides the samples (DistributedSampler).
   std::int64_t batch_size = 64;
-  bool shuffle = true;
+  bool shuffle = true;  ///< a new order in each epoch; otherwise that of the data set
   /// Of the order and of the transforms.
   std::uint64_t seed = 0;
   /// Leaves out the last batch of an epoch if it is short.
@@ -30,15 +31,15 @@ struct DataLoaderOptions {
   /// Delivers only this rank's contiguous part of each global batch: partition(size of the batch, world_size, rank).
   /// The parts of a short batch may be empty; the number of steps is the same on every rank.
   int rank = 0;
-  int world_size = 1;
+  int world_size = 1;  ///< see rank
   /// Of lockstep training: the batch is cut into so many parts first, and a rank gets the samples of its consecutive
   /// parts, partition(logical_shards, world_size, rank). 0: off.
   std::int64_t logical_shards = 0;
-  std::vector<Transform> transforms = {};
+  std::vector<Transform> transforms = {};  ///< applied to each batch, in order, on the workers
   /// A CUDA device: the whole set is copied there once, if it has no transforms and takes at most `resident_bytes`, and
   /// batches are gathered and delivered there, on the caller's current stream; else they are delivered on the CPU.
   Device device = {};
-  std::size_t resident_bytes = std::size_t{4} << 30;
+  std::size_t resident_bytes = std::size_t{4} << 30;  ///< see device
   /// Gives the order instead of `shuffle`.
   std::shared_ptr<const Sampler> sampler = nullptr;
   /// The longest wait for one batch.
@@ -49,9 +50,10 @@ struct DataLoaderOptions {
 /// For one thread at a time.
 class Epoch {
  public:
+  /// An input iterator over the batches: for range loops, once.
   class Iterator {
    public:
-    using iterator_concept = std::input_iterator_tag;
+    using iterator_concept = std::input_iterator_tag;  ///< single pass
     using value_type = Batch;
     using difference_type = std::ptrdiff_t;
 
@@ -82,15 +84,18 @@ class Epoch {
 
   /// Steps of the whole epoch, and the step of the current batch.
   std::int64_t steps() const;
-  std::int64_t step() const;
+  std::int64_t step() const;  ///< number of the next batch, from 0
 
  private:
   friend class DataLoader;
   struct Impl;
-  explicit Epoch(std::unique_ptr<Impl> impl);
+  struct Deleter {
+    void operator()(Impl* impl) const;
+  };
+  explicit Epoch(std::unique_ptr<Impl, Deleter> impl);
   void advance();
 
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Impl, Deleter> impl_;
   Batch* current_ = nullptr;
 };
 
@@ -103,7 +108,8 @@ class Epoch {
 /// ```
 class DataLoader {
  public:
-  /// Throws Error for options out of range, or a DistributedSampler together with a world_size above 1.
+  /// Throws Error for options out of range, or a DistributedSampler together with a world_size above 1 or logical
+  /// shards.
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   /// Starts epoch `epoch`, a number that enters the order, at step `first_step`: a run that stopped there goes on with
@@ -112,8 +118,8 @@ class DataLoader {
 
   /// Global batches an epoch; the same on every rank.
   std::int64_t steps_per_epoch() const;
-  const Dataset& dataset() const { return *dataset_; }
-  const DataLoaderOptions& options() const { return options_; }
+  const Dataset& dataset() const { return *dataset_; }           ///< what it was made from
+  const DataLoaderOptions& options() const { return options_; }  ///< what it was made with
 
  private:
   std::shared_ptr<const Dataset> dataset_;

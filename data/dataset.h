@@ -12,7 +12,8 @@ namespace lockstep::data {
 struct Batch {
   Tensor x;  ///< float32 [N, C, H, W] for images
   Tensor y;  ///< int64 [N], class indices
-  /// Samples in the global batch that this is a part of; equals size() unless several ranks share the batch.
+  /// Samples in the global batch that this is a part of, from which parallel training tells what it was given: a global
+  /// batch if it equals size() or is 0, and otherwise one rank's part.
   std::int64_t global_size = 0;
 
   std::int64_t size() const { return y.defined() ? y.size(0) : 0; }

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::data {
 
@@ -20,26 +21,11 @@ constexpr std::size_t kInputBytes = 64 * 1024;
 // windowBits for inflateInit2: the largest window, gzip framing.
 constexpr int kGzipWindow = 15 + 16;
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // O_NONBLOCK: opening a pipe that nobody writes must not wait; it is refused below.
-int open_file(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  LOCKSTEP_CHECK(fd >= 0, "cannot open '{}': {}; check the path and its permissions", path.string(),
-                 std::strerror(errno));
-  return fd;
+FileDescriptor open_file(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  LOCKSTEP_CHECK(file, "cannot open '{}': {}; check the path and its permissions", path.string(), std::strerror(errno));
+  return file;
 }
 
 }  // namespace
@@ -66,10 +52,7 @@ struct FileReader::Impl {
 
   // Reads the next bytes of the file into the empty input buffer; false at the end of the file.
   bool refill() {
-    ssize_t count = 0;
-    do {
-      count = ::read(file.get(), input.data(), input.size());
-    } while (count < 0 && errno == EINTR);
+    const std::int64_t count = read_all(file.get(), input.data(), input.size());
     LOCKSTEP_CHECK(count >= 0, "cannot read '{}' at byte {}: {}", path.string(), consumed, std::strerror(errno));
     position = 0;
     available = static_cast<std::size_t>(count);
@@ -136,7 +119,7 @@ struct FileReader::Impl {
   }
 
   std::filesystem::path path;
-  Descriptor file;
+  FileDescriptor file;
   std::uint64_t size = 0;
   std::uint64_t consumed = 0;   // bytes of the file used so far
   std::uint64_t delivered = 0;  // bytes of content handed out

@@ -10,10 +10,11 @@ namespace lockstep::data {
 
 /// The content of an IDX file: unsigned bytes in row-major order.
 struct IdxArray {
-  Shape dims;
-  std::vector<std::uint8_t> values;
+  Shape dims;                        ///< sizes, the outermost first
+  std::vector<std::uint8_t> values;  ///< as many as dims.numel()
 };
 
+/// What a file must be like to be read.
 struct IdxOptions {
   /// Number of dimensions the file must have; 0 accepts 1 to 8.
   int expected_dims = 0;

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/data/image.h"
+#include "lockstep/data/png_check.h"
 
 namespace {
 
@@ -69,6 +70,7 @@ Image decode_image(std::span<const std::uint8_t> bytes, const std::string& name,
   LOCKSTEP_CHECK(starts_with(bytes, {0x89, 'P', 'N', 'G'}) || starts_with(bytes, {0xff, 0xd8, 0xff}),
                  "[image] '{}' is no PNG or JPEG file: its {} bytes start with neither's mark", name, bytes.size());
 
+  const bool png = bytes[0] == 0x89;
   const auto length = static_cast<int>(bytes.size());
   int width = 0;
   int height = 0;
@@ -80,6 +82,9 @@ Image decode_image(std::span<const std::uint8_t> bytes, const std::string& name,
                      std::int64_t{width} * height <= limits.max_pixels,
                  "[image] '{}': {} x {} pixels (height x width); expected sides of 1 to {} and at most {} pixels", name,
                  height, width, limits.max_side, limits.max_pixels);
+
+  // stb compares neither checksum, and would take memory for whatever unfolds.
+  if (png) check_png(bytes, name);
 
   // Four channels of 16 bits a pixel, padding of JPEG's blocks, a filter byte a row, and what stb's doubling adds.
   const auto pixels = static_cast<std::size_t>(width + 64) * static_cast<std::size_t>(height + 64);

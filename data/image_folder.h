@@ -11,17 +11,18 @@
 
 namespace lockstep::data {
 
+/// Options of ImageFolder.
 struct ImageFolderOptions {
   /// Every image is resized to this (area when both sides shrink, else bilinear). 0, 0: all images must have the size
   /// of the first.
   std::int64_t height = 0;
-  std::int64_t width = 0;
+  std::int64_t width = 0;  ///< see height
   /// 1 (grey), 3 (RGB) or 4 (RGB and alpha); files are converted.
   int channels = 3;
   /// Of the pixels scaled to [0, 1]: one value a channel, one for all, or none (then x stays in [0, 1]).
   std::vector<float> mean = {};
-  std::vector<float> std = {};
-  ImageLimits limits = {};
+  std::vector<float> std = {};  ///< see mean; x = (pixel / 255 - mean) / std
+  ImageLimits limits = {};      ///< see ImageLimits
 };
 
 /// PNG and JPEG files in one sub-directory a class, as torchvision's ImageFolder: the sorted names of the
@@ -37,10 +38,11 @@ class ImageFolder final : public Dataset {
   /// Throws Error naming the file for an image that cannot be decoded or has another size than the first.
   Batch get_batch(std::span<const std::int64_t> indices) const override;
 
+  /// Names of the sub-directories, by class number.
   const std::vector<std::string>& classes() const { return classes_; }
   /// Throw Error if out of range.
   const std::filesystem::path& path(std::int64_t index) const;
-  std::int64_t label(std::int64_t index) const;
+  std::int64_t label(std::int64_t index) const;  ///< class number of a sample
 
  private:
   struct Sample {

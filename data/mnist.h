@@ -15,22 +15,22 @@ namespace lockstep::data {
 /// x = (byte / 255 - mean) / std, float32 [N, 1, H, W]; y int64 [N], 0 to 9.
 class MnistDataset final : public Dataset {
  public:
-  /// Throws Error naming file, offset, found and expected if a file cannot be read (see read_idx), if the two hold
-  /// different numbers of samples or none, if a label is above 9, or unless std > 0.
+  /// Throws Error naming file, offset, found and expected if a file cannot be read or is no IDX file of unsigned bytes,
+  /// raw or gzip, if the two hold different numbers of samples or none, if a label is above 9, or unless std > 0.
   MnistDataset(const std::filesystem::path& images, const std::filesystem::path& labels, float mean, float std);
 
   std::int64_t size() const override { return size_; }
-  std::int64_t height() const { return height_; }
-  std::int64_t width() const { return width_; }
+  std::int64_t height() const { return height_; }  ///< rows of an image
+  std::int64_t width() const { return width_; }    ///< columns of an image
   Batch get_batch(std::span<const std::int64_t> indices) const override;
 
   /// The bytes of image `index`, row-major. Throws Error if out of range.
   std::span<const std::uint8_t> image(std::int64_t index) const;
   /// The label of image `index`. Throws Error if out of range.
   int label(std::int64_t index) const;
-  float mean() const { return mean_; }
-  float std() const { return std_; }
-  const std::filesystem::path& image_file() const { return image_file_; }
+  float mean() const { return mean_; }                                     ///< that x is normalised with
+  float std() const { return std_; }                                       ///< that x is normalised with
+  const std::filesystem::path& image_file() const { return image_file_; }  ///< where the images were read from
 
  private:
   std::int64_t size_ = 0;
@@ -43,11 +43,12 @@ class MnistDataset final : public Dataset {
   std::vector<std::uint8_t> labels_;
 };
 
+/// Options of mnist() and fashion_mnist().
 struct MnistOptions {
-  bool train = true;
+  bool train = true;  ///< the training set, or the test set
   /// Of the pixels scaled to [0, 1]; by default the statistics of the set's training images.
   std::optional<float> mean = std::nullopt;
-  std::optional<float> std = std::nullopt;
+  std::optional<float> std = std::nullopt;  ///< see mean
 };
 
 /// The MNIST training (60000 images of 28 x 28) or test set (10000). Files may be raw or gzip, named

@@ -1,11 +1,11 @@
 #include "lockstep/data/mnist_files.h"
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <system_error>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
 
 namespace lockstep::data {
 
@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 namespace {
 
 std::optional<fs::path> environment_path(const char* variable) {
-  const char* value = std::getenv(variable);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return fs::path(value);
+  const auto value = environment_variable(variable);
+  if (!value) return std::nullopt;
+  return fs::path(*value);
 }
 
 std::vector<fs::path> places(const MnistVariant& variant, const fs::path& directory) {

@@ -14,6 +14,9 @@ class Sampler {
   virtual std::int64_t size() const = 0;
   /// size() indices into the dataset. Thread-safe.
   virtual std::vector<std::int64_t> indices(std::uint64_t epoch) const = 0;
+  /// Ranks that share an epoch, each with size() samples of its own from a sampler of its own. 1: the order is that of
+  /// all ranks together.
+  virtual int world_size() const { return 1; }
 };
 
 /// 0, 1, ... count - 1, in every epoch.
@@ -39,18 +42,21 @@ class RandomSampler final : public Sampler {
   std::uint64_t seed_;
 };
 
+/// Options of DistributedSampler.
 struct DistributedSamplerOptions {
-  int rank = 0;
-  int world_size = 1;
-  bool shuffle = true;
-  std::uint64_t seed = 0;
+  int rank = 0;            ///< whose share it is
+  int world_size = 1;      ///< number of shares
+  bool shuffle = true;     ///< epoch_permutation(), or the data set's order
+  std::uint64_t seed = 0;  ///< of the permutation
   /// True: leave out the samples that do not divide evenly. False: repeat some from the start, so that they do.
   bool drop_last = false;
 };
 
 /// One rank's share of each epoch with the semantics of torch.utils.data.DistributedSampler: all ranks get the same
 /// number of samples, every world_size-th one of a common order. The order itself is lockstep's (epoch_permutation).
-/// For training that must see the same global batches on any number of ranks, give DataLoader rank and world_size
+/// A DataLoader with this sampler delivers batches of batch_size samples to each rank, world_size times as many in all,
+/// as PyTorch's does; steps of parallel training take them as this rank's part of the global batch. For training that
+/// must see the same global batches on any number of ranks, give DataLoader rank and world_size
 /// instead; for evaluation, too: this sampler may count samples twice.
 class DistributedSampler final : public Sampler {
  public:
@@ -59,10 +65,11 @@ class DistributedSampler final : public Sampler {
 
   std::int64_t size() const override { return size_; }
   std::vector<std::int64_t> indices(std::uint64_t epoch) const override;
+  int world_size() const override { return options_.world_size; }
 
   /// Chooses the epoch of the next indices().
   void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
-  std::vector<std::int64_t> indices() const { return indices(epoch_); }
+  std::vector<std::int64_t> indices() const { return indices(epoch_); }  ///< of the epoch that set_epoch() chose
 
  private:
   std::int64_t count_;

@@ -8,12 +8,14 @@ namespace lockstep::nn {
 
 // The functions of the same names as modules, for Sequential.
 
+/// max(x, 0), element by element; see relu().
 class ReLU : public Module {
  public:
   using Module::Module;
   Tensor forward(Tensor x) override;
 };
 
+/// x where x > 0, negative_slope * x elsewhere; see leaky_relu().
 class LeakyReLU : public Module {
  public:
   explicit LeakyReLU(double negative_slope = 0.01) : negative_slope_(negative_slope) {}
@@ -25,30 +27,35 @@ class LeakyReLU : public Module {
   double negative_slope_;
 };
 
+/// x times the normal distribution function of x; see gelu().
 class GELU : public Module {
  public:
   using Module::Module;
   Tensor forward(Tensor x) override;
 };
 
+/// x * sigmoid(x); see silu().
 class SiLU : public Module {
  public:
   using Module::Module;
   Tensor forward(Tensor x) override;
 };
 
+/// Hyperbolic tangent, element by element.
 class Tanh : public Module {
  public:
   using Module::Module;
   Tensor forward(Tensor x) override;
 };
 
+/// 1 / (1 + exp(-x)), element by element.
 class Sigmoid : public Module {
  public:
   using Module::Module;
   Tensor forward(Tensor x) override;
 };
 
+/// exp(x) divided by its sum over `dim`; see softmax().
 class Softmax : public Module {
  public:
   explicit Softmax(std::int64_t dim = -1) : dim_(dim) {}

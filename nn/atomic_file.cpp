@@ -1,64 +1,133 @@
 #include "lockstep/nn/atomic_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/check.h"
 
 namespace lockstep::nn::detail {
+namespace {
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  static std::atomic<unsigned> counter{0};
+constexpr int kMaxLinks = 40;  // as the kernel
+constexpr int kAttempts = 16;
+constexpr std::string_view kEnding = ".tmp";
+
+// Where `path` leads, though nothing may be there yet.
+std::string follow_links(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path at = path;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    std::error_code error;
+    if (!fs::is_symlink(fs::symlink_status(at, error))) return at.string();
+    const fs::path target = fs::read_symlink(at, error);
+    LOCKSTEP_CHECK(!error, "cannot write {}: the link {} cannot be read: {}", path, at.string(), error.message());
+    at = target.is_absolute() ? target : at.parent_path() / target;
+  }
+  lockstep::detail::throw_error(fmt::format("cannot write {}: {}", path, std::strerror(ELOOP)));
+}
+
+std::string own_link(int descriptor) {
+  return fmt::format("/proc/self/fd/{}", descriptor);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
   const std::size_t slash = path_.rfind('/');
   folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
-  const std::string file = slash == std::string::npos ? path_ : path_.substr(slash + 1);
-  LOCKSTEP_CHECK(!file.empty(), "cannot write '{}': it names a folder, expected a file", path_);
-  struct stat info {};
-  if (::stat(path_.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) fail("write", EISDIR);
-  temporary_ = fmt::format("{}/.{}.{}.{}.tmp", folder_, file, ::getpid(), counter++);
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail("write", errno);
+  file_ = slash == std::string::npos ? path_ : path_.substr(slash + 1);
+  LOCKSTEP_CHECK(!file_.empty(), "cannot write '{}': it names a folder, expected a file", path_);
+  struct stat old {};
+  const bool replaces = ::lstat(path_.c_str(), &old) == 0;
+  if (replaces && S_ISDIR(old.st_mode)) fail(EISDIR);
+  LOCKSTEP_CHECK(!replaces || S_ISREG(old.st_mode),
+                 "cannot write {}: a device, pipe or socket has this name; expected a new name or that of a file",
+                 path_);
+  remove_leftovers();
+
+  if (::access("/proc/self/fd", F_OK) == 0)
+    descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
+  for (int i = 0; !descriptor_ && i < kAttempts; ++i) {
+    std::string name = temporary_name();
+    descriptor_.reset(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (descriptor_)
+      temporary_ = std::move(name);
+    else if (errno != EEXIST)
+      break;
+  }
+  if (!descriptor_) fail(errno);
+  ::flock(descriptor_.get(), LOCK_EX | LOCK_NB);  // a file system without locks keeps its leftovers
+  if (replaces) take_over(old);
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::fail(const char* what, int error) const {
-  lockstep::detail::throw_error(fmt::format("cannot {} {}: {}", what, path_, std::strerror(error)));
+void AtomicFile::fail(int error) const {
+  lockstep::detail::throw_error(fmt::format("cannot write {}: {}", path_, std::strerror(error)));
+}
+
+std::string AtomicFile::temporary_name() const {
+  std::uint64_t random = 0;
+  if (::getrandom(&random, sizeof random, 0) != sizeof random) fail(errno);
+  return fmt::format("{}/.{}.{:016x}{}", folder_, file_, random, kEnding);
+}
+
+void AtomicFile::remove_leftovers() const {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()), ::closedir);
+  if (!folder) return;  // it may be that one can write there, but not list
+  const std::string beginning = "." + file_ + ".";
+  while (const dirent* entry = ::readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
+    const std::string path = folder_ + "/" + std::string(name);
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat info {};
+    if (file && ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlink(path.c_str());
+  }
+}
+
+void AtomicFile::take_over(const struct stat& old) const {
+  // Another's file may be replaced by whoever may write the folder, but only root can hand the new one over.
+  if (::fchown(descriptor_.get(), old.st_uid, old.st_gid) != 0 && errno != EPERM) fail(errno);
+  if (::fchmod(descriptor_.get(), old.st_mode & 07777) != 0) fail(errno);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::write(descriptor_, at, bytes < kMost ? bytes : kMost);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write", errno);
-    at += n;
-    bytes -= static_cast<std::size_t>(n);
-  }
+  if (!write_all(descriptor_.get(), data, bytes)) fail(errno);
 }
 
 void AtomicFile::commit() {
-  if (::fsync(descriptor_) != 0) fail("write", errno);
-  const int closed = ::close(std::exchange(descriptor_, -1));
-  if (closed != 0 && errno != EINTR) fail("write", errno);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write", errno);
-  temporary_.clear();
-  // The new name itself reaches the disk with the folder. Some file systems cannot sync one; the file is whole anyway.
-  if (const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
+  if (::fsync(descriptor_.get()) != 0) fail(errno);
+  for (int i = 0; temporary_.empty(); ++i) {
+    std::string name = temporary_name();
+    if (::linkat(AT_FDCWD, own_link(descriptor_.get()).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
+      temporary_ = std::move(name);
+    else if (errno != EEXIST || i == kAttempts)
+      fail(errno);
   }
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  temporary_.clear();
+  const int closed = ::close(descriptor_.release());
+  if (closed != 0 && errno != EINTR) fail(errno);
+  // The new name itself reaches the disk with the folder. Some file systems cannot sync one; the file is whole anyway.
+  if (const FileDescriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder)
+    ::fsync(folder.get());
 }
 
 }  // namespace lockstep::nn::detail

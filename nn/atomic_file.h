@@ -2,30 +2,48 @@
 
 // A file that appears complete or not at all. For .cpp files only.
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <string>
 
+#include "lockstep/core/posix.h"
+
 namespace lockstep::nn::detail {
 
-/// Writes to a temporary file beside `path`; commit() syncs it and gives it its name. Without commit() the destructor
-/// removes it. Throws Error naming path and cause.
+/// Note [Atomic files]
+/// The bytes go to a file without a name (O_TMPFILE), so that a process that is killed leaves nothing; commit() syncs
+/// it, gives it a temporary name beside `path` and renames it. Where the file system has no files without names, it
+/// bears the temporary name from the start. That name is random, so that processes of different containers never share
+/// one, and the file is locked (flock) as long as it is written: a temporary file of `path` that nobody locks was left
+/// by a process that is gone, and the next AtomicFile of the same path removes it.
+///
+/// A symbolic link is followed: what it points at is replaced, not the link. A file that is replaced hands its
+/// permissions on, and its owner if this process may do that. What is no regular file (a device, a pipe, a folder) is
+/// refused and never replaced.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);
+  /// Throws Error naming path and cause.
+  explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
+  /// Without it the destructor removes what was written.
   void commit();
 
  private:
-  [[noreturn]] void fail(const char* what, int error) const;
+  [[noreturn]] void fail(int error) const;
+  std::string temporary_name() const;
+  void remove_leftovers() const;
+  void take_over(const struct stat& old) const;
 
   std::string path_;
   std::string folder_;
-  std::string temporary_;
-  int descriptor_ = -1;
+  std::string file_;
+  std::string temporary_;  ///< its present name; empty if it has none
+  FileDescriptor descriptor_;
 };
 
 }  // namespace lockstep::nn::detail

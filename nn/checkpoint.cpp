@@ -2,13 +2,15 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 
 namespace lockstep::nn {
 namespace {
 
-constexpr const char* kFormat = "lockstep.checkpoint";
 constexpr const char* kVersion = "1";
 constexpr const char* kOptimizerType = "lockstep.optimizer";
 constexpr std::string_view kScalarPrefix = "lockstep.optimizer.";
@@ -25,11 +27,9 @@ std::string to_text(T value) {
 
 template <typename T>
 T from_text(const SafetensorsFile& file, const std::string& key, const std::string& text) {
-  T value{};
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(result.ec == std::errc() && result.ptr == text.data() + text.size(),
-                 "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
-  return value;
+  const auto value = parse_number<T>(text);
+  LOCKSTEP_CHECK(value, "[checkpoint] {}: metadata '{}' is '{}', expected a number", file.path(), key, text);
+  return *value;
 }
 
 const std::string& text_at(const SafetensorsFile& file, const std::string& key) {
@@ -45,8 +45,8 @@ T number_at(const SafetensorsFile& file, const std::string& key) {
 
 TrainingState training_state(const SafetensorsFile& file) {
   LOCKSTEP_CHECK(is_checkpoint(file), "[checkpoint] {} is a safetensors file, but no training checkpoint", file.path());
-  LOCKSTEP_CHECK(text_at(file, kFormat) == kVersion, "[checkpoint] {} is of version {}, expected {}", file.path(),
-                 text_at(file, kFormat), kVersion);
+  LOCKSTEP_CHECK(text_at(file, kCheckpointKey) == kVersion, "[checkpoint] {} is of version {}, expected {}",
+                 file.path(), text_at(file, kCheckpointKey), kVersion);
   TrainingState state;
   state.seed = number_at<std::uint64_t>(file, "lockstep.seed");
   state.step = number_at<std::int64_t>(file, "lockstep.step");
@@ -77,16 +77,32 @@ void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
   }
 }
 
+// None: `path` holds no checkpoint that can be read.
+std::optional<std::int64_t> step_in(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  try {
+    return read_training_state(path).step;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
-bool is_checkpoint(const SafetensorsFile& file) {
-  return file.metadata().contains(kFormat);
+void require_no_later_checkpoint(const std::string& path, std::int64_t step) {
+  const std::optional<std::int64_t> there = step_in(path);
+  LOCKSTEP_CHECK(!there || *there <= step,
+                 "[checkpoint] {} holds step {}, and this run, which has not gone on from it, is at step {}; resume "
+                 "from the file, move it away, or write to another",
+                 path, there.value_or(0), step);
 }
 
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler) {
+  require_no_later_checkpoint(path, state.step);
   std::vector<NamedTensor> tensors = module.state();
-  Metadata metadata{{kFormat, kVersion},
+  Metadata metadata{{kCheckpointKey, kVersion},
                     {"lockstep.seed", to_text(state.seed)},
                     {"lockstep.step", to_text(state.step)},
                     {"lockstep.epoch", to_text(state.epoch)},
@@ -113,8 +129,9 @@ TrainingState load_checkpoint(const std::string& path, Module& module, optim::Op
                  "[checkpoint] {} holds no schedule's position; it was saved without one", path);
   const auto position = scheduler ? number_at<std::int64_t>(file, kSchedule) : 0;
   LOCKSTEP_CHECK(position >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path, position);
+  check_load(module, file);
+  load_optimizer(file, optimizer);  // changes nothing if it throws
   load(module, file);
-  load_optimizer(file, optimizer);
   if (scheduler) scheduler->set_position(position);
   return state;
 }

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -17,11 +16,10 @@ namespace lockstep::nn {
 /// Data order and random numbers are functions of seed and position and need no state. So a run that is resumed goes on
 /// with the same bits as one that was never stopped, if each step draws its random numbers under RandomKeyGuard(step,
 /// shard).
-inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
 
 /// Where a run stands.
 struct TrainingState {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;           ///< of manual_seed() and the data's order
   std::int64_t step = 0;            ///< optimizer steps done
   std::int64_t epoch = 0;           ///< epochs done
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
@@ -29,11 +27,13 @@ struct TrainingState {
   Metadata extra = {};              ///< what else the program wants back, such as the model's name
 };
 
-/// True for a file that save_checkpoint() wrote.
-bool is_checkpoint(const SafetensorsFile& file);
+/// Throws Error if `path` holds a checkpoint of a later step than `step`. Such a file was not resumed from: a run that
+/// goes on from it is never behind it. For programs to call before the first step; save_checkpoint() does so too.
+void require_no_later_checkpoint(const std::string& path, std::int64_t step);
 
 /// Writes weights, the optimizer's state, the position of the scheduler, if there is one, and `state`. Errors as
-/// save_safetensors().
+/// save_safetensors(), and as require_no_later_checkpoint(): a run that has begun anew by mistake does not destroy what
+/// another has reached. What is no checkpoint is replaced.
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
 
@@ -42,7 +42,7 @@ void save_checkpoint(const std::string& path, const Module& module, const optim:
 TrainingState read_training_state(const std::string& path);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
-/// of another type, or if `scheduler` is given and was not saved; the module is unchanged if the weights are at fault.
+/// of another type or has other settings, or if `scheduler` is given and was not saved. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler = nullptr);
 

@@ -38,6 +38,7 @@ class ModuleList : public Module {
   std::size_t size() const { return elements_.size(); }
   M& operator[](std::size_t i) const { return *elements_.at(i); }
 
+  /// Over the elements, as references.
   class Iterator {
    public:
     explicit Iterator(const std::unique_ptr<M>* at) : at_(at) {}

@@ -7,15 +7,20 @@
 /// construction alone.
 namespace lockstep::nn::init {
 
+/// Which side of a weight sets its scale: the inputs or the outputs.
 enum class Fan { in, out };
 
+/// Options of kaiming_uniform_() and kaiming_normal_().
 struct KaimingOptions {
   double negative_slope = 0.0;  ///< of the leaky ReLU that follows; 0: of a ReLU
   Fan fan = Fan::in;            ///< keep the variance of activations (in) or of gradients (out)
 };
 
+/// Uniform on [low, high).
 void uniform_(const Tensor& tensor, double low = 0.0, double high = 1.0);
+/// Normal, with standard deviation `std`.
 void normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0);
+/// All elements the same.
 void constant_(const Tensor& tensor, double value);
 void zeros_(const Tensor& tensor);
 void ones_(const Tensor& tensor);

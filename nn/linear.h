@@ -7,8 +7,9 @@
 
 namespace lockstep::nn {
 
+/// Options of Linear.
 struct LinearOptions {
-  bool bias = true;
+  bool bias = true;   ///< add a bias for each output
   bool relu = false;  ///< apply relu in the same pass
 };
 
@@ -19,13 +20,14 @@ class Linear : public Module {
   Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options = {});
   Tensor forward(Tensor x) override;
 
-  Parameter weight;
-  Parameter bias;
+  Parameter weight;  ///< [out, in]
+  Parameter bias;    ///< [out]; undefined without bias
 
  private:
   bool relu_;
 };
 
+/// Options of Embedding.
 struct EmbeddingOptions {
   std::optional<std::int64_t> padding_idx = std::nullopt;  ///< this row starts at 0 and gets no gradient
 };
@@ -39,7 +41,7 @@ class Embedding : public Module {
             EmbeddingOptions options = {});
   Tensor forward(Tensor index) override;
 
-  Parameter weight;
+  Parameter weight;  ///< [rows, width]
 
  private:
   EmbeddingOptions options_;

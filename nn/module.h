@@ -15,8 +15,8 @@ class Module;
 
 /// A name and the tensor it stands for: "conv1.weight".
 struct NamedTensor {
-  std::string name;
-  Tensor tensor;
+  std::string name;  ///< with those of the modules above it, divided by dots
+  Tensor tensor;     ///< a handle on the module's own
 };
 
 /// A tensor that a module learns: a Tensor that requires gradients and that its module finds by name.
@@ -64,6 +64,7 @@ class Module {
   /// A child of `parent`, found there as `name`; a null parent makes a module of its own. Throws Error if the name is
   /// taken, empty or contains a '.'.
   Module(Module* parent, std::string_view name);
+  /// Takes it out of its parent.
   virtual ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
@@ -71,18 +72,18 @@ class Module {
   /// What the module computes. Override it, or give the class a forward() of other arguments; the one here throws
   /// Error naming the class.
   virtual Tensor forward(Tensor x);
-  Tensor operator()(Tensor x) { return forward(std::move(x)); }
+  Tensor operator()(Tensor x) { return forward(std::move(x)); }  ///< forward()
 
   // --- what it holds: everything below it too, in declaration order, each tensor once ----------------------------
-  std::vector<Tensor> parameters() const;
-  std::vector<NamedTensor> named_parameters() const;
-  std::vector<Tensor> buffers() const;
-  std::vector<NamedTensor> named_buffers() const;
+  std::vector<Tensor> parameters() const;             ///< what an optimizer takes
+  std::vector<NamedTensor> named_parameters() const;  ///< the same under their names
+  std::vector<Tensor> buffers() const;                ///< such as running means
+  std::vector<NamedTensor> named_buffers() const;     ///< the same under their names
   /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name.
   std::vector<NamedTensor> state() const;
   /// Direct children.
   std::vector<std::pair<std::string, Module*>> named_children() const;
-  std::vector<Module*> children() const;
+  std::vector<Module*> children() const;  ///< the same without their names
   /// This module, then all below it.
   std::vector<Module*> modules();
   /// Elements of all parameters.
@@ -95,8 +96,8 @@ class Module {
   void apply(const std::function<void(Module&)>& fn);
   /// Sets training (dropout drops, batch norm takes the batch's statistics) or evaluation mode, here and below.
   void train(bool on = true);
-  void eval() { train(false); }
-  bool is_training() const { return training_; }
+  void eval() { train(false); }                   ///< evaluation mode, here and below
+  bool is_training() const { return training_; }  ///< mode of this module
   /// Switches gradients of all parameters on or off; off freezes them.
   void set_requires_grad(bool value);
   /// Sets every gradient to zero *in its memory*, so that gradients which are views of a reducer's bucket stay views.

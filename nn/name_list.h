@@ -5,12 +5,17 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace lockstep::nn::detail {
 
 /// Collects names; an error line shows the first few and the number of the others.
 class NameList {
  public:
+  NameList() = default;
+  explicit NameList(const std::vector<std::string>& names) {
+    for (const std::string& name : names) add(name);
+  }
   void add(std::string name) {
     if (++count_ > kShown) return;
     if (!text_.empty()) text_ += ", ";

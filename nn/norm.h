@@ -9,8 +9,9 @@
 
 namespace lockstep::nn {
 
+/// Options of BatchNorm1d and BatchNorm2d.
 struct BatchNormOptions {
-  double eps = 1e-5;
+  double eps = 1e-5;                     ///< added to the variance
   std::optional<double> momentum = 0.1;  ///< share of the new statistics; nullopt: the plain mean over all batches
   bool affine = true;                    ///< weight and bias
   bool track_running_stats = true;       ///< without, evaluation uses the batch's statistics too
@@ -31,14 +32,16 @@ class BatchNorm : public Module {
   /// this input: those of other processes too. Null: lockstep::batch_norm.
   using TrainingFunction = std::function<Tensor(const Tensor& input, const Tensor& running_mean,
                                                 const Tensor& running_var, const lockstep::BatchNormOptions& options)>;
+  /// Replaces what training computes; see TrainingFunction.
   void set_training_function(TrainingFunction function) { training_function_ = std::move(function); }
+  /// A function other than lockstep::batch_norm is set.
   bool has_training_function() const { return static_cast<bool>(training_function_); }
 
-  Parameter weight;
-  Parameter bias;
-  Buffer running_mean;
-  Buffer running_var;
-  Buffer num_batches_tracked;
+  Parameter weight;            ///< [channels]; undefined without affine
+  Parameter bias;              ///< [channels]; undefined without affine
+  Buffer running_mean;         ///< [channels]; undefined without track_running_stats
+  Buffer running_var;          ///< [channels], unbiased; undefined without track_running_stats
+  Buffer num_batches_tracked;  ///< one int64 element: batches seen in training
 
  protected:
   BatchNorm(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options);
@@ -73,8 +76,9 @@ class BatchNorm2d : public BatchNorm {
   void check_input(const Tensor& x) const override;
 };
 
+/// Options of LayerNorm.
 struct LayerNormOptions {
-  double eps = 1e-5;
+  double eps = 1e-5;   ///< added to the variance
   bool affine = true;  ///< weight and bias
 };
 
@@ -85,8 +89,8 @@ class LayerNorm : public Module {
   LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options = {});
   Tensor forward(Tensor x) override;
 
-  Parameter weight;
-  Parameter bias;
+  Parameter weight;  ///< of shape `shape`; undefined without affine
+  Parameter bias;    ///< of shape `shape`; undefined without affine
 
  private:
   Shape shape_;

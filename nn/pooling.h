@@ -8,6 +8,7 @@ namespace lockstep::nn {
 
 // The functions of the same names as modules; their options are the functions' own.
 
+/// Maximum over windows: [n, c, h, w] to [n, c, oh, ow]; see max_pool2d().
 class MaxPool2d : public Module {
  public:
   explicit MaxPool2d(Size2d kernel, MaxPool2dOptions options = {}) : kernel_(kernel), options_(options) {}
@@ -20,6 +21,7 @@ class MaxPool2d : public Module {
   MaxPool2dOptions options_;
 };
 
+/// Mean over windows: [n, c, h, w] to [n, c, oh, ow]; see avg_pool2d().
 class AvgPool2d : public Module {
  public:
   explicit AvgPool2d(Size2d kernel, AvgPool2dOptions options = {}) : kernel_(kernel), options_(options) {}
@@ -32,6 +34,7 @@ class AvgPool2d : public Module {
   AvgPool2dOptions options_;
 };
 
+/// Mean over as many windows as make `output` of any size: see adaptive_avg_pool2d().
 class AdaptiveAvgPool2d : public Module {
  public:
   explicit AdaptiveAvgPool2d(Size2d output) : output_(output) {}

@@ -6,11 +6,14 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/nn/atomic_file.h"
-#include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/name_list.h"
 #include "lockstep/nn/safetensors_header.h"
 
 namespace lockstep::nn {
+
+bool is_checkpoint(const SafetensorsFile& file) {
+  return file.metadata().contains(kCheckpointKey);
+}
 
 void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
   std::vector<NamedTensor> ordered = tensors;
@@ -38,34 +41,58 @@ void save(const Module& module, const std::string& path, const Metadata& metadat
   save_safetensors(module.state(), path, metadata);
 }
 
-void load(Module& module, const std::string& path, LoadOptions options) {
-  load(module, SafetensorsFile(path), options);
-}
+namespace {
 
-void load(Module& module, const SafetensorsFile& file, LoadOptions options) {
+struct Fit {
+  std::vector<NamedTensor> fitting;
+  LoadReport rest;
+};
+
+// What of `file` goes where. Throws Error if load() must not go on.
+Fit fit(const Module& module, const SafetensorsFile& file, LoadOptions options) {
   const bool checkpoint = is_checkpoint(file);
-  const std::vector<NamedTensor> state = module.state();
-  std::set<std::string_view> wanted;
-  detail::NameList missing, unexpected, mismatched;
-  for (const NamedTensor& t : state) {
+  Fit result;
+  LoadReport& rest = result.rest;
+  std::set<std::string, std::less<>> wanted;
+  for (const NamedTensor& t : module.state()) {
     wanted.insert(t.name);
     const SafetensorsEntry* entry = file.find(t.name);
     if (!entry)
-      missing.add(t.name);
+      rest.missing.push_back(t.name);
     else if (entry->shape != t.tensor.sizes() || entry->dtype != t.tensor.dtype())
-      mismatched.add(fmt::format("{} (file: {} {}, model: {} {})", t.name, name(entry->dtype), to_string(entry->shape),
-                                 name(t.tensor.dtype()), to_string(t.tensor.sizes())));
+      rest.mismatched.push_back(fmt::format("{} (file: {} {}, model: {} {})", t.name, name(entry->dtype),
+                                            to_string(entry->shape), name(t.tensor.dtype()),
+                                            to_string(t.tensor.sizes())));
+    else
+      result.fitting.push_back(t);
   }
   for (const SafetensorsEntry& entry : file.entries())
     if (!wanted.contains(entry.name) && !(checkpoint && entry.name.starts_with(kOptimizerPrefix)))
-      unexpected.add(entry.name);
-  const bool any = std::ranges::any_of(state, [&](const NamedTensor& t) { return file.find(t.name) != nullptr; });
-  if (!options.strict && any) missing = unexpected = {};
-  LOCKSTEP_CHECK(missing.empty() && unexpected.empty() && mismatched.empty(), "[nn::load] {} does not fit {}:{}{}{}",
-                 file.path(), module.type_name(), missing.text(" missing "), unexpected.text(" unexpected "),
-                 mismatched.text(" wrong shape or dtype "));
-  for (const NamedTensor& t : state)
-    if (file.find(t.name)) file.read_into(t.name, t.tensor);
+      rest.unexpected.push_back(entry.name);
+  const bool fits = rest.missing.empty() && rest.unexpected.empty() && rest.mismatched.empty();
+  LOCKSTEP_CHECK(fits || (!options.strict && !result.fitting.empty()), "[nn::load] {} does not fit {}:{}{}{}",
+                 file.path(), module.type_name(), detail::NameList(rest.missing).text(" missing "),
+                 detail::NameList(rest.unexpected).text(" unexpected "),
+                 detail::NameList(rest.mismatched).text(" wrong shape or dtype "));
+  for (const NamedTensor& t : result.fitting)
+    if (t.tensor.dtype() == kBool) file.read(t.name);  // the only values that can be wrong
+  return result;
+}
+
+}  // namespace
+
+LoadReport load(Module& module, const std::string& path, LoadOptions options) {
+  return load(module, SafetensorsFile(path), options);
+}
+
+LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options) {
+  Fit result = fit(module, file, options);
+  for (const NamedTensor& t : result.fitting) file.read_into(t.name, t.tensor);
+  return std::move(result.rest);
+}
+
+void check_load(const Module& module, const SafetensorsFile& file, LoadOptions options) {
+  fit(module, file, options);
 }
 
 }  // namespace lockstep::nn

@@ -2,12 +2,18 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
+
+namespace lockstep {
+class FileDescriptor;
+}
 
 /// Note [safetensors]
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives
@@ -16,17 +22,24 @@
 /// and offset.
 namespace lockstep::nn {
 
+/// Strings by name, as the header's __metadata__.
 using Metadata = std::map<std::string, std::string>;
 
-/// Headers above this size are refused, as by other readers of the format.
-inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
+/// Headers above this size are refused: it is room for some 200,000 tensors.
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
+/// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version.
+inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
+/// How the names of a training checkpoint's tensors begin that are not weights.
+inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+
+/// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {
-  std::string name;
-  DType dtype;
-  Shape shape;
+  std::string name;      ///< that the tensor is found by
+  DType dtype;           ///< type of the elements
+  Shape shape;           ///< sizes
   std::uint64_t offset;  ///< from the start of the file
-  std::uint64_t bytes;
+  std::uint64_t bytes;   ///< its size in the file
 };
 
 /// An open file, for access to single tensors.
@@ -35,30 +48,34 @@ class SafetensorsFile {
   /// Reads and checks the header. Throws Error for a file that cannot be read, is cut short or damaged, or holds a
   /// dtype or a number of dimensions that tensors here cannot have.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  SafetensorsFile(SafetensorsFile&&) noexcept = default;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept = default;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return path_; }  ///< that it was opened by
   /// In the order of their bytes.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  const Metadata& metadata() const { return metadata_; }
+  const Metadata& metadata() const { return metadata_; }  ///< strings that were saved with the tensors
   /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const;
-  /// A new tensor on the CPU. Throws Error if there is none of that name.
+  /// A new tensor on the CPU. Throws Error if there is none of that name, or if a byte of a bool is neither 0 nor 1.
   Tensor read(std::string_view name) const;
   /// Into an existing tensor of the same shape and dtype, on any device.
   void read_into(std::string_view name, const Tensor& target) const;
 
  private:
   void read_bytes(const SafetensorsEntry& entry, void* target) const;
+  void check_bools(const SafetensorsEntry& entry, const unsigned char* values) const;
   const SafetensorsEntry& at(std::string_view name) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  std::shared_ptr<FileDescriptor> descriptor_;
   std::vector<SafetensorsEntry> entries_;
+  std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
 };
+
+/// True for a training checkpoint, which save_checkpoint() wrote: it holds more than weights.
+bool is_checkpoint(const SafetensorsFile& file);
 
 /// Writes tensors of any device and strides. The file appears under its name complete or not at all: it is written
 /// beside it, synced and renamed. Throws Error, and leaves nothing behind, if that fails (disk full, no permission) or
@@ -68,14 +85,25 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
 /// Writes a module's parameters and buffers.
 void save(const Module& module, const std::string& path, const Metadata& metadata = {});
 
+/// Options of load().
 struct LoadOptions {
-  bool strict = true;  ///< false: names that only one side has are passed over, unless no name is common
+  /// False: names that only one side has, or that differ in shape or dtype, are passed over, unless nothing fits.
+  bool strict = true;
+};
+
+/// What load() passed over; all empty if the file fitted.
+struct LoadReport {
+  std::vector<std::string> missing;     ///< the module's names that the file lacks
+  std::vector<std::string> unexpected;  ///< the file's names that the module lacks
+  std::vector<std::string> mismatched;  ///< of another shape or dtype: "fc.weight (file: float32 [2], model: ...)"
 };
 
 /// Reads parameters and buffers by name, in place, on whatever devices they are. Also takes a training checkpoint, of
 /// which it reads the weights. Throws Error, before anything is changed, with all missing, unexpected and mismatched
 /// names.
-void load(Module& module, const std::string& path, LoadOptions options = {});
-void load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+LoadReport load(Module& module, const std::string& path, LoadOptions options = {});
+LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
+/// Throws what load() would throw, and changes nothing.
+void check_load(const Module& module, const SafetensorsFile& file, LoadOptions options = {});
 
 }  // namespace lockstep::nn

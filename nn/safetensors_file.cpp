@@ -10,50 +10,26 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/safetensors_header.h"
 
 // Reading a file, apart from what is done with modules: nothing here needs more of ours than core.
 
 namespace lockstep::nn {
-namespace {
-
-/// pread until all is there. Returns the number of bytes read, fewer only at the end of the file; -1 on an error.
-std::int64_t read_fully(int descriptor, void* target, std::uint64_t bytes, std::uint64_t offset) {
-  std::uint64_t done = 0;
-  while (done < bytes) {
-    const ssize_t n =
-        ::pread(descriptor, static_cast<char*>(target) + done,
-                std::min<std::uint64_t>(bytes - done, std::uint64_t{1} << 30), static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
-    if (n == 0) break;
-    done += static_cast<std::uint64_t>(n);
-  }
-  return static_cast<std::int64_t>(done);
-}
-
-/// Closes on every way out of a constructor.
-struct Descriptor {
-  int value;
-  ~Descriptor() {
-    if (value >= 0) ::close(value);
-  }
-};
-
-}  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  LOCKSTEP_CHECK(file.value >= 0, "[safetensors] cannot open {}: {}", path, std::strerror(errno));
+  // O_NONBLOCK: opening a pipe that nobody writes must not wait; it is refused below.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  LOCKSTEP_CHECK(file, "[safetensors] cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
-  LOCKSTEP_CHECK(::fstat(file.value, &info) == 0, "[safetensors] cannot read {}: {}", path, std::strerror(errno));
+  LOCKSTEP_CHECK(::fstat(file.get(), &info) == 0, "[safetensors] cannot read {}: {}", path, std::strerror(errno));
   LOCKSTEP_CHECK(S_ISREG(info.st_mode), "[safetensors] {} is not a regular file", path);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   LOCKSTEP_CHECK(size >= 8, "[safetensors] {}: the file has {} bytes, too few for the header's length at offset 0",
                  path, size);
   std::uint64_t length = 0;
-  LOCKSTEP_CHECK(read_fully(file.value, &length, 8, 0) == 8, "[safetensors] cannot read {} at offset 0: {}", path,
+  LOCKSTEP_CHECK(read_all_at(file.get(), &length, 8, 0) == 8, "[safetensors] cannot read {} at offset 0: {}", path,
                  std::strerror(errno));
   LOCKSTEP_CHECK(
       length <= kMaxSafetensorsHeader,
@@ -64,19 +40,17 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
                  "[safetensors] {}: offset 0 claims a header of {} bytes, but only {} follow; the file is cut short",
                  path, length, size - 8);
   std::string header(length, '\0');
-  LOCKSTEP_CHECK(read_fully(file.value, header.data(), length, 8) == static_cast<std::int64_t>(length),
+  LOCKSTEP_CHECK(read_all_at(file.get(), header.data(), length, 8) == static_cast<std::int64_t>(length),
                  "[safetensors] cannot read the header of {} at offset 8", path);
   detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
-  descriptor_ = std::exchange(file.value, -1);
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  ::close(descriptor_);
+  places_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].name, i);
+  descriptor_ = std::make_shared<FileDescriptor>(std::move(file));
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
-  const auto found = std::ranges::find(entries_, name, &SafetensorsEntry::name);
-  return found == entries_.end() ? nullptr : &*found;
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &entries_[found->second];
 }
 
 const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
@@ -86,16 +60,26 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
 }
 
 void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, void* target) const {
-  const std::int64_t n = read_fully(descriptor_, target, entry.bytes, entry.offset);
+  const std::int64_t n = read_all_at(descriptor_->get(), target, entry.bytes, entry.offset);
   LOCKSTEP_CHECK(n == static_cast<std::int64_t>(entry.bytes),
                  "[safetensors] {}: tensor '{}' at offset {} could not be read: {}", path_, entry.name, entry.offset,
                  n < 0 ? std::strerror(errno) : "the file has become shorter");
+}
+
+void SafetensorsFile::check_bools(const SafetensorsEntry& entry, const unsigned char* values) const {
+  const unsigned char* end = values + entry.bytes;
+  const unsigned char* wrong = std::find_if(values, end, [](unsigned char value) { return value > 1; });
+  LOCKSTEP_CHECK(wrong == end,
+                 "[safetensors] {}: tensor '{}' is BOOL and has the byte {} at offset {}, expected 0 or 1; the file is "
+                 "damaged",
+                 path_, entry.name, *wrong, entry.offset + static_cast<std::uint64_t>(wrong - values));
 }
 
 Tensor SafetensorsFile::read(std::string_view name) const {
   const SafetensorsEntry& entry = at(name);
   Tensor out = empty(entry.shape, {.dtype = entry.dtype});
   read_bytes(entry, out.raw_data());
+  if (entry.dtype == kBool) check_bools(entry, static_cast<const unsigned char*>(out.raw_data()));
   return out;
 }
 
@@ -104,7 +88,7 @@ void SafetensorsFile::read_into(std::string_view name, const Tensor& target) con
   LOCKSTEP_CHECK(entry.shape == target.sizes() && entry.dtype == target.dtype(),
                  "[safetensors] {}: tensor '{}' is {} {}, expected {} {}", path_, name, lockstep::name(entry.dtype),
                  to_string(entry.shape), lockstep::name(target.dtype()), to_string(target.sizes()));
-  if (target.device().is_cpu() && target.is_contiguous())
+  if (target.device().is_cpu() && target.is_contiguous() && entry.dtype != kBool)
     read_bytes(entry, target.raw_data());
   else
     copy_values(read(name), target);

@@ -12,7 +12,7 @@
 namespace lockstep::nn::detail {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // finds keys in logarithmic time; the order of a header's keys means nothing
 
 struct DTypeName {
   DType dtype;
@@ -164,26 +164,27 @@ void parse_safetensors_header(const std::string& path, std::string_view text, st
 }
 
 std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  // In the order of the tensors, which an object would not keep.
+  std::string text = "{";
+  const auto add = [&](const std::string& key, const std::string& value) {
+    if (text.size() > 1) text += ',';
+    text += Json(key).dump() + ":" + value;
+  };
   std::uint64_t offset = 0;
-  for (const NamedTensor& t : tensors) {
-    Json shape = Json::array();
-    for (std::int64_t size : t.tensor.sizes()) shape.push_back(size);
-    const std::uint64_t end = offset + t.tensor.nbytes();
-    Json entry = Json::object();
-    entry["dtype"] = dtype_name(t.tensor.dtype());
-    entry["shape"] = std::move(shape);
-    entry["data_offsets"] = {offset, end};
-    header[t.name] = std::move(entry);
-    offset = end;
-  }
-  std::string text;
   try {
-    text = header.dump();
+    if (!metadata.empty()) add("__metadata__", Json(metadata).dump());
+    for (const NamedTensor& t : tensors) {
+      Json shape = Json::array();
+      for (std::int64_t size : t.tensor.sizes()) shape.push_back(size);
+      const std::uint64_t end = offset + t.tensor.nbytes();
+      add(t.name, fmt::format(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype_name(t.tensor.dtype()),
+                              shape.dump(), offset, end));
+      offset = end;
+    }
   } catch (const Json::type_error&) {
     lockstep::detail::throw_error("[safetensors] a tensor's name or a metadata string is not valid UTF-8");
   }
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
   LOCKSTEP_CHECK(text.size() <= kMaxSafetensorsHeader, "[safetensors] the header takes {} bytes, of at most {}",
                  text.size(), kMaxSafetensorsHeader);

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that lockstep needs and that are missing. Asks nothing.
 #
-#   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi] [--with-fuzz]
+#   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi] [--with-fuzz] [--with-emulator]
 #
 #   --with-fashion    also the Fashion-MNIST data set as a package (dataset-fashion-mnist)
 #   --with-download   also curl, for scripts/get_mnist.sh
 #   --with-mpi        also Open MPI (libopenmpi-dev, openmpi-bin), for --backend mpi
 #   --with-fuzz       also Clang with libFuzzer, for scripts/fuzz.sh
+#   --with-emulator   also QEMU's user-mode emulator, for the tests of processors without AVX2
 #
 # Works as root, or through sudo. A CUDA toolkit is never installed; one that is there is used.
 # Status: 0 all there, 1 something required could not be installed, 2 wrong usage.
 set -euo pipefail
 
-required=(build-essential cmake ninja-build libeigen3-dev zlib1g-dev libcli11-dev libspdlog-dev libfmt-dev
+required=(build-essential cmake ninja-build libeigen3-dev zlib1g-dev libssl-dev libcli11-dev libspdlog-dev libfmt-dev
   nlohmann-json3-dev libgtest-dev libstb-dev)
 # Without one of these lockstep still builds, slower or with fewer back ends.
 optional=(libdnnl-dev libopenblas-dev libgloo-dev)
@@ -27,6 +28,7 @@ while (($# > 0)); do
     --with-mpi) required+=(libopenmpi-dev openmpi-bin) ;;
     # Where the runtimes are a package of their own, clang only recommends it.
     --with-fuzz) required+=(clang) optional+=(libclang-rt-14-dev) ;;
+    --with-emulator) required+=(qemu-user) ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <string>
 #include <vector>
 
-namespace lockstep::doctor {
+#include "lockstep/core/environment.h"
 
-using Environment = std::map<std::string, std::string>;
+namespace lockstep::doctor {
 
 constexpr int kNoSuchProgram = 127;
 
@@ -16,7 +15,8 @@ struct CommandResult {
   std::string output;  ///< stdout and stderr, the first 64 KiB
 };
 
-/// Runs a program, found in PATH, to its end or to the deadline, when it and its process group are killed.
+/// Runs a program, found in PATH, with `environment` over this process's own, to its end or to the deadline, when it
+/// and its process group are killed.
 CommandResult run_command(const std::vector<std::string>& command, const Environment& environment,
                           std::chrono::milliseconds timeout);
 

@@ -1,20 +1,21 @@
 // lockstep-doctor: examines what jobs need of this machine, one line each, and says what to do about each failing one.
+#include "lockstep/train/command_line/main.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "apps/lockstep_doctor/checks.h"
-#include "apps/support/cli.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/parse_number.h"
+#include "lockstep/train/command_line/parse.h"
 
 namespace {
 
 using namespace lockstep::doctor;
-using lockstep::apps::UsageError;
+using lockstep::command_line::UsageError;
 
 std::string own_path() {
   std::array<char, 4096> path{};
@@ -53,12 +54,11 @@ void print_json(const Findings& findings, int failures) {
 }
 
 std::optional<int> number_in(const char* variable) {
-  const char* const text = std::getenv(variable);
-  if (!text || !*text) return {};
-  char* end = nullptr;
-  const long value = std::strtol(text, &end, 10);
-  if (*end != 0) throw UsageError(fmt::format("{} is '{}'; expected a port", variable, text));
-  return static_cast<int>(value);
+  const auto text = lockstep::environment_variable(variable);
+  if (!text) return {};
+  const auto value = lockstep::parse_number<int>(*text);
+  if (!value) throw UsageError(fmt::format("{} is '{}'; expected a port", variable, *text));
+  return value;
 }
 
 int run(int argc, char** argv) {
@@ -75,17 +75,10 @@ int run(int argc, char** argv) {
   app.add_option("--connect", request.peer, "also try to reach this machine, on that port (29500)")->type_name("HOST");
   app.add_option("--timeout", timeout, "seconds for each attempt to reach something")
       ->type_name("S")
+      ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_flag("--mpi-rank", mpi_rank)->group("");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(fmt::format("{}; see --help", error.what()));
-  }
-  if (!(timeout >= 0.1 && timeout <= 3600)) throw UsageError("--timeout is not between 0.1 and 3600");
+  if (!lockstep::command_line::parse(app, argc, argv)) return 0;
   request.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout * 1000));
   if (mpi_rank) return run_mpi_rank(request);
   request.port = app.count("--port") ? std::optional(port) : number_in("MASTER_PORT");
@@ -105,5 +98,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return lockstep::apps::run_main("lockstep-doctor", [&] { return run(argc, argv); });
+  return lockstep::command_line::run_main("lockstep-doctor", [&] { return run(argc, argv); });
 }

@@ -6,6 +6,8 @@
 
 #include "apps/lockstep_doctor/checks.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/core/process.h"
 #include "lockstep/distributed/shm/segment.h"
 
 namespace lockstep::doctor {
@@ -16,24 +18,20 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 /// In a child: opens the segment and says why it cannot; empty if it can.
 std::string open_in_child(const std::string& ticket) {
-  std::array<int, 2> ends{};
-  if (::pipe(ends.data()) != 0) return "there is no pipe to be had";
-  const pid_t child = ::fork();
-  if (child < 0) return "no process can be started";
-  if (child == 0) {
+  Pipe answer = make_pipe();
+  const auto open_and_answer = [&] {
     std::string text = "ok";
     try {
       distributed::shm::Segment::open(ticket, 2).rank(1).pid = ::getpid();
     } catch (const std::exception& error) {
       text = error.what();
     }
-    const ssize_t written = ::write(ends[1], text.data(), text.size());
-    ::_exit(written > 0 ? 0 : 1);
-  }
-  ::close(ends[1]);
+    return write_all(answer.write.get(), text.data(), text.size()) ? 0 : 1;
+  };
+  const pid_t child = start_process({.function = open_and_answer});
+  answer.write.reset();
   std::array<char, 1024> text{};
-  const ssize_t size = ::read(ends[0], text.data(), text.size());
-  ::close(ends[0]);
+  const std::int64_t size = read_all(answer.read.get(), text.data(), text.size());
   ::waitpid(child, nullptr, 0);
   const std::string said(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
   return said == "ok" ? "" : said.empty() ? "the other process ended without a word" : said;

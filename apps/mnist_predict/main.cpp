@@ -1,11 +1,11 @@
 // mnist_predict: says which digits images show, with the weights that mnist_train --save wrote. See --help.
 
+#include "lockstep/train/command_line/main.h"
+
 #include <fmt/core.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "apps/models/models.h"
-#include "apps/support/cli.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/data/digit_image.h"
 #include "lockstep/data/image.h"
+#include "lockstep/train/command_line/parse.h"
 
 namespace lockstep::apps {
 namespace {
@@ -47,14 +47,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->required();
   app.add_option("IMAGE", options.images, "PNG or JPEG files")->required();
   app.add_flag("--json", options.json, "Print a JSON object for each image, one a line");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(fmt::format("{}; see --help", error.what()));
-  }
+  if (!command_line::parse(app, argc, argv)) return std::nullopt;
   return options;
 }
 
@@ -129,7 +122,7 @@ int run(const Options& options) {
 }  // namespace lockstep::apps
 
 int main(int argc, char** argv) {
-  return lockstep::apps::run_main("mnist_predict", [&] {
+  return lockstep::command_line::run_main("mnist_predict", [&] {
     const auto options = lockstep::apps::parse_options(argc, argv);
     return options ? lockstep::apps::run(*options) : 0;
   });

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
@@ -51,6 +52,19 @@ std::string device_name(int index) {
   cudaDeviceProp properties{};
   LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   return properties.name;
+}
+
+std::string describe_arithmetic(int index) {
+  require_device(index);
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  int driver = 0;
+  int runtime = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  LOCKSTEP_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  return fmt::format("{} ({}.{}), driver {}.{}, runtime {}.{}, TF32 {}{}", properties.name, properties.major,
+                     properties.minor, driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                     allow_tf32() ? "on" : "off", deterministic() ? "" : ", not deterministic");
 }
 
 std::string device_uuid(int index) {

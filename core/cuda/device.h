@@ -16,6 +16,9 @@ std::string why_unavailable();
 std::string device_name(int index);
 /// The device's own name in the world: "GPU-" and its UUID, as nvidia-smi gives it. Throws as device_name().
 std::string device_uuid(int index);
+/// What the bits of results depend on beside its name: "NVIDIA H100 80GB HBM3 (9.0), driver 12.8, runtime 12.6, TF32
+/// off". Throws as device_name().
+std::string describe_arithmetic(int index);
 /// True if device `from` can read and write the memory of `to` without the host. Throws as device_name().
 bool can_access_peer(int from, int to);
 /// True while this thread's work on the device is recorded for a graph instead of done.

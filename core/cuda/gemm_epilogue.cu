@@ -1,7 +1,7 @@
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/gemm.h"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::cuda::detail {
 namespace {

@@ -1,17 +1,14 @@
 #include "lockstep/core/cuda/math_mode.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <string_view>
+
+#include "lockstep/core/environment.h"
 
 namespace lockstep::cuda {
 namespace {
 
 std::atomic<bool>& tf32_flag() {
-  static std::atomic<bool> flag = [] {
-    const char* value = std::getenv("LOCKSTEP_ALLOW_TF32");
-    return value && std::string_view(value) != "0" && std::string_view(value) != "";
-  }();
+  static std::atomic<bool> flag = environment_flag("LOCKSTEP_ALLOW_TF32");
   return flag;
 }
 

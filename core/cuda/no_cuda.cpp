@@ -20,6 +20,11 @@ std::string device_name(int index) {
   return {};
 }
 
+std::string describe_arithmetic(int index) {
+  require_device(index);
+  return {};
+}
+
 std::string device_uuid(int index) {
   require_device(index);
   return {};

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {

@@ -10,9 +10,10 @@
 #include <set>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/transport.h"
 #include "lockstep/distributed/process_group/transport_process_group.h"
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/socket.h"
@@ -91,17 +92,15 @@ class GlooTransport final : public Transport {
     }
 
     void wait(Deadline deadline) override {
-      const auto start = std::chrono::steady_clock::now();
       // Gloo takes a timeout of 0 for none at all.
-      const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline - start), Milliseconds(1));
+      const Milliseconds left = std::max(time_left(deadline), Milliseconds(1));
       transport_.begin_wait(*this);
       bool ended = false;
       try {
         translate([&] { ended = is_send_ ? buffer_->waitSend(left) : buffer_->waitRecv(left); });
       } catch (...) {
         transport_.end_wait(*this);
-        if (std::chrono::steady_clock::now() >= deadline)
-          throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_));
+        if (has_passed(deadline)) throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_));
         throw;
       }
       transport_.end_wait(*this);

@@ -11,6 +11,7 @@
 
 namespace lockstep::distributed {
 
+/// Options of init().
 struct InitOptions {
   /// "env://", "tcp://host:port" or "file:///path", the latter two with ?rank=R&world_size=W unless the environment or
   /// the options below say so. Empty: whatever a launcher left in the environment (lockstep-run, torchrun, Open MPI,
@@ -24,8 +25,8 @@ struct InitOptions {
   std::string device = "auto";
   /// Deadline of the meeting and of every operation afterwards.
   Milliseconds timeout{300'000};
-  std::optional<int> rank = {};
-  std::optional<int> world_size = {};
+  std::optional<int> rank = {};        ///< instead of the environment's RANK
+  std::optional<int> world_size = {};  ///< instead of the environment's WORLD_SIZE
   /// Shared secret of the job's processes; default: LOCKSTEP_TOKEN.
   std::optional<std::string> token = {};
 };
@@ -38,17 +39,17 @@ class Job {
   Job& operator=(Job&&) noexcept;
   ~Job();
 
-  int rank() const;
-  int world_size() const;
+  int rank() const;        ///< of this process, from 0
+  int world_size() const;  ///< number of processes
   /// Rank among the processes of this machine.
   int local_rank() const;
-  int local_world_size() const;
-  bool is_rank0() const { return rank() == 0; }
+  int local_world_size() const;                  ///< number of processes on this machine
+  bool is_rank0() const { return rank() == 0; }  ///< true for one process of the job: prints, saves
   /// Where this process computes.
   Device device() const;
   /// "shm", "nccl", ...; "self" in a job of one process.
   std::string backend() const;
-  const ProcessGroupPtr& process_group() const;
+  const ProcessGroupPtr& process_group() const;  ///< what the processes communicate through
   /// For the program's own keys (kept apart from the library's).
   const StorePtr& store() const;
 

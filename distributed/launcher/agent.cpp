@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 
@@ -72,7 +73,7 @@ Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& si
         fmt::format("a launcher with --node-rank {} has joined this job already; give each node its own "
                     "number below {}",
                     options_.node_rank, options_.nnodes));
-  for (int node = 0; node < options_.nnodes; ++node) members_.push_back(node);
+  for (int node = 0; node < options_.nnodes; ++node) generation_.members.push_back(node);
   if (!elastic()) {
     store_->set(fmt::format("join/{}", options_.node_rank), "1");
     wait_for_all("join", options_.join_timeout, "join the job");
@@ -89,18 +90,24 @@ Agent::~Agent() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::string Agent::key(const std::string& name) const {
-  return fmt::format("{}/{}", generation_.load(), name);
+Agent::Generation Agent::current() {
+  const std::lock_guard lock(mutex_);
+  return generation_;
+}
+
+void Agent::begin(Generation generation) {
+  const std::lock_guard lock(mutex_);
+  if (generation.number != generation_.number) stop_reason_.clear();
+  generation_ = std::move(generation);
+}
+
+std::string Agent::key(int generation, const std::string& name) {
+  return fmt::format("{}/{}", generation, name);
 }
 
 std::vector<int> Agent::missing(const std::string& name) {
-  std::vector<int> members;
-  {
-    const std::lock_guard lock(mutex_);
-    members = members_;
-  }
   std::vector<int> nodes;
-  for (const int node : members)
+  for (const int node : current().members)
     if (!store_->check({fmt::format("{}/{}", name, node)})) nodes.push_back(node);
   return nodes;
 }
@@ -120,20 +127,17 @@ void Agent::wait_for_all(const std::string& name, milliseconds timeout, const st
   }
 }
 
-Layout Agent::form(int left, int all) {
-  const bool first_time = generation_ < 0;
+Layout Agent::form(const Offer& mine) {
+  const bool first_time = current().number < 0;
   if (first_time) end_running_generation();
-  {
-    const std::lock_guard lock(mutex_);
-    ++generation_;
-    stop_reason_.clear();
-  }
-  store_->set(key(fmt::format("offer/{}", options_.node_rank)), encode(Offer{left, all}));
+  const int number = current().number + 1;
+  // Who was lost with the last generation is not missed in this one.
+  begin({number, {}});
+  store_->set(key(number, fmt::format("offer/{}", options_.node_rank)), encode(mine));
   const milliseconds timeout = first_time ? options_.join_timeout : options_.kill_after + options_.silence_timeout;
   if (options_.node_rank == 0) decide_layout(timeout);
   const Layout layout = decode_layout(wait_for_layout(2 * timeout));
-  const std::lock_guard lock(mutex_);
-  members_ = layout.nodes();
+  begin({layout.generation, layout.nodes()});
   return layout;
 }
 
@@ -141,12 +145,9 @@ Layout Agent::form(int left, int all) {
 void Agent::end_running_generation() {
   if (!elastic() || options_.node_rank == 0 || !store_->check({"generation"})) return;
   const int running = static_cast<int>(store_->add("generation", 0));
-  {
-    const std::lock_guard lock(mutex_);
-    generation_ = running;
-  }
+  begin({running, {}});
   for (int node = 0; node < options_.nnodes; ++node)
-    LOCKSTEP_CHECK(!store_->check({key(fmt::format("done/{}", node))}),
+    LOCKSTEP_CHECK(!store_->check({key(running, fmt::format("done/{}", node))}),
                    "the job is about to end; node {} has come too late to take part", options_.node_rank);
   agree({options_.node_rank, 0, fmt::format("node {} has come", options_.node_rank), /*node_returned=*/true});
 }
@@ -154,14 +155,16 @@ void Agent::end_running_generation() {
 // Node 0: waits for the offers of all nodes; in an elastic job, only for those that show signs of life.
 void Agent::decide_layout(milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  const bool first_time = generation_ == 0;
+  const int number = current().number;
+  const bool first_time = number == 0;
   Layout layout;
+  std::map<int, Offer> offers;
   for (;;) {
-    std::map<int, Offer> offers;
+    offers.clear();
     std::vector<int> absent;
     bool wait = false;
     for (int node = 0; node < options_.nnodes; ++node) {
-      const std::string offer = key(fmt::format("offer/{}", node));
+      const std::string offer = key(number, fmt::format("offer/{}", node));
       if (store_->check({offer})) {
         offers[node] = decode_offer(store_->get(offer));
       } else {
@@ -184,12 +187,16 @@ void Agent::decide_layout(milliseconds timeout) {
     }
     std::this_thread::sleep_for(kPause);
   }
-  layout.generation = generation_;
-  if (!first_time) {
-    const SharedFailure failure = decode(store_->get(fmt::format("{}/failure", layout.generation - 1)));
-    layout.restarts = static_cast<int>(store_->add("restarts", failure.node_returned ? 0 : 1));
+  layout.generation = number;
+  // At first, what others have seen under an earlier launcher of node 0.
+  int used = 0;
+  for (const auto& [node, offer] : offers) {
+    layout.starts = std::max(layout.starts, offer.starts);
+    if (first_time) used = std::max(used, offer.restarts);
   }
-  store_->set(key("layout"), encode(layout));
+  if (!first_time && !decode(store_->get(key(number - 1, "failure"))).node_returned) used = 1;
+  layout.restarts = static_cast<int>(store_->add("restarts", used));
+  store_->set(key(number, "layout"), encode(layout));
   store_->set("generation", std::to_string(layout.generation));
 }
 
@@ -202,10 +209,9 @@ std::string Agent::wait_for_layout(milliseconds timeout) {
       if (decode_layout(text).workers.contains(options_.node_rank)) return text;
       // Formed without this node, which came too late: the next one.
       agree({options_.node_rank, 0, fmt::format("node {} has come", options_.node_rank), /*node_returned=*/true});
-      const std::lock_guard lock(mutex_);
-      ++generation_;
-      stop_reason_.clear();
-      store_->set(fmt::format("{}/offer/{}", generation_.load(), options_.node_rank),
+      const int next = current().number + 1;
+      begin({next, {}});
+      store_->set(key(next, fmt::format("offer/{}", options_.node_rank)),
                   encode(Offer{options_.nproc_per_node, options_.nproc_per_node}));
       continue;
     }
@@ -221,10 +227,10 @@ std::string Agent::stop_reason() {
   return stop_reason_;
 }
 
-SharedFailure Agent::agree(const SharedFailure& mine) {
+SharedFailure Agent::agree_in(int generation, const SharedFailure& mine) {
   if (store_gone_) return mine;
   try {
-    return decode(store_->compare_set(key("failure"), "", encode(mine)));
+    return decode(store_->compare_set(key(generation, "failure"), "", encode(mine)));
   } catch (const Error&) {
     store_gone_ = true;
     return mine;  // with the store, every other opinion is gone
@@ -288,13 +294,13 @@ void Agent::watch() {
 }
 
 void Agent::look_once() {
-  const int generation = generation_.load();
+  const Generation generation = current();
   std::string reason;
   try {
     store_->add(fmt::format("pulse/{}", options_.node_rank), 1);
-    if (options_.node_rank == 0 && generation >= 0) look_for_silent_nodes();
-    const std::string failure_key = fmt::format("{}/failure", generation);
-    if (generation >= 0 && store_->check({failure_key})) reason = decode(store_->get(failure_key)).text;
+    if (options_.node_rank == 0 && generation.number >= 0) look_for_silent_nodes(generation);
+    const std::string failure_key = key(generation.number, "failure");
+    if (generation.number >= 0 && store_->check({failure_key})) reason = decode(store_->get(failure_key)).text;
     if (store_->add(fmt::format("claim/{}", options_.node_rank), 0) != incarnation_) {
       replaced_ = true;
       reason = fmt::format("another launcher has come with --node-rank {}", options_.node_rank);
@@ -304,7 +310,7 @@ void Agent::look_once() {
     reason = fmt::format("the store that node 0's launcher serves is gone ({})", error.what());
   }
   const std::lock_guard lock(mutex_);
-  if (generation == generation_.load()) stop_reason_ = reason;
+  if (generation.number == generation_.number) stop_reason_ = reason;
 }
 
 bool Agent::is_silent(int node) {
@@ -316,17 +322,12 @@ bool Agent::is_silent(int node) {
   return now - pulse.changed >= options_.silence_timeout;
 }
 
-void Agent::look_for_silent_nodes() {
-  std::vector<int> members;
-  {
-    const std::lock_guard lock(mutex_);
-    members = members_;
-  }
-  for (const int node : members)
-    if (node != 0 && is_silent(node) && !store_->check({key(fmt::format("left/{}", node))}))
-      agree({node, 1,
-             fmt::format("node {}'s launcher has given no sign of life for {:.0f} s", node,
-                         seconds(options_.silence_timeout))});
+void Agent::look_for_silent_nodes(const Generation& generation) {
+  for (const int node : generation.members)
+    if (node != 0 && is_silent(node) && !store_->check({key(generation.number, fmt::format("left/{}", node))}))
+      agree_in(generation.number, {node, 1,
+                                   fmt::format("node {}'s launcher has given no sign of life for {:.0f} s", node,
+                                               seconds(options_.silence_timeout))});
 }
 
 }  // namespace lockstep::launcher

@@ -39,10 +39,11 @@ struct SharedFailure {
 /// form one generation of workers after another (node 0 says who takes part with how many workers), tell each other of
 /// the first failure (compare_set: one winner), and leave together, so that node 0 serves the store until everybody has
 /// finished. Each counts up a key of its own once a second; node 0 declares a node lost whose count stands still for
-/// `silence_timeout`, and the others notice that node 0 is gone by its store being gone.
+/// `silence_timeout`. The others notice that node 0 is gone by its store being gone: its connections are closed, or a
+/// request has no answer for as long. So a node or a network that stands still for less ends nothing.
 ///
-/// In an elastic job a launcher that comes when workers run already, for the first time or again, ends the generation
-/// by a failure that is none, and takes part in the next.
+/// In an elastic job a launcher that comes when workers run already, for the first time or again, ends their generation
+/// as a failure would, though nothing has failed, and takes part in the next.
 class Agent {
  public:
   /// Meets the launchers of the other nodes. Throws UsageError if they were started differently, TimeoutError naming
@@ -52,13 +53,13 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  /// Forms the next generation with `left` workers here, or `all` of them if those left on all nodes are too few.
-  /// Throws TimeoutError, naming nodes or numbers, if it does not come about; Interrupted.
-  Layout form(int left, int all);
+  /// Forms the next generation with `mine.left` workers here, or `mine.all` of them if those left on all nodes are too
+  /// few. Throws TimeoutError, naming nodes or numbers, if it does not come about; Interrupted.
+  Layout form(const Offer& mine);
   /// Why the workers here have to end; empty: they need not.
   std::string stop_reason();
   /// The failure that every launcher agrees on: `mine`, unless another was first.
-  SharedFailure agree(const SharedFailure& mine);
+  SharedFailure agree(const SharedFailure& mine) { return agree_in(current().number, mine); }
   /// The failure that another node has called its own, if that comes before the time is up.
   std::optional<SharedFailure> others_failure(std::chrono::milliseconds patience);
   /// This node's workers have all succeeded: waits for the other nodes. Returns the failure if it came to one.
@@ -70,8 +71,19 @@ class Agent {
   bool replaced() const { return replaced_; }
 
  private:
+  /// A generation of workers. Whoever asks about its members asks with its number: the threads see the two change
+  /// together.
+  struct Generation {
+    int number = -1;
+    std::vector<int> members;  ///< its nodes; none while its layout is not known
+  };
+
   bool elastic() const { return options_.min_nproc > 0; }
-  std::string key(const std::string& name) const;
+  Generation current();
+  void begin(Generation generation);
+  SharedFailure agree_in(int generation, const SharedFailure& mine);
+  static std::string key(int generation, const std::string& name);
+  std::string key(const std::string& name) { return key(current().number, name); }
   /// The members of the generation whose `name`/<node> is missing.
   std::vector<int> missing(const std::string& name);
   void wait_for_all(const std::string& name, std::chrono::milliseconds timeout, const std::string& what);
@@ -82,13 +94,12 @@ class Agent {
   bool is_silent(int node);
   void watch();
   void look_once();
-  void look_for_silent_nodes();
+  void look_for_silent_nodes(const Generation& generation);
 
   distributed::StorePtr store_;
   const Options& options_;
   SignalPipe& signals_;
   std::int64_t incarnation_ = 1;
-  std::atomic<int> generation_{-1};
   std::atomic<bool> store_gone_{false};
   std::atomic<bool> replaced_{false};
 
@@ -96,7 +107,7 @@ class Agent {
   std::condition_variable wake_;
   bool ending_ = false;
   std::string stop_reason_;
-  std::vector<int> members_;  // nodes of this generation
+  Generation generation_;
   std::thread thread_;
 
   struct Pulse {

@@ -11,19 +11,7 @@
 
 #include "lockstep/core/check.h"
 
-extern char** environ;  // POSIX leaves its declaration to the program
-
 namespace lockstep::launcher {
-
-Environment current_environment() {
-  Environment result;
-  for (char** entry = environ; entry && *entry; ++entry) {
-    const std::string_view text = *entry;
-    const auto equals = text.find('=', 1);
-    if (equals != std::string_view::npos) result.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return result;
-}
 
 std::vector<std::string> to_strings(const Environment& environment) {
   std::vector<std::string> result;
@@ -45,6 +33,7 @@ Environment worker_environment(Environment base, const Placement& placement) {
   base["LOCKSTEP_STORE_HOSTED"] = "1";
   base["LOCKSTEP_FAILURE_PIPE"] = placement.failure_pipe;
   base["LOCKSTEP_RESTART_COUNT"] = std::to_string(placement.restart_count);
+  base["LOCKSTEP_ELASTIC"] = placement.elastic ? "1" : "0";
   return base;
 }
 

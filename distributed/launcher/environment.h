@@ -1,15 +1,12 @@
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/environment.h"
+
 namespace lockstep::launcher {
 
-using Environment = std::map<std::string, std::string>;
-
-/// This process's environment.
-Environment current_environment();
 /// As "NAME=value" strings.
 std::vector<std::string> to_strings(const Environment& environment);
 
@@ -23,6 +20,7 @@ struct Placement {
   int master_port = 0;
   std::string token;
   int restart_count = 0;
+  bool elastic = false;
   std::string failure_pipe;  ///< see FailureReports
 };
 

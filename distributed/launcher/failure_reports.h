@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/distributed/launcher/unique_fd.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::launcher {
 
 /// What ranks say of their failures, in the order of time; see Note [Whose failure] in
-/// distributed/process_group/tell_launcher.h. For one group of workers.
+/// distributed/failure/tell_launcher.h. For one group of workers.
 class FailureReports {
  public:
   FailureReports();

@@ -22,8 +22,8 @@ constexpr std::chrono::milliseconds kLastWords{1000};
 class Group {
  public:
   Group(std::chrono::milliseconds kill_after, SignalPipe& signals, OrphanGuard& guard, FailureReports& reports,
-        const std::function<std::string()>& stop)
-      : kill_after_(kill_after), signals_(signals), guard_(guard), reports_(reports), stop_(stop) {}
+        Outlets& outlets, const std::function<std::string()>& stop)
+      : kill_after_(kill_after), signals_(signals), guard_(guard), reports_(reports), outlets_(outlets), stop_(stop) {}
 
   ~Group() {
     for (Worker& worker : workers_) {
@@ -36,7 +36,7 @@ class Group {
   void start(const std::vector<WorkerSpec>& specs) {
     workers_.reserve(specs.size());
     for (const WorkerSpec& spec : specs) {
-      workers_.emplace_back(spec);
+      workers_.emplace_back(spec, outlets_);
       guard_.add(workers_.back().pid());
     }
   }
@@ -77,10 +77,16 @@ class Group {
 
   void poll_once(std::chrono::milliseconds longest) {
     std::vector<pollfd> fds{{signals_.fd(), POLLIN, 0}};
-    std::vector<Stream*> streams{nullptr};
+    for (Outlet* outlet : {&outlets_.out, &outlets_.err}) {
+      outlet->flush();
+      if (!outlet->empty()) fds.push_back({outlet->fd(), POLLOUT, 0});
+    }
+    const std::size_t first_stream = fds.size();
+    std::vector<Stream*> streams;
     for (Worker& worker : workers_)
       for (Stream* stream : {&worker.out(), &worker.err()}) {
-        if (stream->fd() < 0) continue;
+        // What the dead have left is little, and part of it for the report.
+        if (stream->fd() < 0 || (stream->target().full() && worker.alive())) continue;
         fds.push_back({stream->fd(), POLLIN, 0});
         streams.push_back(stream);
       }
@@ -89,8 +95,8 @@ class Group {
       longest = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(kill_at_ - Clock::now()),
                            std::chrono::milliseconds(1), longest);
     if (::poll(fds.data(), fds.size(), static_cast<int>(longest.count())) <= 0) return;
-    for (std::size_t i = 1; i < fds.size(); ++i)
-      if (fds[i].revents) streams[i]->pump();
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      if (fds[first_stream + i].revents) streams[i]->pump();
   }
 
   void handle_signals() {
@@ -166,6 +172,7 @@ class Group {
   SignalPipe& signals_;
   OrphanGuard& guard_;
   FailureReports& reports_;
+  Outlets& outlets_;
   const std::function<std::string()>& stop_;
   std::vector<Worker> workers_;
   Clock::time_point started_ = Clock::now();
@@ -180,9 +187,9 @@ class Group {
 }  // namespace
 
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, FailureReports& reports, const std::function<std::string()>& stop,
-                      const std::function<void()>& started) {
-  Group group(kill_after, signals, guard, reports, stop);
+                      OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
+                      const std::function<std::string()>& stop, const std::function<void()>& started) {
+  Group group(kill_after, signals, guard, reports, outlets, stop);
   group.start(specs);
   if (started) started();
   return group.wait();

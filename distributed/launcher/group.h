@@ -36,13 +36,14 @@ struct GroupResult {
 };
 
 /// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
-/// returns a reason the workers are told to end. `started` is called once all have been started. Throws Error, with no
-/// worker left, if one cannot be, and what `started` throws.
+/// returns a reason the workers are told to end. Their lines go to `outlets`; where nobody takes them, workers that
+/// write wait, and nothing else. `started` is called once all have been started. Throws Error, with no worker left, if
+/// one cannot be, and what `started` throws.
 ///
 /// A failure is that of the first rank that called it its own in `reports`, if there is one, and else of the first that
 /// ended.
 GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
-                      OrphanGuard& guard, FailureReports& reports, const std::function<std::string()>& stop,
-                      const std::function<void()>& started = {});
+                      OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
+                      const std::function<std::string()>& stop, const std::function<void()>& started = {});
 
 }  // namespace lockstep::launcher

@@ -1,7 +1,5 @@
 #include "lockstep/distributed/launcher/launcher.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +16,7 @@
 #include "lockstep/distributed/launcher/group.h"
 #include "lockstep/distributed/launcher/layout.h"
 #include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/launcher/outlet.h"
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
@@ -33,7 +32,6 @@ using distributed::TCPStoreServer;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTry{1000};
-constexpr milliseconds kAgentTimeout{5'000};
 // For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended.
 constexpr milliseconds kCauseTime{2'000};
 constexpr std::size_t kMinTokenLength = 16;
@@ -98,7 +96,7 @@ StorePtr connect_to_node0(const Options& options, const TCPStoreServer* own, con
     try {
       auto store = std::make_shared<TCPStore>(
           distributed::TCPStoreOptions{host, static_cast<std::uint16_t>(options.master_port), token, kConnectTry});
-      store->set_timeout(kAgentTimeout);
+      store->set_timeout(options.silence_timeout);
       return std::make_shared<distributed::PrefixStore>("launcher", store);
     } catch (const TimeoutError&) {
       if (std::chrono::steady_clock::now() < deadline) continue;
@@ -117,6 +115,13 @@ class Launcher {
 
   int run() {
     make_log_dir(options_.log_dir);
+    const int status = run_until_end();
+    outlets_.drain(signals_);
+    return status;
+  }
+
+ private:
+  int run_until_end() {
     try {
       server_ = serve_store(options_, token_);
       for (;;) {
@@ -133,28 +138,30 @@ class Launcher {
     }
   }
 
- private:
   bool elastic() const { return options_.min_nproc > 0; }
 
-  Layout form(const Layout& last, int left) {
-    if (agent_) return agent_->form(left, options_.nproc_per_node);
+  Layout form(int left) {
+    const Layout& last = layout_;
+    const int starts = last.workers.empty() ? 0 : last.starts + 1;
+    if (agent_) return agent_->form({left, options_.nproc_per_node, starts, restarts_});
     Layout next = make_layout({{0, {left, options_.nproc_per_node}}}, std::max(options_.min_nproc, 1));
-    next.generation = next.restarts = last.workers.empty() ? 0 : last.generation + 1;
+    next.generation = next.starts = next.restarts = starts;
     return next;
   }
 
   // None: the job goes on if node 0's launcher comes back.
   std::optional<int> run_generations() {
-    Layout layout;
+    Layout& layout = layout_;
     int left = options_.nproc_per_node;
     for (;;) {
-      layout = form(layout, left);
-      if (layout.generation > 0)
+      layout = form(left);
+      restarts_ = layout.restarts;
+      if (layout.starts > 0)
         say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
                         options_.max_restarts));
       FailureReports reports;
       const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
-                                           [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+                                           outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
       std::optional<SharedFailure> failure;
       if (agent_ && result.failure && result.failure->follows) failure = agent_->others_failure(kCauseTime);
       const bool elsewhere = failure.has_value();
@@ -167,8 +174,11 @@ class Launcher {
       if (!told) say(failure->text);
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
       if (agent_ && agent_->replaced()) return 1;
-      if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) return std::nullopt;
       if (!failure->node_returned && layout.restarts >= options_.max_restarts) return failure->exit_status;
+      if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) {
+        ++restarts_;
+        return std::nullopt;
+      }
       const int here = layout.workers.at(options_.node_rank);
       // A node whose workers are all lost is there itself, and starts them again.
       left = elastic() && result.lost < here ? here - result.lost : options_.nproc_per_node;
@@ -189,7 +199,7 @@ class Launcher {
     return std::nullopt;
   }
 
-  std::string report(const Failure& failure) const {
+  std::string report(const Failure& failure) {
     const std::string how = failure.ending.signal ? fmt::format("was killed by signal {} ({})", failure.ending.signal,
                                                                 signal_name(failure.ending.signal))
                                                   : fmt::format("exited with status {}", failure.ending.exit_status);
@@ -210,7 +220,7 @@ class Launcher {
     return text + ": " + failure.last_lines.back();
   }
 
-  int interrupted_by(int signal) const {
+  int interrupted_by(int signal) {
     say(fmt::format("ended by {}", signal_name(signal)));
     return 128 + signal;
   }
@@ -228,7 +238,8 @@ class Launcher {
       placement.master_addr = options_.nnodes > 1 ? options_.master_addr : "127.0.0.1";
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
-      placement.restart_count = layout.generation;
+      placement.restart_count = layout.starts;
+      placement.elastic = options_.max_restarts > 0;
       placement.failure_pipe = reports.place();
 
       WorkerSpec spec;
@@ -243,17 +254,14 @@ class Launcher {
       if (!options_.log_dir.empty()) {
         spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, placement.rank);
         spec.stderr_log = fmt::format("{}/rank{}.err", options_.log_dir, placement.rank);
-        spec.truncate_logs = layout.generation == 0;
+        spec.truncate_logs = layout.starts == 0;
       }
       specs.push_back(std::move(spec));
     }
     return specs;
   }
 
-  void say(const std::string& message) const {
-    const std::string line = options_.name + ": " + message + "\n";
-    write_all(STDERR_FILENO, line.data(), line.size());
-  }
+  void say(const std::string& message) { outlets_.err.write(options_.name + ": " + message + "\n"); }
 
   const Options& options_;
   const std::vector<std::string>& command_;
@@ -261,8 +269,11 @@ class Launcher {
   std::string token_;
   OrphanGuard guard_;  // before any thread of ours exists
   SignalPipe signals_;
+  Outlets outlets_;
   std::unique_ptr<TCPStoreServer> server_;
   std::optional<Agent> agent_;
+  Layout layout_;     // the last one; of no workers before the first
+  int restarts_ = 0;  // used up, also by the loss of node 0
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/distributed/launcher/spawn.h"
 
 namespace lockstep::launcher {
 
@@ -14,25 +15,17 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// How the workers' output reaches the launcher's own stdout and stderr.
-enum class Output {
-  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
-  prefixed,
-  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
-  /// unchanged; the other ranks' lines are prefixed.
-  rank0_plain,
-};
-
+/// Options of run().
 struct Options {
   /// Workers on this node.
   int nproc_per_node = 1;
   /// Machines of the job, and the number of this one. With several, one launcher runs on each.
   int nnodes = 1;
-  int node_rank = 0;
+  int node_rank = 0;  ///< see nnodes
   /// Where node 0's launcher serves the job's store. Used with several nodes only; a job on one node serves on
   /// loopback, on a port that the system picks.
   std::string master_addr = "127.0.0.1";
-  int master_port = 29500;
+  int master_port = 29500;  ///< see master_addr
   /// How often the whole group is started again after a worker has failed.
   int max_restarts = 0;
   /// Elastic: after a failure the group is formed again from the workers that are left, as long as there are so many,
@@ -41,14 +34,15 @@ struct Options {
   int min_nproc = 0;
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir;
-  Output output = Output::prefixed;
+  Output output = Output::prefixed;  ///< how the workers' output reaches this process's
   /// Name in front of the launcher's own messages.
   std::string name = "lockstep-run";
   /// Time between asking the workers to end and SIGKILL.
   std::chrono::milliseconds kill_after{4000};
-  /// How long the launchers of several nodes wait for each other at start, and how long one may stay silent later.
+  /// How long the launchers of several nodes wait for each other at start, and how long one of them, or the network
+  /// between them, may stand still later.
   std::chrono::milliseconds join_timeout{60000};
-  std::chrono::milliseconds silence_timeout{30000};
+  std::chrono::milliseconds silence_timeout{30000};  ///< see join_timeout
 };
 
 /// Runs `command` (program, arguments) as `options.nproc_per_node` worker processes, waits for all of them, and returns
@@ -56,14 +50,17 @@ struct Options {
 /// signal N ended it).
 ///
 /// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
-/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_FAILURE_PIPE
-/// (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is set already,
-/// LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
-/// own process group.
+/// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_ELASTIC,
+/// LOCKSTEP_FAILURE_PIPE (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is
+/// set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its own process group.
+///
+/// LOCKSTEP_RESTART_COUNT says how often the job's workers were started before, as far as a launcher of the job
+/// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go
+/// on from their own checkpoint whenever one is there, since the launchers may have been started again too.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
-/// distributed/process_group/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
+/// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
 /// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
 /// process dies by SIGKILL.
 ///

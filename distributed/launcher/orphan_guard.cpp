@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
@@ -75,7 +76,7 @@ void OrphanGuard::send(pid_t message) {
   sigemptyset(&pipe_signal);
   sigaddset(&pipe_signal, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe_signal, &previous);
-  if (!write_all(pipe_.get(), reinterpret_cast<const char*>(&message), sizeof message)) {
+  if (!write_all(pipe_.get(), &message, sizeof message)) {
     const timespec now{0, 0};
     ::sigtimedwait(&pipe_signal, nullptr, &now);
   }

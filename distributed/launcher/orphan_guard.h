@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-#include "lockstep/distributed/launcher/unique_fd.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::launcher {
 
@@ -28,7 +28,7 @@ class OrphanGuard {
  private:
   void send(pid_t message);
 
-  UniqueFd pipe_;
+  FileDescriptor pipe_;
   pid_t pid_ = -1;
 };
 

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/launcher/output.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -43,18 +44,18 @@ void Stream::emit(std::string_view line) {
   std::string text = prefix_;
   text += line;
   text += '\n';
-  write_all(target_, text.data(), text.size());
+  target_->write(text);
   if (!keep_lines_) return;
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kKeptLines) last_lines_.pop_front();
 }
 
-UniqueFd open_log(const std::string& path, bool truncate) {
-  if (path.empty()) return UniqueFd();
+FileDescriptor open_log(const std::string& path, bool truncate) {
+  if (path.empty()) return FileDescriptor();
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0);
   const int fd = ::open(path.c_str(), flags, 0644);
   LOCKSTEP_CHECK(fd >= 0, "log file '{}' cannot be written: {}", path, std::strerror(errno));
-  return UniqueFd(fd);
+  return FileDescriptor(fd);
 }
 
 void make_log_dir(const std::string& path) {

@@ -4,24 +4,26 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/distributed/launcher/unique_fd.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/distributed/launcher/outlet.h"
 
 namespace lockstep::launcher {
 
-/// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to a file descriptor, with
-/// a prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
+/// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to an outlet, with a
+/// prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
 /// lines.
 class Stream {
  public:
-  Stream(UniqueFd source, int target, std::string prefix, UniqueFd copy, bool keep_lines)
+  Stream(FileDescriptor source, Outlet& target, std::string prefix, FileDescriptor copy, bool keep_lines)
       : source_(std::move(source)),
-        target_(target),
+        target_(&target),
         prefix_(std::move(prefix)),
         copy_(std::move(copy)),
         keep_lines_(keep_lines) {}
 
   /// -1 once the stream has ended.
   int fd() const { return source_.get(); }
+  const Outlet& target() const { return *target_; }
   /// Passes on what can be read now without waiting. Call when fd() is readable.
   void pump();
   /// Passes on what is left of an unfinished line and closes the source.
@@ -31,17 +33,17 @@ class Stream {
  private:
   void emit(std::string_view line);
 
-  UniqueFd source_;
-  int target_;
+  FileDescriptor source_;
+  Outlet* target_;
   std::string prefix_;
-  UniqueFd copy_;
+  FileDescriptor copy_;
   bool keep_lines_;
   std::string partial_;
   std::deque<std::string> last_lines_;
 };
 
 /// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
-UniqueFd open_log(const std::string& path, bool truncate);
+FileDescriptor open_log(const std::string& path, bool truncate);
 
 /// Makes the folder for such files; nothing if `path` is empty. Throws Error.
 void make_log_dir(const std::string& path);

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/launcher/signals.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>

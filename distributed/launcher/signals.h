@@ -4,7 +4,7 @@
 #include <csignal>
 #include <vector>
 
-#include "lockstep/distributed/launcher/unique_fd.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::launcher {
 

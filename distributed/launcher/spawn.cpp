@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/distributed/launcher/environment.h"
 #include "lockstep/distributed/launcher/failure_reports.h"
@@ -59,7 +61,11 @@ class Spawn {
   GroupResult run() {
     OrphanGuard guard;
     SignalPipe signals;
-    return run_group(specs(), options_.kill_after, signals, guard, reports_, {}, [this] { serve_store(); });
+    Outlets outlets;
+    const GroupResult result =
+        run_group(specs(), options_.kill_after, signals, guard, reports_, outlets, {}, [this] { serve_store(); });
+    outlets.drain(signals);
+    return result;
   }
 
   /// Of the processes that ended by an exception, in the order of time.
@@ -95,8 +101,7 @@ class Spawn {
     server.token = token_;
     server_.emplace(server);
     const int port = server_->port();
-    for (int rank = 0; rank < count_; ++rank)
-      write_all(start_.write.get(), reinterpret_cast<const char*>(&port), sizeof port);
+    for (int rank = 0; rank < count_; ++rank) write_all(start_.write.get(), &port, sizeof port);
   }
 
   // In the new process.
@@ -104,10 +109,7 @@ class Spawn {
     try {
       // Waits for the server. A launcher that dies meanwhile takes this process with it: Note [No orphans].
       int port = 0;
-      ssize_t size;
-      while ((size = ::read(start_.read.get(), &port, sizeof port)) < 0 && errno == EINTR) {
-      }
-      if (size != static_cast<ssize_t>(sizeof port)) return 1;
+      if (read_all(start_.read.get(), &port, sizeof port) != sizeof port) return 1;
       for (const int descriptor : open_descriptors())
         if (descriptor > 2 && descriptor != messages_.write.get() && descriptor != reports_.descriptor() &&
             !std::binary_search(callers_descriptors_.begin(), callers_descriptors_.end(), descriptor))
@@ -123,7 +125,7 @@ class Spawn {
       for (const auto& [name, value] : worker_environment(current_environment(), place))
         ::setenv(name.c_str(), value.c_str(), 1);
       // What was recorded so far is the caller's; see Note [Profile].
-      if (const char* path = std::getenv("LOCKSTEP_PROFILE"); path && *path) start_profile(path);
+      if (const auto path = environment_variable("LOCKSTEP_PROFILE")) start_profile(*path);
       function_(rank);
       stop_profile();
     } catch (const std::exception& error) {

@@ -5,12 +5,21 @@
 #include <string>
 
 #include "lockstep/core/error.h"
-#include "lockstep/distributed/launcher/launcher.h"
 
 namespace lockstep::launcher {
 
+/// How the workers' output reaches the launcher's own stdout and stderr.
+enum class Output {
+  /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
+  prefixed,
+  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
+  /// unchanged; the other ranks' lines are prefixed.
+  rank0_plain,
+};
+
+/// Options of spawn().
 struct SpawnOptions {
-  Output output = Output::rank0_plain;
+  Output output = Output::rank0_plain;  ///< how the processes' output reaches this one's
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir = {};
   /// Time between asking the other ranks to end and SIGKILL.

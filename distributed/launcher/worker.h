@@ -37,9 +37,9 @@ struct Ending {
 /// One worker process, leader of its own process group.
 class Worker {
  public:
-  /// Starts it. Throws Error if the program cannot be executed. A function's process ends with what the function
-  /// returns, by _exit().
-  explicit Worker(const WorkerSpec& spec);
+  /// Starts it; its lines go to `outlets`, which must outlive it. Throws Error if the program cannot be executed. A
+  /// function's process ends with what the function returns, by _exit().
+  Worker(const WorkerSpec& spec, Outlets& outlets);
   Worker(Worker&&) = default;
 
   int rank() const { return rank_; }

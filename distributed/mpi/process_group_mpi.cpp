@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/transport.h"
 #include "lockstep/distributed/process_group/transport_process_group.h"
 #include "lockstep/distributed/store/prefix_store.h"
 

@@ -8,9 +8,9 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/nccl/combine.h"
 #include "lockstep/distributed/nccl/process_group_nccl.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed::nccl {
 namespace {

@@ -1,6 +1,6 @@
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/distributed/nccl/combine.h"
 
 namespace lockstep::distributed::nccl {
@@ -24,20 +24,19 @@ struct QuotientBy {
 }  // namespace
 
 void divide(const Tensor& values, double divisor) {
-  cuda::dispatch_compute(values.dtype(), "all_reduce", [&]<typename C>() {
+  dispatch_compute(values.dtype(), "all_reduce", [&]<typename C>() {
     cuda::map<C>(values, Quotient<C>{static_cast<C>(divisor)}, cuda::Input<C>(values));
   });
 }
 
 void add(const Tensor& sum, const Tensor& other) {
-  cuda::dispatch_compute(sum.dtype(), "all_reduce_tree", [&]<typename C>() {
-    cuda::map<C>(sum, Sum<C>(), cuda::Input<C>(sum), cuda::Input<C>(other));
-  });
+  dispatch_compute(sum.dtype(), "all_reduce_tree",
+                   [&]<typename C>() { cuda::map<C>(sum, Sum<C>(), cuda::Input<C>(sum), cuda::Input<C>(other)); });
 }
 
 void finish(const Tensor& output, const Tensor& sum, const Tensor& divisor) {
   if (!divisor.defined()) return copy_values(sum, output);
-  cuda::dispatch_compute(output.dtype(), "all_reduce_tree", [&]<typename C>() {
+  dispatch_compute(output.dtype(), "all_reduce_tree", [&]<typename C>() {
     cuda::map<C>(output, QuotientBy<C>{divisor.data<double>()}, cuda::Input<C>(sum));
   });
 }

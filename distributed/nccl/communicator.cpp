@@ -28,7 +28,7 @@ Communicator::~Communicator() {
   if (aborted_) return;
   try {
     check(library_.comm_finalize(comm_), "ncclCommFinalize");
-    settle("ncclCommFinalize", std::chrono::steady_clock::now() + kFarewell);
+    settle("ncclCommFinalize", deadline_in(kFarewell));
     aborted_ = true;
     library_.comm_destroy(comm_);
   } catch (const Error&) {
@@ -51,7 +51,7 @@ void Communicator::settle(const std::string& what, Deadline deadline) {
     check(library_.comm_get_async_error(comm_, &state), "ncclCommGetAsyncError");
     check(state, what.c_str());
     if (state == ncclSuccess) return;
-    LOCKSTEP_CHECK(std::chrono::steady_clock::now() < deadline, "{}: NCCL has not got ready by the deadline", what);
+    LOCKSTEP_CHECK(!has_passed(deadline), "{}: NCCL has not got ready by the deadline", what);
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/nccl/library.h"
 
 namespace lockstep::distributed::nccl {
@@ -13,8 +14,6 @@ namespace lockstep::distributed::nccl {
 /// one at a time.
 class Communicator {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
-
   /// Throws Error, with NCCL's words, if the ranks have not come together by the deadline.
   Communicator(ncclUniqueId id, int rank, int world_size, Deadline deadline);
   /// Finalizes and destroys it if nothing has failed, waiting no longer than a few seconds; else aborts.

@@ -9,12 +9,13 @@
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/failure/flight_dump.h"
+#include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/nccl/device_table.h"
 #include "lockstep/distributed/nccl/nccl.h"
-#include "lockstep/distributed/process_group/flight_dump.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/process_end.h"
 
 namespace lockstep::distributed::nccl {
 namespace {
@@ -55,9 +56,9 @@ class NcclProcessGroup::NcclWork final : public Work {
   void wait(Milliseconds timeout) override {
     throw_failure();
     if (!host_waits_) return cuda::Stream::current(device_).wait(done_);
-    const auto deadline = Clock::now() + timeout;
+    const Deadline deadline = deadline_in(timeout);
     while (!is_completed()) {
-      if (Clock::now() > deadline)
+      if (has_passed(deadline))
         throw TimeoutError(fmt::format("[Work] {} has not ended within {} ms", description(), timeout.count()));
       std::this_thread::sleep_for(kPoll);
     }
@@ -146,8 +147,8 @@ void NcclProcessGroup::step_changed(std::int64_t step) {
   if (PeerMonitor* monitor = cpu_->failure().monitor()) monitor->set_step(step);
 }
 
-Communicator::Deadline NcclProcessGroup::deadline() const {
-  return Clock::now() + timeout();
+Deadline NcclProcessGroup::deadline() const {
+  return deadline_in(timeout());
 }
 
 WorkPtr NcclProcessGroup::launch(Operation operation, std::uint64_t record) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/nccl/communicator.h"
-#include "lockstep/distributed/process_group/group_failure.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/distributed/process_group/transport_process_group.h"
 
@@ -43,7 +43,7 @@ class NcclProcessGroup final : public ProcessGroup {
   void issue_rooted(const Operation& operation, ncclComm_t comm);
   void watch_pending();
   bool look_at(Pending& pending);
-  Communicator::Deadline deadline() const;
+  Deadline deadline() const;
 
   Device device_;
   std::shared_ptr<TransportProcessGroup> cpu_;

@@ -114,7 +114,7 @@ void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Opt
   made.loss = empty({1}, {.dtype = kFloat64, .device = device});
   const DeviceRandomStep random(random_step);
   made.graph = cuda::Graph::capture(stream, [&] {
-    const Tensor value = step.enqueue(made.slots, loss);
+    const Tensor value = step(made.slots, loss);
     copy_values(value.detach().as_strided({1}, {1}, value.offset()), made.loss);
     optimizer.step();
   });
@@ -157,16 +157,16 @@ CapturedStep::~CapturedStep() {
   }
 }
 
-Tensor CapturedStep::run(const data::Batch& batch, const LossFunction& loss) {
-  const Tensor value = step_.enqueue_obstacle().empty() && step_.module().device().is_cuda()
-                           ? step_.enqueue(batch, loss)
-                           : scalar_tensor(step_(batch, loss), {.dtype = kFloat64});
+Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
+  if (obstacle_.empty())
+    if (Tensor value = replay(batch, loss); value.defined()) return value;
+  Tensor value = step_(batch, loss);
   optimizer_.step();
   return value;
 }
 
-Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
-  if (!obstacle_.empty()) return run(batch, loss);
+// Of a graph that exists or is made now; undefined where the step is to be run without.
+Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss) {
   Graphs& graphs = *graphs_;
   const cuda::Stream caller = cuda::Stream::current(graphs.device.index);
   const std::string key = key_of(batch);
@@ -180,7 +180,7 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
   if (found == graphs.recorded.end()) {
     if (warm_ < options_.warmup || graphs.recorded.size() == kMostGraphs) {
       ++warm_;
-      return run(batch, loss);
+      return {};
     }
     follow(graphs.stream, caller);
     const cuda::StreamGuard guard(graphs.stream);
@@ -191,13 +191,11 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
       obstacle_ = error.what();
       step_.abandon();
       logging::info("steps are not captured as a CUDA graph: {}", obstacle_);
+      return {};
     }
-    if (obstacle_.empty()) {
-      nodes_ = made.graph->nodes();
-      found = graphs.recorded.emplace(key, std::move(made)).first;
-    }
+    nodes_ = made.graph->nodes();
+    found = graphs.recorded.emplace(key, std::move(made)).first;
   }
-  if (!obstacle_.empty()) return run(batch, loss);
   follow(graphs.stream, caller);
   Tensor value;
   {

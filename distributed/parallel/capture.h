@@ -12,6 +12,7 @@
 
 namespace lockstep::distributed {
 
+/// Options of CapturedStep.
 struct CapturedStepOptions {
   /// Off: every step is started kernel by kernel.
   bool capture = true;
@@ -36,16 +37,14 @@ struct CapturedStepOptions {
 /// with a model that reads values back), each step runs as it would without, and obstacle() says why.
 class CapturedStep {
  public:
-  using LossFunction = TrainingStep::LossFunction;
-
   /// Both must outlive this object, and their tensors must stay where they are.
   CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, CapturedStepOptions options = {});
   ~CapturedStep();
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  /// step(batch, loss), then optimizer.step(). Returns the loss as one float64 element on the module's device, valid
-  /// until the next call; reading it waits for the device. The batch may be overwritten when this returns.
+  /// step(batch, loss), then optimizer.step(). Returns the step's loss, valid until the next call; reading it waits for
+  /// the device. The batch may be overwritten when this returns.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss);
 
   /// Why steps are not captured; empty if they are, or will be after the warm-up.
@@ -58,7 +57,7 @@ class CapturedStep {
  private:
   struct Graphs;
 
-  Tensor run(const data::Batch& batch, const LossFunction& loss);
+  Tensor replay(const data::Batch& batch, const LossFunction& loss);
 
   TrainingStep& step_;
   optim::Optimizer& optimizer_;
@@ -71,3 +70,10 @@ class CapturedStep {
 };
 
 }  // namespace lockstep::distributed
+
+namespace lockstep {
+
+using distributed::CapturedStep;
+using distributed::CapturedStepOptions;
+
+}  // namespace lockstep

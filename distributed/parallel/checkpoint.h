@@ -8,8 +8,8 @@
 namespace lockstep::distributed {
 
 /// nn::save_checkpoint() for a job: rank 0 writes. A collective, so that the state of a ZeroRedundancyOptimizer comes
-/// together, and that all ranks throw the same Error if the file cannot be written. The file is the same as one
-/// process's.
+/// together, and that all ranks throw the same Error if the file cannot be written or holds a later step. The file is
+/// the same as one process's.
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const optim::LRScheduler* scheduler = nullptr);

@@ -12,8 +12,9 @@
 
 namespace lockstep::distributed {
 
+/// Options of evaluate().
 struct EvaluateOptions {
-  std::int64_t batch_size = 500;
+  std::int64_t batch_size = 500;  ///< samples that are computed at a time
   /// The ranks that share the work; null: this process does it all.
   ProcessGroup* group = nullptr;
 };

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
@@ -18,12 +21,13 @@ class LossValue {
   /// A sum of losses, one element, and its share of the divisor.
   static LossValue sum(Tensor sum, double count) { return LossValue(std::move(sum), count); }
 
-  const Tensor& value() const { return value_; }
+  const Tensor& value() const { return value_; }  ///< one element: the mean, or the sum
   /// Of a sum; none: the value is a mean over samples.
   const std::optional<double>& count() const { return count_; }
 
   /// The divisor's share, and the factor that makes a sum of the value, for a part of so many samples.
   double count_of(std::int64_t samples) const { return count_.value_or(static_cast<double>(samples)); }
+  /// See count_of().
   double sum_factor(std::int64_t samples) const { return count_ ? 1.0 : static_cast<double>(samples); }
 
  private:
@@ -33,7 +37,11 @@ class LossValue {
   std::optional<double> count_;
 };
 
-/// Throws Error, naming `step`, unless the value is one element and a count is finite and not negative.
-void check_loss(const LossValue& loss, const char* step);
+/// The loss of a part of a batch, computed by `module`: the model that is trained, or its replica on a device. A step
+/// calls it for each part that is computed here; with several devices, on several threads at once.
+using LossFunction = std::function<LossValue(nn::Module& module, const data::Batch& part)>;
+
+/// Throws Error unless the value is one element and a count is finite and not negative.
+void check_loss(const LossValue& loss);
 
 }  // namespace lockstep::distributed

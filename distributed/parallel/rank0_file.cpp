@@ -7,41 +7,118 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/distributed/operation/operation_label.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
 namespace {
 
 constexpr std::int64_t kMaxText = std::int64_t{1} << 20;
+constexpr std::int64_t kNotYet = -1;  // instead of a text's size: rank 0 is still at work
+constexpr std::chrono::hours kLongest{1};
 constexpr std::int64_t kPiece = std::int64_t{16} << 20;  // bytes of a file that travel at once
 
 std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
-// read() or write() until all is done; false: an error or the end.
-template <typename Transfer, typename Pointer>
-bool transfer_all(Transfer transfer, int descriptor, Pointer* data, std::size_t bytes) {
-  while (bytes > 0) {
-    const ssize_t done = transfer(descriptor, data, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) {
-      if (done == 0) errno = EIO;  // shorter than it said it was
-      return false;
-    }
-    data += done;
-    bytes -= static_cast<std::size_t>(done);
+/// While rank 0 works, the others wait for the size of a text. So that their deadline limits rank 0's silence and not
+/// its work, it tells them "not yet" several times in each, from a thread of its own, for as long as kLongest.
+class NotYet {
+ public:
+  explicit NotYet(ProcessGroup& group) {
+    if (group.world_size() > 1) thread_ = std::thread([this, &group] { tell(group); });
   }
-  return true;
+  ~NotYet() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  NotYet(const NotYet&) = delete;
+  NotYet& operator=(const NotYet&) = delete;
+
+ private:
+  void tell(ProcessGroup& group) {
+    static const OperationLabel label("rank 0 is still at work");
+    const LabelScope scope(label);
+    const auto pause = std::clamp(group.timeout() / 4, Milliseconds(1), Milliseconds(10'000));
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    std::unique_lock lock(mutex_);
+    try {
+      while (!wake_.wait_for(lock, pause, [this] { return done_; }) && std::chrono::steady_clock::now() < end) {
+        lock.unlock();
+        group.broadcast(tensor({kNotYet}), 0)->wait();
+        lock.lock();
+      }
+    } catch (const std::exception&) {
+      // The group has failed, as its next operation will say.
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+// A file as the kernel knows it, in which process.
+struct Holder {
+  std::int64_t pid = 0, descriptor = -1, device = 0, inode = 0;
+
+  static Holder of(int descriptor) {
+    struct stat status {};
+    if (descriptor < 0 || fstat(descriptor, &status) != 0) return {};
+    return {getpid(), descriptor, static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino)};
+  }
+  // Empty unless this process can see that very file there.
+  FileDescriptor reopen() const {
+    if (descriptor < 0) return {};
+    FileDescriptor here(open(fmt::format("/proc/{}/fd/{}", pid, descriptor).c_str(), O_RDONLY | O_CLOEXEC));
+    const Holder found = of(here.get());
+    if (found.descriptor >= 0 && found.device == device && found.inode == inode) return here;
+    return {};
+  }
+};
+
+std::vector<std::int64_t> gather_numbers(const std::vector<std::int64_t>& own, ProcessGroup& group) {
+  const Tensor all = empty({static_cast<std::int64_t>(own.size()) * group.world_size()}, {.dtype = kInt64});
+  group.all_gather(all, tensor(own))->wait();
+  return all.to_vector<std::int64_t>();
+}
+
+// The ranks of a machine share what the first of them keeps. Returns that, or nothing: this rank keeps its own. Whether
+// two ranks are on one machine is found out by trying: the other's file can be opened, and is that file.
+FileDescriptor descriptor_of_another(int own, ProcessGroup& group) {
+  const Holder mine = Holder::of(own);
+  const std::vector<std::int64_t> all = gather_numbers({mine.pid, mine.descriptor, mine.device, mine.inode}, group);
+  FileDescriptor found;
+  std::int64_t holder = group.rank();
+  for (int r = 0; r < group.rank() && !found; ++r) {
+    const auto at = all.begin() + 4 * r;
+    found = Holder{at[0], at[1], at[2], at[3]}.reopen();
+    if (found) holder = r;
+  }
+  // One that itself shares a third's keeps nothing.
+  const std::vector<std::int64_t> holders = gather_numbers({holder}, group);
+  if (holders[static_cast<std::size_t>(holder)] != holder) found.reset();
+  return found;
 }
 
 }  // namespace
@@ -51,7 +128,8 @@ std::string broadcast_text(std::string text, ProcessGroup& group) {
   const bool root = group.rank() == 0;
   if (root && static_cast<std::int64_t>(text.size()) > kMaxText) text.resize(static_cast<std::size_t>(kMaxText));
   const Tensor size = tensor({static_cast<std::int64_t>(text.size())});
-  group.broadcast(size, 0)->wait();
+  do group.broadcast(size, 0)->wait();
+  while (size.item<std::int64_t>() == kNotYet);
   const auto bytes = size.item<std::int64_t>();
   LOCKSTEP_CHECK(bytes >= 0 && bytes <= kMaxText, "[broadcast_text] rank 0 announced {} bytes, expected at most {}",
                  bytes, kMaxText);
@@ -68,6 +146,7 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
   std::string failure;
   if (group.rank() == 0) {
     try {
+      const NotYet others(group);
       const Rank0Only scope("what it does for all ranks");
       body();
     } catch (const std::exception& error) {
@@ -84,14 +163,14 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
   if (!failure.empty()) throw Error(failure);
 }
 
-Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
+Rank0File::Rank0File(const std::string& path, ProcessGroup& group) : descriptor_(std::make_shared<FileDescriptor>()) {
   static const OperationLabel label("a file that rank 0 reads");
   std::int64_t bytes = 0;
   on_rank0(group, [&] {
-    descriptor_.value = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    LOCKSTEP_CHECK(descriptor_.value >= 0, "cannot open '{}' on rank 0: {}", path, reason(errno));
+    descriptor_->reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    LOCKSTEP_CHECK(*descriptor_, "cannot open '{}' on rank 0: {}", path, reason(errno));
     struct stat status {};
-    LOCKSTEP_CHECK(fstat(descriptor_.value, &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
+    LOCKSTEP_CHECK(fstat(descriptor_->get(), &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
                    path);
     bytes = status.st_size;
   });
@@ -104,19 +183,26 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   bytes = size.item<std::int64_t>();
   std::string failure;  // kept until all pieces have come: the others send and wait for them
   if (!root) {
-    descriptor_.value = memfd_create("rank0_file", MFD_CLOEXEC);
-    if (descriptor_.value < 0) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+    descriptor_->reset(memfd_create("rank0_file", MFD_CLOEXEC));
+    if (!*descriptor_) failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
+  }
+  FileDescriptor shared = descriptor_of_another(descriptor_->get(), group);
+  const bool keeps = !root && !shared;
+  if (shared) {
+    *descriptor_ = std::move(shared);
+    failure.clear();
   }
   const Tensor piece = empty({std::min(kPiece, bytes)}, {.dtype = kUInt8});
   for (std::int64_t at = 0; at < bytes; at += kPiece) {
     const std::int64_t n = std::min(kPiece, bytes - at);
     const Tensor part = rows(piece, 0, n);
     auto* const data = static_cast<char*>(part.raw_data());
-    if (root && failure.empty() && !transfer_all(::read, descriptor_.value, data, static_cast<std::size_t>(n)))
-      failure = fmt::format("cannot read '{}' on rank 0: {}", name_, reason(errno));
+    if (root && failure.empty())
+      if (const std::int64_t came = read_all(descriptor_->get(), data, static_cast<std::size_t>(n)); came != n)
+        failure = fmt::format("cannot read '{}' on rank 0: {}", name_,
+                              came < 0 ? reason(errno) : "it has become shorter while it was read");
     group.broadcast(part, 0)->wait();
-    if (!root && failure.empty() &&
-        !transfer_all(::write, descriptor_.value, static_cast<const char*>(data), static_cast<std::size_t>(n)))
+    if (keeps && failure.empty() && !write_all(descriptor_->get(), data, static_cast<std::size_t>(n)))
       failure = fmt::format("cannot keep '{}' in memory: {}", name_, reason(errno));
   }
   // All fail together.
@@ -126,12 +212,8 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) {
   throw Error(failure.empty() ? fmt::format("'{}' did not come to all ranks", name_) : failure);
 }
 
-Rank0File::Descriptor::~Descriptor() {
-  if (value >= 0) close(value);
-}
-
 void Rank0File::read(const std::function<void(const std::string& path)>& body) const {
-  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_.value);
+  const std::string path = fmt::format("/proc/self/fd/{}", descriptor_->get());
   try {
     body(path);
   } catch (const Error& error) {

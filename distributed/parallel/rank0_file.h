@@ -1,9 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "lockstep/distributed/process_group/process_group.h"
+
+namespace lockstep {
+class FileDescriptor;
+}
 
 namespace lockstep::distributed {
 
@@ -13,14 +18,14 @@ namespace lockstep::distributed {
 /// thrown on every rank, with the same message.
 
 /// A collective: runs `body` on rank 0. Throws there what it throws, and on the other ranks an Error with the same
-/// message.
+/// message. `body` may take longer than the group's timeout, up to an hour; the others hear that it is still at work.
 void on_rank0(ProcessGroup& group, const std::function<void()>& body);
 
 /// A collective: rank 0's text on every rank.
 std::string broadcast_text(std::string text, ProcessGroup& group);
 
-/// A file that rank 0 reads, on every rank: in memory on the others, which need not see rank 0's disk. The file is read
-/// once: what takes its name meanwhile does not matter.
+/// A file that rank 0 reads, on every rank: in memory on other machines, which need not see rank 0's disk, once on each.
+/// The file is read once: what takes its name meanwhile does not matter.
 class Rank0File {
  public:
   /// A collective. Rank 0's `path` counts. Throws Error on every rank if rank 0 cannot read it.
@@ -30,16 +35,8 @@ class Rank0File {
   void read(const std::function<void(const std::string& path)>& body) const;
 
  private:
-  struct Descriptor {
-    Descriptor() = default;
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int value = -1;
-  };
-
   std::string name_;
-  Descriptor descriptor_;
+  std::shared_ptr<FileDescriptor> descriptor_;
 };
 
 }  // namespace lockstep::distributed

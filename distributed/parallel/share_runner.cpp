@@ -1,7 +1,7 @@
 #include "lockstep/distributed/parallel/share_runner.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
@@ -9,44 +9,76 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/data/partition.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/shares.h"
+#include "lockstep/nn/deferred_statistics.h"
 
 namespace lockstep::distributed {
+namespace {
 
-SlicedLoss::SlicedLoss(nn::Module& module, data::Batch part, Options options)
-    : module_(module), part_(std::move(part)), options_(options) {
-  const Device device = module_.device();
-  if (part_.x.defined()) part_.x = move_values(part_.x, device);
-  if (part_.y.defined()) part_.y = move_values(part_.y, device);
+data::Batch moved(data::Batch batch, Device device) {
+  if (batch.x.defined()) batch.x = move_values(batch.x, device);
+  if (batch.y.defined()) batch.y = move_values(batch.y, device);
+  return batch;
 }
 
-void SlicedLoss::begin(const LossFunction& loss) {
-  const std::int64_t samples = part_.size();
-  const std::int64_t slices = options_.empty_slices ? options_.slices : std::min(options_.slices, samples);
-  for (std::int64_t i = 0; i < slices; ++i) {
-    data::Batch slice = part_;
-    if (slices > 1) {
-      const data::Range range = data::partition(samples, slices, i);
-      slice.x = rows(part_.x, range.begin, range.size());
-      slice.y = rows(part_.y, range.begin, range.size());
-    }
-    const LossValue result = loss(slice);
-    check_loss(result, options_.step);
-    const double factor = result.sum_factor(slice.size());
+// So that neither values' places in memory nor later writes to the batch show in a shard.
+data::Batch copy_of(const data::Batch& batch, Device device) {
+  const auto copy = [&](const Tensor& tensor) {
+    return device == tensor.device() ? copy_contiguous(tensor) : move_values(tensor, device);
+  };
+  return {copy(batch.x), copy(batch.y), batch.global_size};
+}
+
+}  // namespace
+
+void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale,
+                        bool empty_slices) {
+  scale_ = scale;
+  assumed_ = sums_ ? 1.0 : static_cast<double>(part.global_size);
+  passes_ = 0;
+  sum_ = {};
+  count_ = 0.0;
+  counted_ = false;
+  last_ = {};
+  const Device device = module_.device();
+  const data::Batch here = sums_ ? part : moved(part, device);
+  const std::vector<Share> shares = sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
+                                          : slices_of_part(part.size(), slices_, empty_slices);
+  if (sums_) sums_->begin();
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const data::Batch samples = rows_of(here, shares[i].samples);
+    const LossValue value =
+        sums_ ? forward(copy_of(samples, device), step, shares[i].index, loss) : loss(module_, samples);
+    check_loss(value);
+    const double factor = value.sum_factor(samples.size());
     // The mean over no samples is NaN.
-    if (factor != 0.0) add_to_sum(result.value(), factor);
-    count_ += result.count_of(slice.size());
-    counted_ = counted_ || result.count();
-    if (i + 1 == slices) {
-      last_ = result.value();
+    if (!sums_ && factor != 0.0) add_to_sum(value.value(), factor);
+    count_ += value.count_of(samples.size());
+    counted_ = counted_ || value.count();
+    if (i + 1 == shares.size()) {
+      last_ = value.value();
       last_factor_ = factor;
     } else {
-      backward(result.value(), factor, static_cast<double>(part_.global_size));
+      backward(value.value(), factor, assumed_);
+      if (sums_) sums_->keep(shares[i].index);
     }
   }
+  if (sums_) sums_->close(shares.empty() ? -1 : shares.back().index);
 }
 
-void SlicedLoss::add_to_sum(const Tensor& value, double factor) {
+LossValue ShareRunner::forward(const data::Batch& samples, std::uint64_t step, std::int64_t shard,
+                               const LossFunction& loss) {
+  const RandomKeyGuard key(step, static_cast<std::uint32_t>(shard));
+  nn::DeferredStatistics statistics;
+  LossValue value = loss(module_, samples);
+  check_loss(value);
+  sums_->add_totals(shard, value.value().item<double>() * value.sum_factor(samples.size()),
+                    value.count_of(samples.size()), statistics);
+  return value;
+}
+
+void ShareRunner::add_to_sum(const Tensor& value, double factor) {
   if (value.device().is_cpu()) {
     if (!sum_.defined()) sum_ = zeros({1}, {.dtype = kFloat64});
     *sum_.data<double>() += value.item<double>() * factor;
@@ -57,30 +89,21 @@ void SlicedLoss::add_to_sum(const Tensor& value, double factor) {
   sum_ = sum_.defined() ? sum_ + term : term;
 }
 
-void SlicedLoss::finish(double divisor) {
-  LOCKSTEP_CHECK(divisor > 0.0, "[{}] the losses of this batch count 0", options_.step);
-  const double samples = static_cast<double>(part_.global_size);
-  if (passes_ > 0 && divisor != samples) {
+void ShareRunner::finish(double divisor) {
+  LOCKSTEP_CHECK(divisor > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
+  if (passes_ > 0 && divisor != assumed_) {
     const NoGradGuard no_grad;
     for (const Tensor& parameter : module_.parameters())
-      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(samples / divisor);
+      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(assumed_ / divisor);
   }
   const Tensor value = std::exchange(last_, {});
   backward(value, last_factor_, divisor);
 }
 
-void SlicedLoss::backward(const Tensor& value, double factor, double divisor) {
-  const Tensor seed = full(value.sizes(), factor / divisor * options_.scale, options_of(value));
+void ShareRunner::backward(const Tensor& value, double factor, double divisor) {
+  const Tensor seed = full(value.sizes(), factor / divisor * scale_, options_of(value));
   Engine::backward({&value, 1}, {&seed, 1});
   ++passes_;
-}
-
-void check_accumulate(std::int64_t accumulate, std::int64_t logical_shards, const char* who) {
-  LOCKSTEP_CHECK(accumulate >= 1, "[{}] accumulate is {}; expected at least 1 slice", who, accumulate);
-  LOCKSTEP_CHECK(accumulate == 1 || logical_shards == 0,
-                 "[{}] accumulate is {}, but lockstep mode accumulates over the logical shards by itself; leave it at "
-                 "1 and raise logical_shards (now {}) for smaller slices",
-                 who, accumulate, logical_shards);
 }
 
 }  // namespace lockstep::distributed

@@ -1,72 +1,65 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/reduction/shard_sums.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
-/// Note [Accumulation]
-/// Loss and gradients of one module's part of a batch, computed in slices, one after the other: activations of one
-/// slice are alive at a time, and the gradients of all slices add up in the leaves. Each slice is weighted by its share
-/// of the whole batch, however unevenly it is cut, so that the sum is the gradient of the loss over the batch.
+/// Computes one worker's shares of a batch on one module (Note [Shares]), one after the other: all their forward passes
+/// and all backward passes but the last one in begin(), and that one in finish().
 ///
-/// The last slice's backward pass is apart from the rest (finish()): it is the one that communicates, and the divisor
-/// of losses that are sums with a count is only known once every rank has computed all its forwards. Earlier slices
-/// then are divided by the number of samples at first and corrected before the last pass.
-class SlicedLoss {
+/// Slices leave their gradients in the parameters, where they add up. Logical shards are computed alone, each with its
+/// samples in memory of their own, its own random key and its own batch statistics, so that nothing in one depends on
+/// where it runs or with which others; what they leave goes into a ShardSums.
+class ShareRunner {
  public:
-  using LossFunction = std::function<LossValue(const data::Batch& slice)>;
-
-  struct Options {
-    std::int64_t slices = 1;
-    /// The gradients are multiplied by this.
-    double scale = 1.0;
-    /// Call the loss function for slices without samples too, for layers that communicate in forward().
-    bool empty_slices = false;
-    /// Who is to blame in errors.
-    const char* step = "step";
-  };
+  /// Slices. The module must outlive this object.
+  ShareRunner(nn::Module& module, std::int64_t slices) : module_(module), slices_(slices) {}
+  /// Logical shards. Both must outlive this object.
+  ShareRunner(nn::Module& module, ShardSums& sums) : module_(module), sums_(&sums) {}
 
   /// `part` is what this module computes of a batch of part.global_size samples; it is moved to the module's device.
-  /// The module must outlive this object.
-  SlicedLoss(nn::Module& module, data::Batch part, Options options);
-
-  /// Forward of every slice, and backward of all but the last.
-  void begin(const LossFunction& loss);
-  /// Sum of the losses, one float64 element on the module's device (undefined without samples), and what it is to be
-  /// divided by. Valid after begin(); sum() waits for the device.
+  /// `step` enters the random keys of logical shards. Gradients of slices are multiplied by `scale`. Layers that
+  /// communicate in forward() need `empty_slices`: the loss function is called for slices without samples too.
+  /// Throws what the loss function throws.
+  void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale = 1.0,
+             bool empty_slices = false);
+  /// Sum of the losses of slices, one float64 element on the module's device; undefined without samples.
   const Tensor& device_sum() const { return sum_; }
+  /// The same, waiting for the device.
   double sum() const { return sum_.defined() ? sum_.item<double>() : 0.0; }
+  /// What the sum is to be divided by.
   double count() const { return count_; }
   /// The loss function gave counts of its own: the divisor is the sum of count() over all parts of the batch, not the
   /// number of samples.
   bool counted() const { return counted_; }
-  /// True if there is a last slice, and so a pass for finish().
+  /// True if there is a last share, and so a pass for finish().
   bool pending() const { return last_.defined(); }
-  /// Backward of the last slice. The gradients then are scale / divisor times those of the sum.
+  /// Backward of the last share. The gradients of slices then are scale / divisor times those of the sum; those of
+  /// logical shards are divided when all are added up, and `divisor` is 1.
   void finish(double divisor);
 
  private:
+  LossValue forward(const data::Batch& samples, std::uint64_t step, std::int64_t shard, const LossFunction& loss);
   void add_to_sum(const Tensor& value, double factor);
   void backward(const Tensor& value, double factor, double divisor);
 
   nn::Module& module_;
-  data::Batch part_;
-  Options options_;
+  std::int64_t slices_ = 1;
+  ShardSums* sums_ = nullptr;
+  double scale_ = 1.0;
+  double assumed_ = 1.0;  // the divisor of the passes before the last
+  std::int64_t passes_ = 0;
   Tensor sum_;
   double count_ = 0.0;
   bool counted_ = false;
-  std::int64_t passes_ = 0;
   Tensor last_;
   double last_factor_ = 0.0;
 };
-
-/// Throws Error, naming `who`, unless accumulate is at least 1, and 1 in lockstep mode.
-void check_accumulate(std::int64_t accumulate, std::int64_t logical_shards, const char* who);
 
 }  // namespace lockstep::distributed

@@ -57,9 +57,9 @@ class SyncBatchNormBackward final : public Node {
   const char* name() const override { return "SyncBatchNormBackward"; }
 
   TensorList apply(TensorList grads) override {
-    const Tensor& x = input.get(name());
-    const Tensor& factor = weight.get(name());
-    const ChannelStatistics statistics{mean.get(name()), var.get(name()), count};
+    const Tensor& x = saved(0);
+    const Tensor& factor = saved(1);
+    const ChannelStatistics statistics{saved(2), saved(3), count};
     // An undefined gradient means zero here, but the other ranks wait for this one's sums.
     const Tensor grad = grads[0].defined() ? as_contiguous(grads[0]) : zeros_like(x);
     const GradientSums own = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
@@ -80,14 +80,6 @@ class SyncBatchNormBackward final : public Node {
     return result;
   }
 
-  void release_saved() override {
-    input.reset();
-    weight.reset();
-    mean.reset();
-    var.reset();
-  }
-
-  SavedTensor input, weight, mean, var;
   std::int64_t count = 0;
   double eps = 0.0;
   DType bias_dtype = kFloat32;
@@ -125,10 +117,7 @@ Tensor sync_batch_norm(const Tensor& input, const Tensor& running_mean, const Te
   const Tensor output = batch_norm_parts::normalize(x, statistics, options.weight, options.bias, options.eps);
   if (recording) {
     auto* node = record<SyncBatchNormBackward>(output, {&input, &options.weight, &options.bias});
-    node->input = SavedTensor(x);
-    node->weight = SavedTensor(options.weight);
-    node->mean = SavedTensor(statistics.mean);
-    node->var = SavedTensor(statistics.var);
+    node->save(x, options.weight, statistics.mean, statistics.var);
     node->count = statistics.count;
     node->eps = options.eps;
     node->group = &group;

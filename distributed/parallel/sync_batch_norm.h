@@ -19,9 +19,7 @@ namespace lockstep::distributed {
 /// every step. DistributedDataParallel::step() sees to it that ranks without samples do, by calling the loss function
 /// with an empty part. Models whose ranks take different ways through their layers cannot use it.
 ///
-/// A step that is computed in slices (Note [Accumulation]) normalises slice i of all ranks together.
-///
-/// In lockstep mode shards are normalised alone, which is another model: refused.
+/// A step that is computed in slices (Note [Shares]) normalises slice i of all ranks together.
 
 /// Makes every batch norm layer of `module`, and below it, normalise over the ranks of `group` from now on. The module
 /// keeps its structure, names and values; evaluation is as before. Returns how many layers there are. Every rank must

@@ -7,7 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/process_group/operation_label.h"
+#include "lockstep/distributed/operation/operation_label.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -217,7 +217,7 @@ optim::OptimizerState ZeroRedundancyOptimizer::state() const {
                  "state() on rank 0 (this is rank {})",
                  kName, group_->world_size(), group_->rank());
   optim::OptimizerState state = *whole_;
-  state.scalars = {{"lr", lr()}, {"momentum", momentum()}};
+  state.scalars = local_->state().scalars;
   return state;
 }
 

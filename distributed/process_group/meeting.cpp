@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/distributed/process_group/peer_state.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/distributed/failure/peer_state.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -72,18 +73,17 @@ void meet(Store& store, const ProcessGroupOptions& group, std::string_view backe
 
 std::string get_from(Store& store, const ProcessGroupOptions& group, std::string_view backend, int rank,
                      const std::string& key) {
-  const auto deadline = std::chrono::steady_clock::now() + group.timeout;
+  const Deadline deadline = deadline_in(group.timeout);
   for (;;) {
-    const auto left = std::chrono::ceil<Milliseconds>(deadline - std::chrono::steady_clock::now());
     try {
-      return store.get(key, std::clamp(left, Milliseconds(1), kLook));
+      return store.get(key, std::clamp(time_left(deadline), Milliseconds(1), kLook));
     } catch (const TimeoutError&) {
     }
     const ProcessIdentity process = process_of(store, rank);
     const std::string lost = loss(process);
     LOCKSTEP_CHECK(fate_of(process) != ProcessFate::gone,
                    "[{}] rank {} came, but {}; look at the last lines that it wrote", backend, rank, lost);
-    LOCKSTEP_CHECK(std::chrono::steady_clock::now() < deadline,
+    LOCKSTEP_CHECK(!has_passed(deadline),
                    "[{}] rank {} came, but said no more within {} ms ({}); look at the last lines that it wrote",
                    backend, rank, group.timeout.count(),
                    lost.empty() ? fmt::format("process {} on {}", process.pid, process.host) : "it " + lost);

@@ -1,9 +1,9 @@
 #include "lockstep/distributed/process_group/process_group.h"
 
 #include "lockstep/core/check.h"
-#include "lockstep/distributed/process_group/flight_dump.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
+#include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 
 namespace lockstep::distributed {
 

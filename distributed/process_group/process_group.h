@@ -9,23 +9,17 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/process_group/flight_recorder.h"
-#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/work.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 
-/// The group cannot work any more: a rank is gone, a deadline passed, or the ranks called different collectives. The
-/// message names the operation, its number, the missing ranks and where each was last seen.
-class ProcessGroupError : public Error {
- public:
-  using Error::Error;
-};
-
+/// Who a rank is, and how long it waits.
 struct ProcessGroupOptions {
-  int rank = 0;
-  int world_size = 1;
+  int rank = 0;        ///< of this process, from 0
+  int world_size = 1;  ///< number of processes
   /// Deadline of every operation, from the moment it starts to run.
   Milliseconds timeout{300'000};
   /// Operations the flight recorder keeps.
@@ -48,9 +42,9 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  int rank() const { return options_.rank; }
-  int world_size() const { return options_.world_size; }
-  Milliseconds timeout() const { return options_.timeout; }
+  int rank() const { return options_.rank; }                 ///< of this process, from 0
+  int world_size() const { return options_.world_size; }     ///< number of processes
+  Milliseconds timeout() const { return options_.timeout; }  ///< deadline of every operation
   /// "gloo", "nccl", ...; "self" for a world of one.
   virtual std::string_view backend() const = 0;
 
@@ -82,6 +76,7 @@ class ProcessGroup {
   /// Point to point. The n-th send from a to b meets the n-th recv on b from a; sizes and dtypes must agree. These do
   /// not queue behind collectives or each other: any order of issue works, as long as both sides do issue them.
   WorkPtr send(const Tensor& tensor, int destination);
+  /// The other end of send(); throws Error for `source` itself or outside the world.
   WorkPtr recv(const Tensor& tensor, int source);
   /// Sends one tensor to `peer` and receives another from it, which must call exchange() as well. Both or one may be
   /// of any size; the two directions run at once.
@@ -97,7 +92,7 @@ class ProcessGroup {
   /// steps are told so, as if they had called different ones; for loops in which all ranks number steps alike. A
   /// checked number stays until the next one or -1.
   void set_step(std::int64_t step, bool checked = false);
-  std::int64_t step() const { return step_; }
+  std::int64_t step() const { return step_; }  ///< that set_step() named last
 
   /// Collectives of this group that were captured in a CUDA graph have been launched on the current stream: watches
   /// over what is there now as over an operation called `what`. Returns null where nothing can be captured.
@@ -145,6 +140,7 @@ class ProcessGroup {
   std::vector<std::uint64_t> exchanges_;
 };
 
+/// Shared by all that communicate through it.
 using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;
 
 /// A world of one: every operation ends at once.

@@ -1,7 +1,7 @@
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 #include "lockstep/core/check.h"
-#include "lockstep/distributed/process_group/operation.h"
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -1,6 +1,6 @@
 #include "lockstep/core/copy.h"
+#include "lockstep/distributed/collectives/tree_sum.h"
 #include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/distributed/process_group/tree_sum.h"
 
 namespace lockstep::distributed {
 namespace {

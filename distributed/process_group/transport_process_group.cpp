@@ -5,8 +5,9 @@
 #include <exception>
 
 #include "lockstep/core/check.h"
-#include "lockstep/distributed/process_group/flight_dump.h"
-#include "lockstep/distributed/process_group/process_end.h"
+#include "lockstep/core/deadline.h"
+#include "lockstep/distributed/failure/flight_dump.h"
+#include "lockstep/distributed/failure/process_end.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -28,7 +29,7 @@ TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOp
       backend_(std::move(backend)),
       transport_(std::move(transport)),
       collectives_(*transport_, options.rank, options.world_size),
-      failure_(recorder(), options, std::move(store), [this] { transport_->abort(); }),
+      failure_(recorder(), options.timeout, std::move(store), [this] { transport_->abort(); }),
       recorder_in_use_(&recorder()) {
   FlightDumps::add(recorder());
   failure_.start();
@@ -130,7 +131,7 @@ void TransportProcessGroup::run(Task& task) {
   PeerMonitor* const monitor = failure_.monitor();
   std::exception_ptr error = failure_.error();
   if (!error) {
-    const Deadline deadline = std::chrono::steady_clock::now() + timeout();
+    const Deadline deadline = deadline_in(timeout());
     recorder_in_use_.load()->started(task.record);
     if (monitor && collective) monitor->collective_started(info_of(operation), fingerprint(operation));
     if (monitor && !collective) monitor->point_to_point_started(info_of(operation));
@@ -138,7 +139,7 @@ void TransportProcessGroup::run(Task& task) {
       collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
       if (monitor && collective) monitor->collective_ended();
     } catch (const std::exception& exception) {
-      Failure failure;
+      OperationFailure failure;
       failure.operation = task.work->description();
       failure.cause = exception.what();
       if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/distributed/process_group/collectives.h"
-#include "lockstep/distributed/process_group/group_failure.h"
+#include "lockstep/distributed/collectives/collectives.h"
+#include "lockstep/distributed/collectives/transport.h"
+#include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/distributed/process_group/transport.h"
 
 namespace lockstep::distributed {
 
@@ -39,7 +39,7 @@ class TransportProcessGroup : public ProcessGroup {
   void serve(FlightRecorder& recorder);
   /// The reverse, before the other group goes.
   void serve_itself();
-  /// What both share.
+  /// Of both groups: one failure ends them, and one monitor watches for it.
   GroupFailure& failure() { return failure_; }
 
  protected:

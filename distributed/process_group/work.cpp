@@ -1,6 +1,7 @@
 #include "lockstep/distributed/process_group/work.h"
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 
 namespace lockstep::distributed {
 
@@ -9,7 +10,7 @@ Work::Work(std::string description, Milliseconds default_wait)
 
 void Work::wait(Milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   if (!ended_.wait_until(lock, deadline, [this] { return completed_; }))
     throw TimeoutError(fmt::format("[Work] {} has not ended within {} ms", description_, timeout.count()));
   if (error_) std::rethrow_exception(error_);

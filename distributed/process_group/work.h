@@ -10,6 +10,7 @@
 
 namespace lockstep::distributed {
 
+/// Unit of all deadlines.
 using Milliseconds = std::chrono::milliseconds;
 
 /// The handle on an operation that runs in the background. Keep or drop it at will: the operation runs to its end
@@ -49,6 +50,7 @@ class Work {
   std::exception_ptr error_;
 };
 
+/// Keep it to wait, or drop it.
 using WorkPtr = std::shared_ptr<Work>;
 
 }  // namespace lockstep::distributed

@@ -1,9 +1,6 @@
-#include <charconv>
-
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
-
-extern char** environ;
 
 namespace lockstep::distributed {
 namespace {
@@ -16,19 +13,15 @@ std::string_view text_of(const Environment& environment, std::string_view name) 
 std::optional<int> number_of(const Environment& environment, std::string_view name) {
   const std::string_view text = text_of(environment, name);
   if (text.empty()) return {};
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= 0,
-                 "[rendezvous] the environment variable {} is '{}'; expected a whole number", name, text);
+  const auto value = parse_number<int>(text);
+  LOCKSTEP_CHECK(value && *value >= 0, "[rendezvous] the environment variable {} is '{}'; expected a whole number",
+                 name, text);
   return value;
 }
 
 /// The leading count of Slurm's "4(x2),3": tasks on the first node. Only of use where all nodes are alike.
 std::optional<int> first_count(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return {};
-  return value;
+  return parse_number<int>(text.substr(0, text.find_first_not_of("0123456789")));
 }
 
 /// The first host of a Slurm node list such as "gpu[03-07,9],login1": "gpu03".
@@ -48,16 +41,6 @@ int port_of(std::string_view job) {
 }
 
 }  // namespace
-
-Environment current_environment() {
-  Environment result;
-  for (char** entry = environ; entry && *entry; ++entry) {
-    const std::string_view text = *entry;
-    if (const std::size_t equals = text.find('='); equals != std::string_view::npos)
-      result.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return result;
-}
 
 LauncherVariables read_launcher(const Environment& environment) {
   const auto has = [&](std::string_view name) { return !text_of(environment, name).empty(); };

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -13,8 +14,9 @@
 #include <fstream>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/core/sha256.h"
-#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -31,8 +33,7 @@ std::string boot_id() {
 }
 
 std::string private_folder() {
-  const char* temporary = std::getenv("TMPDIR");
-  const std::string path = fmt::format("{}/lockstep-{}", temporary && *temporary ? temporary : "/tmp", geteuid());
+  const std::string path = fmt::format("{}/lockstep-{}", environment_variable("TMPDIR").value_or("/tmp"), geteuid());
   LOCKSTEP_CHECK(mkdir(path.c_str(), 0700) == 0 || errno == EEXIST,
                  "[rendezvous] the folder '{}', where the job's processes meet, cannot be made: {}; set TMPDIR to a "
                  "folder that can be written, or MASTER_ADDR and MASTER_PORT",
@@ -50,14 +51,8 @@ std::string contents(const std::string& path) {
   const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return {};
   std::array<char, kFirstWord.size() + kMaxTokenBytes + 16> buffer;
-  std::size_t size = 0;
-  while (size < buffer.size()) {
-    const ssize_t got = ::read(file.get(), buffer.data() + size, buffer.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  return {buffer.data(), size};
+  const std::int64_t size = read_all(file.get(), buffer.data(), buffer.size());
+  return {buffer.data(), static_cast<std::size_t>(std::max<std::int64_t>(size, 0))};
 }
 
 }  // namespace
@@ -94,8 +89,8 @@ void MeetingFile::write(const MeetingPlace& place) {
   const std::string fresh = fmt::format("{}.{}", path_, getpid());
   unlink(fresh.c_str());
   const FileDescriptor file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const bool done = file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-                    rename(fresh.c_str(), path_.c_str()) == 0;
+  const bool done =
+      file && write_all(file.get(), text.data(), text.size()) && rename(fresh.c_str(), path_.c_str()) == 0;
   const int error = errno;
   if (!done) unlink(fresh.c_str());
   LOCKSTEP_CHECK(done, "[rendezvous] '{}', where the job's processes meet, cannot be written: {}", path_,

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
 #include "lockstep/distributed/rendezvous/url.h"
@@ -30,7 +31,7 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
                           std::string_view variable_name) {
     if (option) return *option;
     if (const auto entry = url.query.find(key); entry != url.query.end())
-      return parse_number(entry->second, key, options.url);
+      return number_in_url(entry->second, key, options.url);
     if (launcher.launcher == "PMIx" && key == "world_size" && !variable)
       LOCKSTEP_CHECK(false, "[rendezvous] PMIx tells rank {} but not the size of the job; set WORLD_SIZE and RANK",
                      launcher.rank.value_or(0));
@@ -57,8 +58,8 @@ std::string token_of(const RendezvousOptions& options, const Environment& enviro
   return options.token ? *options.token : variable(environment, "LOCKSTEP_TOKEN");
 }
 
-void meet_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
-             const Environment& environment) {
+void find_store_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
+                   const Environment& environment) {
   LOCKSTEP_CHECK(port >= 0 && port <= 65'535, "[rendezvous] port {} is not between 0 and 65535", port);
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   LOCKSTEP_CHECK(port != 0 || found.world_size == 1,
@@ -86,8 +87,8 @@ void meet_at(Rendezvous& found, const std::string& host, int port, const Rendezv
 }
 
 /// See Note [Meeting without an address].
-void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
-                  const Environment& environment) {
+void find_store_by_file(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
+                        const Environment& environment) {
   constexpr Milliseconds kTry{1'000};
   constexpr Milliseconds kPause{20};
   const std::string given = token_of(options, environment);
@@ -110,7 +111,7 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
     found.meeting_file = std::move(file);
     return connect(place, options.timeout);
   }
-  const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+  const Deadline deadline = deadline_in(options.timeout);
   std::string last = "there is no such file";
   for (;;) {
     if (const auto place = file->read()) {
@@ -120,7 +121,7 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
         last = error.what();
       }
     }
-    if (std::chrono::steady_clock::now() + kPause >= deadline)
+    if (has_passed(deadline - kPause))
       throw TimeoutError(
           fmt::format("[rendezvous] rank {} has not met rank 0 within {} ms: rank 0 was to say in '{}' "
                       "where its store is ({}); has rank 0 failed, or has it another TMPDIR?",
@@ -129,12 +130,12 @@ void meet_by_file(Rendezvous& found, const LauncherVariables& launcher, const Re
   }
 }
 
-void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
-                         const Environment& environment) {
+void find_store_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
+                               const Environment& environment) {
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   const bool told = launcher.master_port && !launcher.port_is_launchers;
   if (found.single_node && found.world_size > 1 && !launcher.job_name.empty() && !hosted && !told)
-    return meet_by_file(found, launcher, options, environment);
+    return find_store_by_file(found, launcher, options, environment);
   std::string host = launcher.master_addr;
   if (host.empty() && launcher.derived_port) host = found.single_node ? kLoopback : launcher.first_node;
   LOCKSTEP_CHECK(!host.empty(),
@@ -149,7 +150,7 @@ void meet_by_environment(Rendezvous& found, const LauncherVariables& launcher, c
                  host);
   // See Note [Who holds the store].
   if (launcher.port_is_launchers) ++*port;
-  meet_at(found, host, *port, options, environment);
+  find_store_at(found, host, *port, options, environment);
 }
 
 }  // namespace
@@ -163,13 +164,13 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     LOCKSTEP_CHECK(url.place.empty(),
                    "[rendezvous] '{}' names a place; env:// takes it from MASTER_ADDR and MASTER_PORT", options.url);
     found.single_node = on_one_machine(found, launcher, launcher.master_addr);
-    meet_by_environment(found, launcher, options, environment);
+    find_store_by_environment(found, launcher, options, environment);
   } else if (url.scheme == "tcp") {
     const auto [host, port] = parse_host_and_port(url.place, options.url);
     Environment here = environment;
     here.erase("LOCKSTEP_STORE_HOSTED");  // the launcher's store is elsewhere
     found.single_node = on_one_machine(found, launcher, host);
-    meet_at(found, host, port, options, here);
+    find_store_at(found, host, port, options, here);
   } else if (url.scheme == "file") {
     LOCKSTEP_CHECK(url.place.starts_with('/'), "[rendezvous] '{}' names no absolute path; expected file:///PATH",
                    options.url);

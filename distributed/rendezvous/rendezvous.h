@@ -1,21 +1,16 @@
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/environment.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
 #include "lockstep/distributed/store/store.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 
 namespace lockstep::distributed {
-
-/// Variables by name; see current_environment(). A parameter everywhere, so that tests need not change the real one.
-using Environment = std::map<std::string, std::string, std::less<>>;
-
-Environment current_environment();
 
 /// What a launcher says about this process. Values that it does not say are empty.
 struct LauncherVariables {
@@ -36,6 +31,7 @@ struct LauncherVariables {
   std::optional<int> derived_port;
 };
 
+/// The environment is a parameter here and in rendezvous(), so that tests need not change the real one.
 /// Reads, in this order: RANK and WORLD_SIZE (lockstep-run, torchrun), Open MPI's, PMIx's and Slurm's variables.
 /// Explicit MASTER_ADDR and MASTER_PORT count with each of them. Throws Error, naming the variable, for a value that is
 /// no number.

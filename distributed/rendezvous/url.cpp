@@ -1,17 +1,16 @@
 #include "lockstep/distributed/rendezvous/url.h"
 
-#include <charconv>
+#include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 
 namespace lockstep::distributed {
 
-int parse_number(std::string_view text, std::string_view what, const std::string& url) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  LOCKSTEP_CHECK(error == std::errc() && end == text.data() + text.size() && value >= 0,
-                 "[rendezvous] {} in '{}' is '{}'; expected a whole number", what, url, text);
-  return value;
+int number_in_url(std::string_view text, std::string_view what, const std::string& url) {
+  const auto value = parse_number<int>(text);
+  LOCKSTEP_CHECK(value && *value >= 0, "[rendezvous] {} in '{}' is '{}'; expected a whole number", what, url, text);
+  return *value;
 }
 
 Url parse_url(const std::string& text) {
@@ -44,7 +43,7 @@ HostAndPort parse_host_and_port(std::string_view place, const std::string& url) 
                  "[rendezvous] '{}' names no host and port; expected tcp://HOST:PORT", url);
   std::string_view host = place.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return {std::string(host), parse_number(place.substr(colon + 1), "the port", url)};
+  return {std::string(host), number_in_url(place.substr(colon + 1), "the port", url)};
 }
 
 }  // namespace lockstep::distributed

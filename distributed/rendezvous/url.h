@@ -25,6 +25,6 @@ struct HostAndPort {
 HostAndPort parse_host_and_port(std::string_view place, const std::string& url);
 
 /// A whole number of a URL. Throws Error naming `what` and `url`.
-int parse_number(std::string_view text, std::string_view what, const std::string& url);
+int number_in_url(std::string_view text, std::string_view what, const std::string& url);
 
 }  // namespace lockstep::distributed

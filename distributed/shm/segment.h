@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/distributed/store/socket.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::distributed::shm {
 

@@ -1,6 +1,5 @@
 #include "lockstep/distributed/shm/shm_transport.h"
 
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,11 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
-#include <ctime>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/shm/futex.h"
 
 // ThreadSanitizer knows no fences. What these order is shared with other processes, which it does not see either.
 #if defined(__SANITIZE_THREAD__) && !defined(__clang__)
@@ -29,16 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kPatience{100};
 // How long it sleeps at most before it asks whether the peer lives.
 constexpr std::chrono::milliseconds kNap{50};
-
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds time) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
-  const timespec limit{seconds.count(), (time - seconds).count()};
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
-}
-
-void futex_wake(std::atomic<std::uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
 
 /// A descriptor that becomes readable when the process ends, even while nobody has waited for it.
 FileDescriptor process_descriptor(std::int32_t pid) {
@@ -64,15 +52,16 @@ class ShmTransport::Message final : public Request {
   const bool sends;
   std::byte* const data;
   const std::size_t bytes;
-  std::size_t at = 0;
+  std::size_t at = 0;  ///< what has been sent, or what a view's reader is done with
   bool is_view = false;
+  bool held = false;  ///< bytes of a view that lie in the ring are being read
   bool queued = false;
   bool begun = false;
   bool done = false;
   bool wrong_size = false;
 };
 
-/// Reads a message in its ring. If it is on the heap already, or becomes so, it is read from there.
+/// Reads a message in its ring. If it has left the ring, for the heap or for its room, it is read in its room.
 class ShmTransport::RingView final : public View {
  public:
   RingView(ShmTransport& transport, int peer, std::uint64_t tag, void* room, std::size_t bytes)
@@ -80,34 +69,33 @@ class ShmTransport::RingView final : public View {
     message.is_view = true;
   }
 
-  const void* next(std::size_t bytes, Deadline deadline) override {
-    ShmTransport& transport = message.transport;
-    transport.wait(message, bytes, deadline);
-    const std::lock_guard lock(transport.mutex_);
-    taken_ = bytes;
-    // Out of `room`, if it came early; as it does where it lies around the end of the ring.
-    if (message.done) return message.data + at_;
+  void wait(std::size_t bytes, Deadline deadline) override { message.transport.wait(message, bytes, deadline); }
+
+  const void* next(std::size_t bytes) override {
+    const std::lock_guard lock(message.transport.mutex_);
+    held_ = bytes;
+    if (!message.transport.is_in_ring(message)) return message.data + message.at;
+    message.held = true;
+    RingReader& ring = message.transport.peer(message.peer).in;
     std::size_t found = 0;
-    const std::byte* there = transport.peer(message.peer).in.peek(bytes, &found);
+    const std::byte* there = ring.peek(bytes, &found);
     if (found == bytes) return there;
-    RingReader& ring = transport.peer(message.peer).in;
-    ring.copy(message.data + at_, bytes);
-    return message.data + at_;
+    ring.copy(message.data + message.at, bytes);  // it lies around the end of the ring
+    return message.data + message.at;
   }
 
   void release() override {
-    ShmTransport& transport = message.transport;
-    const std::lock_guard lock(transport.mutex_);
-    at_ += taken_;
-    if (!message.done) transport.give_back(message, taken_);
-    taken_ = 0;
+    const std::lock_guard lock(message.transport.mutex_);
+    message.at += held_;
+    if (message.held) message.transport.give_back(message, held_);
+    message.held = false;
+    held_ = 0;
   }
 
   Message message;
 
  private:
-  std::size_t at_ = 0;
-  std::size_t taken_ = 0;
+  std::size_t held_ = 0;
 };
 
 ShmTransport::ShmTransport(Segment segment, int rank, int world_size)
@@ -210,7 +198,11 @@ bool ShmTransport::pull(int from) {
     }
     Incoming& incoming = *other.incoming;
     if (incoming.to == Incoming::To::undecided && !choose_target(other)) return moved;
-    if (incoming.to == Incoming::To::view) return moved;
+    if (incoming.to == Incoming::To::view) {
+      // Behind it may come what a receive waits for, and the view's reader may wait for that receive's thread.
+      if (other.plain_recvs == 0 || incoming.request->held) return moved;
+      incoming.to = Incoming::To::request;
+    }
     while (incoming.at < incoming.header.bytes) {
       const std::size_t left = incoming.header.bytes - incoming.at;
       std::size_t slice = 0;
@@ -239,6 +231,7 @@ bool ShmTransport::choose_target(Peer& from) {
   if (match != from.recvs.end()) {
     Message& message = **match;
     from.recvs.erase(match);
+    if (!message.is_view) --from.plain_recvs;
     message.queued = false;
     message.wrong_size = message.bytes != incoming.header.bytes;
     incoming.to = message.wrong_size ? Incoming::To::nobody
@@ -259,6 +252,7 @@ void ShmTransport::take_early(Peer& from, Message& message) {
       std::find_if(from.early.begin(), from.early.end(), [&](const Early& early) { return early.tag == message.tag; });
   if (match == from.early.end()) {
     from.recvs.push_back(&message);
+    if (!message.is_view) ++from.plain_recvs;
     return;
   }
   message.queued = false;
@@ -296,8 +290,14 @@ void ShmTransport::give_back(Message& message, std::size_t bytes) {
 bool ShmTransport::is_ready(const Message& message, std::size_t bytes) {
   if (message.done || !message.is_view) return message.done;
   Peer& from = peer(message.peer);
-  return from.incoming && from.incoming->to == Incoming::To::view && from.incoming->request == &message &&
-         from.in.available(bytes) >= bytes;
+  if (is_in_ring(message)) return from.in.available(bytes) >= bytes;
+  return from.incoming && from.incoming->to == Incoming::To::request && from.incoming->request == &message &&
+         from.incoming->at >= message.at + bytes;
+}
+
+bool ShmTransport::is_in_ring(const Message& message) {
+  const auto& incoming = peer(message.peer).incoming;
+  return incoming && incoming->to == Incoming::To::view && incoming->request == &message;
 }
 
 void ShmTransport::withdraw(Message& message) {
@@ -307,7 +307,10 @@ void ShmTransport::withdraw(Message& message) {
     other.broken |= message.begun;
     return;
   }
-  if (message.queued) other.recvs.remove(&message);
+  if (message.queued) {
+    other.recvs.remove(&message);
+    if (!message.is_view) --other.plain_recvs;
+  }
   const bool comes =
       other.incoming && (other.incoming->to == Incoming::To::request || other.incoming->to == Incoming::To::view);
   if (comes && other.incoming->request == &message) other.incoming->to = Incoming::To::nobody;

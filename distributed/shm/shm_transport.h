@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/distributed/process_group/transport.h"
+#include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/shm/ring.h"
 #include "lockstep/distributed/shm/segment.h"
 
@@ -21,7 +21,9 @@ namespace lockstep::distributed::shm {
 /// A ring keeps its messages in order, receives are matched by tag. A message that nobody waits for stays in the ring;
 /// if a receive is posted for one behind it, it moves to the heap until its own is.
 ///
-/// A view is read out of the ring, and holds up what is behind it there until it has been read.
+/// A view is read out of the ring, and holds up what is behind it there until it has been read, unless a receive from
+/// the same rank waits: then the rest of the view moves to its room, because the view's reader may have to wait for what
+/// that receive's thread does next.
 ///
 /// Waiting: a thread that has nothing to move looks again for a short time, giving the core to others after each look,
 /// then sleeps on its rank's bell (a futex), which the other side rings after it has moved. So a rank costs nobody a
@@ -62,6 +64,7 @@ class ShmTransport final : public Transport {
     RingReader in;
     std::deque<Message*> sends;
     std::list<Message*> recvs;  // that have met no message
+    int plain_recvs = 0;        // of these, how many are no views
     std::list<Early> early;     // the last one may be on its way
     std::optional<Incoming> incoming;
     bool broken = false;  // what this rank sends ended within a message
@@ -79,6 +82,8 @@ class ShmTransport final : public Transport {
   /// Gives bytes of a view back to the ring.
   void give_back(Message& message, std::size_t bytes);
   bool is_ready(const Message& message, std::size_t bytes);
+  /// Of a view: its next bytes are read, or will be, where they lie in the ring.
+  bool is_in_ring(const Message& message);
   void withdraw(Message& message);
   void check_usable(int to) const;
   void set_flags(std::uint32_t sleeps);

@@ -1,8 +1,7 @@
 #include "lockstep/distributed/store/dictionary.h"
 
-#include <charconv>
-
 #include "lockstep/core/check.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
@@ -52,11 +51,11 @@ const std::string* Dictionary::first_missing(const std::vector<std::string>& key
 std::int64_t add_to_counter(const std::string& key, const std::string* value, std::int64_t delta) {
   std::int64_t count = 0;
   if (value && !value->empty()) {
-    const char* end = value->data() + value->size();
-    const auto [stop, error] = std::from_chars(value->data(), end, count);
-    if (error != std::errc() || stop != end)
+    const auto number = parse_number<std::int64_t>(*value);
+    if (!number)
       throw StoreError(
           fmt::format("[Store] cannot add to '{}': its value of {} bytes is no counter", key, value->size()));
+    count = *number;
   }
   std::int64_t sum = 0;
   if (__builtin_add_overflow(count, delta, &sum))

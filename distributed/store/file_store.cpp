@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/store/wire.h"
 
@@ -21,6 +22,8 @@ namespace {
 constexpr std::string_view kMagic = "lockstep-file-store-1\n";
 constexpr std::uint64_t kDeleted = ~std::uint64_t{0};
 constexpr std::size_t kRecordHead = 16;
+// What is read at a time, where no record is longer.
+constexpr std::uint64_t kChunk = std::uint64_t{1} << 16;
 // How long a store that closes waits for the lock.
 constexpr Milliseconds kLeaveTimeout{2'000};
 
@@ -34,18 +37,18 @@ constexpr const char* kClosed = "\1closed";
 class FileStore::Lock {
  public:
   Lock(FileStore& store, bool exclusive, Milliseconds timeout) : fd_(store.fd_.get()) {
-    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    const Deadline deadline = deadline_in(timeout);
     auto pause = std::chrono::microseconds(50);
     while (flock(fd_, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) store.fail("flock", errno);
-      if (std::chrono::steady_clock::now() >= deadline)
+      if (has_passed(deadline))
         throw TimeoutError(
             fmt::format("[{}] another process holds the file's lock for {} ms", store.describe(), timeout.count()));
       std::this_thread::sleep_for(pause);
       pause = std::min(pause * 2, std::chrono::microseconds(5'000));
     }
-    store.follow(exclusive);
+    store.read_changes(exclusive);
   }
   ~Lock() { flock(fd_, LOCK_UN); }
   Lock(const Lock&) = delete;
@@ -58,8 +61,13 @@ class FileStore::Lock {
 FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
     : path_(std::move(path)), world_size_(world_size) {
   set_timeout(timeout);
-  fd_ = FileDescriptor(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  // O_NONBLOCK: a pipe of that name must not be waited for.
+  fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (!fd_ && errno == ELOOP)
+    throw StoreError(
+        fmt::format("[{}] is a symbolic link; name the file itself, so that nobody else can choose it", describe()));
   if (!fd_) fail("open", errno);
+  check_owner();
   const Lock lock(*this, true, timeout);
   const std::int64_t opened = dictionary_.add(kOpened, 1);
   if (world_size_ > 0 && opened > world_size_)
@@ -85,6 +93,23 @@ FileStore::~FileStore() {
 
 std::string FileStore::describe() const {
   return fmt::format("FileStore {}", path_);
+}
+
+void FileStore::check_owner() const {
+  struct stat info {};
+  if (fstat(fd_.get(), &info) != 0) fail("stat", errno);
+  if (!S_ISREG(info.st_mode))
+    throw StoreError(fmt::format("[{}] exists and is no regular file; name another file", describe()));
+  if (info.st_uid != geteuid())
+    throw StoreError(
+        fmt::format("[{}] belongs to the user with the number {}, and this process runs as {}; name "
+                    "another file, best in a folder that nobody else can write to",
+                    describe(), info.st_uid, geteuid()));
+  if ((info.st_mode & 077) != 0)
+    throw StoreError(
+        fmt::format("[{}] can be read or written by others (mode {:o}), who would get into the job; chmod "
+                    "600 it, or name another file",
+                    describe(), info.st_mode & 07777));
 }
 
 void FileStore::do_set(const std::string& key, const std::string& value, Milliseconds timeout) {
@@ -122,7 +147,7 @@ std::string FileStore::do_compare_set(const std::string& key, const std::string&
 }
 
 void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeout) {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   auto pause = std::chrono::microseconds(200);
   for (;;) {
     {
@@ -130,8 +155,7 @@ void FileStore::do_wait(const std::vector<std::string>& keys, Milliseconds timeo
       if (file_size() != position_) const Lock lock(*this, false, timeout);
       const std::string* missing = dictionary_.first_missing(keys);
       if (!missing) return;
-      if (std::chrono::steady_clock::now() >= deadline)
-        throw TimeoutError(timeout_message(describe(), *missing, timeout.count()));
+      if (has_passed(deadline)) throw TimeoutError(timeout_message(describe(), *missing, timeout.count()));
     }
     // There is no portable way to be told of a change on a network file system.
     const auto left =
@@ -171,57 +195,62 @@ void FileStore::append(const std::string& key, const std::string* value) {
   add_integer(value ? value->size() : kDeleted);
   record += key;
   if (value) record += *value;
-  std::size_t written = 0;
-  while (written < record.size()) {
-    const ssize_t n = write(fd_.get(), record.data() + written, record.size() - written);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("write", errno);
-    written += static_cast<std::size_t>(n);
-  }
-  follow(true);
+  if (!write_all(fd_.get(), record.data(), record.size())) fail("write", errno);
+  read_changes(true);
 }
 
-void FileStore::follow(bool exclusive) {
+void FileStore::read_changes(bool exclusive) {
   const std::uint64_t end = file_size();
   if (end == position_) return;
   if (end < position_) throw StoreError(fmt::format("[{}] was cut short by another program", describe()));
-  std::string text(static_cast<std::size_t>(end - position_), '\0');
-  std::size_t got = 0;
-  while (got < text.size()) {
-    const ssize_t n = pread(fd_.get(), text.data() + got, text.size() - got, static_cast<off_t>(position_ + got));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("read", errno);
-    if (n == 0) break;
-    got += static_cast<std::size_t>(n);
-  }
-  text.resize(got);
-  std::string_view rest = text;
   if (position_ == 0) {
-    const bool partial = rest.size() < kMagic.size() && kMagic.starts_with(rest);
-    if (!partial && !rest.starts_with(kMagic))
+    const std::string start = read_at(0, std::min<std::uint64_t>(end, kMagic.size()));
+    if (!kMagic.starts_with(start))
       throw StoreError(fmt::format("[{}] exists and is no store; name another file", describe()));
-    if (!partial) rest.remove_prefix(kMagic.size());
-    position_ = partial ? 0 : kMagic.size();
-    if (partial) rest = {};
+    if (start.size() == kMagic.size()) position_ = kMagic.size();
   }
-  while (rest.size() >= kRecordHead) {
-    const std::uint64_t key_bytes = wire::decode_integer(rest.data());
-    const std::uint64_t value_bytes = wire::decode_integer(rest.data() + 8);
+  // Memory is taken for a chunk, or for one record whose lengths have been checked.
+  for (std::uint64_t next = kChunk; position_ >= kMagic.size() && end - position_ >= kRecordHead;) {
+    const std::uint64_t left = end - position_, asked = std::min(left, next);
+    const std::string chunk = read_at(position_, asked);
+    const std::size_t used = take_records(chunk, &next);
+    position_ += used;
+    if (used == 0 && (asked == left || chunk.size() < asked)) break;  // the last record is not whole
+  }
+  if (exclusive && position_ < end && ftruncate(fd_.get(), static_cast<off_t>(position_)) != 0) fail("truncate", errno);
+}
+
+std::size_t FileStore::take_records(std::string_view chunk, std::uint64_t* next) {
+  std::size_t used = 0;
+  for (*next = kChunk; chunk.size() - used >= kRecordHead;) {
+    const char* const record = chunk.data() + used;
+    const std::uint64_t key_bytes = wire::decode_integer(record);
+    const std::uint64_t value_bytes = wire::decode_integer(record + 8);
     const bool deleted = value_bytes == kDeleted;
-    if (key_bytes > 2 * kMaxKeyBytes || (!deleted && value_bytes > kMaxValueBytes))
-      throw StoreError(
-          fmt::format("[{}] is damaged at offset {}: a record claims {} bytes", describe(), position_, key_bytes));
+    if (key_bytes == 0 || key_bytes > 2 * kMaxKeyBytes || (!deleted && value_bytes > kMaxValueBytes))
+      throw StoreError(fmt::format("[{}] is damaged at offset {}: a record claims a key of {} bytes and a value of {}",
+                                   describe(), position_ + used, key_bytes, value_bytes));
     const std::size_t bytes = kRecordHead + key_bytes + (deleted ? 0 : value_bytes);
-    if (rest.size() < bytes) break;
-    const std::string key(rest.substr(kRecordHead, key_bytes));
+    if (bytes > chunk.size() - used) {
+      *next = std::max(kChunk, static_cast<std::uint64_t>(bytes));
+      break;
+    }
+    const std::string key(record + kRecordHead, key_bytes);
     if (deleted)
       dictionary_.erase(key);
     else
-      dictionary_.set(key, std::string(rest.substr(kRecordHead + key_bytes, value_bytes)));
-    rest.remove_prefix(bytes);
-    position_ += bytes;
+      dictionary_.set(key, std::string(record + kRecordHead + key_bytes, value_bytes));
+    used += bytes;
   }
-  if (exclusive && position_ < end && ftruncate(fd_.get(), static_cast<off_t>(position_)) != 0) fail("truncate", errno);
+  return used;
+}
+
+std::string FileStore::read_at(std::uint64_t position, std::uint64_t bytes) const {
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  const std::int64_t got = read_all_at(fd_.get(), text.data(), text.size(), position);
+  if (got < 0) fail("read", errno);
+  text.resize(static_cast<std::size_t>(got));
+  return text;
 }
 
 std::uint64_t FileStore::file_size() const {

@@ -2,20 +2,23 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/distributed/store/dictionary.h"
-#include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
 
-/// A store in one file that all processes can reach. Changes are appended under an exclusive flock; readers follow the
-/// file under a shared one, so a file system with working flock is needed. A record that a killed writer left half
+/// A store in one file that all processes can reach, and that nobody else can: it is made with mode 0600, and a file
+/// that is there already must be one of this user alone. Changes are appended under an exclusive flock; readers follow
+/// the file under a shared one, so a file system with working flock is needed. A record that a killed writer left half
 /// done is cut off by the next writer.
 class FileStore final : public Store {
  public:
   /// Opens or makes the file. When `world_size` stores have been opened and closed, the last one deletes it; 0 keeps
-  /// it. Throws StoreError if it cannot be opened, is another kind of file, or has served as many stores already.
+  /// it. Throws StoreError if it cannot be opened, is another kind of file or a symbolic link, belongs to or can be
+  /// read or written by somebody else, or has served as many stores already.
   FileStore(std::string path, int world_size, Milliseconds timeout = Milliseconds(300'000));
   /// Never throws; a file that cannot be deleted stays.
   ~FileStore() override;
@@ -36,8 +39,13 @@ class FileStore final : public Store {
  private:
   class Lock;
   void append(const std::string& key, const std::string* value);
+  void check_owner() const;
   /// Reads what others have appended. With the exclusive lock held, cuts off a half-done record.
-  void follow(bool exclusive);
+  void read_changes(bool exclusive);
+  /// Applies the whole records at the beginning of `chunk`; returns how many bytes they have. `next`: how much must be
+  /// read for the record behind them to be whole.
+  std::size_t take_records(std::string_view chunk, std::uint64_t* next);
+  std::string read_at(std::uint64_t position, std::uint64_t bytes) const;
   std::uint64_t file_size() const;
   [[noreturn]] void fail(const char* what, int error) const;
 

@@ -1,5 +1,7 @@
 #include "lockstep/distributed/store/hash_store.h"
 
+#include "lockstep/core/deadline.h"
+
 namespace lockstep::distributed {
 
 void HashStore::do_set(const std::string& key, const std::string& value, Milliseconds) {
@@ -52,7 +54,7 @@ std::int64_t HashStore::do_num_keys(Milliseconds) {
 void HashStore::wait_locked(std::unique_lock<std::mutex>& lock, const std::vector<std::string>& keys,
                             Milliseconds timeout) {
   // wait_until on the steady clock: std::condition_variable::wait_for measures by it as well.
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   const bool complete = changed_.wait_until(lock, deadline, [&] { return !dictionary_.first_missing(keys); });
   if (!complete) throw TimeoutError(timeout_message(describe(), *dictionary_.first_missing(keys), timeout.count()));
 }

@@ -70,7 +70,7 @@ bool RequestHandler::handle(ServerConnection& connection, std::string_view paylo
       const Milliseconds timeout = read_timeout(fields);
       std::string key = read_key(fields);
       expect_end(fields);
-      connection.start_wait({{std::move(key)}, Clock::now() + timeout, true});
+      connection.start_wait({{std::move(key)}, deadline_in(timeout), true});
       finish_wait(connection, Clock::now());
       return false;
     }
@@ -100,7 +100,7 @@ bool RequestHandler::handle(ServerConnection& connection, std::string_view paylo
       const Milliseconds timeout = read_timeout(fields);
       std::vector<std::string> keys = read_keys(fields);
       expect_end(fields);
-      connection.start_wait({std::move(keys), Clock::now() + timeout, false});
+      connection.start_wait({std::move(keys), deadline_in(timeout), false});
       finish_wait(connection, Clock::now());
       return false;
     }

@@ -3,12 +3,14 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/sha256.h"
+#include "lockstep/distributed/store/peer_owner.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -102,11 +104,12 @@ void ServerConnection::check_proof() {
   const std::string client_nonce = received_.substr(0, wire::kNonceBytes);
   const std::string_view given = std::string_view(received_).substr(wire::kNonceBytes, wire::kProofBytes);
   const bool right = equal_constant_time(given, wire::proof(token_, "client", nonce_, client_nonce));
+  const bool other_user = right && token_.empty() && peer_owner(fd()) != ::geteuid();
   received_.clear();
-  admitted_ = right && !full_;
+  admitted_ = right && !full_ && !other_user;
   closing_ = !admitted_;
-  wrong_token_ = !right;
-  to_send_ += !right ? wire::kWrongToken : full_ ? wire::kFull : wire::kAdmitted;
+  refusal_ = !right ? "wrong token" : other_user ? "it belongs to another user, and this job has no token" : "";
+  to_send_ += !right ? wire::kWrongToken : other_user ? wire::kOtherUser : full_ ? wire::kFull : wire::kAdmitted;
   // Only a client that knows the token learns that the server knows it as well.
   to_send_ += right ? wire::proof(token_, "server", nonce_, client_nonce) : std::string(wire::kProofBytes, '\0');
 }

@@ -37,7 +37,8 @@ class ServerConnection {
   void respond(wire::Status status, std::string_view body);
 
   bool admitted() const { return admitted_; }
-  bool had_wrong_token() const { return wrong_token_; }
+  /// Why the handshake ended without admission, for the log; empty if it did not.
+  std::string_view refusal() const { return refusal_; }
   Deadline handshake_deadline() const { return handshake_deadline_; }
   void start_wait(Wait wait) { wait_ = std::move(wait); }
   const std::optional<Wait>& waiting() const { return wait_; }
@@ -56,7 +57,7 @@ class ServerConnection {
   std::string nonce_;
   bool full_;
   bool admitted_ = false;
-  bool wrong_token_ = false;
+  std::string_view refusal_;
   bool closing_ = false;  // flush what is left, then end
   std::string received_;
   std::string to_send_;

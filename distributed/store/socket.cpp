@@ -1,5 +1,6 @@
 #include "lockstep/distributed/store/socket.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -24,11 +26,11 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-AddressList resolve(const std::string& host, std::uint16_t port, int type) {
+AddressList resolve(const std::string& host, std::uint16_t port, int type, int flags = 0) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = type;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | flags;
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0)
@@ -37,16 +39,31 @@ AddressList resolve(const std::string& host, std::uint16_t port, int type) {
   return {list, &freeaddrinfo};
 }
 
-int milliseconds_left(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+bool is_numeric(const std::string& host) {
+  in6_addr address;
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
+/// resolve() for streams. Name servers that do not answer may hold it up for minutes, so it has a thread of its own,
+/// which is left behind at the deadline. Throws TimeoutError then.
+AddressList resolve_until(const std::string& host, std::uint16_t port, Deadline deadline) {
+  if (is_numeric(host)) return resolve(host, port, SOCK_STREAM, AI_NUMERICHOST);
+  std::packaged_task<AddressList()> lookup([host, port] { return resolve(host, port, SOCK_STREAM); });
+  std::future<AddressList> found = lookup.get_future();
+  std::thread(std::move(lookup)).detach();
+  if (found.wait_until(deadline) != std::future_status::ready)
+    throw TimeoutError(
+        fmt::format("[TCPStore] the name '{}' was not resolved within the deadline; check the name servers "
+                    "(/etc/resolv.conf), or give the address as a number (MASTER_ADDR)",
+                    host));
+  return found.get();
 }
 
 /// False at the deadline.
 bool wait_ready(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd entry{fd, events, 0};
-    const int left = milliseconds_left(deadline);
+    const int left = static_cast<int>(std::min(time_left(deadline), Milliseconds(60'000)).count());
     const int ready = poll(&entry, 1, left);
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) throw StoreError(fmt::format("[TCPStore] poll: {}", std::strerror(errno)));
@@ -84,14 +101,6 @@ bool is_loopback(const sockaddr* address) {
     return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   return false;
 }
-
-}  // namespace
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
-namespace {
 
 FileDescriptor take_address(const std::string& host, std::uint16_t port, bool listens) {
   const AddressList list = resolve(host, port, SOCK_STREAM);
@@ -133,7 +142,7 @@ std::uint16_t bound_port(int fd) {
 }
 
 FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline) {
-  const AddressList list = resolve(host, port, SOCK_STREAM);
+  const AddressList list = resolve_until(host, port, deadline);
   auto pause = std::chrono::milliseconds(5);
   for (;;) {
     int error = 0;
@@ -141,7 +150,7 @@ FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline 
       if (FileDescriptor fd = try_connect(*address, deadline)) return fd;
       error = errno;
     }
-    if (std::chrono::steady_clock::now() + pause >= deadline)
+    if (has_passed(deadline - pause))
       throw TimeoutError(
           fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "
                       "launcher, running there, and the port open?",

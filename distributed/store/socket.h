@@ -1,34 +1,14 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/core/posix.h"
 
 namespace lockstep::distributed {
-
-using Deadline = std::chrono::steady_clock::time_point;
-
-/// Owns a file descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~FileDescriptor();
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// Listens on `host`:`port` (0: any free port). Throws StoreError naming both and the remedy if the port is in use.
 FileDescriptor listen_on(const std::string& host, std::uint16_t port);
@@ -36,7 +16,8 @@ FileDescriptor listen_on(const std::string& host, std::uint16_t port);
 FileDescriptor bind_to(const std::string& host, std::uint16_t port);
 /// The port a socket is bound to.
 std::uint16_t bound_port(int fd);
-/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline.
+/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline, which
+/// holds for resolving the name as well, and StoreError if `host` cannot be resolved.
 FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline);
 /// Writes or reads exactly `bytes` bytes. Throw StoreError when the other side is gone, TimeoutError at the deadline.
 void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);

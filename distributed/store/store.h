@@ -12,6 +12,7 @@
 
 namespace lockstep::distributed {
 
+/// Unit of all deadlines.
 using Milliseconds = std::chrono::milliseconds;
 
 /// A store that cannot be reached, or that refused a request.
@@ -25,9 +26,9 @@ class StoreError : public Error {
 /// and all methods may be called from several threads at once; a blocked get() does not hold up other callers.
 class Store {
  public:
-  static constexpr std::size_t kMaxKeyBytes = 4096;
-  static constexpr std::size_t kMaxValueBytes = std::size_t{16} << 20;
-  static constexpr std::size_t kMaxWaitKeys = std::size_t{1} << 16;
+  static constexpr std::size_t kMaxKeyBytes = 4096;                     ///< longer keys are refused
+  static constexpr std::size_t kMaxValueBytes = std::size_t{16} << 20;  ///< longer values are refused
+  static constexpr std::size_t kMaxWaitKeys = std::size_t{1} << 16;     ///< more keys at once are refused
 
   /// As a timeout: the store's own, see timeout().
   static constexpr Milliseconds kStoreTimeout{-1};
@@ -79,6 +80,7 @@ class Store {
   Milliseconds timeout_{300'000};
 };
 
+/// Shared by the parts of a job.
 using StorePtr = std::shared_ptr<Store>;
 
 }  // namespace lockstep::distributed

@@ -1,10 +1,14 @@
 #include "lockstep/distributed/store/tcp_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/sha256.h"
 #include "lockstep/distributed/store/dictionary.h"
+#include "lockstep/distributed/store/peer_owner.h"
 #include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
@@ -35,7 +39,7 @@ std::string TCPStore::describe() const {
 }
 
 FileDescriptor TCPStore::connect(Milliseconds timeout) const {
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
@@ -54,17 +58,27 @@ FileDescriptor TCPStore::connect(Milliseconds timeout) const {
   send_all(fd.get(), answer.data(), answer.size(), deadline);
   std::string verdict(1 + wire::kProofBytes, '\0');
   recv_all(fd.get(), verdict.data(), verdict.size(), deadline);
+  if (verdict[0] == wire::kOtherUser) throw_other_user();
   if (verdict[0] == wire::kFull) throw StoreError(fmt::format("[{}] has no room for more connections", describe()));
   const bool mutual = equal_constant_time(std::string_view(verdict).substr(1),
                                           wire::proof(options_.token, "server", server_nonce, client_nonce));
   if (verdict[0] != wire::kAdmitted || !mutual)
     throw StoreError(fmt::format("[{}] wrong token: every process of a job needs the same LOCKSTEP_TOKEN", describe()));
+  if (options_.token.empty() && peer_owner(fd.get()) != ::geteuid()) throw_other_user();
   return fd;
+}
+
+void TCPStore::throw_other_user() const {
+  throw StoreError(
+      fmt::format("[{}] belongs to another user, or the system does not say to whom (/proc/net/tcp): without a token, "
+                  "only processes of one user meet; set LOCKSTEP_TOKEN to the same secret for all processes of the "
+                  "job, such as the output of 'openssl rand -hex 32', or choose another port",
+                  describe()));
 }
 
 std::string TCPStore::request(const std::string& message, Milliseconds timeout, bool waits) {
   const auto grace = waits ? std::min(kAnswerGrace, std::max(timeout, Milliseconds(1'000))) : Milliseconds(0);
-  const Deadline deadline = std::chrono::steady_clock::now() + timeout + grace;
+  const Deadline deadline = deadline_in(timeout + grace);
   FileDescriptor fd;
   {
     const std::lock_guard lock(mutex_);

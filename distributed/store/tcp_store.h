@@ -42,6 +42,7 @@ class TCPStore final : public Store {
 
  private:
   FileDescriptor connect(Milliseconds timeout) const;
+  [[noreturn]] void throw_other_user() const;
   /// The body of the response; throws TimeoutError or StoreError if its status says so. `waits`: the server may take
   /// all of `timeout` to answer.
   std::string request(const std::string& message, Milliseconds timeout, bool waits = false);

@@ -43,17 +43,13 @@ class TCPStoreServer::Loop {
                    options_.bind_address);
     listener_ = listen_on(options_.bind_address, options_.port);
     port_ = bound_port(listener_.get());
-    int ends[2];
-    LOCKSTEP_CHECK(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0, "[TCPStore] pipe: {}", std::strerror(errno));
-    stop_read_ = FileDescriptor(ends[0]);
-    stop_write_ = FileDescriptor(ends[1]);
+    stop_ = make_pipe(O_NONBLOCK);
     thread_ = std::thread([this] { run(); });
   }
 
   ~Loop() {
     const char byte = 0;
-    while (write(stop_write_.get(), &byte, 1) < 0 && errno == EINTR) {
-    }
+    write_all(stop_.write.get(), &byte, 1);
     thread_.join();
     report_passed_over(Clock::time_point::max());
   }
@@ -70,7 +66,7 @@ class TCPStoreServer::Loop {
     std::vector<pollfd> entries;
     for (;;) {
       const short listen_events = accepting() ? POLLIN : 0;
-      entries.assign({{stop_read_.get(), POLLIN, 0}, {listener_.get(), listen_events, 0}});
+      entries.assign({{stop_.read.get(), POLLIN, 0}, {listener_.get(), listen_events, 0}});
       for (const ServerConnection& connection : connections_)
         entries.push_back({connection.fd(), connection.events(), 0});
       const int ready = poll(entries.data(), entries.size(), milliseconds_to_next_deadline());
@@ -102,7 +98,7 @@ class TCPStoreServer::Loop {
         --strangers_;
         ++members_;
       }
-      if (connection.had_wrong_token() && !keep) report("turns away", connection, "wrong token");
+      if (!connection.refusal().empty() && !keep) report("turns away", connection, connection.refusal());
       while (keep) {
         const auto request = connection.next_request();
         if (!request) break;
@@ -215,8 +211,7 @@ class TCPStoreServer::Loop {
 
   TCPStoreServerOptions options_;
   FileDescriptor listener_;
-  FileDescriptor stop_read_;
-  FileDescriptor stop_write_;
+  Pipe stop_;
   std::uint16_t port_ = 0;
   RequestHandler handler_;
   std::list<ServerConnection> connections_;
@@ -242,9 +237,9 @@ int TCPStoreServer::connections() const {
 }
 
 bool TCPStoreServer::wait_until_idle(Milliseconds timeout) const {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const Deadline deadline = deadline_in(timeout);
   while (connections() > 0) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
+    if (has_passed(deadline)) return false;
     std::this_thread::sleep_for(Milliseconds(2));
   }
   return true;

@@ -52,14 +52,17 @@ std::uint64_t decode_integer(const char* bytes);
 // Note [Token]
 // Before the first request both sides prove that they know the job's token without sending it: the server sends kHello
 // and a nonce, the client answers its own nonce and HMAC-SHA256(token, "client" nonces), the server compares in
-// constant time and answers a verdict and HMAC-SHA256(token, "server" nonces). An empty token is a token like any
-// other, but servers accept it on loopback addresses only.
+// constant time and answers a verdict and HMAC-SHA256(token, "server" nonces).
+//
+// An empty token proves nothing. Servers accept it on loopback addresses only, and then both sides look up to whom the
+// other end of the connection belongs: it must be the same user (peer_owner()).
 inline constexpr std::string_view kHello = "lockstep-store-1";
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kProofBytes = 32;
 inline constexpr char kAdmitted = '+';
 inline constexpr char kWrongToken = '-';
 inline constexpr char kFull = 'f';
+inline constexpr char kOtherUser = 'u';
 
 std::string random_bytes(std::size_t count);
 std::string proof(std::string_view token, std::string_view side, std::string_view server_nonce,

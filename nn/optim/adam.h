@@ -4,26 +4,31 @@
 
 namespace lockstep::optim {
 
+/// Options of Adam.
 struct AdamOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.0;
+  double lr = 1e-3;           ///< learning rate
+  double beta1 = 0.9;         ///< decay of the gradient's running mean
+  double beta2 = 0.999;       ///< decay of the squared gradient's running mean
+  double eps = 1e-8;          ///< added to the root of the latter
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  bool amsgrad = false;       ///< see Adam
 };
 
+/// Options of AdamW.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
+  double lr = 1e-3;            ///< learning rate
+  double beta1 = 0.9;          ///< decay of the gradient's running mean
+  double beta2 = 0.999;        ///< decay of the squared gradient's running mean
+  double eps = 1e-8;           ///< added to the root of the latter
+  double weight_decay = 1e-2;  ///< each step also takes lr * weight_decay * parameter away
+  bool amsgrad = false;        ///< see Adam
 };
 
 /// Kingma and Ba, "Adam" (2015), with torch.optim.Adam's formulas:
 ///   g = grad + weight_decay * p;  m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g * g;
 ///   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-/// where t counts the steps in which p had a gradient.
+/// where t counts the steps in which p had a gradient. With amsgrad (Reddi, Kale and Kumar, "On the convergence of Adam
+/// and beyond", 2018) the root is that of the largest v so far.
 class Adam : public Optimizer {
  public:
   /// Throws Error for options out of range.
@@ -40,6 +45,7 @@ class Adam : public Optimizer {
  private:
   void scalars(std::int64_t step, double* out) const override;
   void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings() const override;
 
   AdamOptions options_;
   bool decoupled_;
@@ -54,9 +60,8 @@ class AdamW final : public Adam {
 };
 
 namespace detail {
-using AdamKernel = void (*)(const Optimizer::Plan& plan);
-void adam_cpu(const Optimizer::Plan& plan);
-void adam_cuda(const Optimizer::Plan& plan);
+using AdamKernel = void(const Optimizer::Plan& plan);
+AdamKernel adam_cpu, adam_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -5,8 +5,12 @@
 namespace lockstep::optim::detail {
 
 void adam_cuda(const Optimizer::Plan& plan) {
-  cuda::dispatch_floating(plan.dtype, "Adam",
-                          [&]<typename T>() { update_runs<T, 2, AdamUpdate<cuda::compute_t<T>>>(plan); });
+  dispatch_floating(plan.dtype, "Adam", [&]<typename T>() {
+    if (plan.runs.front().state[2])
+      update_runs<T, 3, AdamUpdate<compute_t<T>, true>>(plan);
+    else
+      update_runs<T, 2, AdamUpdate<compute_t<T>, false>>(plan);
+  });
 }
 
 }  // namespace lockstep::optim::detail

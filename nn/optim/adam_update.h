@@ -9,7 +9,7 @@
 
 namespace lockstep::optim {
 
-template <typename C>
+template <typename C, bool kAmsgrad>
 struct AdamUpdate {
   C step_size, root, keep, decay, beta1, rest1, beta2, rest2, eps;
 
@@ -25,14 +25,20 @@ struct AdamUpdate {
         rest2(static_cast<C>(s[7])),
         eps(static_cast<C>(s[8])) {}
 
-  /// `state` are the running means of the gradient and of its square.
+  /// `state` are the running means of the gradient and of its square, and with kAmsgrad the latter's largest value.
   LOCKSTEP_HOST_DEVICE C operator()(C value, C gradient, C* state) const {
     const C grad = gradient + decay * value;
     const C mean = beta1 * state[0] + rest1 * grad;
     const C square = beta2 * state[1] + rest2 * grad * grad;
     state[0] = mean;
     state[1] = square;
-    return keep * value - step_size * (mean / (std::sqrt(square) * root + eps));
+    C scale = square;
+    if constexpr (kAmsgrad) {
+      // A NaN stays one, as in PyTorch's maximum().
+      scale = state[2] > square || state[2] != state[2] ? state[2] : square;
+      state[2] = scale;
+    }
+    return keep * value - step_size * (mean / (std::sqrt(scale) * root + eps));
   }
 };
 

@@ -14,11 +14,11 @@ namespace {
 
 using detail::Gradients;
 
-constexpr KernelTable<detail::GradNormKernel> norm_kernel{"grad_norm", detail::grad_norm_cpu, nullptr,
+constexpr KernelTable<detail::GradNormKernel> norm_kernel{"grad_norm", detail::grad_norm_cpu,
                                                           LOCKSTEP_CUDA_KERNEL(detail::grad_norm_cuda)};
-constexpr KernelTable<detail::GradScaleKernel> scale_kernel{"clip_grad_norm_", detail::grad_scale_cpu, nullptr,
+constexpr KernelTable<detail::GradScaleKernel> scale_kernel{"clip_grad_norm_", detail::grad_scale_cpu,
                                                             LOCKSTEP_CUDA_KERNEL(detail::grad_scale_cuda)};
-constexpr KernelTable<detail::GradClampKernel> clamp_kernel{"clip_grad_value_", detail::grad_clamp_cpu, nullptr,
+constexpr KernelTable<detail::GradClampKernel> clamp_kernel{"clip_grad_value_", detail::grad_clamp_cpu,
                                                             LOCKSTEP_CUDA_KERNEL(detail::grad_clamp_cuda)};
 
 void bump_versions(const Gradients& gradients) {

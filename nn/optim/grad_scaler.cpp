@@ -12,7 +12,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr KernelTable<detail::GradUnscaleKernel> unscale_kernel{"GradScaler", detail::grad_unscale_cpu, nullptr,
+constexpr KernelTable<detail::GradUnscaleKernel> unscale_kernel{"GradScaler", detail::grad_unscale_cpu,
                                                                 LOCKSTEP_CUDA_KERNEL(detail::grad_unscale_cuda)};
 
 }  // namespace

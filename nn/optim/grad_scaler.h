@@ -7,18 +7,19 @@
 
 namespace lockstep::optim {
 
+/// Options of GradScaler.
 struct GradScalerOptions {
-  double init_scale = 65536.0;
-  double growth_factor = 2.0;
-  double backoff_factor = 0.5;
+  double init_scale = 65536.0;  ///< scale at first
+  double growth_factor = 2.0;   ///< of the scale, after growth_interval good steps
+  double backoff_factor = 0.5;  ///< of the scale, after an overflow
   /// Steps in a row without overflow after which the scale grows.
   std::int64_t growth_interval = 2000;
 };
 
 /// What a checkpoint keeps of a GradScaler.
 struct GradScalerState {
-  double scale;
-  std::int64_t good_steps;
+  double scale;             ///< of the loss
+  std::int64_t good_steps;  ///< since the scale last changed
 };
 
 /// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018; PyTorch's torch.amp.GradScaler):
@@ -46,7 +47,7 @@ class GradScaler {
 
   /// loss x scale_factor(), differentiable.
   Tensor scale(const Tensor& loss) const;
-  double scale_factor() const { return scale_; }
+  double scale_factor() const { return scale_; }  ///< what the loss is multiplied by now
 
   /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
   /// finite. Throws Error if called twice before update(), or for a gradient of type float16, which could underflow
@@ -59,7 +60,7 @@ class GradScaler {
   /// Throws Error if nothing was unscaled since the last update().
   void update();
 
-  GradScalerState state() const { return {scale_, good_steps_}; }
+  GradScalerState state() const { return {scale_, good_steps_}; }  ///< for a checkpoint
   /// Throws Error for a scale that is not finite and positive, or a negative number of steps.
   void load_state(const GradScalerState& state);
 

@@ -1,8 +1,8 @@
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/optim/gradients.h"
 
@@ -86,7 +86,7 @@ struct Unscale {
 
 template <typename T, typename F>
 __global__ void change_kernel(Batch batch, F f) {
-  using C = cuda::compute_t<T>;
+  using C = compute_t<T>;
   if (f.nothing()) return;
   for_each_chunk<T>(batch, [&](std::int64_t, T* data, std::int64_t count) {
     for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x)
@@ -142,7 +142,7 @@ void change(const Gradients& gradients, Make&& make) {
   const Dense dense(gradients);
   const cuda::Launch launch(gradients.front());
   for_each_dtype([&]<typename T>() {
-    using C = cuda::compute_t<T>;
+    using C = compute_t<T>;
     for_each_batch<T>(dense.tensors, [&](const Batch& batch) {
       const auto functor = make.template operator()<C>();
       launch(change_kernel<T, std::remove_const_t<decltype(functor)>>, cuda::blocks_for(batch.chunks, 1),

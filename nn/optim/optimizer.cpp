@@ -1,6 +1,8 @@
 #include "lockstep/nn/optim/optimizer.h"
 
-#include <unordered_set>
+#include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
@@ -21,9 +23,33 @@ bool follows(const Optimizer::Run& last, const Optimizer::Run& next, std::size_t
   if (last.step != next.step || after(last.parameter, element) != next.parameter ||
       after(last.gradient, element) != next.gradient)
     return false;
-  for (int s = 0; s < 2; ++s)
+  for (int s = 0; s < Optimizer::kMaxState; ++s)
     if (last.state[s] && after(last.state[s], state_element) != next.state[s]) return false;
   return true;
+}
+
+void check_lr(double lr, const char* type) {
+  LOCKSTEP_CHECK(std::isfinite(lr) && lr >= 0.0, "[{}] expected a finite lr >= 0, found {}", type, lr);
+}
+
+// An element in two parameters would be updated twice a step. Gaps between a parameter's elements count as its own only
+// where both have none.
+void check_apart(const std::vector<Tensor>& parameters, const char* type) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].numel() > 0) order.push_back(i);
+  const auto begin = [&](std::size_t i) { return static_cast<const char*>(parameters[i].raw_data()); };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return std::less<>()(begin(a), begin(b)); });
+  for (std::size_t k = 1; k < order.size(); ++k) {
+    const std::size_t first = order[k - 1], second = order[k];
+    const Tensor &a = parameters[first], &b = parameters[second];
+    if (a.device() != b.device()) continue;
+    LOCKSTEP_CHECK(!a.is_same(b), "[{}] parameter {} was passed twice", type, second);
+    const bool dense = a.is_contiguous() && b.is_contiguous();
+    const bool apart = begin(first) != begin(second) && (!dense || begin(second) >= begin(first) + a.nbytes());
+    LOCKSTEP_CHECK(apart, "[{}] parameters {} and {} share their memory; pass one of them", type, first, second);
+  }
 }
 
 }  // namespace
@@ -32,14 +58,13 @@ Optimizer::Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std:
     : parameters_(std::move(parameters)), steps_(parameters_.size(), 0), state_names_(std::move(state_names)), lr_(lr) {
   LOCKSTEP_CHECK(!parameters_.empty(), "[{}] expected at least one parameter, found none; pass model.parameters()",
                  type);
-  LOCKSTEP_CHECK(lr >= 0.0, "[{}] expected lr >= 0, found {}", type, lr);
-  std::unordered_set<const TensorImpl*> seen;
+  check_lr(lr, type);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& p = parameters_[i];
     LOCKSTEP_CHECK(p.defined() && p.is_floating_point() && p.is_leaf(),
                    "[{}] parameter {} is not a floating-point leaf; pass model.parameters()", type, i);
-    LOCKSTEP_CHECK(seen.insert(p.impl()).second, "[{}] parameter {} was passed twice", type, i);
   }
+  check_apart(parameters_, type);
 }
 
 DType Optimizer::state_dtype(DType parameter) {
@@ -47,7 +72,7 @@ DType Optimizer::state_dtype(DType parameter) {
 }
 
 void Optimizer::set_lr(double lr) {
-  LOCKSTEP_CHECK(lr >= 0.0, "[{}] expected lr >= 0, found {}", name(), lr);
+  check_lr(lr, name());
   lr_ = lr;
 }
 
@@ -151,7 +176,7 @@ void Optimizer::make_plan(Group& group, bool count) {
       group.copies_out.emplace_back(value, p);
     }
     if (count) ++steps_[i];
-    Run run{value.raw_data(), gradient.raw_data(), {nullptr, nullptr}, p.numel(), steps_[i], {}};
+    Run run{value.raw_data(), gradient.raw_data(), {}, p.numel(), steps_[i], {}};
     for (std::size_t s = 0; s < group.buffers.size(); ++s)
       run.state[s] =
           static_cast<char*>(group.buffers[s].raw_data()) + static_cast<std::size_t>(group.offsets[m]) * state_element;
@@ -201,7 +226,8 @@ OptimizerState Optimizer::state() const {
     for (std::size_t s = 0; s < state_names_.size(); ++s)
       for (std::size_t m = 0; m < group.members.size(); ++m)
         out.tensors.push_back({fmt::format("{}.{}", state_names_[s], group.members[m]), state_view(group, m, s)});
-  out.scalars = {{"lr", lr_}, {"momentum", momentum()}};
+  out.scalars = settings();
+  out.scalars.insert({{"lr", lr_}, {"momentum", momentum()}});
   return out;
 }
 
@@ -230,13 +256,22 @@ void Optimizer::load_state(const OptimizerState& state) {
   }
   for (const char* key : {"lr", "momentum"})
     if (!state.scalars.contains(key)) complain(std::string("missing ") + key);
+  for (const auto& [key, value] : settings())
+    if (const auto found = state.scalars.find(key); found != state.scalars.end() && found->second != value)
+      complain(
+          fmt::format("it was saved with {} {}, this optimizer was constructed with {}", key, found->second, value));
   LOCKSTEP_CHECK(problems.empty(), "[{}] the state to load does not fit: {}", name(), problems);
+  const std::vector<std::int64_t> steps = given.at("steps").to_vector<std::int64_t>();
+  for (const std::int64_t step : steps)
+    LOCKSTEP_CHECK(step >= 0, "[{}] the state to load does not fit: a parameter has done {} steps", name(), step);
+  const double lr = state.scalars.at("lr"), momentum = state.scalars.at("momentum");
+  check_lr(lr, name());
+  if (momentum != this->momentum()) set_momentum(momentum);  // the last that may throw
 
+  set_lr(lr);
+  steps_ = steps;
   for (const nn::NamedTensor& t : own.tensors)
     if (t.name != "steps") copy_values(given.at(t.name), t.tensor);
-  steps_ = given.at("steps").to_vector<std::int64_t>();
-  set_lr(state.scalars.at("lr"));
-  if (state.scalars.at("momentum") != momentum()) set_momentum(state.scalars.at("momentum"));
 }
 
 }  // namespace lockstep::optim

@@ -16,7 +16,7 @@ namespace lockstep::optim {
 struct OptimizerState {
   std::string type;                       ///< "SGD", "Adam", "AdamW"
   std::vector<nn::NamedTensor> tensors;   ///< "steps", "momentum.0", ...; the number is the parameter's place
-  std::map<std::string, double> scalars;  ///< "lr" and what schedules change
+  std::map<std::string, double> scalars;  ///< "lr" and "momentum", which schedules change, and settings()
 };
 
 /// Note [Optimizers]
@@ -49,7 +49,7 @@ class Optimizer {
   /// See nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false);
 
-  virtual double lr() const { return lr_; }
+  virtual double lr() const { return lr_; }  ///< learning rate of the next step
   virtual void set_lr(double lr);
   /// SGD's momentum, Adam's beta1: what OneCycle cycles.
   virtual double momentum() const = 0;
@@ -58,37 +58,44 @@ class Optimizer {
   /// Half types keep their state in float: a beta2 of 0.999 has no effect in eight bits of mantissa.
   static DType state_dtype(DType parameter);
 
-  const std::vector<Tensor>& parameters() const { return parameters_; }
+  const std::vector<Tensor>& parameters() const { return parameters_; }  ///< those it was made with
+  /// "SGD", "Adam", ...: in checkpoints and messages.
   virtual const char* name() const = 0;
 
   /// Handles on the present state; values change with the next step.
   virtual OptimizerState state() const;
   /// Copies `state` into this optimizer. Throws Error, before anything changes, for another type of optimizer, another
-  /// number of parameters, or tensors that are missing, unexpected or of another shape.
+  /// number of parameters, tensors that are missing, unexpected or of another shape, values out of range, or settings()
+  /// that differ from this optimizer's (those that the state lacks are passed over: older files have none).
   virtual void load_state(const OptimizerState& state);
+
+  /// State tensors that a formula may keep of a parameter.
+  static constexpr int kMaxState = 3;
 
   /// Neighbouring elements with their state, for kernels. Pointers are to elements of the parameter's dtype; state is
   /// float for the half types, else of that dtype too.
   struct Run {
-    void* parameter;
-    const void* gradient;
-    void* state[2];
-    std::int64_t numel;
-    std::int64_t step;  ///< 1 in the first step of these elements
-    double scalars[9];  ///< what scalars() says of this step
+    void* parameter;         ///< read and written
+    const void* gradient;    ///< read
+    void* state[kMaxState];  ///< null beyond the tensors that the formula has
+    std::int64_t numel;      ///< elements
+    std::int64_t step;       ///< 1 in the first step of these elements
+    double scalars[9];       ///< what scalars() says of this step
   };
   /// The update of all parameters of one dtype on one device.
   struct Plan {
-    DType dtype;
-    std::vector<Run> runs;
-    Tensor table;  ///< `runs` for a CUDA device; see nn/optim/step_table.h
+    DType dtype;            ///< of the parameters
+    std::vector<Run> runs;  ///< in the order of the parameters
+    Tensor table;           ///< `runs` for a CUDA device; see nn/optim/step_table.h
   };
 
  protected:
-  /// `state_names`: one name for each state tensor of a parameter; at most two. Throws Error for an empty list, a
-  /// repeated or undefined tensor, or one that is not a floating-point leaf.
+  /// `state_names`: one name for each state tensor of a parameter; at most kMaxState. Throws Error for an empty
+  /// list, an undefined tensor, one that is not a floating-point leaf, or two that are one or share their memory.
   Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std::string> state_names, const char* type);
 
+  /// What of the options stays as it was constructed; a state is loaded only where they are the same.
+  virtual std::map<std::string, double> settings() const { return {}; }
   /// What the formula of a parameter's step number `step` takes from the options as they are now.
   virtual void scalars(std::int64_t step, double* out) const = 0;
   /// Runs the kernel. `like` is on the plan's device.

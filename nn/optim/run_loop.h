@@ -40,11 +40,14 @@ void update_runs(const std::vector<Optimizer::Run>& runs) {
     const T* __restrict g = static_cast<const T*>(run.gradient);
     C* __restrict first = static_cast<C*>(run.state[0]);
     C* __restrict second = static_cast<C*>(run.state[1]);
+    C* __restrict third = static_cast<C*>(run.state[2]);
     for (std::int64_t i = begin; i < end; ++i) {
-      C state[2] = {kStates > 0 ? first[i] : C(0), kStates > 1 ? second[i] : C(0)};
+      C state[Optimizer::kMaxState] = {kStates > 0 ? first[i] : C(0), kStates > 1 ? second[i] : C(0),
+                                       kStates > 2 ? third[i] : C(0)};
       p[i] = static_cast<T>(update(static_cast<C>(p[i]), static_cast<C>(g[i]), state));
       if constexpr (kStates > 0) first[i] = state[0];
       if constexpr (kStates > 1) second[i] = state[1];
+      if constexpr (kStates > 2) third[i] = state[2];
     }
   });
 }

@@ -15,46 +15,46 @@ using Schedule = std::function<double(std::int64_t step)>;
 
 /// lr * gamma^floor(step / step_size).
 struct StepLR {
-  double lr = 0.1;
-  std::int64_t step_size = 1;
-  double gamma = 0.1;
-  double operator()(std::int64_t step) const;
+  double lr = 0.1;                             ///< at step 0
+  std::int64_t step_size = 1;                  ///< steps between two changes
+  double gamma = 0.1;                          ///< factor of each change
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
 /// min_lr + (lr - min_lr) * (1 + cos(pi * step / period)) / 2. Loshchilov and Hutter, "SGDR" (2017), without restarts;
 /// torch's CosineAnnealingLR with T_max = period: past it the rate rises again.
 struct CosineAnnealing {
-  double lr = 0.1;
-  std::int64_t period = 1;
-  double min_lr = 0.0;
-  double operator()(std::int64_t step) const;
+  double lr = 0.1;                             ///< at step 0
+  std::int64_t period = 1;                     ///< steps from lr to min_lr
+  double min_lr = 0.0;                         ///< the lowest rate
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
 /// Smith and Topin, "Super-convergence" (2018), as torch's OneCycleLR: from max_lr / div_factor up to max_lr in the
 /// first pct_start of total_steps, then down to the initial rate / final_div_factor; momentum the other way round. Past
 /// total_steps it stays at the end.
 struct OneCycle {
-  double max_lr = 0.1;
-  std::int64_t total_steps = 1;
-  double pct_start = 0.3;
-  double div_factor = 25.0;
-  double final_div_factor = 1e4;
-  bool three_phase = false;  ///< down to the initial rate as fast as up, then to the end
-  bool linear = false;       ///< straight lines instead of half cosines
-  bool cycle_momentum = true;
-  double base_momentum = 0.85;
-  double max_momentum = 0.95;
-  double operator()(std::int64_t step) const;
-  double momentum(std::int64_t step) const;
+  double max_lr = 0.1;                         ///< the highest rate
+  std::int64_t total_steps = 1;                ///< length of the cycle
+  double pct_start = 0.3;                      ///< share of the cycle in which the rate rises
+  double div_factor = 25.0;                    ///< max_lr / initial rate
+  double final_div_factor = 1e4;               ///< initial rate / last rate
+  bool three_phase = false;                    ///< down to the initial rate as fast as up, then to the end
+  bool linear = false;                         ///< straight lines instead of half cosines
+  bool cycle_momentum = true;                  ///< also cycle the momentum
+  double base_momentum = 0.85;                 ///< where the rate is highest
+  double max_momentum = 0.95;                  ///< at both ends
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+  double momentum(std::int64_t step) const;    ///< the momentum at `step`
 };
 
 /// Rises in a straight line from start_factor * next(0) to next(0) over `steps`, then goes on with next from its step
 /// 0.
 struct LinearWarmup {
-  std::int64_t steps = 0;
-  Schedule next = {};
-  double start_factor = 0.0;
-  double operator()(std::int64_t step) const;
+  std::int64_t steps = 0;                      ///< length of the rise
+  Schedule next = {};                          ///< what follows; must be set
+  double start_factor = 0.0;                   ///< share of next(0) at step 0
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
 /// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
@@ -65,8 +65,8 @@ class LRScheduler {
   /// Cycles the momentum too, unless cycle_momentum is off.
   LRScheduler(Optimizer& optimizer, const OneCycle& schedule);
 
-  void step() { set_position(position_ + 1); }
-  std::int64_t position() const { return position_; }
+  void step() { set_position(position_ + 1); }         ///< goes on by one position
+  std::int64_t position() const { return position_; }  ///< argument of the schedule now
   /// For resuming. Throws Error if negative.
   void set_position(std::int64_t position);
 

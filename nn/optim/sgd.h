@@ -4,12 +4,13 @@
 
 namespace lockstep::optim {
 
+/// Options of SGD.
 struct SGDOptions {
-  double lr = 1e-3;
-  double momentum = 0.0;
-  double dampening = 0.0;
-  double weight_decay = 0.0;
-  bool nesterov = false;  ///< needs momentum > 0 and dampening 0
+  double lr = 1e-3;           ///< learning rate
+  double momentum = 0.0;      ///< share of the last step's velocity that is kept; 0: none is stored
+  double dampening = 0.0;     ///< share of the gradient that does not go into the velocity
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  bool nesterov = false;      ///< needs momentum > 0 and dampening 0
 };
 
 /// Stochastic gradient descent with torch.optim.SGD's formulas:
@@ -28,14 +29,14 @@ class SGD final : public Optimizer {
  private:
   void scalars(std::int64_t step, double* out) const override;
   void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings() const override;
 
   SGDOptions options_;
 };
 
 namespace detail {
-using SgdKernel = void (*)(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cpu(const Optimizer::Plan& plan, bool nesterov);
-void sgd_cuda(const Optimizer::Plan& plan, bool nesterov);
+using SgdKernel = void(const Optimizer::Plan& plan, bool nesterov);
+SgdKernel sgd_cpu, sgd_cuda;
 }  // namespace detail
 
 }  // namespace lockstep::optim

@@ -5,8 +5,8 @@
 namespace lockstep::optim::detail {
 
 void sgd_cuda(const Optimizer::Plan& plan, bool nesterov) {
-  cuda::dispatch_floating(plan.dtype, "SGD", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(plan.dtype, "SGD", [&]<typename T>() {
+    using C = compute_t<T>;
     if (!plan.runs.front().state[0])
       update_runs<T, 0, SgdPlain<C>>(plan);
     else if (nesterov)

@@ -2,9 +2,9 @@
 
 // The kernel of an optimizer's step: one pass over parameters, gradients and state. For .cu files only.
 
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
@@ -13,7 +13,7 @@ namespace lockstep::optim {
 /// kStates elements of state. What a graph that captured this launch updates is in the table, not in the arguments.
 template <typename T, int kStates, typename Update>
 __global__ void step_kernel(const StepTable* table) {
-  using C = cuda::compute_t<T>;
+  using C = compute_t<T>;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(C));
   const auto* rows = reinterpret_cast<const StepTableRun*>(table + 1);
   for (std::int64_t chunk = blockIdx.x; chunk < table->chunks; chunk += gridDim.x) {
@@ -28,7 +28,8 @@ __global__ void step_kernel(const StepTable* table) {
     const Update update(run.scalars);
     T* parameter = static_cast<T*>(run.parameter);
     const T* gradient = static_cast<const T*>(run.gradient);
-    C* state[2] = {static_cast<C*>(run.state[0]), static_cast<C*>(run.state[1])};
+    C* state[Optimizer::kMaxState] = {static_cast<C*>(run.state[0]), static_cast<C*>(run.state[1]),
+                                      static_cast<C*>(run.state[2])};
     bool packed = reinterpret_cast<std::uintptr_t>(parameter) % sizeof(cuda::Pack<T, kWidth>) == 0 &&
                   reinterpret_cast<std::uintptr_t>(gradient) % sizeof(cuda::Pack<T, kWidth>) == 0;
 #pragma unroll
@@ -46,7 +47,7 @@ __global__ void step_kernel(const StepTable* table) {
         for (int s = 0; s < kStates; ++s) own[s] = *reinterpret_cast<const cuda::Pack<C, kWidth>*>(state[s] + i);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
-          C element[2] = {};
+          C element[Optimizer::kMaxState] = {};
 #pragma unroll
           for (int s = 0; s < kStates; ++s) element[s] = own[s].value[j];
           p.value[j] = cuda::to_element<T>(
@@ -60,7 +61,7 @@ __global__ void step_kernel(const StepTable* table) {
       }
     }
     for (std::int64_t i = rest + threadIdx.x; i < end; i += blockDim.x) {
-      C element[2] = {};
+      C element[Optimizer::kMaxState] = {};
 #pragma unroll
       for (int s = 0; s < kStates; ++s) element[s] = state[s][i];
       parameter[i] =

@@ -92,7 +92,7 @@ TEST(Doctor, PrintsALineForEachFinding) {
 }
 
 TEST(Doctor, NamesAPortThatIsTaken) {
-  const distributed::FileDescriptor listener = distributed::listen_on("127.0.0.1", 0);
+  const FileDescriptor listener = distributed::listen_on("127.0.0.1", 0);
   const std::string port = std::to_string(distributed::bound_port(listener.get()));
   for (const Json& report :
        {examine(doctor({"--json", "--port", port})), examine(doctor({"--json"}, {{"MASTER_PORT", port}}))})

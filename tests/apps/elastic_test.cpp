@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -132,7 +133,17 @@ TEST_F(Elastic, AStoppedWorkerIsGivenUp) {
   EXPECT_NE(end.err.find("again (restart 1 of 3)"), std::string::npos) << end.err;
 }
 
-// The temporary file of a checkpoint carries its writer's number, so the kill hits the write itself.
+/// True while the process has a file of this folder open that has no name of its own yet, or a hidden one.
+bool writes_in(pid_t pid, const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (target.starts_with(folder + "/#") || target.starts_with(folder + "/.")) return true;
+  }
+  return false;
+}
+
+// The kill hits the write itself.
 TEST_F(Elastic, AKillDuringTheWriteOfACheckpointChangesNothing) {
   constexpr int kSteps = 120;
   const std::string expected = undisturbed(kSteps);
@@ -140,21 +151,35 @@ TEST_F(Elastic, AKillDuringTheWriteOfACheckpointChangesNothing) {
   wait_for_checkpoint();
   const pid_t writer = worker(job.pid(), 0);
   ASSERT_GT(writer, 0);
-  const std::string mark = fmt::format(".{}.", writer);
+  const std::string folder = std::filesystem::canonical(directory_.path()).string();
   bool killed = false;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!killed && std::chrono::steady_clock::now() < deadline) {
-    DIR* const folder = ::opendir(directory_.path().c_str());
-    while (const dirent* entry = ::readdir(folder)) {
-      const std::string name = entry->d_name;
-      if (name.find(mark) == std::string::npos || !name.ends_with(".tmp")) continue;
-      killed = ::kill(writer, SIGKILL) == 0;
-      break;
-    }
-    ::closedir(folder);
-  }
+  while (!killed && std::chrono::steady_clock::now() < deadline)
+    killed = writes_in(writer, folder) && ::kill(writer, SIGKILL) == 0;
   ASSERT_TRUE(killed);
   const Finished end = job.wait(120);
+  EXPECT_EQ(end.status, 0) << end.err;
+  EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+  EXPECT_NE(end.out.find("resumed from"), std::string::npos) << end.out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+}
+
+// SIGTERM, as a batch system sends it before it takes the machine away: all ranks end after the same step, and the next
+// start goes on from there.
+TEST_F(Elastic, SigtermSavesAndTheNextStartGoesOn) {
+  constexpr int kSteps = 600;
+  const std::string expected = undisturbed(kSteps);
+  const Arguments launcher{"--nproc-per-node", "3"};
+  Process job(elastic_job(kSteps, launcher, {"--checkpoint-every", "20"}));
+  wait_for_checkpoint();
+  job.signal(SIGTERM);
+  const Finished stopped = job.wait(60);
+  EXPECT_EQ(stopped.status, 128 + SIGTERM) << stopped.err;
+  EXPECT_NE(stopped.out.find("stopped by SIGTERM after step"), std::string::npos) << stopped.out << stopped.err;
+  EXPECT_EQ(weights_of(stopped.out), "") << "no result line";
+  Process again(elastic_job(kSteps, launcher, {}));  // "auto" by itself, under this launcher
+  const Finished end = again.wait(120);
   EXPECT_EQ(end.status, 0) << end.err;
   EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
   EXPECT_NE(end.out.find("resumed from"), std::string::npos) << end.out;

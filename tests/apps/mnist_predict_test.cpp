@@ -12,6 +12,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/data/data.h"
+#include "lockstep/data/digit_image.h"
 #include "lockstep/nn/optim/optim.h"
 #include "tests/support/data_files.h"
 #include "tests/support/subprocess.h"

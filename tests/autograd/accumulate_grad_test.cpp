@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/ops.h"
@@ -76,6 +78,16 @@ TEST(Accumulation, AnExpandedGradientGetsItsOwnMemory) {
   EXPECT_EQ(x.grad().to_vector<double>()[1], 1.0);
 }
 
+TEST(Accumulation, AGradientWhoseElementsShareMemoryIsReplacedByTheSum) {
+  const Tensor x = make_leaf({2}), y = make_leaf({3, 3});
+  x.set_grad(zeros({1}, {.dtype = kFloat64}).expand({2}));
+  y.set_grad(ones64({5}).as_strided({3, 3}, {1, 1}, 0));
+  (x * tensor(std::vector<double>{1, 5}) * 1.0).sum().backward();
+  (y * 2.0).sum().backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 5}));
+  EXPECT_EQ(y.grad().to_vector<double>(), std::vector<double>(9, 3.0));
+}
+
 TEST(Accumulation, SetGradChecksItsArgument) {
   const Tensor x = make_leaf({3});
   EXPECT_EQ(error_of([&] { x.set_grad(zeros({3})); }),
@@ -134,6 +146,24 @@ TEST(Hooks, OneMayRemoveItselfOrReplaceTheGradient) {
   (x * 2.0).backward();
   EXPECT_EQ(runs, 1);
   EXPECT_EQ(x.grad().item(), 44.0);
+}
+
+TEST(Hooks, OneKeepsItsStateFromPassToPass) {
+  const Tensor x = make_leaf({});
+  std::vector<int> seen;
+  x.register_post_accumulate_grad_hook([&seen, calls = 0](const Tensor&) mutable { seen.push_back(++calls); });
+  for (int pass = 0; pass < 3; ++pass) (x * 2.0).backward();
+  EXPECT_EQ(seen, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(Hooks, OneThatHoldsItsOwnTensorIsRefused) {
+  const Tensor x = make_leaf({}), other = make_leaf({});
+  EXPECT_NE(error_of([&] {
+              x.register_post_accumulate_grad_hook([x](const Tensor&) {});
+            }).find("the hook holds the tensor that is to hold the hook"),
+            std::string::npos);
+  x.register_post_accumulate_grad_hook([&x, other](const Tensor&) {});
+  EXPECT_EQ(x.impl()->use_count(), 1u);
 }
 
 TEST(Hooks, AddedAfterForwardTheyStillRun) {
@@ -210,14 +240,33 @@ TEST(HookOrder, AGradientIsAccumulatedBeforeEarlierLayersRun) {
   EXPECT_EQ(log, Log({"b", "second", "a", "first"}));
 }
 
-TEST(Accumulator, LivesAsLongAsAGraphUsesIt) {
-  const Tensor x = make_leaf({});
+TEST(Accumulator, KeepsItsLeafAsLongAsAGraphUsesIt) {
+  Tensor x = make_leaf({});
   {
     const Tensor y = x * 2.0, z = x * 3.0;
-    ASSERT_NE(autograd_meta(x)->accumulator, nullptr);
-    EXPECT_EQ(gradient_edge(x).node.get(), autograd_meta(x)->accumulator);
+    EXPECT_EQ(x.impl()->use_count(), 2u);  // ours, and one for all graphs
+    EXPECT_EQ(gradient_edge(x).node.get(), autograd_meta(x)->accumulator.load());
+    EXPECT_EQ(x.impl()->use_count(), 2u);
   }
-  EXPECT_EQ(autograd_meta(x)->accumulator, nullptr);
+  EXPECT_EQ(x.impl()->use_count(), 1u);
+  const Tensor again = x * 2.0;
+  EXPECT_EQ(x.impl()->use_count(), 2u);
+}
+
+TEST(Accumulator, ForwardMayRunOnSeveralThreadsOverSharedLeaves) {
+  for (int round = 0; round < 20; ++round) {
+    const Tensor shared = make_leaf({2, 2}), fresh = make_leaf({2, 2}), x = ones64({2, 2});
+    std::vector<std::thread> threads;
+    std::vector<double> sums(4, 0);
+    for (std::size_t t = 0; t < sums.size(); ++t)
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 50; ++i) sums[t] += ((x * shared) * shared + fresh).sum().item();
+      });
+    for (std::thread& thread : threads) thread.join();
+    for (const double sum : sums) EXPECT_EQ(sum, sums[0]);
+    EXPECT_EQ(shared.impl()->use_count(), 1u);
+    EXPECT_EQ(fresh.impl()->use_count(), 1u);
+  }
 }
 
 TEST(Accumulator, TheLeafMayGoBeforeTheGraph) {

@@ -8,6 +8,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 

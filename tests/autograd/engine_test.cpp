@@ -204,6 +204,33 @@ TEST(Engine, PassesNest) {
   EXPECT_EQ(x.grad().item(), 1.0);
 }
 
+// The inner loss shares the outer one's trunk: each pass has counts and pending gradients of its own.
+TEST(Engine, NestedPassesMayShareAGraph) {
+  const Tensor x = leaf(3), w = leaf(1);
+  const Tensor trunk = x * 5.0;
+  const Tensor auxiliary = trunk * 4.0 + trunk * w;
+  int hooks = 0;
+  w.register_post_accumulate_grad_hook([&](const Tensor&) {
+    if (++hooks == 1) auxiliary.backward({}, true);
+  });
+  (trunk * w + trunk * 2.0).backward({}, true);
+  EXPECT_EQ(x.grad().item(), 5 * (1 + 2) + 5 * (4 + 1));
+  EXPECT_EQ(w.grad().item(), 15 + 15);
+  EXPECT_EQ(hooks, 2);
+  EXPECT_FALSE(Engine::running());
+}
+
+TEST(Engine, ANestedPassMayNotFreeTheGraphAroundIt) {
+  const Tensor x = leaf(3), w = leaf(1), last = leaf(1);
+  const Tensor trunk = x * w;
+  const Tensor auxiliary = trunk * 4.0;
+  std::string message;
+  last.register_post_accumulate_grad_hook([&](const Tensor&) { message = error_of([&] { auxiliary.backward(); }); });
+  (trunk * last).backward();
+  EXPECT_NE(message.find("a backward() inside another would free the graph of Mul"), std::string::npos) << message;
+  EXPECT_EQ(x.grad().item(), 1.0);
+}
+
 TEST(Engine, ThreadsRunTheirOwnPasses) {
   std::vector<std::thread> threads;
   std::vector<double> grads(4, 0);

@@ -131,6 +131,21 @@ TEST(SavedTensors, AResultThatBackwardNeedsIsGuardedToo) {
   EXPECT_NE(error_of([&] { run(y); }).find("was changed in place"), std::string::npos);
 }
 
+TEST(SavedTensors, WhatSavedNothingRunsTwice) {
+  const Tensor x = leaf(3), w = leaf(5);
+  const Tensor sum = -(x + w) / 2.0;
+  run(sum);
+  run(sum);
+  EXPECT_EQ(grad_of(x), -1.0);
+  const Tensor trunk = x * 2.0;
+  trunk[0].backward(ones({}, {.dtype = kFloat64}));  // one part after the other, over a trunk that both share
+  trunk[1].backward(ones({}, {.dtype = kFloat64}));
+  EXPECT_EQ(grad_of(x), 1.0);
+  const Tensor product = sum * w;
+  run(product);
+  EXPECT_NE(error_of([&] { run(product); }).find("was freed by an earlier backward()"), std::string::npos);
+}
+
 TEST(InPlace, IsRecordedLikeAnyOperation) {
   const Tensor x = leaf(3), w = leaf(5);
   const Tensor y = x * 2.0;
@@ -150,6 +165,22 @@ TEST(InPlace, PlainTensorsStartToRequireGradients) {
   EXPECT_TRUE(buffer.requires_grad());
   run(buffer * 3.0);
   EXPECT_EQ(grad_of(w), 6.0);
+}
+
+// The tensor that is changed was saved by its own new history: they would own each other.
+TEST(InPlace, ASavedTensorThatIsChangedDoesNotLeak) {
+  const Tensor x = leaf(3);
+  for (const bool plain : {false, true}) {
+    const Tensor a = plain ? full({2}, 2, {.dtype = kFloat64}) : x * 2.0;
+    {
+      const Tensor y = a * x;
+      a.add_(y);
+      a.add_(1.0);
+    }
+    EXPECT_EQ(a.impl()->use_count(), 1u);
+    EXPECT_NE(error_of([&] { run(a); }).find("was changed in place after it was saved"), std::string::npos);
+  }
+  EXPECT_EQ(x.impl()->use_count(), 1u);
 }
 
 TEST(InPlace, LeavesThatRequireGradientsAreChangedOnlyWithoutRecording) {

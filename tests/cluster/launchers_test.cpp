@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cluster/cluster_support.h"
+#include "tests/distributed/launcher_support.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +55,36 @@ TEST_F(Launchers, Torchrun) {
   // Debian's torchrun fails under its Python 3.11 unless it is told what to do with the output.
   expect_the_same(run({"torchrun", "--no_python", "--nproc_per_node", "2", "--redirects", "1", "--tee", "1",
                        "--log_dir", folder_.file("logs")}));
+}
+
+// As scripts call it that are older than torchrun.
+TEST_F(Launchers, TorchDistributedLaunch) {
+  if (const ProcessResult help = run_process({"python3", "-m", "torch.distributed.launch", "--help"}); help.status != 0)
+    GTEST_SKIP() << "no torch.distributed.launch here: " << last_line(help.err);
+  expect_the_same(run({"python3", "-m", "torch.distributed.launch", "--no_python", "--use_env", "--nproc_per_node", "2",
+                       "--redirects", "1", "--tee", "1", "--log_dir", folder_.file("logs")}));
+}
+
+// lockstep-run in the words of torchrun, without "--" before the program.
+TEST_F(Launchers, LockstepRunAsTorchrun) {
+  expect_the_same(run({LOCKSTEP_RUN, "--nproc_per_node=2", "--nnodes=1", "--node_rank=0", "--master_addr=127.0.0.1",
+                       "--master_port=29500"}));
+}
+
+// Each process started by hand and told its place, with the option that launchers of old append.
+TEST_F(Launchers, None) {
+  using launcher_test::Process;
+  const std::map<std::string, std::string> token{{"LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef"}};
+  const std::string port = std::to_string(20'000 + getpid() % 20'000);
+  for (const std::string& meeting : {"tcp://127.0.0.1:" + port, "file://" + folder_.file("meeting")}) {
+    SCOPED_TRACE(meeting);
+    const Arguments place{"--init_method", meeting, "--world_size=2"};
+    Process other(training_program(20) + place + Arguments{"--rank", "1", "--local_rank=1"}, token);
+    Process first(training_program(20) + place + Arguments{"--rank=0", "--local-rank", "0"}, token);
+    const auto end = first.wait(60);
+    EXPECT_EQ(other.wait(60).status, 0);
+    expect_the_same({.status = end.status, .out = end.out, .err = end.err});
+  }
 }
 
 TEST_F(Launchers, Mpirun) {

@@ -30,7 +30,7 @@ void fill_ones(Kind, const Tensor& x, double, const Tensor& out) {
     for (std::int64_t i = begin; i < end; ++i) out.data<float>()[i] = x.data<float>()[0];
   });
 }
-constexpr KernelTable<void (*)(Kind, const Tensor&, double, const Tensor&)> fill_kernel{"fill", fill_ones};
+constexpr KernelTable<void(Kind, const Tensor&, double, const Tensor&)> fill_kernel{"fill", fill_ones};
 
 void run_kernel() {
   const Tensor x = ones({1}), out = empty({2, 3});

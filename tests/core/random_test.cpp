@@ -128,7 +128,10 @@ TEST(RandomTensors, TheSameKeyGivesTheSameValuesInEveryShapeDtypeAndLayout) {
   manual_seed(1);
   EXPECT_EQ(rand({3, 4}).to_vector<double>(), flat);
   manual_seed(1);
-  EXPECT_EQ(rand({12}, {.dtype = kFloat64, .device = {kCPU, 3}}).to_vector<double>(), flat);
+  EXPECT_EQ(rand({12}, {.device = {kCPU, 3}}).to_vector<double>(), flat);
+  manual_seed(1);
+  const std::vector<double> fine = rand({12}, {.dtype = kFloat64}).to_vector<double>();
+  for (std::size_t i = 0; i < fine.size(); ++i) EXPECT_EQ(std::floor(fine[i] * 0x1p24) * 0x1p-24, flat[i]);
   manual_seed(1);
   const Tensor base = zeros({4, 3});
   fill_uniform(base.as_strided({3, 4}, {1, 3}, 0), 0, 1);
@@ -158,6 +161,35 @@ TEST(RandomTensors, UniformAndNormalHaveTheirMoments) {
   double neighbours = 0;
   for (std::size_t i = 0; i + 1 < n.size(); i += 2) neighbours += n[i] * n[i + 1];
   EXPECT_NEAR(neighbours / 100000, 0.0, 0.015);
+}
+
+TEST(RandomTensors, UniformNeverReachesItsUpperEnd) {
+  manual_seed(9);
+  for (const DType dtype : {kFloat16, kBFloat16, kFloat32, kFloat64}) {
+    const Tensor u = rand({100000}, {.dtype = dtype});
+    const std::vector<double> values = u.to_vector<double>();
+    EXPECT_LT(*std::max_element(values.begin(), values.end()), 1.0) << name(dtype);
+    EXPECT_GE(*std::min_element(values.begin(), values.end()), 0.0) << name(dtype);
+    const std::pair<double, double> ranges[] = {{-3, -1}, {-1, 0}, {1, 1.01}, {100, 100.00001}, {-0.3, 0.7}};
+    for (const auto& [low, high] : ranges) {
+      fill_uniform(u, low, high);
+      const std::vector<double> drawn = u.to_vector<double>();
+      const double lowest = full({}, low, {.dtype = dtype}).item();  // what the dtype has for it
+      EXPECT_LT(*std::max_element(drawn.begin(), drawn.end()), std::max(high, std::nextafter(lowest, INFINITY)))
+          << name(dtype) << " " << low << " " << high;
+      EXPECT_GE(*std::min_element(drawn.begin(), drawn.end()), std::min(low, lowest)) << name(dtype) << " " << low;
+    }
+  }
+}
+
+TEST(RandomTensors, Float64HasItsOwnPrecision) {
+  manual_seed(9);
+  const std::vector<double> u = rand({1000}, {.dtype = kFloat64}).to_vector<double>();
+  const std::vector<double> n = randn({1000}, {.dtype = kFloat64}).to_vector<double>();
+  const auto fits_float = [](double v) { return static_cast<double>(static_cast<float>(v)) == v; };
+  EXPECT_LT(std::count_if(u.begin(), u.end(), fits_float), 5);
+  EXPECT_LT(std::count_if(n.begin(), n.end(), fits_float), 5);
+  EXPECT_EQ(std::count_if(u.begin(), u.end(), [](double v) { return std::floor(v * 0x1p53) != v * 0x1p53; }), 0);
 }
 
 TEST(RandomTensors, FillNormalTakesMeanAndDeviation) {
@@ -199,6 +231,8 @@ TEST(RandomTensors, PermutationsHoldEveryIndexOnce) {
 TEST(RandomTensors, ErrorsNameTheProblem) {
   EXPECT_EQ(error_of([] { randint(3, 3, {2}); }), "[randint] expected low < high <= low + 2^32, found 3 and 3");
   EXPECT_EQ(error_of([] { randperm(-1); }), "[randperm] expected 0 <= n <= 2^32, found -1");
+  EXPECT_EQ(error_of([] { fill_uniform(zeros({2}), 2.0, 1.0); }),
+            "[fill_uniform] expected finite numbers low <= high, found 2 and 1");
   EXPECT_EQ(error_of([] { rand({2}, {.dtype = kInt64}); }), "[fill_uniform] expected a floating-point tensor");
 }
 

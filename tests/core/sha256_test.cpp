@@ -37,6 +37,14 @@ TEST(Sha256, HmacKnownAnswers) {
             "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
+// RFC 4231 has none without a key; computed with Python's hmac.
+TEST(Sha256, HmacWithoutAKey) {
+  const auto digest = hmac_sha256("", "message");
+  EXPECT_EQ(to_hex(digest), "eb08c1f56d5ddee07f7bdf80468083da06b64cf4fac64fe3a90883df5feacae4");
+  hmac_sha256("another key", "message");
+  EXPECT_EQ(hmac_sha256({}, "message"), digest) << "no key is not the key of the call before";
+}
+
 TEST(Sha256, ConstantTimeComparison) {
   EXPECT_TRUE(equal_constant_time("", ""));
   EXPECT_TRUE(equal_constant_time("abc", "abc"));

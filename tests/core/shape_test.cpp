@@ -72,5 +72,16 @@ TEST(Shape, BroadcastingFollowsNumPy) {
   EXPECT_NE(error_of([] { broadcast_shapes({0}, {3}, "add"); }), "");
 }
 
+TEST(Strides, OverlapIsFound) {
+  EXPECT_FALSE(strides_may_overlap({2, 3}, {3, 1}));
+  EXPECT_FALSE(strides_may_overlap({3, 2}, {1, 3}));
+  EXPECT_FALSE(strides_may_overlap({2, 3, 4}, {100, 1, 5}));
+  EXPECT_FALSE(strides_may_overlap({1, 3}, {0, 2}));
+  EXPECT_FALSE(strides_may_overlap({0, 3}, {0, 0}));
+  EXPECT_TRUE(strides_may_overlap({2, 3}, {0, 1}));
+  EXPECT_TRUE(strides_may_overlap({3, 3}, {1, 1}));
+  EXPECT_TRUE(strides_may_overlap({2, 3}, {2, 1}));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -160,6 +160,7 @@ TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {
   if (child == 0) {
     alarm(20);  // a hang ends the child, and fails the test
     std::atomic<std::int64_t> sum{0};
+    if (num_threads() != 2) _exit(2);
     parallel_for(100, 1, [&](std::int64_t begin, std::int64_t) { sum += begin; });
     set_num_threads(1);
     set_num_threads(4);
@@ -169,6 +170,53 @@ TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+}
+
+// No room for a stack of this size: the system refuses a thread.
+class HugeStacks {
+ public:
+  HugeStacks() {
+    pthread_attr_t attributes;
+    pthread_getattr_default_np(&attributes);
+    pthread_attr_getstacksize(&attributes, &before_);
+    set(std::size_t{1} << 47);
+  }
+  ~HugeStacks() { set(before_); }
+
+ private:
+  static void set(std::size_t bytes) {
+    pthread_attr_t attributes;
+    pthread_getattr_default_np(&attributes);
+    pthread_attr_setstacksize(&attributes, bytes);
+    pthread_setattr_default_np(&attributes);
+    pthread_attr_destroy(&attributes);
+  }
+  std::size_t before_ = 0;
+};
+
+TEST_F(ThreadPool, AThreadThatCannotBeStartedIsAnErrorAndTheNextLoopTriesAgain) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer ends the process when a thread cannot be started";
+#endif
+  set_num_threads(3);
+  {
+    const HugeStacks none;
+    const std::string message = error_of([] { parallel_for(100, 1, [](std::int64_t, std::int64_t) {}); });
+    EXPECT_NE(message.find("cannot start a thread for parallel_for"), std::string::npos) << message;
+  }
+  std::mutex mutex;
+  std::set<std::thread::id> seen;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  parallel_for(3, 1, [&](std::int64_t, std::int64_t) {
+    std::unique_lock lock(mutex);
+    seen.insert(std::this_thread::get_id());
+    while (seen.size() < 3 && std::chrono::steady_clock::now() < deadline) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  });
+  EXPECT_EQ(seen.size(), 3u);
 }
 
 TEST_F(ThreadPool, ANumberOutOfRangeIsAnError) {

@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -30,7 +30,7 @@ Inputs mask_and(const Shape& condition, const Shape& a, const Shape& b) {
 }
 
 template <typename F>
-AgreementCase binary(const char* name, Inputs inputs, F f) {
+OpCase binary(const char* name, Inputs inputs, F f) {
   return {name, std::move(inputs), [=](const TensorList& in) { return TensorList{f(in[0], in[1])}; }};
 }
 
@@ -39,7 +39,7 @@ const auto kMul = [](const Tensor& a, const Tensor& b) { return a * b; };
 const auto kDiv = [](const Tensor& a, const Tensor& b) { return a / b; };
 const Shape kOdd = {7, 37}, kLarge = {3, 40001};
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     binary("add", leaves(kOdd, kOdd), kAdd),
     binary("add_large", leaves(kLarge, kLarge), kAdd),
     binary("add_empty", leaves({0, 3}, {0, 3}), kAdd),
@@ -112,9 +112,9 @@ const AgreementCase kCases[] = {
      [](const TensorList& in) { return TensorList{where(in[0], in[1], in[2])}; }},
 };
 
-class CudaBinary : public ::testing::TestWithParam<AgreementCase> {};
+class CudaBinary : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaBinary, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaBinary, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -4,9 +4,10 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
 #include "lockstep/core/cuda/dynamic_library.h"
 #include "lockstep/core/factories.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -14,8 +15,8 @@ namespace {
 
 using Convolution = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Conv2dOptions&);
 
-AgreementCase conv(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}, Convolution f = conv2d,
-                   bool bias = true) {
+OpCase conv(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}, Convolution f = conv2d,
+            bool bias = true) {
   return {.name = name,
           .inputs =
               [=] {
@@ -36,8 +37,8 @@ Tensor whole_numbers(const Shape& sizes, std::uint32_t seed) {
   return leaf;
 }
 
-AgreementCase exact_pool(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}) {
-  AgreementCase made = conv(name, x, weight, options, conv2d_pool_relu);
+OpCase exact_pool(const std::string& name, Shape x, Shape weight, Conv2dOptions options = {}) {
+  OpCase made = conv(name, x, weight, options, conv2d_pool_relu);
   made.inputs = [=] {
     return TensorList{whole_numbers(x, 1), whole_numbers(weight, 2), whole_numbers({weight[0]}, 3)};
   };
@@ -45,7 +46,7 @@ AgreementCase exact_pool(const std::string& name, Shape x, Shape weight, Conv2dO
   return made;
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     conv("lenet", {6, 1, 28, 28}, {6, 1, 5, 5}),
     conv("lenet_relu", {6, 1, 28, 28}, {6, 1, 5, 5}, {}, conv2d_relu),
     conv("relu", {3, 4, 9, 8}, {6, 4, 3, 3}, {}, conv2d_relu),
@@ -86,9 +87,9 @@ const AgreementCase kCases[] = {
     conv("no_channels", {2, 0, 8, 8}, {4, 0, 3, 3}),
 };
 
-class CudaConv : public ::testing::TestWithParam<AgreementCase> {};
+class CudaConv : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaConv, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaConv, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -11,12 +11,12 @@ TensorList one(const Shape& sizes, double low = -1.0, double high = 1.0) {
   return {make_leaf(sizes, 1, kFloat64, low, high)};
 }
 
-AgreementCase unary(const char* name, Tensor (*f)(const Tensor&), double low = -2.0, double high = 2.0) {
+OpCase unary(const char* name, Tensor (*f)(const Tensor&), double low = -2.0, double high = 2.0) {
   // Odd sizes leave a rest beside the 16-byte packs.
   return {name, [=] { return one({7, 37}, low, high); }, [=](const TensorList& in) { return TensorList{f(in[0])}; }};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     unary("neg", [](const Tensor& x) { return -x; }),
     unary("abs", [](const Tensor& x) { return x.abs(); }),
     unary("relu", [](const Tensor& x) { return x.relu(); }),
@@ -45,9 +45,9 @@ const AgreementCase kCases[] = {
      [](const TensorList& in) { return TensorList{in[0].relu()}; }},
 };
 
-class CudaElementwise : public ::testing::TestWithParam<AgreementCase> {};
+class CudaElementwise : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaElementwise, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaElementwise, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

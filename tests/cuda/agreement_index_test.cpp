@@ -4,7 +4,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 
@@ -17,28 +17,28 @@ Inputs indexed(const Shape& sizes, const Shape& index, std::int64_t size, DType 
   return [=] { return TensorList{make_leaf(sizes, 1), make_input(index, 2, dtype, 0.0, static_cast<double>(size))}; };
 }
 
-AgreementCase select(const char* name, const Shape& sizes, int dim, std::int64_t n, DType dtype = kInt64) {
+OpCase select(const char* name, const Shape& sizes, int dim, std::int64_t n, DType dtype = kInt64) {
   return {name, indexed(sizes, {n}, sizes[dim], dtype),
           [=](const TensorList& in) { return TensorList{index_select(in[0], dim, in[1])}; },
           4.0};  // gradients of rows that were chosen often
 }
-AgreementCase rows_of(const char* name, const Shape& weight, const Shape& index,
-                      std::optional<std::int64_t> padding = std::nullopt) {
+OpCase rows_of(const char* name, const Shape& weight, const Shape& index,
+               std::optional<std::int64_t> padding = std::nullopt) {
   return {name, indexed(weight, index, weight[0]),
           [=](const TensorList& in) { return TensorList{embedding(in[0], in[1], padding)}; }, 4.0};
 }
-AgreementCase gathered(const char* name, const Shape& sizes, int dim, const Shape& index) {
+OpCase gathered(const char* name, const Shape& sizes, int dim, const Shape& index) {
   return {name, indexed(sizes, index, sizes[dim]),
           [=](const TensorList& in) { return TensorList{gather(in[0], dim, in[1])}; }, 4.0};
 }
-AgreementCase dropped(const char* name, const Shape& sizes, double p) {
+OpCase dropped(const char* name, const Shape& sizes, double p) {
   return {name, [=] { return TensorList{make_leaf(sizes, 1)}; },
           [=](const TensorList& in) {
             return TensorList{dropout(in[0], p), dropout(in[0].relu(), p)};
           }};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     select("index_select_rows", {7, 12}, 0, 20),
     select("index_select_odd_rows", {7, 13}, 0, 20),
     select("index_select_columns", {9, 11}, 1, 30),
@@ -86,9 +86,9 @@ const AgreementCase kCases[] = {
      [](const TensorList& in) { return TensorList{dropout2d(in[0], 0.3)}; }},
 };
 
-class CudaIndex : public ::testing::TestWithParam<AgreementCase> {};
+class CudaIndex : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaIndex, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaIndex, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -5,7 +5,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 
@@ -37,7 +37,7 @@ TensorList class_inputs(const Classes& c) {
           make_input({classes}, 2, kFloat64, 0.5, 1.5)};
 }
 
-AgreementCase entropy(const Classes& c) {
+OpCase entropy(const Classes& c) {
   return {.name = std::string("cross_entropy_") + c.name,
           .inputs = [=] { return class_inputs(c); },
           .run =
@@ -49,7 +49,7 @@ AgreementCase entropy(const Classes& c) {
           .slack = 2.0};
 }
 
-AgreementCase likelihood(const Classes& c) {
+OpCase likelihood(const Classes& c) {
   return {.name = std::string("nll_loss_") + c.name,
           .inputs = [=] { return class_inputs(c); },
           .run =
@@ -61,7 +61,7 @@ AgreementCase likelihood(const Classes& c) {
           .slack = 2.0};
 }
 
-AgreementCase squares(const char* name, const Shape& sizes, Reduction reduction) {
+OpCase squares(const char* name, const Shape& sizes, Reduction reduction) {
   return {.name = std::string("mse_loss_") + name,
           .inputs =
               [=] {
@@ -70,8 +70,8 @@ AgreementCase squares(const char* name, const Shape& sizes, Reduction reduction)
           .run = [=](const TensorList& in) { return TensorList{mse_loss(in[0], in[1], {.reduction = reduction})}; }};
 }
 
-AgreementCase binary_entropy(const char* name, const Shape& sizes, Reduction reduction, bool weight = false,
-                             bool pos_weight = false) {
+OpCase binary_entropy(const char* name, const Shape& sizes, Reduction reduction, bool weight = false,
+                      bool pos_weight = false) {
   return {.name = std::string("bce_with_logits_") + name,
           .inputs =
               [=] {
@@ -88,7 +88,7 @@ AgreementCase binary_entropy(const char* name, const Shape& sizes, Reduction red
               }};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     entropy({"mnist", {64, 10}}),
     entropy({"no_batch", {7}}),
     entropy({"sum", {33, 10}, Reduction::sum}),
@@ -134,9 +134,9 @@ const AgreementCase kCases[] = {
     binary_entropy("empty_none", {0, 3}, Reduction::none),
 };
 
-class CudaLoss : public ::testing::TestWithParam<AgreementCase> {};
+class CudaLoss : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaLoss, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaLoss, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 
@@ -144,7 +144,7 @@ using ClassLoss = Tensor (*)(const Tensor& scores, const Tensor& target, Reducti
 
 class CudaBadTarget : public ::testing::TestWithParam<std::tuple<ClassLoss, std::int64_t>> {};
 
-// Note [Targets on a device]
+// See Note [Targets on a device].
 TEST_P(CudaBadTarget, MakesTheLossNaN) {
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const auto& [loss, bad] = GetParam();

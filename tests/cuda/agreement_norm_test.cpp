@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -17,7 +17,7 @@ struct Norm {
   double offset = 0.0;  ///< added to the input: variances must survive a large mean
 };
 
-AgreementCase batch_norm_case(const Norm& c) {
+OpCase batch_norm_case(const Norm& c) {
   const auto inputs = [=] {
     const std::int64_t channels = c.sizes[1];
     return TensorList{make_leaf(c.sizes, 1, kFloat64, c.offset - 1.0, c.offset + 1.0), make_leaf({channels}, 2),
@@ -36,7 +36,7 @@ AgreementCase batch_norm_case(const Norm& c) {
       .name = c.name, .inputs = inputs, .run = run, .slack = c.offset != 0.0 ? 100.0 : 2.0, .halves = c.offset == 0.0};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     batch_norm_case({"batch_norm", {4, 6, 8, 8}}),
     batch_norm_case({"batch_norm_odd", {3, 5, 7, 9}}),
     batch_norm_case({"batch_norm_large", {70, 3, 12, 13}}),
@@ -56,9 +56,9 @@ const AgreementCase kCases[] = {
     batch_norm_case({"batch_norm_eval_empty", {0, 4, 3, 3}, false}),
 };
 
-class CudaNorm : public ::testing::TestWithParam<AgreementCase> {};
+class CudaNorm : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaNorm, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaNorm, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -1,27 +1,27 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
 namespace {
 
-AgreementCase pool(const char* name, Shape sizes, std::function<Tensor(const Tensor&)> f) {
+OpCase pool(const char* name, Shape sizes, std::function<Tensor(const Tensor&)> f) {
   return {name, [=] { return TensorList{make_leaf(sizes, 1)}; },
           [=](const TensorList& in) { return TensorList{f(in[0])}; }};
 }
-AgreementCase max_pool(const char* name, Shape sizes, Size2d kernel, MaxPool2dOptions options = {}) {
+OpCase max_pool(const char* name, Shape sizes, Size2d kernel, MaxPool2dOptions options = {}) {
   return pool(name, sizes, [=](const Tensor& x) { return max_pool2d(x, kernel, options); });
 }
-AgreementCase avg_pool(const char* name, Shape sizes, Size2d kernel, AvgPool2dOptions options = {}) {
+OpCase avg_pool(const char* name, Shape sizes, Size2d kernel, AvgPool2dOptions options = {}) {
   return pool(name, sizes, [=](const Tensor& x) { return avg_pool2d(x, kernel, options); });
 }
-AgreementCase adaptive(const char* name, Shape sizes, Size2d output) {
+OpCase adaptive(const char* name, Shape sizes, Size2d output) {
   return pool(name, sizes, [=](const Tensor& x) { return adaptive_avg_pool2d(x, output); });
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     max_pool("max_even", {3, 5, 12, 14}, 2),
     max_pool("max_odd", {2, 3, 7, 9}, 2),
     max_pool("max_odd_width", {2, 3, 8, 9}, 2),
@@ -55,9 +55,9 @@ const AgreementCase kCases[] = {
     adaptive("adaptive_empty", {0, 3, 4, 4}, 2),
 };
 
-class CudaPool : public ::testing::TestWithParam<AgreementCase> {};
+class CudaPool : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaPool, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaPool, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -2,13 +2,13 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/cuda/gemm.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
 namespace {
 
-AgreementCase product(const char* name, const Shape& a, const Shape& b) {
+OpCase product(const char* name, const Shape& a, const Shape& b) {
   return {name,
           [=] {
             return TensorList{make_leaf(a, 1, kFloat64), make_leaf(b, 2, kFloat64)};
@@ -16,7 +16,7 @@ AgreementCase product(const char* name, const Shape& a, const Shape& b) {
           [](const TensorList& in) { return TensorList{matmul(in[0], in[1])}; }};
 }
 
-AgreementCase linear_case(const char* name, const Shape& x, std::int64_t outputs, bool bias, bool with_relu) {
+OpCase linear_case(const char* name, const Shape& x, std::int64_t outputs, bool bias, bool with_relu) {
   return {name,
           [=] {
             TensorList inputs{make_leaf(x, 1, kFloat64), make_leaf({outputs, x[x.dim() - 1]}, 2, kFloat64)};
@@ -31,7 +31,7 @@ AgreementCase linear_case(const char* name, const Shape& x, std::int64_t outputs
           1.0, true, !with_relu};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     product("matmul", {5, 7}, {7, 3}),
     product("matmul_one_row", {1, 9}, {9, 4}),
     product("matmul_one_column", {6, 9}, {9, 1}),
@@ -61,9 +61,9 @@ const AgreementCase kCases[] = {
     linear_case("linear_no_inputs", {4, 0}, 5, true, true),
 };
 
-class CudaProduct : public ::testing::TestWithParam<AgreementCase> {};
+class CudaProduct : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaProduct, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaProduct, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -36,12 +36,12 @@ Inputs special(const Shape& sizes) {
 }
 
 template <typename F>
-AgreementCase reduce(const char* name, Inputs inputs, F f) {
+OpCase reduce(const char* name, Inputs inputs, F f) {
   return {name, std::move(inputs), [=](const TensorList& in) { return TensorList{f(in[0])}; }};
 }
 
 // Terms that lie together, in a warp or a block; outputs that lie together; several segments; several dimensions.
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     reduce("sum_all", leaf({7, 37}), [](const Tensor& x) { return x.sum(); }),
     reduce("sum_all_large", leaf({3, 70001}), [](const Tensor& x) { return x.sum(); }),
     reduce("sum_of_packs", leaf({2, 40960}), [](const Tensor& x) { return x.sum(); }),
@@ -99,9 +99,9 @@ const AgreementCase kCases[] = {
     reduce("any_of_none", leaf({9, 0}), [](const Tensor& x) { return any(x, {1}); }),
 };
 
-class CudaReduce : public ::testing::TestWithParam<AgreementCase> {};
+class CudaReduce : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaReduce, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaReduce, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
 
@@ -10,7 +10,7 @@ namespace lockstep::testing {
 namespace {
 
 template <typename F>
-AgreementCase shaped(const char* name, const Shape& sizes, F f) {
+OpCase shaped(const char* name, const Shape& sizes, F f) {
   return {name,
           [=] {
             return TensorList{make_leaf(sizes, 1), make_leaf(sizes, 2)};
@@ -23,7 +23,7 @@ AgreementCase shaped(const char* name, const Shape& sizes, F f) {
           }};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     shaped("view", {6, 8},
            [](const Tensor& a, const Tensor&) {
              return TensorList{a.view({4, -1})};
@@ -99,9 +99,9 @@ const AgreementCase kCases[] = {
      }},
 };
 
-class CudaShape : public ::testing::TestWithParam<AgreementCase> {};
+class CudaShape : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaShape, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaShape, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
-#include "tests/support/agreement.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -12,13 +12,13 @@ std::function<TensorList()> leaf(const Shape& sizes) {
 }
 
 // Slices of a warp, of a block, too long for registers, and across memory.
-AgreementCase softmax_along(const char* name, const Shape& sizes, int dim) {
+OpCase softmax_along(const char* name, const Shape& sizes, int dim) {
   return {name, leaf(sizes), [=](const TensorList& in) {
             return TensorList{in[0].softmax(dim), in[0].log_softmax(dim)};
           }};
 }
 
-AgreementCase layer_norm_of(const char* name, const Shape& sizes, const Shape& normalized, bool weight, bool bias) {
+OpCase layer_norm_of(const char* name, const Shape& sizes, const Shape& normalized, bool weight, bool bias) {
   return {
       name,
       [=] {
@@ -31,7 +31,7 @@ AgreementCase layer_norm_of(const char* name, const Shape& sizes, const Shape& n
       }};
 }
 
-const AgreementCase kCases[] = {
+const OpCase kCases[] = {
     softmax_along("softmax_classes", {33, 10}, 1),
     softmax_along("softmax_of_a_warp", {9, 255}, -1),
     softmax_along("softmax_of_a_block", {5, 1000}, -1),
@@ -59,9 +59,9 @@ const AgreementCase kCases[] = {
     layer_norm_of("layer_norm_no_width", {3, 0}, {0}, true, true),
 };
 
-class CudaSoftmax : public ::testing::TestWithParam<AgreementCase> {};
+class CudaSoftmax : public ::testing::TestWithParam<OpCase> {};
 TEST_P(CudaSoftmax, AgreesWithTheCpu) {
-  check_agreement(GetParam());
+  check_on_device(GetParam());
 }
 INSTANTIATE_TEST_SUITE_P(Ops, CudaSoftmax, ::testing::ValuesIn(kCases), [](const auto& i) { return i.param.name; });
 

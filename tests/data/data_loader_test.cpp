@@ -1,5 +1,8 @@
 #include "lockstep/data/data_loader.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -157,7 +160,7 @@ TEST(DataLoader, TransformsDependOnTheSampleNotOnItsBatch) {
   const auto values_by_sample = [](DataLoaderOptions options) {
     options.transforms = {transforms::random_shift(1), transforms::random_horizontal_flip()};
     std::map<std::int64_t, std::vector<float>> values;
-    const DataLoader loader(numbers(40), options);
+    const DataLoader loader(std::make_shared<IndexDataset>(40), options);
     for (auto& batch : loader.epoch(6)) {
       const Indices samples = batch.y.to_vector<std::int64_t>();
       const std::vector<float> x = batch.x.to_vector<float>();
@@ -177,6 +180,11 @@ TEST(DataLoader, TakesASampler) {
       std::make_shared<DistributedSampler>(6, DistributedSamplerOptions{.rank = 1, .world_size = 2, .shuffle = false});
   const DataLoader loader(numbers(6), {.batch_size = 2, .sampler = sampler});
   EXPECT_EQ(batches_of(loader, 0), (std::vector<Indices>{{1, 3}, {5}}));
+  std::vector<std::int64_t> global;
+  for (const Batch& batch : loader.epoch(0)) global.push_back(batch.global_size);
+  EXPECT_EQ(global, (std::vector<std::int64_t>{4, 2}));
+  const std::string shards = error_of([&] { DataLoader(numbers(6), {.logical_shards = 4, .sampler = sampler}); });
+  EXPECT_NE(shards.find("are no logical shards"), std::string::npos) << shards;
   const std::string error = error_of([&] { DataLoader(numbers(6), {.world_size = 2, .sampler = sampler}); });
   EXPECT_NE(error.find("already gives each rank its share"), std::string::npos) << error;
 }
@@ -214,6 +222,28 @@ TEST(DataLoader, LeavingTheLoopEndsTheWorkers) {
   std::this_thread::sleep_for(20ms);
   EXPECT_EQ(set->calls(), calls) << "a worker outlived its epoch";
   EXPECT_LT(calls, 200);
+}
+
+TEST(DataLoader, AForkedChildBeginsAnEpochOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
+#endif
+  const DataLoader loader(std::make_shared<IndexDataset>(40), {.batch_size = 4, .num_workers = 2});
+  std::unique_ptr<Epoch> epoch(new Epoch(loader.epoch(0)));
+  epoch->begin();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // a hang ends the child, and fails the test
+    const std::string error = error_of([&] { ++epoch->begin(); });
+    epoch.reset();
+    int batches = 0;
+    for (const Batch& batch : loader.epoch(0)) batches += batch.x.defined();
+    _exit(error.find("call epoch() again here") != std::string::npos && batches == 10 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
 TEST(DataLoader, AnEpochMayOutliveItsLoader) {
@@ -269,6 +299,14 @@ class SlowDataset final : public IndexDataset {
     return IndexDataset::get_batch(indices);
   }
 };
+
+TEST(DataLoader, TheLongestTimeoutIsAWait) {
+  const DataLoader loader(std::make_shared<IndexDataset>(8, 20ms),
+                          {.batch_size = 4, .num_workers = 1, .timeout = std::chrono::milliseconds::max()});
+  int batches = 0;
+  for (const Batch& batch : loader.epoch(0)) batches += batch.x.defined();
+  EXPECT_EQ(batches, 2);
+}
 
 TEST(DataLoader, AWaitHasADeadline) {
   const DataLoader loader(std::make_shared<SlowDataset>(), {.batch_size = 2, .timeout = 20ms});

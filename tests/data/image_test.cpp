@@ -104,20 +104,29 @@ Bytes png_chunk(const std::string& type, const Bytes& body) {
   return chunk;
 }
 
-/// A grey 8-bit PNG whose header claims width x height and whose pixel data is `content`, compressed.
-Bytes png_claiming(std::uint32_t width, std::uint32_t height, const Bytes& content) {
+Bytes zlib_of(const Bytes& content) {
+  uLongf packed_size = compressBound(static_cast<uLong>(content.size()));
+  Bytes packed(packed_size);
+  compress(packed.data(), &packed_size, content.data(), static_cast<uLong>(content.size()));
+  packed.resize(packed_size);
+  return packed;
+}
+
+/// A grey 8-bit PNG whose header claims width x height and whose image data is `packed`.
+Bytes png_of(std::uint32_t width, std::uint32_t height, const Bytes& packed) {
   Bytes file = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
   Bytes header;
   append(header, width);
   append(header, height);
   for (const int field : {8, 0, 0, 0, 0}) header.push_back(static_cast<std::uint8_t>(field));
-  uLongf packed_size = compressBound(static_cast<uLong>(content.size()));
-  Bytes packed(packed_size);
-  compress(packed.data(), &packed_size, content.data(), static_cast<uLong>(content.size()));
-  packed.resize(packed_size);
   for (const Bytes& chunk : {png_chunk("IHDR", header), png_chunk("IDAT", packed), png_chunk("IEND", {})})
     file.insert(file.end(), chunk.begin(), chunk.end());
   return file;
+}
+
+/// The same with `content`, compressed.
+Bytes png_claiming(std::uint32_t width, std::uint32_t height, const Bytes& content) {
+  return png_of(width, height, zlib_of(content));
 }
 
 TEST(Image, BadFilesAreRefusedByName) {
@@ -128,6 +137,9 @@ TEST(Image, BadFilesAreRefusedByName) {
   const Bytes jpeg = read_file(dir / "good.jpg");
   Bytes flipped = png;
   flipped[60] ^= 0xff;
+  Bytes packed = zlib_of(Bytes(110));
+  packed.back() ^= 1;
+  const Bytes wrong_adler = png_of(10, 10, packed);
   struct Case {
     const char* name;
     Bytes bytes;
@@ -138,7 +150,8 @@ TEST(Image, BadFilesAreRefusedByName) {
                                    {"packed.png", gzip(png), "is gzip data; expected a PNG or JPEG"},
                                    {"cut.png", Bytes(png.begin(), png.begin() + 80), "damaged or cut short"},
                                    {"mark_only.png", Bytes(png.begin(), png.begin() + 8), "the header cannot be read"},
-                                   {"flipped.png", flipped, "damaged or cut short"},
+                                   {"flipped.png", flipped, "damaged: the CRC-32 of the chunk at offset"},
+                                   {"adler.png", wrong_adler, "damaged: incorrect data check"},
                                    {"cut.jpg", Bytes(jpeg.begin(), jpeg.begin() + 100), ""},
                                    {"vast.png", png_claiming(1u << 24, 1u << 24, Bytes(10)), ""},
                                    {"wide.png", png_claiming(20000, 10, Bytes(10)),
@@ -146,7 +159,8 @@ TEST(Image, BadFilesAreRefusedByName) {
                                    {"many.png", png_claiming(16000, 16000, Bytes(10)), "at most 67108864 pixels"},
                                    {"flat.png", png_claiming(0, 10, Bytes(10)), ""},
                                    {"short.png", png_claiming(100, 100, Bytes(200)), "damaged or cut short"},
-                                   {"bomb.png", png_claiming(10, 10, Bytes(200u << 20)), "damaged or cut short"}};
+                                   {"bomb.png", png_claiming(10, 10, Bytes(200u << 20)),
+                                    "unfolds to more than the 110 bytes that its header asks for"}};
   for (const Case& c : cases) {
     write_file(dir / c.name, c.bytes);
     const std::string error = error_of([&] { load_image(dir / c.name); });
@@ -160,7 +174,8 @@ TEST(Image, BadFilesAreRefusedByName) {
 }
 
 TEST(Image, DamageNeverEscapes) {
-  // Any single damaged byte gives an image or an Error, within bounds (the sanitizers watch).
+  // Any single damaged byte of a PNG is found, of a JPEG gives an image or an Error, within bounds (the sanitizers
+  // watch).
   TempDir dir;
   write_png(dir / "image.png", image_of(9, 9, 3, 31));
   write_jpeg(dir / "image.jpg", image_of(16, 16, 3, 31));
@@ -171,6 +186,7 @@ TEST(Image, DamageNeverEscapes) {
       damaged[at] ^= 0x55;
       try {
         const Image image = decode_image(damaged, name);
+        EXPECT_STREQ(name, "image.jpg") << "byte " << at;
         EXPECT_EQ(image.pixels.size(), static_cast<std::size_t>(image.height * image.width * image.channels));
       } catch (const Error&) {
       }

@@ -81,7 +81,7 @@ TEST(Start, HalfOpenConnectionsToTheStore) {
   const int port = free_port();
   Row row("clients connect to the store and say nothing (half-open connections)");
   Job job("slow", 1, "tcp://127.0.0.1:" + std::to_string(port), {});
-  std::vector<distributed::FileDescriptor> silent;
+  std::vector<FileDescriptor> silent;
   for (int i = 0; i < 20; ++i)
     silent.push_back(distributed::connect_to("127.0.0.1", static_cast<std::uint16_t>(port),
                                              std::chrono::steady_clock::now() + Milliseconds(10'000)));

@@ -39,13 +39,13 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return result;
 }
 
-void drain(distributed::FileDescriptor& end, std::string& text) {
+void drain(FileDescriptor& end, std::string& text) {
   char buffer[4096];
   const ssize_t n = read(end.get(), buffer, sizeof(buffer));
   if (n > 0)
     text.append(buffer, static_cast<std::size_t>(n));
   else
-    end = distributed::FileDescriptor();
+    end = FileDescriptor();
 }
 
 }  // namespace
@@ -54,9 +54,9 @@ Worker::Worker(const WorkerOptions& options) : rank_(options.rank) {
   int out[2], err[2];
   EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
   EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
-  out_end_ = distributed::FileDescriptor(out[0]);
-  err_end_ = distributed::FileDescriptor(err[0]);
-  const distributed::FileDescriptor out_write(out[1]), err_write(err[1]);
+  out_end_ = FileDescriptor(out[0]);
+  err_end_ = FileDescriptor(err[0]);
+  const FileDescriptor out_write(out[1]), err_write(err[1]);
   std::vector<std::string> words = options.wrapper;
   for (const std::string& word : {std::string(LOCKSTEP_FAULT_WORKER), options.url, std::to_string(options.rank),
                                   std::to_string(options.world_size), std::to_string(options.deadline.count()),

@@ -64,7 +64,7 @@ class Worker {
 
   int rank_;
   pid_t pid_ = -1;
-  distributed::FileDescriptor out_end_, err_end_;
+  FileDescriptor out_end_, err_end_;
   std::string out_, err_;
 };
 

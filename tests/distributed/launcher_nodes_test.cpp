@@ -124,6 +124,67 @@ TEST(LauncherNodes, RestartTogether) {
   EXPECT_TRUE(has(b.out, "rank 3 met 4"));
 }
 
+int times(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// Long enough for the launcher's next look at the other nodes.
+const std::string kSecondLife = "echo start $LOCKSTEP_RESTART_COUNT of $WORLD_SIZE; sleep 1.3";
+
+TEST(LauncherNodes, ALostNodeCostsOneRestart) {
+  const int port = free_port();
+  const std::string second_life = "[ $LOCKSTEP_RESTART_COUNT = 0 ] || { " + kSecondLife + "; exit 0; }; ";
+  const std::vector<std::string> elastic{"--min-nproc", "4", "--max-restarts", "1", "--node-timeout", "1.5"};
+  const auto first = node(0, 3, port, shell(second_life + "echo ready; sleep 60"), elastic);
+  const auto lost = node(1, 3, port, shell("echo ready; sleep 60"), elastic);
+  // Its workers take their time to end, in which node 0 looks for the members of a group that is still being formed.
+  const auto third =
+      node(2, 3, port, shell(second_life + "trap 'sleep 1.3; exit 1' TERM; echo ready; while :; do sleep 0.05; done"),
+           elastic);
+  for (const auto* each : {&first, &lost, &third}) ASSERT_TRUE((*each)->wait_for_output("ready"));
+  lost->signal(SIGKILL);
+  const Finished a = first->wait(), c = third->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(c.status, 0) << c.err;
+  EXPECT_EQ(times(a.err, "starting 4 worker(s) again"), 1) << a.err;
+  EXPECT_TRUE(has(a.err, "(restart 1 of 1)"));
+  EXPECT_EQ(times(a.out + c.out, "start 1 of 4"), 4) << a.out << c.out;
+}
+
+TEST(LauncherNodes, NodeZeroStartedAgainGoesOnCounting) {
+  const int port = free_port();
+  const auto script =
+      shell("[ $LOCKSTEP_RESTART_COUNT = 0 ] && { echo elastic $LOCKSTEP_ELASTIC; sleep 60; }; " + kSecondLife);
+  const std::vector<std::string> elastic{"--min-nproc", "4", "--max-restarts", "1"};
+  auto first = node(0, 2, port, script, elastic);
+  const auto second = node(1, 2, port, script, elastic);
+  ASSERT_TRUE(first->wait_for_output("elastic 1") && second->wait_for_output("elastic 1"));
+  first->signal(SIGKILL);
+  EXPECT_EQ(first->wait().status, 128 + SIGKILL);
+  first = node(0, 2, port, script, elastic);
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+  EXPECT_EQ(times(a.out + b.out, "start 1 of 4"), 4) << a.out << b.out;
+  EXPECT_TRUE(has(a.err, "starting 4 worker(s) again (restart 1 of 1)"));
+}
+
+TEST(LauncherNodes, AStallShorterThanTheNodeTimeoutEndsNothing) {
+  const int port = free_port();
+  const auto script = shell("echo ready; sleep 6.5");
+  const auto first = node(0, 2, port, script, {"--node-timeout", "20"});
+  const auto second = node(1, 2, port, script, {"--node-timeout", "20"});
+  ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
+  first->signal(SIGSTOP);
+  ::usleep(5'800'000);
+  first->signal(SIGCONT);
+  const Finished a = first->wait(), b = second->wait();
+  EXPECT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(b.status, 0) << b.err;
+}
+
 TEST(LauncherNodes, EndWhenNodeZeroIsKilled) {
   const int port = free_port();
   const auto first = node(0, 2, port, shell("echo ready; sleep 60"));

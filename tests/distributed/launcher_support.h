@@ -29,6 +29,8 @@ class Process {
   void signal(int signal);
   /// Reads its output until `text` has come on stdout. False at the deadline or the end.
   bool wait_for_output(const std::string& text, double seconds = 20);
+  /// What has been read of its stdout so far.
+  const std::string& output() const { return finished_.out; }
   /// Reads until both streams end, then reaps. A test failure at the deadline.
   Finished wait(double seconds = 30);
 

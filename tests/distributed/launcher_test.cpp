@@ -35,11 +35,11 @@ std::string contents(const std::string& path) {
 TEST(Launcher, GivesEachWorkerItsPlace) {
   const Finished run = run_shell(3,
                                  "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
-                                 "$LOCKSTEP_STORE_HOSTED $LOCKSTEP_RESTART_COUNT ${#LOCKSTEP_TOKEN}");
+                                 "$LOCKSTEP_STORE_HOSTED $LOCKSTEP_RESTART_COUNT $LOCKSTEP_ELASTIC ${#LOCKSTEP_TOKEN}");
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(sorted_lines(run.out),
-            (std::vector<std::string>{"[0] 0 3 0 3 127.0.0.1 1 0 64", "[1] 1 3 1 3 127.0.0.1 1 0 64",
-                                      "[2] 2 3 2 3 127.0.0.1 1 0 64"}));
+            (std::vector<std::string>{"[0] 0 3 0 3 127.0.0.1 1 0 0 64", "[1] 1 3 1 3 127.0.0.1 1 0 0 64",
+                                      "[2] 2 3 2 3 127.0.0.1 1 0 0 64"}));
   EXPECT_EQ(run.err, "");
 }
 
@@ -228,6 +228,21 @@ TEST(Launcher, EndsWhatAWorkerLeavesBehind) {
   EXPECT_TRUE(wait_until_gone(pids[0]));
 }
 
+TEST(Launcher, LooksAfterItsWorkersWhileNobodyReadsItsOutput) {
+  // Rank 0 writes more than is kept; rank 1 fails soon after.
+  Process process(lockstep_run_command(
+      {"--nproc-per-node", "2", "--", "sh", "-c",
+       "[ $RANK = 0 ] && { echo pid=$$; exec yes 'a line that nobody reads'; }; sleep 0.7; exit 9"}));
+  ASSERT_TRUE(process.wait_for_output("pid="));
+  const int writer = numbers_after(process.output(), "pid=").front();
+  EXPECT_TRUE(wait_until_gone(writer, 4));
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 9);
+  EXPECT_TRUE(has(run.err, "rank 1 (pid "));
+  EXPECT_GT(run.out.size(), std::size_t{1} << 20);  // nothing that was taken from a worker is lost
+  EXPECT_EQ(run.out.back(), '\n');
+}
+
 TEST(Launcher, RestartsTheGroup) {
   const std::string folder = fresh_folder();
   const Finished run =
@@ -289,11 +304,11 @@ TEST_P(LauncherUsage, IsOneLineWithStatus2) {
 INSTANTIATE_TEST_SUITE_P(
     All, LauncherUsage,
     ::testing::Values(
-        UsageCase{"NoSeparator", {"--nproc-per-node", "2"}, "put -- before the program"},
-        UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "no program after --"},
+        UsageCase{"NoProgramAtAll", {"--nproc-per-node", "2"}, "there is no program to start"},
+        UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "there is no program to start"},
         UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
-        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "is 0; expected 1 to 4096"},
-        UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "expected a number or auto"},
+        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "Value 0 not in range 1 to 4096"},
+        UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "Value two not in range 1 to 4096"},
         UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
         UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
         UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
@@ -304,10 +319,19 @@ INSTANTIATE_TEST_SUITE_P(
                   "the smallest number of workers is 3"}),
     [](const auto& info) { return info.param.name; });
 
+// As torchrun's users write it: Note [Names of options] in train/command_line/parse.h.
+TEST(Launcher, TakesTorchrunsCommandLine) {
+  const Finished run = lockstep_run({"--nproc_per_node=2", "--nnodes=1", "--node_rank", "0", "--master_addr=127.0.0.1",
+                                     "--master_port=29500", "--no_python", "printf", "%s\\n", "--mode_of=x_y", "--"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out),
+            (std::vector<std::string>{"[0] --", "[0] --mode_of=x_y", "[1] --", "[1] --mode_of=x_y"}));
+}
+
 TEST(Launcher, HelpIsNoError) {
   const Finished run = lockstep_run({"--help"});
   EXPECT_EQ(run.status, 0);
-  EXPECT_TRUE(has(run.out, "-- PROGRAM [ARGUMENTS...]"));
+  EXPECT_TRUE(has(run.out, "lockstep-run [OPTIONS] [--] PROGRAM [ARGUMENTS...]"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "lockstep/distributed/process_group/transport_process_group.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/store/hash_store.h"
-#include "tests/distributed/in_process_transport.h"
+#include "tests/distributed/collectives/in_process_transport.h"
 
 namespace lockstep::testing {
 

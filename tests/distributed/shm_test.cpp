@@ -32,6 +32,12 @@ std::vector<unsigned char> pattern(std::size_t bytes, unsigned seed) {
   return data;
 }
 
+/// The next bytes of a view, when they are there.
+const void* read(Transport::View& view, std::size_t bytes) {
+  view.wait(bytes, in_seconds(10));
+  return view.next(bytes);
+}
+
 /// Two ranks of this process.
 struct Pair {
   Pair() {
@@ -91,7 +97,7 @@ TEST(ShmTransport, ViewsReadOddPiecesAroundTheEndOfTheRing) {
     const auto view = pair.one->view(0, round, room.data(), bytes);
     for (std::size_t at = 0; at < bytes; at += step) {
       const std::size_t length = std::min(step, bytes - at);
-      ASSERT_EQ(std::memcmp(view->next(length, in_seconds(10)), sent.data() + at, length), 0) << round << ", " << at;
+      ASSERT_EQ(std::memcmp(read(*view, length), sent.data() + at, length), 0) << round << ", " << at;
       view->release();
     }
     send->wait(in_seconds(10));
@@ -107,9 +113,39 @@ TEST(ShmTransport, AViewOfAMessageThatCameEarly) {
   pair.one->recv(0, 2, got.data(), got.size())->wait(in_seconds(10));
   EXPECT_TRUE(got == second);
   const auto view = pair.one->view(0, 1, room.data(), room.size());
-  EXPECT_EQ(std::memcmp(view->next(60'000, in_seconds(10)), first.data(), 60'000), 0);
+  EXPECT_EQ(std::memcmp(read(*view, 60'000), first.data(), 60'000), 0);
   view->release();
-  EXPECT_EQ(std::memcmp(view->next(40'000, in_seconds(10)), first.data() + 60'000, 40'000), 0);
+  EXPECT_EQ(std::memcmp(read(*view, 40'000), first.data() + 60'000, 40'000), 0);
+}
+
+TEST(ShmTransport, AReceiveDoesNotWaitForAViewThatNobodyReads) {
+  for (const bool begun : {false, true}) {
+    Pair pair;
+    // More than the ring holds: all of it must leave the ring.
+    const auto first = pattern(2 * pair.ring_bytes, 1), second = pattern(1'000, 2);
+    std::thread sender([&] {
+      const auto send_first = pair.zero->send(1, 1, first.data(), first.size());
+      const auto send_second = pair.zero->send(1, 2, second.data(), second.size());
+      for (const auto& send : {send_first.get(), send_second.get()}) send->wait(in_seconds(10));
+    });
+    std::vector<unsigned char> room(first.size()), got(second.size());
+    const auto view = pair.one->view(0, 1, room.data(), room.size());
+    std::size_t at = 0;
+    if (begun) {
+      EXPECT_EQ(std::memcmp(read(*view, 60'000), first.data(), 60'000), 0);
+      view->release();
+      at = 60'000;
+    }
+    view->wait(10'000, in_seconds(10));
+    pair.one->recv(0, 2, got.data(), got.size())->wait(in_seconds(10));
+    EXPECT_TRUE(got == second);
+    for (std::size_t length = 0; at < first.size(); at += length) {
+      length = std::min<std::size_t>(50'000, first.size() - at);
+      ASSERT_EQ(std::memcmp(read(*view, length), first.data() + at, length), 0) << at;
+      view->release();
+    }
+    sender.join();
+  }
 }
 
 TEST(ShmTransport, RequestsThatAreGivenUpDoNotHarmTheNext) {
@@ -121,7 +157,7 @@ TEST(ShmTransport, RequestsThatAreGivenUpDoNotHarmTheNext) {
   const auto send = pair.zero->send(1, 1, sent.data(), sent.size());
   {
     const auto view = pair.one->view(0, 1, got.data(), got.size());
-    view->next(1'000, in_seconds(10));
+    read(*view, 1'000);
     view->release();
   }
   const auto again = pair.zero->send(1, 1, sent.data(), sent.size());

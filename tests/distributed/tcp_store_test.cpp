@@ -1,11 +1,17 @@
 #include "lockstep/distributed/store/tcp_store.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "lockstep/distributed/store/file_store.h"
@@ -14,6 +20,17 @@
 #include "lockstep/distributed/store/wire.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
+
+constexpr const char* kSlowHost = "slow.invalid";
+
+/// Takes the C library's place in this program: a name server that does not answer.
+extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) {
+  using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (!host || std::string_view(host) != kSlowHost) return next(host, service, hints, found);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2'000));
+  return EAI_AGAIN;
+}
 
 namespace lockstep::distributed {
 namespace {
@@ -215,6 +232,63 @@ TEST_F(TCPStoreTest, ManyClientsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+/// Runs `body` as another user, in a process of its own; its exit status.
+int as_another_user(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(setgid(65'534) == 0 && setuid(65'534) == 0 ? body() : 99);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+TEST(Connect, ANameThatIsNotResolvedEndsAtTheDeadline) {
+  const auto start = steady_clock::now();
+  const std::string error = error_of([] { connect_to(kSlowHost, 1, deadline_in(Milliseconds(50))); });
+  EXPECT_LT(steady_clock::now() - start, Milliseconds(1'000));
+  EXPECT_NE(error.find("the name 'slow.invalid' was not resolved within the deadline"), std::string::npos) << error;
+}
+
+TEST(WithoutAToken, ProcessesOfOneUserMeet) {
+  const TCPStoreServer server;
+  TCPStore store(client_of(server, ""));
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value");
+}
+
+TEST(WithoutAToken, AnotherUserIsTurnedAway) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const TCPStoreServer server;
+  const TCPStoreOptions options = client_of(server, "");
+  const int status = as_another_user([&] {
+    const std::string error = error_of([&] { TCPStore store(options); });
+    return error.find("belongs to another user") == std::string::npos ? 1 : 0;
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(server.connections(), 0);
+}
+
+TEST(WithoutAToken, AStoreOfAnotherUserIsNotUsed) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Pipe port = make_pipe(), done = make_pipe();
+  std::thread other([&] {
+    as_another_user([&] {
+      const TCPStoreServer server;
+      const std::uint16_t number = server.port();
+      write_all(port.write.get(), &number, sizeof number);
+      char byte = 0;
+      done.write.reset();
+      read_all(done.read.get(), &byte, 1);
+      return 0;
+    });
+  });
+  std::uint16_t number = 0;
+  EXPECT_EQ(read_all(port.read.get(), &number, sizeof number), 2);
+  const std::string error = error_of([&] { TCPStore store({.port = number, .timeout = Milliseconds(10'000)}); });
+  EXPECT_NE(error.find("belongs to another user"), std::string::npos) << error;
+  done.write.reset();
+  other.join();
+}
+
 TEST(Token, IsLongAndFresh) {
   EXPECT_EQ(make_token().size(), 64u);
   EXPECT_NE(make_token(), make_token());
@@ -240,9 +314,52 @@ TEST(FileStore, AFileLeftOverIsRefused) {
 TEST(FileStore, OtherFilesAreLeftAlone) {
   const TemporaryPath path;
   { std::ofstream(path.text()) << "somebody's precious text, longer than a header"; }
+  chmod(path.text().c_str(), 0600);
   EXPECT_NE(error_of([&] { FileStore store(path.text(), 1); }).find("is no store"), std::string::npos);
   EXPECT_GT(std::filesystem::file_size(path.text()), 40u);
   EXPECT_NE(error_of([&] { FileStore store("/nonexistent/folder/file", 1); }).find("No such file"), std::string::npos);
+}
+
+TEST(FileStore, AFileOfOthersIsRefused) {
+  const TemporaryPath path, link;
+  const auto error = [&](const std::string& name) { return error_of([&] { FileStore store(name, 0); }); };
+  { const FileStore kept(path.text(), 0); }
+  for (const mode_t mode : {0666, 0640, 0602}) {
+    ASSERT_EQ(chmod(path.text().c_str(), mode), 0);
+    EXPECT_NE(error(path.text()).find("can be read or written by others (mode 6"), std::string::npos) << mode;
+  }
+  ASSERT_EQ(chmod(path.text().c_str(), 0600), 0);
+  { const FileStore again(path.text(), 0); }
+  ASSERT_EQ(symlink(path.text().c_str(), link.text().c_str()), 0);
+  EXPECT_NE(error(link.text()).find("is a symbolic link"), std::string::npos) << error(link.text());
+  if (geteuid() != 0) return;  // only root can give a file away
+  ASSERT_EQ(chown(path.text().c_str(), 65'534, 65'534), 0);
+  EXPECT_NE(error(path.text()).find("belongs to the user with the number 65534"), std::string::npos);
+}
+
+TEST(FileStore, LengthsAreCheckedBeforeMemoryIsTaken) {
+  const auto error_with = [](std::string_view text) {
+    const TemporaryPath path;
+    std::ofstream(path.text()) << text;
+    chmod(path.text().c_str(), 0600);
+    EXPECT_EQ(truncate(path.text().c_str(), off_t{1} << 42), 0);  // nearly all of it a hole
+    return error_of([&] { FileStore store(path.text(), 0); });
+  };
+  EXPECT_NE(error_with("something else").find("is no store"), std::string::npos);
+  EXPECT_NE(error_with("lockstep-file-store-1\n").find("is damaged at offset 22"), std::string::npos);
+}
+
+TEST(FileStore, RecordsLongerThanAChunkAreRead) {
+  const TemporaryPath path;
+  FileStore a(path.text(), 0);
+  const std::string large(1 << 20, 'x');
+  a.set("first", "1");
+  a.set("large", large);
+  for (int i = 0; i < 100; ++i) a.set("key " + std::to_string(i), std::string(999, 'y'));
+  FileStore b(path.text(), 0);
+  EXPECT_EQ(b.get("large"), large);
+  EXPECT_EQ(b.get("first"), "1");
+  EXPECT_EQ(b.get("key 99").size(), 999u);
 }
 
 TEST(FileStore, AHalfWrittenRecordIsCutOff) {

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "lockstep/distributed/process_group/flight_recorder.h"
+#include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "tests/support/tensor_testing.h"
 
@@ -43,7 +43,7 @@ TEST(FlightRecorder, KeepsTheLastOperations) {
   recorder.finished(0, true);  // overwritten long ago
   const auto records = recorder.records();
   ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records[0].number, 2u);
+  EXPECT_EQ(records[0].operation.number, 2u);
   EXPECT_EQ(records[2].state, OperationRecord::State::failed);
   EXPECT_EQ(name(records[1].state), "queued");
 }

@@ -17,7 +17,7 @@ void url(const std::string& text) {
   for (const auto& entry : url.query) {
     const std::string &key = entry.first, &value = entry.second;
     require(key == "rank" || key == "world_size");
-    accepts([&] { require(parse_number(value, key, text) >= 0); });
+    accepts([&] { require(number_in_url(value, key, text) >= 0); });
   }
   const HostAndPort endpoint = parse_host_and_port(url.place, text);
   require(!endpoint.host.empty() || url.place.starts_with("[]"));

@@ -1,4 +1,4 @@
-# Run by ctest. Given: build_dir, source_dir, work_dir, compiler, generator, libdir, cuda, configuration.
+# Run by ctest. Given: build_dir, source_dir, work_dir, compiler, generator, libdir, cuda, configuration, cpu_arch, python (may be empty).
 cmake_minimum_required(VERSION 3.22)
 set(prefix ${work_dir}/prefix)
 file(REMOVE_RECURSE ${work_dir})
@@ -54,31 +54,62 @@ endif()
 file(RENAME ${prefix} ${work_dir}/moved)
 set(prefix ${work_dir}/moved)
 
+# lockstep/ is all there is under include/, and holds the public headers alone.
+file(GLOB beside RELATIVE ${prefix}/include ${prefix}/include/*)
+if(NOT beside STREQUAL "lockstep")
+  message(FATAL_ERROR "expected nothing but lockstep/ in ${prefix}/include, found: ${beside}")
+endif()
 file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/lockstep/*.h)
 list(LENGTH headers count)
-if(count LESS 40 OR NOT EXISTS ${prefix}/include/lockstep/lockstep.h OR NOT EXISTS
-                                                                       ${prefix}/include/lockstep/autograd/ops.h)
-  message(FATAL_ERROR "headers are missing from ${prefix}/include/lockstep; found ${headers}")
+if(python)
+  run("public headers" ${python} -B ${source_dir}/tests/tree/public_headers_test.py --installed ${prefix}/include/lockstep)
 endif()
 set(text "// Every installed header.\n")
 foreach(header IN LISTS headers)
   string(APPEND text "#include <${header}>\n")
 endforeach()
-file(WRITE ${work_dir}/consumer/every_header.cpp "${text}")
+file(WRITE ${work_dir}/every_header.cpp "${text}")
 message("installed headers: ${count}")
 
+# The program of docs/operations.md, as it stands there.
+file(READ ${source_dir}/docs/operations.md page)
+if(NOT page MATCHES "```cpp\n(.*)\n```\n")
+  message(FATAL_ERROR "docs/operations.md has no program")
+endif()
+file(WRITE ${work_dir}/operation.cpp "${CMAKE_MATCH_1}\n")
+
 run("configure" ${CMAKE_COMMAND} -G ${generator} -S ${source_dir}/tests/install/consumer -B ${work_dir}/consumer
-  -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_BUILD_TYPE=Release)
+  -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_CXX_COMPILER=${compiler} -D CMAKE_BUILD_TYPE=Release
+  -D OPERATION=${work_dir}/operation.cpp -D EVERY_HEADER=${work_dir}/every_header.cpp -D CMAKE_EXPORT_COMPILE_COMMANDS=ON)
 run("build" ${CMAKE_COMMAND} --build ${work_dir}/consumer)
+file(READ ${work_dir}/consumer/compile_commands.json commands)
+string(REGEX MATCHALL "-(I|isystem) ?[^ \"]+" include_path "${commands}")
+list(REMOVE_DUPLICATES include_path)
+string(REGEX REPLACE "-(I|isystem) ?" "" include_path "${include_path}")
+if(NOT include_path STREQUAL "${source_dir}/tests/install/consumer/own;${prefix}/include")
+  message(FATAL_ERROR "the consumer's include path is '${include_path}', expected its own folder and ${prefix}/include")
+endif()
 run("consumer" ${work_dir}/consumer/consumer)
+message("${out}")
+run("an operation of one's own" ${work_dir}/consumer/operation)
 message("${out}")
 run("consumer on two processes" ${prefix}/bin/lockstep-run --nproc-per-node 2 -- ${work_dir}/consumer/consumer)
 message("${out}")
+# Note [Processor check], in a program that is not lockstep's.
+find_program(emulator qemu-x86_64)
+if(emulator AND cpu_arch STREQUAL "x86-64-v3")
+  execute_process(COMMAND ${emulator} -cpu Nehalem ${work_dir}/consumer/consumer RESULT_VARIABLE status ERROR_VARIABLE err)
+  if(NOT status EQUAL 1 OR NOT err MATCHES "^lockstep: this processor lacks ")
+    message(FATAL_ERROR "on a processor without AVX2, expected a sentence and status 1, found status ${status}: ${err}")
+  endif()
+else()
+  message("not tried: the consumer on a processor without AVX2 (qemu-x86_64 is not here, or the build is not for AVX2)")
+endif()
 run("mnist_train --help" ${prefix}/bin/mnist_train --help)
 
 # What a user waits for: the whole program above, optimised, on one core. The aim is 3 s of processor time; the limit
 # leaves room for a slower machine.
-set(flags "-std=c++20 -O2 -I${prefix}/include")
+set(flags "-std=c++20 -O2 -I${source_dir}/tests/install/consumer/own -I${prefix}/include")
 run("compile" bash -c "TIMEFORMAT='%U %S' && time '${compiler}' ${flags} \
   -c '${source_dir}/tests/install/consumer/main.cpp' -o '${work_dir}/main.o'")
 message("a program that defines and trains lenet compiles in this many seconds (user, system; -O2): ${err}")
@@ -87,4 +118,14 @@ if(NOT err MATCHES "^([0-9]+)\\.")
 endif()
 if(CMAKE_MATCH_1 GREATER_EQUAL 6)
   message(FATAL_ERROR "compiling a small program took ${err} s; something heavy got into the public headers")
+endif()
+
+# As a subdirectory of the user's project (or by FetchContent), it is configured and the program compiles; the libraries
+# are the ones built above.
+run("configure as a subdirectory" ${CMAKE_COMMAND} -G ${generator} -S ${source_dir}/tests/install/consumer
+  -B ${work_dir}/subdirectory -D LOCKSTEP_SOURCE=${source_dir} -D CMAKE_CXX_COMPILER=${compiler}
+  -D CMAKE_BUILD_TYPE=Release)
+if(generator STREQUAL "Ninja")
+  run("compile in a subdirectory's include path" ${CMAKE_COMMAND} --build ${work_dir}/subdirectory
+    --target CMakeFiles/consumer.dir/main.cpp.o)
 endif()

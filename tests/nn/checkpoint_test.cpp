@@ -121,11 +121,58 @@ TEST_F(Checkpoint, KeepsTheSettings) {
   EXPECT_EQ(read.extra, saved.extra);
 }
 
+TEST_F(Checkpoint, OfALaterStepIsNotOverwritten) {
+  save_checkpoint(path(), net, adam, {.step = 1000});
+  const std::string error = error_of([&] { save_checkpoint(path(), net, adam, {.step = 100}); });
+  EXPECT_NE(error.find(path() + " holds step 1000"), std::string::npos) << error;
+  EXPECT_NE(error.find("is at step 100;"), std::string::npos) << error;
+  EXPECT_EQ(read_training_state(path()).step, 1000);
+  EXPECT_NE(error_of([&] { require_no_later_checkpoint(path(), 0); }), "");
+  // One that has gone on from it is not behind it; other files, and none, are nobody's progress.
+  save_checkpoint(path(), net, adam, {.step = 1000});
+  save_checkpoint(path(), net, adam, {.step = 1010});
+  EXPECT_EQ(read_training_state(path()).step, 1010);
+  save(net, path());
+  save_checkpoint(path(), net, adam, {.step = 1});
+  require_no_later_checkpoint("/nowhere/at/all", 0);
+}
+
 TEST_F(Checkpoint, ServesAsAWeightsFile) {
   save_checkpoint(path(), net, adam, {});
   Net other;
   load(other, path());
   EXPECT_EQ(weights_sha256(other), weights_sha256(net));
+}
+
+TEST_F(Checkpoint, ARefusedFileChangesNothing) {
+  Net other;
+  const std::string before = weights_sha256(other);
+  optim::SGD sgd(net.parameters(), {.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  save_checkpoint(path(), net, sgd, {});
+  optim::Adam of_another_type(other.parameters());
+  EXPECT_NE(error_of([&] { load_checkpoint(path(), other, of_another_type); }).find("is that of SGD"),
+            std::string::npos);
+  EXPECT_EQ(weights_sha256(other), before);
+
+  optim::SGD of_other_settings(other.parameters(), {.momentum = 0.9});
+  const std::string error = error_of([&] { load_checkpoint(path(), other, of_other_settings); });
+  EXPECT_NE(error.find("it was saved with nesterov 1, this optimizer was constructed with 0; it was saved with "
+                       "weight_decay 0.1, this optimizer was constructed with 0"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(weights_sha256(other), before);
+
+  const SafetensorsFile good(path());
+  std::vector<NamedTensor> tensors;
+  for (const SafetensorsEntry& entry : good.entries()) {
+    tensors.push_back({entry.name, good.read(entry.name)});
+    if (entry.name == "__optimizer__.steps") tensors.back().tensor.fill_(-1);
+  }
+  save_safetensors(tensors, path(), good.metadata());
+  optim::SGD same(other.parameters(), {.momentum = 0.9, .weight_decay = 0.1, .nesterov = true});
+  EXPECT_NE(error_of([&] { load_checkpoint(path(), other, same); }).find("a parameter has done -1 steps"),
+            std::string::npos);
+  EXPECT_EQ(weights_sha256(other), before);
 }
 
 TEST_F(Checkpoint, ErrorsSayWhatIsWrong) {

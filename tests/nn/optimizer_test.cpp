@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 
@@ -233,6 +234,29 @@ TEST(Optimizer, StateNamesItsTensors) {
   EXPECT_EQ(state.type, "Adam");
 }
 
+// The gradient shrinks, so that the mean of its square does too and the largest one so far counts.
+TEST(Optimizer, AmsgradDividesByTheRootOfTheLargestSquare) {
+  const Tensor p = full({1}, 1.0, {.dtype = kFloat64});
+  p.set_requires_grad(true);
+  Adam optimizer({p}, {.lr = 0.1, .beta2 = 0.5, .amsgrad = true});
+  double value = 1, mean = 0, square = 0, largest = 0;
+  for (int step = 1; step <= 6; ++step) {
+    const double grad = std::pow(0.5, step);
+    p.set_grad(full({1}, grad, {.dtype = kFloat64}));
+    optimizer.step();
+    mean = 0.9 * mean + 0.1 * grad;
+    square = 0.5 * square + 0.5 * grad * grad;
+    largest = std::max(largest, square);
+    value -= 0.1 / (1 - std::pow(0.9, step)) * mean / (std::sqrt(largest) / std::sqrt(1 - std::pow(0.5, step)) + 1e-8);
+    EXPECT_NEAR(p.item(), value, 1e-14) << step;
+  }
+  EXPECT_GT(largest, 2 * square);
+  Adam resumed({p}, {.lr = 0.1, .beta2 = 0.5, .amsgrad = true});
+  resumed.load_state(optimizer.state());
+  EXPECT_EQ(resumed.state().tensors.back().name, "max_exp_avg_sq.0");
+  EXPECT_EQ(resumed.state().tensors.back().tensor.item(), largest);
+}
+
 TEST(Optimizer, ErrorsSayWhatIsWrong) {
   const Tensor p = make_leaf({2});
   const auto contains = [](const std::string& text, const char* part) {
@@ -240,15 +264,19 @@ TEST(Optimizer, ErrorsSayWhatIsWrong) {
   };
   contains(error_of([&] { SGD({}); }), "[SGD] expected at least one parameter, found none");
   contains(error_of([&] { SGD({p, p}); }), "[SGD] parameter 1 was passed twice");
+  contains(error_of([&] { SGD({p, p.detach()}); }), "[SGD] parameters 0 and 1 share their memory; pass one of them");
+  contains(error_of([&] { SGD({p.detach().view({2, 1}), make_leaf({3}), p}); }), "share their memory");
+  contains(error_of([&] { SGD({p}, {.lr = INFINITY}); }), "[SGD] expected a finite lr >= 0, found inf");
+  contains(error_of([&] { SGD({p}, {.momentum = 0.5, .dampening = NAN}); }), "[SGD] expected a finite dampening");
   contains(error_of([&] { Adam({Tensor()}); }), "[Adam] parameter 0 is not a floating-point leaf");
-  contains(error_of([&] { AdamW({p}, {.lr = -1}); }), "[AdamW] expected lr >= 0, found -1");
-  contains(error_of([&] { SGD({p}).set_lr(-1); }), "[SGD] expected lr >= 0");
-  contains(error_of([&] { SGD({p}, {.momentum = -0.5}); }), "[SGD] expected momentum >= 0");
+  contains(error_of([&] { AdamW({p}, {.lr = -1}); }), "[AdamW] expected a finite lr >= 0, found -1");
+  contains(error_of([&] { SGD({p}).set_lr(-1); }), "[SGD] expected a finite lr >= 0");
+  contains(error_of([&] { SGD({p}, {.momentum = -0.5}); }), "[SGD] expected a finite momentum >= 0");
   contains(error_of([&] { SGD({p}, {.nesterov = true}); }), "nesterov needs momentum > 0 and dampening 0");
-  contains(error_of([&] { SGD({p}, {.weight_decay = -1}); }), "[SGD] expected weight_decay >= 0");
+  contains(error_of([&] { SGD({p}, {.weight_decay = -1}); }), "[SGD] expected a finite weight_decay >= 0");
   contains(error_of([&] { Adam({p}, {.beta1 = 1.0}); }), "[Adam] expected 0 <= beta1 < 1, found 1");
   contains(error_of([&] { AdamW({p}, {.beta2 = -0.1}); }), "[AdamW] expected 0 <= beta2 < 1");
-  contains(error_of([&] { Adam({p}, {.eps = -1}); }), "[Adam] expected eps >= 0");
+  contains(error_of([&] { Adam({p}, {.eps = -1}); }), "[Adam] expected a finite eps >= 0");
   contains(error_of([&] { SGD({p}).load_state(Adam({p}).state()); }), "[SGD] the state to load is that of Adam");
   contains(error_of([&] { SGD({p}, {.momentum = 0.9}).load_state(SGD({p}).state()); }), "missing momentum.0");
   contains(error_of([&] { SGD({p}).load_state(SGD({p}, {.momentum = 0.9}).state()); }), "unexpected momentum.0");

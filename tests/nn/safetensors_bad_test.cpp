@@ -40,7 +40,7 @@ const BadFile kBadFiles[] = {
     {"Empty", "", "has 0 bytes, too few for the header's length at offset 0"},
     {"SevenBytes", "1234567", "has 7 bytes, too few"},
     {"HugeHeader", with_length(1ull << 60, "{}"),
-     "offset 0 claims a header of 1152921504606846976 bytes, expected at most 100000000"},
+     "offset 0 claims a header of 1152921504606846976 bytes, expected at most 16000000"},
     {"AllOnes", std::string(64, '\xff'), "claims a header of 18446744073709551615 bytes"},
     {"HeaderCutShort", with_length(100, "{}"),
      "claims a header of 100 bytes, but only 2 follow; the file is cut short"},

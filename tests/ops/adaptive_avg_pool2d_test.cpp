@@ -3,27 +3,17 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/gradcheck.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using testing::expect_close;
-using testing::make_input;
-using testing::make_leaf;
-using testing::make_strided;
 
 struct Case {
   const char* name;
   Shape x;
   Size2d output;
 };
-
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
 
 Tensor expected_pool(const Case& c, const Tensor& x) {
   const std::vector<double> values = x.to_vector<double>();
@@ -51,21 +41,17 @@ Tensor expected_pool(const Case& c, const Tensor& x) {
   return tensor(out).as_strided(sizes, contiguous_strides(sizes), 0);
 }
 
-class AdaptiveAvgPool2dCases : public ::testing::TestWithParam<Case> {};
-
-TEST_P(AdaptiveAvgPool2dCases, values) {
-  const Case& c = GetParam();
-  const Tensor x = make_input(c.x), expected = expected_pool(c, x);
-  expect_close(adaptive_avg_pool2d(x, c.output), expected, 1e-12, 1e-12);
-  expect_close(adaptive_avg_pool2d(make_strided(x), c.output), expected, 1e-12, 1e-12);
-  expect_close(adaptive_avg_pool2d(make_input(c.x, 1, kFloat32), c.output), expected, 1e-5, 1e-6);
-  expect_close(adaptive_avg_pool2d(make_input(c.x, 1, kFloat16), c.output), expected, 2e-3, 2e-3);
-  expect_close(adaptive_avg_pool2d(make_input(c.x, 1, kBFloat16), c.output), expected, 2e-2, 2e-2);
+OpCase pool(const Case& c) {
+  return {.name = c.name,
+          .inputs = [=] { return TensorList{make_leaf(c.x)}; },
+          .run = [=](const TensorList& in) { return TensorList{adaptive_avg_pool2d(in[0], c.output)}; },
+          .expected = [=](const TensorList& in) { return TensorList{expected_pool(c, in[0])}; }};
 }
 
-TEST_P(AdaptiveAvgPool2dCases, gradients) {
-  const Case& c = GetParam();
-  gradcheck([&](const std::vector<Tensor>& in) { return adaptive_avg_pool2d(in[0], c.output); }, {make_leaf(c.x)});
+class AdaptiveAvgPool2dCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(AdaptiveAvgPool2dCases, values_and_gradients) {
+  check_op(pool(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, AdaptiveAvgPool2dCases,
@@ -77,26 +63,15 @@ INSTANTIATE_TEST_SUITE_P(Windows, AdaptiveAvgPool2dCases,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(AdaptiveAvgPool2d, thread_count_does_not_change_bits) {
-  const int before = num_threads();
-  std::vector<float> bits[2];
-  for (int run = 0; run < 2; ++run) {
-    set_num_threads(1 + 2 * run);
-    const Tensor x = make_leaf({40, 16, 24, 24}, 1, kFloat32);
-    adaptive_avg_pool2d(x, 7).backward(make_input({40, 16, 7, 7}, 2, kFloat32));
-    bits[run] = x.grad().to_vector<float>();
-  }
-  set_num_threads(before);
-  EXPECT_EQ(bits[0], bits[1]);
+  check_threads(pool({"", {40, 16, 24, 24}, 7}));
 }
 
 TEST(AdaptiveAvgPool2d, errors_name_the_sizes) {
-  const auto message = [](const Tensor& x, Size2d output) {
-    return testing::error_of([&] { adaptive_avg_pool2d(x, output); });
-  };
+  const auto message = [](const Tensor& x, Size2d output) { return error_of([&] { adaptive_avg_pool2d(x, output); }); };
   EXPECT_NE(message(ones({4, 4}), 2).find("found [4, 4]"), std::string::npos);
   EXPECT_NE(message(ones({1, 4, 4}), {2, -1}).find("found 2x-1"), std::string::npos);
   EXPECT_NE(message(ones({1, 0, 4}), 2).find("image is empty"), std::string::npos);
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -3,17 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/gradcheck.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using testing::expect_close;
-using testing::make_input;
-using testing::make_leaf;
-using testing::make_strided;
 
 struct Case {
   const char* name;
@@ -22,10 +16,6 @@ struct Case {
   AvgPool2dOptions options;
   Shape out;
 };
-
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
 
 Tensor expected_pool(const Case& c, const Tensor& x) {
   const std::vector<double> values = x.to_vector<double>();
@@ -54,21 +44,17 @@ Tensor expected_pool(const Case& c, const Tensor& x) {
   return tensor(out).as_strided(c.out, contiguous_strides(c.out), 0);
 }
 
-class AvgPool2dCases : public ::testing::TestWithParam<Case> {};
-
-TEST_P(AvgPool2dCases, values_and_sizes) {
-  const Case& c = GetParam();
-  const Tensor x = make_input(c.x), expected = expected_pool(c, x);
-  expect_close(avg_pool2d(x, c.kernel, c.options), expected, 1e-12, 1e-12);
-  expect_close(avg_pool2d(make_strided(x), c.kernel, c.options), expected, 1e-12, 1e-12);
-  expect_close(avg_pool2d(make_input(c.x, 1, kFloat32), c.kernel, c.options), expected, 1e-5, 1e-6);
-  expect_close(avg_pool2d(make_input(c.x, 1, kFloat16), c.kernel, c.options), expected, 2e-3, 2e-3);
-  expect_close(avg_pool2d(make_input(c.x, 1, kBFloat16), c.kernel, c.options), expected, 2e-2, 2e-2);
+OpCase pool(const Case& c) {
+  return {.name = c.name,
+          .inputs = [=] { return TensorList{make_leaf(c.x)}; },
+          .run = [=](const TensorList& in) { return TensorList{avg_pool2d(in[0], c.kernel, c.options)}; },
+          .expected = [=](const TensorList& in) { return TensorList{expected_pool(c, in[0])}; }};
 }
 
-TEST_P(AvgPool2dCases, gradients) {
-  const Case& c = GetParam();
-  gradcheck([&](const std::vector<Tensor>& in) { return avg_pool2d(in[0], c.kernel, c.options); }, {make_leaf(c.x)});
+class AvgPool2dCases : public ::testing::TestWithParam<Case> {};
+
+TEST_P(AvgPool2dCases, values_and_gradients) {
+  check_op(pool(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -89,21 +75,12 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(AvgPool2d, thread_count_does_not_change_bits) {
-  const int before = num_threads();
-  std::vector<float> bits[2];
-  for (int run = 0; run < 2; ++run) {
-    set_num_threads(1 + 2 * run);
-    const Tensor x = make_leaf({40, 16, 24, 24}, 1, kFloat32);
-    avg_pool2d(x, 3, {.stride = 1}).backward(make_input({40, 16, 22, 22}, 2, kFloat32));
-    bits[run] = x.grad().to_vector<float>();
-  }
-  set_num_threads(before);
-  EXPECT_EQ(bits[0], bits[1]);
+  check_threads(pool({"", {40, 16, 24, 24}, 3, {.stride = 1}, {}}));
 }
 
 TEST(AvgPool2d, errors_name_the_sizes) {
   const auto message = [](const Tensor& x, Size2d kernel, const AvgPool2dOptions& options = {}) {
-    return testing::error_of([&] { avg_pool2d(x, kernel, options); });
+    return error_of([&] { avg_pool2d(x, kernel, options); });
   };
   EXPECT_NE(message(ones({4}), 2).find("found [4]"), std::string::npos);
   EXPECT_NE(message(ones({1, 4, 4}), {2, 5}).find("larger than the image: width 4"), std::string::npos);
@@ -111,4 +88,4 @@ TEST(AvgPool2d, errors_name_the_sizes) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -4,13 +4,11 @@
 
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using namespace testing;
 
 /// Plain double loops over a contiguous float64 input: mean and biased variance of each channel.
 void plain_statistics(const Tensor& x, std::vector<double>& mean, std::vector<double>& var) {
@@ -62,21 +60,20 @@ TEST_P(BatchNormShapes, TrainingMatchesPlainLoops) {
 }
 
 TEST_P(BatchNormShapes, BitsDoNotDependOnTheNumberOfThreads) {
-  const int before = num_threads();
-  std::vector<std::vector<double>> results[2];
-  for (int t = 0; t < 2; ++t) {
-    set_num_threads(t + 1);
-    const std::int64_t channels = GetParam()[1];
-    const Tensor x = make_leaf(GetParam(), 1, kFloat32), w = make_leaf({channels}, 2, kFloat32),
-                 b = make_leaf({channels}, 3, kFloat32);
-    const Tensor mean = zeros({channels}), var = ones({channels});
-    const Tensor y = batch_norm(x, mean, var, {.weight = w, .bias = b, .training = true});
-    y.backward(make_input(GetParam(), 4, kFloat32));
-    for (const Tensor& result : {y, mean, var, x.grad(), w.grad(), b.grad()})
-      results[t].push_back(result.to_vector<double>());
-  }
-  set_num_threads(before);
-  EXPECT_EQ(results[0], results[1]);
+  const Shape sizes = GetParam();
+  const std::int64_t channels = sizes[1];
+  check_threads({.name = "",
+                 .inputs =
+                     [=] {
+                       return TensorList{make_leaf(sizes, 1), make_leaf({channels}, 2), make_leaf({channels}, 3)};
+                     },
+                 .run =
+                     [=](const TensorList& in) {
+                       const Tensor mean = zeros({channels}), var = ones({channels});
+                       const Tensor y =
+                           batch_norm(in[0], mean, var, {.weight = in[1], .bias = in[2], .training = true});
+                       return TensorList{y, mean, var};
+                     }});
 }
 
 TEST_P(BatchNormShapes, GradientMatchesCentralDifferences) {
@@ -221,4 +218,4 @@ TEST(BatchNormErrors, NameTheProblem) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -168,6 +168,13 @@ TEST(Conv2d, known_values) {
   EXPECT_EQ(conv2d(x, w, {}, {.stride = 2, .padding = 1}).to_vector<double>(), (std::vector<double>{-1, -3, -7, -4}));
 }
 
+TEST(Conv2d, one_image_needs_no_batch) {
+  const Tensor x = make_input({2, 6, 6}, 1), w = make_input({3, 2, 3, 3}, 2);
+  expect_close(conv2d(x, w), conv2d(x.unsqueeze(0), w)[0], 0, 0);
+  gradcheck([](const std::vector<Tensor>& in) { return conv2d(in[0], in[1]); },
+            {make_leaf({2, 4, 4}, 1), make_leaf({2, 2, 3, 3}, 2)});
+}
+
 TEST(Conv2d, relu_form_gates_the_gradient) {
   const Case c{"gate", {2, 2, 6, 6}, {3, 2, 3, 3}, true};
   const Tensor x = make_leaf(c.x, 1), w = make_leaf(c.weight, 2), b = make_leaf({3}, 3);
@@ -207,7 +214,7 @@ TEST(Conv2d, errors_name_the_sizes) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  has(message(ones({4, 5, 5}), w), "[n, channels, height, width], found [4, 5, 5]");
+  has(message(ones({5, 5}), w), "[n, channels, height, width] or [channels, height, width], found [5, 5]");
   has(message(x, ones({2, 3, 3, 3})), "weight of 4 channels");
   has(message(x, ones({2, 4, 3})), "[out, in / groups, kh, kw]");
   has(message(x, ones({2, 4, 7, 3})), "kernel is larger than the image: height 5");

@@ -4,16 +4,11 @@
 
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/core/kernel_table.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using testing::expect_close;
-using testing::make_input;
-using testing::make_leaf;
-using testing::make_strided;
 
 // Element [i, j] of matrix `index` of the broadcast batch, in double.
 struct Operand {
@@ -123,21 +118,17 @@ TEST(Matmul, float32_large_equals_float64) {
 }
 
 TEST(Matmul, thread_count_does_not_change_bits) {
-  const int before = num_threads();
-  for (const Case& c :
-       {Case{{256, 784}, {784, 512}}, Case{{64, 9216}, {9216, 128}}, Case{{16, 40, 40}, {16, 40, 40}}}) {
-    const Tensor x = make_input(c.a, 1, kFloat32), y = make_input(c.b, 2, kFloat32);
-    set_num_threads(1);
-    const Tensor one = matmul(x, y);
-    set_num_threads(3);
-    const Tensor three = matmul(x, y);
-    set_num_threads(before);
-    EXPECT_EQ(one.to_vector<float>(), three.to_vector<float>()) << to_string(c.a);
-  }
+  for (const Case& c : {Case{{256, 784}, {784, 512}}, Case{{64, 9216}, {9216, 128}}, Case{{16, 40, 40}, {16, 40, 40}}})
+    check_threads({.name = "",
+                   .inputs =
+                       [=] {
+                         return TensorList{make_leaf(c.a, 1), make_leaf(c.b, 2)};
+                       },
+                   .run = [](const TensorList& in) { return TensorList{matmul(in[0], in[1])}; }});
 }
 
 TEST(Matmul, errors_name_the_sizes) {
-  const auto message = [](const Tensor& a, const Tensor& b) { return testing::error_of([&] { matmul(a, b); }); };
+  const auto message = [](const Tensor& a, const Tensor& b) { return error_of([&] { matmul(a, b); }); };
   EXPECT_NE(message(ones({2, 3}), ones({2, 3})).find("inner sizes differ: [2, 3] times [2, 3]"), std::string::npos);
   EXPECT_NE(message(ones({3}), ones({2})).find("inner sizes differ"), std::string::npos);
   EXPECT_NE(message(ones({2, 2, 3}), ones({3, 3, 3})).find("[matmul]"), std::string::npos);
@@ -150,4 +141,4 @@ TEST(Matmul, errors_name_the_sizes) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -5,18 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/gradcheck.h"
-#include "lockstep/core/kernel_table.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using testing::expect_close;
-using testing::make_input;
-using testing::make_leaf;
-using testing::make_strided;
 
 struct Case {
   const char* name;
@@ -25,10 +18,6 @@ struct Case {
   MaxPool2dOptions options;
   Shape out;
 };
-
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.name;
-}
 
 // Maximum and its position by plain loops over one plane.
 Tensor expected_pool(const Case& c, const Tensor& x) {
@@ -51,39 +40,17 @@ Tensor expected_pool(const Case& c, const Tensor& x) {
   return tensor(out).as_strided(c.out, contiguous_strides(c.out), 0);
 }
 
+OpCase pool(const Case& c) {
+  return {.name = c.name,
+          .inputs = [=] { return TensorList{make_leaf(c.x)}; },
+          .run = [=](const TensorList& in) { return TensorList{max_pool2d(in[0], c.kernel, c.options)}; },
+          .expected = [=](const TensorList& in) { return TensorList{expected_pool(c, in[0])}; }};
+}
+
 class MaxPool2dCases : public ::testing::TestWithParam<Case> {};
 
-TEST_P(MaxPool2dCases, values_and_sizes) {
-  const Case& c = GetParam();
-  const Tensor expected = expected_pool(c, make_input(c.x));
-  for (const bool reference : {false, true}) {
-    set_reference_kernels(reference);
-    expect_close(max_pool2d(make_input(c.x), c.kernel, c.options), expected, 0, 0);
-    expect_close(max_pool2d(make_strided(make_input(c.x)), c.kernel, c.options), expected, 0, 0);
-    for (const DType dtype : {kFloat32, kFloat16, kBFloat16}) {
-      const Tensor x = make_input(c.x, 1, dtype);  // the maximum of rounded values is exact
-      expect_close(max_pool2d(x, c.kernel, c.options), expected_pool(c, x), 0, 0);
-    }
-    set_reference_kernels(false);
-  }
-}
-
-TEST_P(MaxPool2dCases, gradients) {
-  const Case& c = GetParam();
-  gradcheck([&](const std::vector<Tensor>& in) { return max_pool2d(in[0], c.kernel, c.options); }, {make_leaf(c.x)});
-}
-
-TEST_P(MaxPool2dCases, fast_gradients_equal_the_reference) {
-  const Case& c = GetParam();
-  Tensor grads[2];
-  for (const bool reference : {false, true}) {
-    set_reference_kernels(reference);
-    const Tensor x = make_leaf(c.x, 1, kFloat32);
-    max_pool2d(x, c.kernel, c.options).backward(make_input(c.out, 2, kFloat32));
-    grads[reference] = x.grad();
-    set_reference_kernels(false);
-  }
-  expect_close(grads[0], grads[1], 1e-6, 1e-6);
+TEST_P(MaxPool2dCases, values_and_gradients) {
+  check_op(pool(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -116,21 +83,12 @@ TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
 }
 
 TEST(MaxPool2d, thread_count_does_not_change_bits) {
-  const int before = num_threads();
-  std::vector<float> bits[2];
-  for (int run = 0; run < 2; ++run) {
-    set_num_threads(1 + 2 * run);
-    const Tensor x = make_leaf({40, 16, 24, 24}, 1, kFloat32);
-    max_pool2d(x, 3, {.stride = 1}).backward(make_input({40, 16, 22, 22}, 2, kFloat32));
-    bits[run] = x.grad().to_vector<float>();
-  }
-  set_num_threads(before);
-  EXPECT_EQ(bits[0], bits[1]);
+  check_threads(pool({"", {40, 16, 24, 24}, 3, {.stride = 1}, {}}));
 }
 
 TEST(MaxPool2d, errors_name_the_sizes) {
   const auto message = [](const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {}) {
-    return testing::error_of([&] { max_pool2d(x, kernel, options); });
+    return error_of([&] { max_pool2d(x, kernel, options); });
   };
   EXPECT_NE(message(ones({4, 4}), 2).find("found [4, 4]"), std::string::npos);
   EXPECT_NE(message(ones({1, 4, 4}), 5).find("window is larger than the image"), std::string::npos);
@@ -141,4 +99,4 @@ TEST(MaxPool2d, errors_name_the_sizes) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

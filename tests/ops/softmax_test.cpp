@@ -4,14 +4,11 @@
 
 #include <limits>
 
-#include "lockstep/autograd/gradcheck.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
-
-using namespace testing;
 
 /// Plain double loops; works on any shape.
 Tensor plain_softmax(const Tensor& input, int dim, bool log) {
@@ -48,39 +45,20 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Softmax,
                                            Case{{2, 3, 4}, 1}, Case{{3, 5, 70}, 1}, Case{{3, 1500}, 1},
                                            Case{{2, 3, 4, 5}, 3}, Case{{0, 4}, 1}, Case{{4, 0}, 1}, Case{{4, 0}, 0}));
 
-TEST_P(Softmax, MatchesPlainLoops) {
-  const auto [sizes, dim] = GetParam();
-  for (const bool log : {false, true})
-    for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16}) {
-      const Tensor x = make_input(sizes, 1, dtype, -8, 8);
-      const double tolerance = dtype == kFloat64 ? 1e-14 : dtype == kFloat32 ? 2e-6 : dtype == kFloat16 ? 1e-3 : 8e-3;
-      const Tensor y = run(x, dim, log);
-      EXPECT_EQ(y.dtype(), dtype);
-      expect_close(y, plain_softmax(x, dim, log), tolerance, tolerance);
-      expect_close(run(make_strided(x), dim, log), y, 0, 0);
-    }
+OpCase softmax_case(const Shape& sizes, int dim, bool log) {
+  return {.name = "",
+          .inputs = [=] { return TensorList{make_leaf(sizes, 1, kFloat64, -3, 3)}; },
+          .run = [=](const TensorList& in) { return TensorList{run(in[0], dim, log)}; },
+          .expected = [=](const TensorList& in) { return TensorList{plain_softmax(in[0], dim, log)}; }};
 }
 
-TEST_P(Softmax, GradientMatchesCentralDifferences) {
-  const auto [sizes, dim] = GetParam();
-  if (sizes.numel() > 700) return;  // covered by the smaller shapes of the same path
-  for (const bool log : {false, true})
-    gradcheck([&](const auto& in) { return run(in[0], dim, log); }, {make_leaf(sizes, 2, kFloat64, -2, 2)});
+TEST_P(Softmax, ValuesAndGradients) {
+  for (const bool log : {false, true}) check_op(softmax_case(GetParam().sizes, GetParam().dim, log));
 }
 
-TEST_P(Softmax, GradientIsTheSameInEveryDtype) {
-  const auto [sizes, dim] = GetParam();
-  for (const bool log : {false, true}) {
-    const Tensor upstream = make_input(sizes, 5);
-    const Tensor exact = make_leaf(sizes, 3, kFloat64, -3, 3);
-    run(exact, dim, log).backward(upstream);
-    for (const DType dtype : {kFloat32, kFloat16, kBFloat16}) {
-      const Tensor x = make_leaf(sizes, 3, dtype, -3, 3);
-      run(x, dim, log).backward(make_strided(cast_values(upstream, dtype)));
-      const double tolerance = dtype == kFloat32 ? 2e-5 : dtype == kFloat16 ? 3e-2 : 2e-1;
-      expect_close(x.grad(), exact.grad(), tolerance, tolerance);
-    }
-  }
+TEST(SoftmaxThreads, BitsDoNotDependOnTheNumberOfThreads) {
+  for (const Shape& sizes : {Shape{3000, 10}, Shape{40, 1000}, Shape{6, 20, 500}})
+    for (const bool log : {false, true}) check_threads(softmax_case(sizes, 1, log));
 }
 
 TEST(SoftmaxValues, LargeLogitsDoNotOverflow) {
@@ -103,25 +81,6 @@ TEST(SoftmaxValues, InfinitiesAndNanFollowPyTorch) {
   for (const auto& c : cases) expect_close(softmax(tensor(c.x), 0), tensor(c.y));
 }
 
-TEST(SoftmaxThreads, BitsDoNotDependOnTheNumberOfThreads) {
-  const int before = num_threads();
-  for (const Shape& sizes : {Shape{3000, 10}, Shape{40, 1000}, Shape{6, 20, 500}})
-    for (const bool log : {false, true}) {
-      std::vector<double> results[2], grads[2];
-      for (int t = 0; t < 2; ++t) {
-        set_num_threads(t + 1);
-        const Tensor x = make_leaf(sizes, 4, kFloat32, -5, 5);
-        const Tensor y = run(x, 1, log);
-        y.backward(make_input(sizes, 6, kFloat32));
-        results[t] = y.to_vector<double>();
-        grads[t] = x.grad().to_vector<double>();
-      }
-      EXPECT_EQ(results[0], results[1]);
-      EXPECT_EQ(grads[0], grads[1]);
-    }
-  set_num_threads(before);
-}
-
 TEST(SoftmaxErrors, NameTheOpAndTheProblem) {
   EXPECT_EQ(error_of([] { softmax(zeros({2}, {.dtype = kInt64}), 0); }),
             "[softmax] expected a floating-point input, found int64; cast it with to(kFloat32)");
@@ -137,4 +96,4 @@ TEST(SoftmaxGraph, ResultChangedInPlaceIsAnError) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -16,6 +16,13 @@ const ViewCase kCases[] = {
     {"One", {1, 2, 1}, [](const Tensor& x) { return squeeze(x, -1); }, {1, 2}, {0, 1}},
     {"OneNotOfSize1", {1, 2}, [](const Tensor& x) { return x.squeeze(1); }, {1, 2}, {0, 1}},
     {"OneOfScalar", {}, [](const Tensor& x) { return x.squeeze(0); }, {}, {0}},
+    {"Several",
+     {1, 2, 1, 1},
+     [](const Tensor& x) {
+       return squeeze(x, {0, 1, -1});
+     },
+     {2, 1},
+     {0, 1}},
     {"UnsqueezeFirst", {2}, [](const Tensor& x) { return unsqueeze(x, 0); }, {1, 2}, {0, 1}},
     {"UnsqueezeLast", {2}, [](const Tensor& x) { return x.unsqueeze(-1); }, {2, 1}, {0, 1}},
     {"UnsqueezeMiddle", {2, 2}, [](const Tensor& x) { return x.unsqueeze(1); }, {2, 1, 2}, {0, 1, 2, 3}},

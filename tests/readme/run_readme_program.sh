@@ -2,14 +2,7 @@
 # run_readme_program.sh LOCKSTEP_RUN PROCESSES PROGRAM: the program must learn and must leave its weights.
 set -euo pipefail
 launcher=$1 processes=$2 program=$3
-have_mnist=no
-for folder in "${LOCKSTEP_DATA:-}/mnist" "${LOCKSTEP_DATA:-}" ~/.cache/lockstep/mnist; do
-  if compgen -G "$folder/train-images*" >/dev/null; then have_mnist=yes; fi
-done
-if [ $have_mnist = no ]; then
-  echo "skipped: MNIST is not here"
-  exit 77
-fi
+source "$(dirname "$0")/need_mnist.sh"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"

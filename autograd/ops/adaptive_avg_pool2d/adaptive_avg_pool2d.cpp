@@ -11,11 +11,9 @@ namespace lockstep {
 namespace {
 
 constexpr KernelTable<AdaptiveAvgPool2dKernel> adaptive_avg_pool2d_forward{
-    "adaptive_avg_pool2d", adaptive_avg_pool2d_forward_cpu, nullptr,
-    LOCKSTEP_CUDA_KERNEL(adaptive_avg_pool2d_forward_cuda)};
+    "adaptive_avg_pool2d", adaptive_avg_pool2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(adaptive_avg_pool2d_forward_cuda)};
 constexpr KernelTable<AdaptiveAvgPool2dKernel> adaptive_avg_pool2d_backward{
-    "adaptive_avg_pool2d", adaptive_avg_pool2d_backward_cpu, nullptr,
-    LOCKSTEP_CUDA_KERNEL(adaptive_avg_pool2d_backward_cuda)};
+    "adaptive_avg_pool2d", adaptive_avg_pool2d_backward_cpu, LOCKSTEP_CUDA_KERNEL(adaptive_avg_pool2d_backward_cuda)};
 
 class AdaptiveAvgPool2dBackward final : public Node {
  public:

@@ -3,12 +3,11 @@
 
 #include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::Range;
 using cuda::to_element;
@@ -77,7 +76,7 @@ __global__ void backward_kernel(Pool2dGeometry g, const T* grad, T* x_grad) {
 }  // namespace
 
 void adaptive_avg_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, const Tensor& out) {
-  cuda::dispatch_floating(x.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
+  dispatch_floating(x.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(x);
     if (g.h * g.w >= g.oh * g.ow * cuda::kWarpSize)
       launch(forward_by_warp_kernel<T>, cuda::blocks_for(out.numel() * cuda::kWarpSize), cuda::kThreads, g, x.data<T>(),
@@ -88,7 +87,7 @@ void adaptive_avg_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, 
 }
 
 void adaptive_avg_pool2d_backward_cuda(const Pool2dGeometry& g, const Tensor& grad, const Tensor& x_grad) {
-  cuda::dispatch_floating(grad.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
+  dispatch_floating(grad.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(grad);
     launch(backward_kernel<T>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, g, grad.data<T>(), x_grad.data<T>());
   });

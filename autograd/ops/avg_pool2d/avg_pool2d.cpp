@@ -10,9 +10,9 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<AvgPool2dKernel> avg_pool2d_forward{"avg_pool2d", avg_pool2d_forward_cpu, nullptr,
+constexpr KernelTable<AvgPool2dKernel> avg_pool2d_forward{"avg_pool2d", avg_pool2d_forward_cpu,
                                                           LOCKSTEP_CUDA_KERNEL(avg_pool2d_forward_cuda)};
-constexpr KernelTable<AvgPool2dKernel> avg_pool2d_backward{"avg_pool2d", avg_pool2d_backward_cpu, nullptr,
+constexpr KernelTable<AvgPool2dKernel> avg_pool2d_backward{"avg_pool2d", avg_pool2d_backward_cpu,
                                                            LOCKSTEP_CUDA_KERNEL(avg_pool2d_backward_cuda)};
 
 class AvgPool2dBackward final : public Node {

@@ -7,6 +7,7 @@
 
 namespace lockstep {
 
+/// Options of avg_pool2d().
 struct AvgPool2dOptions {
   Size2d stride = 0;                  ///< 0: the kernel's size
   Size2d padding = 0;                 ///< zeros on each side; at most half the kernel

@@ -2,12 +2,11 @@
 
 #include "lockstep/autograd/ops/avg_pool2d/avg_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::to_element;
 
@@ -73,7 +72,7 @@ __global__ void backward_kernel(Pool2dGeometry g, AvgPool2dDivisor divisor, cons
 
 void avg_pool2d_forward_cuda(const Pool2dGeometry& g, const AvgPool2dDivisor& divisor, const Tensor& x,
                              const Tensor& out) {
-  cuda::dispatch_floating(x.dtype(), "avg_pool2d", [&]<typename T>() {
+  dispatch_floating(x.dtype(), "avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(x);
     launch(forward_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads, g, divisor, x.data<T>(), out.data<T>());
   });
@@ -81,7 +80,7 @@ void avg_pool2d_forward_cuda(const Pool2dGeometry& g, const AvgPool2dDivisor& di
 
 void avg_pool2d_backward_cuda(const Pool2dGeometry& g, const AvgPool2dDivisor& divisor, const Tensor& grad,
                               const Tensor& x_grad) {
-  cuda::dispatch_floating(grad.dtype(), "avg_pool2d", [&]<typename T>() {
+  dispatch_floating(grad.dtype(), "avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(grad);
     launch(backward_kernel<T>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, g, divisor, grad.data<T>(),
            x_grad.data<T>());

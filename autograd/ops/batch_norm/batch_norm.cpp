@@ -17,9 +17,9 @@ class BatchNormBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(3);
     if (!grads[0].defined()) return result;
-    const Tensor& x = input.get(name());
-    const Tensor& factor = weight.get(name());
-    const ChannelStatistics statistics{mean.get(name()), var.get(name()), count};
+    const Tensor& x = saved(0);
+    const Tensor& factor = saved(1);
+    const ChannelStatistics statistics{saved(2), saved(3), count};
     const Tensor grad = as_contiguous(grads[0]);
     batch_norm_parts::GradientSums sums;
     if (training || needs_grad(1) || needs_grad(2)) sums = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
@@ -30,14 +30,7 @@ class BatchNormBackward final : public Node {
     if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
     return result;
   }
-  void release_saved() override {
-    input.reset();
-    weight.reset();
-    mean.reset();
-    var.reset();
-  }
 
-  SavedTensor input, weight, mean, var;
   std::int64_t count = 0;
   double eps = 0;
   bool training = false;
@@ -105,10 +98,7 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
   const Tensor output = batch_norm_parts::normalize(x, statistics, options.weight, options.bias, options.eps);
   if (recording) {
     auto* node = record<BatchNormBackward>(output, {&input, &options.weight, &options.bias});
-    node->input = SavedTensor(x);
-    node->weight = SavedTensor(options.weight);
-    node->mean = SavedTensor(statistics.mean);
-    node->var = SavedTensor(statistics.var);
+    node->save(x, options.weight, statistics.mean, statistics.var);
     node->count = statistics.count;
     node->eps = options.eps;
     node->training = options.training;

@@ -8,17 +8,18 @@ namespace lockstep {
 
 /// Mean and biased variance of each channel over `count` values: [C], float64 for float64 inputs, else float32.
 struct ChannelStatistics {
-  Tensor mean;
-  Tensor var;
-  std::int64_t count = 0;
+  Tensor mean;             ///< [C]
+  Tensor var;              ///< [C], biased: divided by count
+  std::int64_t count = 0;  ///< values that each channel's statistics are of
 };
 
+/// Options of batch_norm().
 struct BatchNormOptions {
-  Tensor weight = {};     ///< [C], or undefined: 1
-  Tensor bias = {};       ///< [C], or undefined: 0
-  bool training = false;  ///< normalise by the batch's own statistics, and update the running ones
-  double momentum = 0.1;  ///< share of the new statistics in the running ones
-  double eps = 1e-5;
+  Tensor weight = {};                       ///< [C], or undefined: 1
+  Tensor bias = {};                         ///< [C], or undefined: 0
+  bool training = false;                    ///< normalise by the batch's own statistics, and update the running ones
+  double momentum = 0.1;                    ///< share of the new statistics in the running ones
+  double eps = 1e-5;                        ///< added to the variance
   ChannelStatistics* statistics = nullptr;  ///< if set, receives the statistics that training used
 };
 

@@ -4,13 +4,12 @@
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/support/channel_map.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::Source;
 
 /// y = (x - mean) * slope + level
@@ -63,7 +62,7 @@ void batch_norm_running_cuda(const Tensor& value, const Tensor& running, double 
 
 void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                            const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout) {
-  cuda::dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     cuda::channel_map<T>(
         output, layout,
@@ -74,7 +73,7 @@ void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor
 void batch_norm_input_grad_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                                 const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
                                 const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout) {
-  cuda::dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     const bool constant = !sum_grad.defined();
     cuda::channel_map<T>(

@@ -9,40 +9,24 @@ namespace lockstep {
 
 // All tensors contiguous. Statistics and sums are float64 for float64 inputs, else float32. weight and bias are
 // undefined or of any floating-point dtype.
-using BatchNormStatisticsKernel = void (*)(const Tensor& input, const Tensor& mean, const Tensor& var,
-                                           ChannelLayout layout);
+using BatchNormStatisticsKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
+                                       ChannelLayout layout);
+BatchNormStatisticsKernel batch_norm_statistics_cpu, batch_norm_statistics_cuda;
 /// running = (1 - momentum) * running + momentum * scale * value, in place; `running` is [C] of any floating-point
 /// dtype.
-using BatchNormRunningKernel = void (*)(const Tensor& value, const Tensor& running, double scale, double momentum);
-using BatchNormApplyKernel = void (*)(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
-                                      const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
-using BatchNormSumsKernel = void (*)(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                                     const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
-                                     ChannelLayout layout);
+using BatchNormRunningKernel = void(const Tensor& value, const Tensor& running, double scale, double momentum);
+BatchNormRunningKernel batch_norm_running_cpu, batch_norm_running_cuda;
+using BatchNormApplyKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                                  const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
+BatchNormApplyKernel batch_norm_apply_cpu, batch_norm_apply_cuda;
+using BatchNormSumsKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                 const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
+                                 ChannelLayout layout);
+BatchNormSumsKernel batch_norm_sums_cpu, batch_norm_sums_cuda;
 /// `count`: how many values the statistics came from; undefined sums: the statistics are constants.
-using BatchNormInputGradKernel = void (*)(const Tensor& grad, const Tensor& input, const Tensor& mean,
-                                          const Tensor& var, const Tensor& weight, const Tensor& sum_grad,
-                                          const Tensor& sum_grad_normalized, const Tensor& grad_input, double eps,
-                                          std::int64_t count, ChannelLayout layout);
-
-void batch_norm_statistics_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout);
-void batch_norm_running_cpu(const Tensor& value, const Tensor& running, double scale, double momentum);
-void batch_norm_apply_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
-                          const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
-void batch_norm_sums_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                         const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout);
-void batch_norm_input_grad_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                               const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
-                               const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
-
-void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout);
-void batch_norm_running_cuda(const Tensor& value, const Tensor& running, double scale, double momentum);
-void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
-                           const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
-void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                          const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout);
-void batch_norm_input_grad_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                                const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
-                                const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
+using BatchNormInputGradKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                      const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
+                                      const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
+BatchNormInputGradKernel batch_norm_input_grad_cpu, batch_norm_input_grad_cuda;
 
 }  // namespace lockstep

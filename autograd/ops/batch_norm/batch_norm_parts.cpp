@@ -10,16 +10,16 @@ namespace lockstep::batch_norm_parts {
 
 namespace {
 
-constexpr KernelTable<BatchNormStatisticsKernel> statistics_kernel{"batch_norm", batch_norm_statistics_cpu, nullptr,
+constexpr KernelTable<BatchNormStatisticsKernel> statistics_kernel{"batch_norm", batch_norm_statistics_cpu,
                                                                    LOCKSTEP_CUDA_KERNEL(batch_norm_statistics_cuda)};
-constexpr KernelTable<BatchNormRunningKernel> running_kernel{"batch_norm", batch_norm_running_cpu, nullptr,
+constexpr KernelTable<BatchNormRunningKernel> running_kernel{"batch_norm", batch_norm_running_cpu,
                                                              LOCKSTEP_CUDA_KERNEL(batch_norm_running_cuda)};
-constexpr KernelTable<BatchNormApplyKernel> apply_kernel{"batch_norm", batch_norm_apply_cpu, nullptr,
+constexpr KernelTable<BatchNormApplyKernel> apply_kernel{"batch_norm", batch_norm_apply_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(batch_norm_apply_cuda)};
-constexpr KernelTable<BatchNormSumsKernel> sums_kernel{"batch_norm backward", batch_norm_sums_cpu, nullptr,
+constexpr KernelTable<BatchNormSumsKernel> sums_kernel{"batch_norm backward", batch_norm_sums_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(batch_norm_sums_cuda)};
-constexpr KernelTable<BatchNormInputGradKernel> input_grad_kernel{
-    "batch_norm backward", batch_norm_input_grad_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(batch_norm_input_grad_cuda)};
+constexpr KernelTable<BatchNormInputGradKernel> input_grad_kernel{"batch_norm backward", batch_norm_input_grad_cpu,
+                                                                  LOCKSTEP_CUDA_KERNEL(batch_norm_input_grad_cuda)};
 
 ChannelLayout layout_of(const Tensor& input) {
   ChannelLayout layout{input.sizes()[0], input.sizes()[1], 1};

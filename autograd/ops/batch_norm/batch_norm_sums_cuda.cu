@@ -5,15 +5,14 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/support/channel_tiles.cuh"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::kThreads;
 using cuda::kWarpSize;
@@ -138,7 +137,7 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
     return;
   }
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     cuda::with_tile<T>(layout, cuda::aligned(input.raw_data(), 16), [&]<typename Tile>() {
       const std::int64_t chunks = cuda::tiles_of<Tile>(layout);
@@ -156,7 +155,7 @@ void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor&
                           const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout) {
   if (layout.channels == 0) return;
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(input.raw_data(), 16);
     cuda::with_tile<T>(layout, aligned, [&]<typename Tile>() {

@@ -14,10 +14,10 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kOp = "binary_cross_entropy_with_logits";
-constexpr KernelTable<BceWithLogitsKernel> bce_kernel{kOp, bce_with_logits_cpu, nullptr,
+constexpr KernelTable<BceWithLogitsKernel> bce_kernel{kOp, bce_with_logits_cpu,
                                                       LOCKSTEP_CUDA_KERNEL(bce_with_logits_cuda)};
 constexpr KernelTable<BceWithLogitsBackwardKernel> bce_backward_kernel{
-    "binary_cross_entropy_with_logits backward", bce_with_logits_backward_cpu, nullptr,
+    "binary_cross_entropy_with_logits backward", bce_with_logits_backward_cpu,
     LOCKSTEP_CUDA_KERNEL(bce_with_logits_backward_cuda)};
 
 class BceWithLogitsBackward final : public Node {
@@ -26,18 +26,13 @@ class BceWithLogitsBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(2);
     if (!grads[0].defined()) return result;
-    const Tensor& x = input.get(name());
+    const Tensor &x = saved(0), &target = saved(1), &weight = saved(2), &pos_weight = saved(3);
     if (needs_grad(0)) result[0] = empty_like(x);
     if (needs_grad(1)) result[1] = empty_like(x);
-    bce_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), weight.get(name()), pos_weight.get(name()),
-                           result[0], result[1], reduction);
+    bce_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, pos_weight, result[0], result[1], reduction);
     return result;
   }
-  void release_saved() override {
-    for (SavedTensor* saved : {&input, &target, &weight, &pos_weight}) saved->reset();
-  }
 
-  SavedTensor input, target, weight, pos_weight;
   Reduction reduction = Reduction::mean;
 };
 
@@ -71,10 +66,7 @@ Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& targe
   const Tensor loss = empty_loss(input, options.reduction);
   bce_kernel(x)(x, t, weight, pos_weight, loss, options.reduction);
   if (auto* node = record<BceWithLogitsBackward>(loss, {&input, &target})) {
-    node->input = SavedTensor(x);
-    node->target = SavedTensor(t);
-    node->weight = SavedTensor(weight);
-    node->pos_weight = SavedTensor(pos_weight);
+    node->save(x, t, weight, pos_weight);
     node->reduction = options.reduction;
   }
   return loss;

@@ -5,9 +5,10 @@
 
 namespace lockstep {
 
+/// Options of bce_with_logits().
 struct BceWithLogitsOptions {
-  Reduction reduction = Reduction::mean;
-  Tensor weight = {};      ///< a factor for each element; broadcasts to the input; takes no gradient
+  Reduction reduction = Reduction::mean;  ///< mean or sum over the elements, or all of them
+  Tensor weight = {};                     ///< a factor for each element; broadcasts to the input; takes no gradient
   Tensor pos_weight = {};  ///< a factor for the positive part, usually [C]; broadcasts to the input; takes no gradient
 };
 

@@ -33,6 +33,13 @@ C sigmoid_of_minus(C x) {
   return (x < C(0) ? C(1) : e) / (C(1) + e);
 }
 
+/// The loss's derivative by the label: -x, and with pos_weight p, p log(1 + exp(-x)) - log(1 + exp(x)). `extra`: p - 1,
+/// or null.
+template <typename C>
+C target_slope(C x, const C* extra) {
+  return extra ? (C(1) + *extra) * softplus_of_minus(x) - softplus_of_minus(-x) : -x;
+}
+
 }  // namespace
 
 void bce_with_logits_cpu(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
@@ -91,7 +98,7 @@ void bce_with_logits_backward_cpu(const Tensor& grad, const Tensor& input, const
         const C extra = p ? static_cast<C>(p[i]) - C(1) : C(0);
         const C factor = scale * static_cast<C>(g[i * step]) * (w ? static_cast<C>(w[i]) : C(1));
         if (dx) dx[i] = static_cast<T>(factor * (C(1) - label - (C(1) + extra * label) * sigmoid_of_minus(logit)));
-        if (dt) dt[i] = static_cast<T>(factor * (extra * softplus_of_minus(logit) - logit));
+        if (dt) dt[i] = static_cast<T>(factor * target_slope(logit, p ? &extra : nullptr));
       }
     });
   });

@@ -3,12 +3,11 @@
 #include "lockstep/autograd/ops/bce_with_logits/bce_with_logits_kernels.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::to_element;
 
@@ -59,7 +58,11 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
     const C t = in.label(i), z = in.logit(i), extra = in.extra(i);
     const C factor = scale * from_element<C>(grad[i * step]) * in.factor(i);
     if (dx) dx[i] = to_element<T>(factor * (C(1) - t - (C(1) + extra * t) * sigmoid_of_minus(z)));
-    if (dt) dt[i] = to_element<T>(factor * (extra * softplus_of_minus(z) - z));
+    if (dt) {
+      // As the CPU's target_slope().
+      dt[i] =
+          to_element<T>(factor * (in.pos_weight ? (C(1) + extra) * softplus_of_minus(z) - softplus_of_minus(-z) : -z));
+    }
   }
 }
 
@@ -67,7 +70,7 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
 
 void bce_with_logits_cuda(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
                           const Tensor& loss, Reduction reduction) {
-  cuda::dispatch_floating(input.dtype(), kOp, [&]<typename T>() {
+  dispatch_floating(input.dtype(), kOp, [&]<typename T>() {
     cuda::element_loss<T, compute_t<T>>(input, loss, reduction, Values<T>(input, target, weight, pos_weight));
   });
 }
@@ -77,7 +80,7 @@ void bce_with_logits_backward_cuda(const Tensor& grad, const Tensor& input, cons
                                    Reduction reduction) {
   const std::int64_t count = input.numel();
   if (count == 0) return;
-  cuda::dispatch_floating(input.dtype(), kOp, [&]<typename T>() {
+  dispatch_floating(input.dtype(), kOp, [&]<typename T>() {
     const cuda::Launch launch(input);
     launch(backward_kernel<T>, cuda::blocks_for(count), cuda::kThreads, count, reduction == Reduction::none ? 1 : 0,
            static_cast<compute_t<T>>(reduction_scale(input, reduction)), grad.data<T>(),

@@ -15,7 +15,7 @@ using binary::Form;
 
 namespace {
 
-constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
+constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
 
 }  // namespace
 
@@ -28,7 +28,28 @@ Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double a
   return out;
 }
 
+Tensor binary::compute_wide(BinaryOp op, const Operand& a, const Operand& b) {
+  const DType dtype = cpu::compute_dtype(binary::promote(a, b));
+  Tensor out = binary::make_result(a, b, dtype, "binary");
+  binary_kernel(out)(op, 1.0, a, b, dtype, out);
+  return out;
+}
+
 namespace {
+
+/// Integers take whole multiples alone.
+void check_alpha(const Operand& a, const Operand& b, double alpha, const char* op) {
+  binary::check_operands(a, b, op);
+  LOCKSTEP_CHECK(Scalar(alpha).is_whole() || is_floating_point(binary::promote(a, b)),
+                 "[{}] expected a whole alpha for {} tensors, found {}; convert one to a floating-point dtype", op,
+                 name(binary::promote(a, b)), alpha);
+}
+
+void check_not_bool(const Operand& a, const Operand& b, const char* op) {
+  binary::check_operands(a, b, op);
+  LOCKSTEP_CHECK(binary::promote(a, b) != kBool, "[{}] is not defined for bool operands; use ne() for exclusive or",
+                 op);
+}
 
 class AddBackward final : public Node {
  public:
@@ -58,17 +79,13 @@ class MulBackward final : public Node {
  public:
   const char* name() const override { return "MulBackward"; }
   TensorList apply(TensorList grads) override {
+    const Tensor &a = saved(0), &b = saved(1);  // each defined if the other one needs it
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], b.get(name())));
-    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], a.get(name())));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], b);
+    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], a);
     return results;
   }
-  void release_saved() override {
-    a.reset();
-    b.reset();
-  }
 
-  SavedTensor a, b;
   Form form_a, form_b;
 };
 
@@ -85,27 +102,24 @@ class DivBackward final : public Node {
  public:
   const char* name() const override { return "DivBackward"; }
   TensorList apply(TensorList grads) override {
-    const Operand divisor = b.defined() ? Operand(b.get(name())) : Operand(scalar_b);
+    const Tensor &a = saved(0), &b = saved(1);  // undefined: the number counts, or nobody asks
+    const Operand divisor = b.defined() ? Operand(b) : Operand(scalar_b);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::div, grads[0], divisor));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::div, grads[0], divisor);
     if (needs_grad(1)) {
-      const Operand dividend = a.defined() ? Operand(a.get(name())) : Operand(scalar_a);
-      const Tensor factor = binary_values(BinaryOp::div_by_other, dividend, divisor);
-      results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor));
+      const Operand dividend = a.defined() ? Operand(a) : Operand(scalar_a);
+      const Tensor factor = binary::compute_wide(BinaryOp::div_by_other, dividend, divisor);
+      results[1] = form_b.fit(BinaryOp::mul, grads[0], factor);
     }
     return results;
   }
-  void release_saved() override {
-    a.reset();
-    b.reset();
-  }
 
-  SavedTensor a, b;
   double scalar_a = 0.0, scalar_b = 1.0;
   Form form_a, form_b;
 };
 
 Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* name) {
+  if (alpha != 1.0) check_alpha(a, b, alpha, name);
   Tensor out = compute(BinaryOp::add, a, b, alpha, name);
   if (auto* node = record<AddBackward>(out, {&a, &b})) {
     node->a = Form(a);
@@ -132,19 +146,19 @@ Tensor add(const Tensor& a, Scalar b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
-  binary::check_operands(a, b, "sub");
-  LOCKSTEP_CHECK(a.dtype() != kBool || b.dtype() != kBool,
-                 "[sub] is not defined for two bool tensors; use ne() for exclusive or");
+  check_not_bool(a, b, "sub");
   return add_scaled(a, b, -alpha, "sub");
 }
 
 Tensor sub(const Tensor& a, Scalar b) {
+  check_not_bool(a, b, "sub");
   Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
   record<AddScalarBackward>(out, {&a});
   return out;
 }
 
 Tensor sub(Scalar a, const Tensor& b) {
+  check_not_bool(a, b, "sub");
   Tensor out = compute(BinaryOp::add, a, b, -1.0, "sub");
   if (auto* node = record<MulScalarBackward>(out, {&b})) node->factor = -1.0;
   return out;
@@ -153,8 +167,7 @@ Tensor sub(Scalar a, const Tensor& b) {
 Tensor mul(const Tensor& a, const Tensor& b) {
   Tensor out = compute(BinaryOp::mul, a, b, 1.0, "mul");
   if (auto* node = record<MulBackward>(out, {&a, &b})) {
-    if (node->needs_grad(1)) node->a = SavedTensor(a);
-    if (node->needs_grad(0)) node->b = SavedTensor(b);
+    node->save(node->needs_grad(1) ? a : Tensor(), node->needs_grad(0) ? b : Tensor());
     node->form_a = Form(a);
     node->form_b = Form(b);
   }
@@ -170,8 +183,7 @@ Tensor mul(const Tensor& a, Scalar b) {
 Tensor div(const Tensor& a, const Tensor& b) {
   Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
   if (auto* node = record<DivBackward>(out, {&a, &b})) {
-    if (node->needs_grad(1)) node->a = SavedTensor(a);
-    node->b = SavedTensor(b);
+    node->save(node->needs_grad(1) ? a : Tensor(), b);
     node->form_a = Form(a);
     node->form_b = Form(b);
   }
@@ -182,6 +194,7 @@ Tensor div(const Tensor& a, Scalar b) {
   Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
   const Tensor none;
   if (auto* node = record<DivBackward>(out, {&a, &none})) {
+    node->save(none, none);
     node->scalar_b = b.to_double();
     node->form_a = Form(a);
   }
@@ -193,7 +206,7 @@ Tensor div(Scalar a, const Tensor& b) {
   const Tensor none;
   if (auto* node = record<DivBackward>(out, {&none, &b})) {
     node->scalar_a = a.to_double();
-    node->b = SavedTensor(b);
+    node->save(none, b);
     node->form_b = Form(b);
   }
   return out;
@@ -232,6 +245,8 @@ Tensor value_before(const Tensor& source, const Tensor& target) {
 }
 
 const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alpha, const char* op) {
+  if (alpha != 1.0) check_alpha(target, other, alpha, op);
+  if (alpha < 0.0) check_not_bool(target, other, op);
   const bool recording = begin_in_place(target, other, op);
   write_in_place(BinaryOp::add, alpha, target, other);
   if (!recording) return target;
@@ -244,6 +259,7 @@ const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alp
 }
 
 const Tensor& add_in_place(const Tensor& target, Scalar value, double alpha, const char* op) {
+  if (alpha < 0.0) check_not_bool(target, value, op);
   const bool recording = begin_in_place(target, value, op);
   write_in_place(BinaryOp::add, alpha, target, value);
   if (recording) record_in_place<AddScalarBackward>(target, {&target});
@@ -252,14 +268,12 @@ const Tensor& add_in_place(const Tensor& target, Scalar value, double alpha, con
 
 const Tensor& mul_in_place(const Tensor& target, const Tensor& other, const char* op) {
   const bool recording = begin_in_place(target, other, op);
-  SavedTensor a, b;
-  if (recording && needs_grad(other)) a = SavedTensor(copy_contiguous(target));
-  if (recording && needs_grad(target)) b = SavedTensor(value_before(other, target));
+  const Tensor a = recording && needs_grad(other) ? copy_contiguous(target) : Tensor();
+  const Tensor b = recording && needs_grad(target) ? value_before(other, target) : Tensor();
   write_in_place(BinaryOp::mul, 1.0, target, other);
   if (!recording) return target;
   if (auto* node = record_in_place<MulBackward>(target, {&target, &other})) {
-    node->a = std::move(a);
-    node->b = std::move(b);
+    node->save(a, b);
     node->form_a = Form(target);
     node->form_b = Form(other);
   }
@@ -281,14 +295,12 @@ const Tensor& div_in_place(const Tensor& target, const Operand& divisor, const T
       "with to() first",
       op, name(target.dtype()));
   const bool recording = begin_in_place(target, divisor, op);
-  SavedTensor a, b;
-  if (recording && needs_grad(other)) a = SavedTensor(copy_contiguous(target));
-  if (recording && other.defined()) b = SavedTensor(value_before(other, target));
+  const Tensor a = recording && needs_grad(other) ? copy_contiguous(target) : Tensor();
+  const Tensor b = recording && other.defined() ? value_before(other, target) : Tensor();
   write_in_place(BinaryOp::div, 1.0, target, divisor);
   if (!recording) return target;
   if (auto* node = record_in_place<DivBackward>(target, {&target, &other})) {
-    node->a = std::move(a);
-    node->b = std::move(b);
+    node->save(a, b);
     node->scalar_b = divisor.scalar.to_double();
     node->form_a = Form(target);
     if (other.defined()) node->form_b = Form(other);

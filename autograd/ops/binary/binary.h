@@ -27,6 +27,10 @@ Tensor div(Scalar a, const Tensor& b);
 /// The larger (smaller) of both; NaN if either is. Equal values share the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// maximum(a, b) for a number.
+Tensor maximum(const Tensor& a, Scalar b);
+/// minimum(a, b) for a number.
+Tensor minimum(const Tensor& a, Scalar b);
 /// a to the power b. Integers stay integers; a negative power of one other than 1 and -1 gives 0.
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor pow(Scalar a, const Tensor& b);
@@ -36,7 +40,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
 
-// Comparisons give bool tensors, and no gradients.
+/// Comparisons, element by element: bool tensors, without gradients. NaN is unequal to everything, and neither larger
+/// nor smaller than anything.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor eq(const Tensor& a, Scalar b);
 Tensor ne(const Tensor& a, const Tensor& b);
@@ -51,6 +56,7 @@ Tensor ge(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, Scalar b);
 
 // clang-format off
+/// The functions above as operators.
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 inline Tensor operator+(const Tensor& a, Scalar b) { return add(a, b); }
 inline Tensor operator+(Scalar a, const Tensor& b) { return add(b, a); }
@@ -64,7 +70,7 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 inline Tensor operator/(const Tensor& a, Scalar b) { return div(a, b); }
 inline Tensor operator/(Scalar a, const Tensor& b) { return div(a, b); }
 
-// As in libtorch, these compare element by element; Tensor::is_same() tells whether two handles name one tensor.
+/// As in libtorch, these compare element by element; Tensor::is_same() tells whether two handles name one tensor.
 inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
 inline Tensor operator==(const Tensor& a, Scalar b) { return eq(a, b); }
 inline Tensor operator==(Scalar a, const Tensor& b) { return eq(b, a); }
@@ -85,9 +91,9 @@ inline Tensor operator>=(const Tensor& a, Scalar b) { return ge(a, b); }
 inline Tensor operator>=(Scalar a, const Tensor& b) { return le(b, a); }
 // clang-format on
 
-// In place: the result is rounded to a's dtype, which must be of the result's category (a float result does not go into
-// an integer tensor), and b must broadcast to a's shape. Recorded; refused on leaves that require gradients and on
-// views while recording.
+/// In place: the result is rounded to a's dtype, which must be of the result's category (a float result does not go
+/// into an integer tensor), and b must broadcast to a's shape. Recorded. Throws Error for what does not fit, and while
+/// recording for leaves that require gradients and for views.
 const Tensor& operator+=(const Tensor& a, const Tensor& b);
 const Tensor& operator+=(const Tensor& a, Scalar b);
 const Tensor& operator-=(const Tensor& a, const Tensor& b);

@@ -65,11 +65,12 @@ struct Minimum {
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return (a < b) | (a != a) ? a : b; }
 };
 
-/// The part of maximum's gradient that goes to a: equal values share it.
+/// The part of maximum's gradient that goes to a: equal values share it, and beside a NaN both get all of it, as in
+/// PyTorch.
 template <typename T>
 struct GreaterShare {
   T alpha;
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a > b ? T(1) : (a == b ? T(0.5) : T(0)); }
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a < b ? T(0) : (a == b ? T(0.5) : T(1)); }
 };
 
 template <typename T>
@@ -155,6 +156,11 @@ template <typename T>
 struct Equal {
   LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a == b; }
 };
+/// Equal, or both NaN.
+template <typename T>
+struct Same {
+  LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return (a == b) | ((a != a) & (b != b)); }
+};
 template <typename T>
 struct NotEqual {
   LOCKSTEP_HOST_DEVICE bool operator()(T a, T b) const { return a != b; }
@@ -174,6 +180,8 @@ void visit(CompareOp op, F&& f) {
   switch (op) {
     case CompareOp::equal:
       return f.template operator()<Equal<T>>();
+    case CompareOp::same:
+      return f.template operator()<Same<T>>();
     case CompareOp::not_equal:
       return f.template operator()<NotEqual<T>>();
     case CompareOp::less:

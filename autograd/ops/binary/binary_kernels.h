@@ -24,7 +24,7 @@ enum class BinaryOp : std::uint8_t {
   exp_difference,
 };
 
-enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal };
+enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same };
 
 // What tells the operations apart in a profile.
 inline const char* profile_label(BinaryOp op) {
@@ -34,7 +34,7 @@ inline const char* profile_label(BinaryOp op) {
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {
-  constexpr const char* kLabels[] = {"equal", "not_equal", "less", "less_equal"};
+  constexpr const char* kLabels[] = {"equal", "not_equal", "less", "less_equal", "same"};
   return kLabels[static_cast<int>(op)];
 }
 
@@ -54,22 +54,19 @@ inline void add_argument(profile::Scope& scope, const Operand& operand) {
 
 /// out = op(a, b), computed in dtype `compute` (float32, float64 or int64; Note [Compute types]) whatever the operands'
 /// dtypes, then rounded to out's. At least one operand is a tensor; out may be one of them.
-using BinaryKernel = void (*)(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute,
-                              const Tensor& out);
+using BinaryKernel = void(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute,
+                          const Tensor& out);
+BinaryKernel binary_cpu, binary_cuda;
 /// The same with a bool result.
-using CompareKernel = void (*)(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+using CompareKernel = void(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
+CompareKernel compare_cpu, compare_cuda;
 /// out = condition ? a : b; condition is bool.
-using WhereKernel = void (*)(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
-
-void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out);
-void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
-void where_cpu(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
-
-void binary_cuda(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out);
-void compare_cuda(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out);
-void where_cuda(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
+using WhereKernel = void(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
+WhereKernel where_cpu, where_cuda;
 
 /// A new tensor op(a, b), recording nothing: for backward functions. Broadcasts and promotes.
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha = 1.0);
+/// True where a and b are equal or both NaN.
+Tensor same_values(const Tensor& a, const Tensor& b);
 
 }  // namespace lockstep

@@ -5,8 +5,7 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<CompareKernel> compare_kernel{"compare", compare_cpu, nullptr,
-                                                    LOCKSTEP_CUDA_KERNEL(compare_cuda)};
+constexpr KernelTable<CompareKernel> compare_kernel{"compare", compare_cpu, LOCKSTEP_CUDA_KERNEL(compare_cuda)};
 
 Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* name) {
   binary::check_operands(a, b, name);
@@ -16,6 +15,10 @@ Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* nam
 }
 
 }  // namespace
+
+Tensor same_values(const Tensor& a, const Tensor& b) {
+  return compare(CompareOp::same, a, b, "same");
+}
 
 Tensor eq(const Tensor& a, const Tensor& b) {
   return compare(CompareOp::equal, a, b, "eq");

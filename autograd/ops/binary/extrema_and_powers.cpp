@@ -2,6 +2,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 
@@ -14,21 +15,16 @@ namespace {
 class FactorBackward : public Node {
  public:
   TensorList apply(TensorList grads) override {
-    const Tensor& x = a.get(name());
-    const Tensor& y = b.get(name());
+    const Tensor& x = saved(0);
+    const Tensor& y = saved(1);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(binary_values(BinaryOp::mul, grads[0], factor_a(x, y)));
-    if (needs_grad(1)) results[1] = form_b.fit(binary_values(BinaryOp::mul, grads[0], factor_b(x, y)));
+    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], factor_a(x, y));
+    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], factor_b(x, y));
     return results;
-  }
-  void release_saved() override {
-    a.reset();
-    b.reset();
   }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
   virtual Tensor factor_b(const Tensor& x, const Tensor& y) const = 0;
 
-  SavedTensor a, b;
   Form form_a, form_b;
 };
 
@@ -36,10 +32,10 @@ class MaximumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MaximumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
 };
 
@@ -47,10 +43,10 @@ class MinimumBackward final : public FactorBackward {
  public:
   const char* name() const override { return "MinimumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, y, x);
+    return binary::compute_wide(BinaryOp::greater_share, y, x);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::greater_share, x, y);
+    return binary::compute_wide(BinaryOp::greater_share, x, y);
   }
 };
 
@@ -58,10 +54,10 @@ class PowBackward final : public FactorBackward {
  public:
   const char* name() const override { return "PowBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_base, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_base, x, y);
   }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
-    return binary_values(BinaryOp::pow_by_exponent, x, y);
+    return binary::compute_wide(BinaryOp::pow_by_exponent, x, y);
   }
 };
 
@@ -69,21 +65,18 @@ class PowOfScalarBackward final : public Node {
  public:
   const char* name() const override { return "PowOfScalarBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor factor = binary_values(BinaryOp::pow_by_exponent, base, exponent.get(name()));
+    const Tensor factor = binary_values(BinaryOp::pow_by_exponent, base, saved(0));
     return {binary_values(BinaryOp::mul, grads[0], factor)};
   }
-  void release_saved() override { exponent.reset(); }
 
   double base = 1.0;
-  SavedTensor exponent;
 };
 
 template <typename N>
 Tensor with_factors(BinaryOp op, const Tensor& a, const Tensor& b, const char* name) {
   Tensor out = compute(op, a, b, 1.0, name);
   if (auto* node = record<N>(out, {&a, &b})) {
-    node->a = SavedTensor(a);
-    node->b = SavedTensor(b);
+    node->save(a, b);
     node->form_a = Form(a);
     node->form_b = Form(b);
   }
@@ -100,6 +93,24 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
   return with_factors<MinimumBackward>(BinaryOp::minimum, a, b, "minimum");
 }
 
+namespace {
+
+/// `value` as a tensor without dimensions, of the dtype that it makes beside `like`.
+Tensor number_beside(const Tensor& like, Scalar value, const char* op) {
+  binary::check_operands(like, value, op);
+  return scalar_tensor(value.to_double(), {.dtype = result_dtype(like.dtype(), value), .device = like.device()});
+}
+
+}  // namespace
+
+Tensor maximum(const Tensor& a, Scalar b) {
+  return maximum(a, number_beside(a, b, "maximum"));
+}
+
+Tensor minimum(const Tensor& a, Scalar b) {
+  return minimum(a, number_beside(a, b, "minimum"));
+}
+
 Tensor pow(const Tensor& a, const Tensor& b) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([](const auto&... t) { return pow(t...); }, a, b);
@@ -112,7 +123,7 @@ Tensor pow(Scalar a, const Tensor& b) {
   Tensor out = compute(BinaryOp::pow, a, b, 1.0, "pow");
   if (auto* node = record<PowOfScalarBackward>(out, {&b})) {
     node->base = a.to_double();
-    node->exponent = SavedTensor(b);
+    node->save(b);
   }
   return out;
 }

@@ -12,6 +12,11 @@ Tensor Form::fit(const Tensor& grad) const {
   return cast_values(sum_to(grad, sizes), dtype);
 }
 
+Tensor Form::fit(BinaryOp op, const Tensor& grad, const Operand& other) const {
+  const bool summed = grad.sizes() != sizes;
+  return fit(summed ? compute_wide(op, grad, other) : binary_values(op, grad, other));
+}
+
 void check_operands(const Operand& a, const Operand& b, const char* op) {
   LOCKSTEP_CHECK((!a.tensor || a.tensor->defined()) && (!b.tensor || b.tensor->defined()),
                  "[{}] an operand is undefined", op);
@@ -23,8 +28,13 @@ void check_operands(const Operand& a, const Operand& b, const char* op) {
 DType promote(const Operand& a, const Operand& b) {
   if (!a.tensor) return result_dtype(b.tensor->dtype(), a.scalar);
   if (!b.tensor) return result_dtype(a.tensor->dtype(), b.scalar);
-  return a.tensor->dtype() == b.tensor->dtype() ? a.tensor->dtype()
-                                                : promote_types(a.tensor->dtype(), b.tensor->dtype());
+  const DType first = a.tensor->dtype(), second = b.tensor->dtype();
+  if (first == second) return first;
+  if ((a.tensor->dim() == 0) == (b.tensor->dim() == 0)) return promote_types(first, second);
+  // A tensor without dimensions counts as a number does: only its category can change the other's dtype.
+  const DType dtype = a.tensor->dim() == 0 ? second : first, number = a.tensor->dim() == 0 ? first : second;
+  return is_floating_point(dtype) || (dtype != kBool && !is_floating_point(number)) ? dtype
+                                                                                    : promote_types(dtype, number);
 }
 
 Tensor make_result(const Operand& a, const Operand& b, DType dtype, const char* op) {

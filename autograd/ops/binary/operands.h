@@ -15,16 +15,21 @@ struct Form {
   explicit Form(const Tensor& tensor) : sizes(tensor.sizes()), dtype(tensor.dtype()) {}
   /// `grad` summed down and cast to this form.
   Tensor fit(const Tensor& grad) const;
+  /// The same for op(grad, other), whose terms are rounded to a half type only after they were summed.
+  Tensor fit(BinaryOp op, const Tensor& grad, const Operand& other) const;
 };
 
 /// Throws Error naming `op` if an operand is undefined or the tensors are on different devices.
 void check_operands(const Operand& a, const Operand& b, const char* op);
-/// The promoted dtype of both.
+/// The promoted dtype of both, as torch.result_type: a tensor without dimensions counts like a number beside one that
+/// has some, so that float16 [3] times a float32 scalar tensor stays float16.
 DType promote(const Operand& a, const Operand& b);
 /// An uninitialised result of the broadcast shape.
 Tensor make_result(const Operand& a, const Operand& b, DType dtype, const char* op);
 
 /// A new tensor op(a, b), recording nothing. Errors name `op_name`.
 Tensor compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* op_name);
+/// The same for backward functions, in float32 where compute() would give a half type.
+Tensor compute_wide(BinaryOp op, const Operand& a, const Operand& b);
 
 }  // namespace lockstep::binary

@@ -10,7 +10,7 @@ using binary::Form;
 
 namespace {
 
-constexpr KernelTable<WhereKernel> where_kernel{"where", where_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(where_cuda)};
+constexpr KernelTable<WhereKernel> where_kernel{"where", where_cpu, LOCKSTEP_CUDA_KERNEL(where_cuda)};
 
 /// Records nothing.
 Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
@@ -20,6 +20,8 @@ Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
   LOCKSTEP_CHECK(condition.dtype() == kBool, "[where] expected a bool condition, found {}; compare it to something",
                  name(condition.dtype()));
   const DType dtype = binary::promote(a, b);
+  for (const Operand* operand : {&a, &b})
+    if (!operand->tensor) check_in_range(operand->scalar, dtype, "where");
   Shape sizes = condition.sizes();
   if (a.tensor) sizes = broadcast_shapes(sizes, a.tensor->sizes(), "where");
   if (b.tensor) sizes = broadcast_shapes(sizes, b.tensor->sizes(), "where");
@@ -32,15 +34,13 @@ class WhereBackward final : public Node {
  public:
   const char* name() const override { return "WhereBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor& chosen = condition.get(name());
+    const Tensor& chosen = saved(0);
     TensorList results(2);
     if (needs_grad(0)) results[0] = a.fit(choose(chosen, grads[0], Scalar(0)));
     if (needs_grad(1)) results[1] = b.fit(choose(chosen, Scalar(0), grads[0]));
     return results;
   }
-  void release_saved() override { condition.reset(); }
 
-  SavedTensor condition;
   Form a, b;
 };
 
@@ -48,7 +48,7 @@ Tensor choose_and_record(const Tensor& condition, const Operand& a, const Operan
   Tensor out = choose(condition, a, b);
   const Tensor none;
   if (auto* node = record<WhereBackward>(out, {a.tensor ? a.tensor : &none, b.tensor ? b.tensor : &none})) {
-    node->condition = SavedTensor(condition);
+    node->save(condition);
     if (a.tensor) node->a = Form(*a.tensor);
     if (b.tensor) node->b = Form(*b.tensor);
   }

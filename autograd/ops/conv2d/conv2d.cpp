@@ -14,14 +14,14 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<Conv2dForward> conv2d_forward{"conv2d", conv2d_forward_reference, conv2d_forward_cpu,
-                                                    LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda)};
-constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_reference,
-                                                               conv2d_backward_data_cpu,
-                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda)};
-constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{
-    "conv2d backward weight", conv2d_backward_weight_reference, conv2d_backward_weight_cpu,
-    LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda)};
+constexpr KernelTable<Conv2dForward> conv2d_forward{
+    "conv2d", conv2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda), conv2d_forward_reference};
+constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda),
+                                                               conv2d_backward_data_reference};
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_cpu,
+                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda),
+                                                                   conv2d_backward_weight_reference};
 
 // Nothing to multiply: the result (if it has elements) is the bias alone.
 bool no_products(const Conv2dGeometry& g) {
@@ -35,11 +35,10 @@ class Conv2dBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor& x = x_.get(name());
-    const Tensor& weight = weight_.get(name());
+    const Tensor &x = saved(0), &weight = saved(1), &y = saved(2);  // y: defined if relu was applied
     Tensor grad = as_contiguous(grads[0]);
     grads[0] = Tensor();
-    if (y_.defined()) grad = relu_grad_values(std::move(grad), y_.get(name()));
+    if (y.defined()) grad = relu_grad_values(std::move(grad), y);
     if (needs_grad(0)) {
       result[0] = empty(x.sizes(), options_of(x));
       if (no_products(geometry_))
@@ -60,15 +59,7 @@ class Conv2dBackward final : public Node {
     return result;
   }
 
-  void release_saved() override {
-    x_.reset();
-    weight_.reset();
-    y_.reset();
-  }
-
   Conv2dGeometry geometry_;
-  SavedTensor x_, weight_;
-  SavedTensor y_;  // defined if relu was applied
 };
 
 void check_operand(const Tensor& x, const Tensor& other, const char* what) {
@@ -95,7 +86,8 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
   LOCKSTEP_CHECK(x.defined() && weight.defined(), "[conv2d] x or weight is undefined");
   LOCKSTEP_CHECK(x.is_floating_point(), "[conv2d] expected a floating-point x, found {}; cast it", name(x.dtype()));
   check_operand(x, weight, "weight");
-  LOCKSTEP_CHECK(x.dim() == 4, "[conv2d] expected x of sizes [n, channels, height, width], found {}",
+  LOCKSTEP_CHECK(x.dim() == 4,
+                 "[conv2d] expected x of sizes [n, channels, height, width] or [channels, height, width], found {}",
                  to_string(x.sizes()));
   LOCKSTEP_CHECK(weight.dim() == 4, "[conv2d] expected a weight of sizes [out, in / groups, kh, kw], found {}",
                  to_string(weight.sizes()));
@@ -131,6 +123,8 @@ namespace {
 Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_low([&](const auto&... t) { return conv2d_impl(t..., options, relu); }, x, weight, bias);
+  if (x.defined() && x.dim() == 3)  // one image
+    return conv2d_impl(x.unsqueeze(0), weight, bias, options, relu).squeeze(0);
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
   if (!no_products(g)) {
@@ -144,9 +138,7 @@ Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, co
   }
   if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
     node->geometry_ = g;
-    node->x_ = SavedTensor(x);
-    node->weight_ = SavedTensor(weight);
-    if (relu) node->y_ = SavedTensor::output(out);
+    node->save(x, weight, relu ? out : Tensor());
   }
   return out;
 }

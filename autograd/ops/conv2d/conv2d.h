@@ -7,11 +7,12 @@
 
 namespace lockstep {
 
+/// Options of conv2d().
 struct Conv2dOptions {
-  Size2d stride = 1;
-  Size2d padding = 0;   ///< zeros on each side
-  Size2d dilation = 1;  ///< distance between the taps of the kernel
-  std::int64_t groups = 1;
+  Size2d stride = 1;        ///< step of the window, down and to the right
+  Size2d padding = 0;       ///< zeros on each side
+  Size2d dilation = 1;      ///< distance between the taps of the kernel
+  std::int64_t groups = 1;  ///< input channels are divided into so many groups, each with filters of its own
 };
 
 /// 2-D convolution (cross-correlation, as in torch.nn.functional.conv2d). x is [n, in, h, w], weight

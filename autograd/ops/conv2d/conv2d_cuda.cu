@@ -7,8 +7,6 @@
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
-
 template <typename T>
 struct BiasRelu {
   using C = compute_t<T>;
@@ -48,7 +46,7 @@ ChannelLayout layout_of(const Conv2dGeometry& g) {
 void conv2d_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const Tensor& out, bool relu) {
   if (conv2d_device::forward(g, x, weight, bias, out, relu) || (!bias.defined() && !relu)) return;
-  cuda::dispatch_floating(out.dtype(), "conv2d", [&]<typename T>() {
+  dispatch_floating(out.dtype(), "conv2d", [&]<typename T>() {
     cuda::channel_map<T>(out, layout_of(g), BiasRelu<T>{bias.defined() ? bias.data<T>() : nullptr, relu}, out);
   });
 }
@@ -62,7 +60,7 @@ void conv2d_backward_weight_cuda(const Conv2dGeometry& g, const Tensor& grad, co
                                  const Tensor& weight_grad, const Tensor& bias_grad) {
   conv2d_device::backward_weight(g, grad, x, weight_grad);
   if (!bias_grad.defined()) return;
-  cuda::dispatch_floating(grad.dtype(), "conv2d", [&]<typename T>() {
+  dispatch_floating(grad.dtype(), "conv2d", [&]<typename T>() {
     cuda::channel_sums<T>(Gradients<T>{grad.data<T>()}, bias_grad, layout_of(g), cuda::aligned(grad.raw_data(), 16));
   });
 }

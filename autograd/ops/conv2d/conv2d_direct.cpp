@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_direct.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
@@ -249,6 +250,11 @@ void conv2d_backward_weight_direct(const Conv2dGeometry& g, const Tensor& grad, 
   });
   conv2d_blocks::add_groups(partial.data<float>(), groups, size + g.out, size, weight_grad.data<float>(),
                             bias_grad.defined() ? bias_grad.data<float>() : nullptr);
+  // Vectors run over the ends of rows, where the gradient is zero but the image need not be finite: 0 * inf would reach
+  // taps that never see the pixel.
+  const float* sums = weight_grad.data<float>();
+  if (!rows_fit && !std::all_of(sums, sums + size, [](float value) { return std::isfinite(value); }))
+    conv2d_backward_weight_im2col(g, grad, x, weight_grad, bias_grad);
 }
 
 }  // namespace lockstep

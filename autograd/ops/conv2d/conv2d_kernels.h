@@ -27,79 +27,73 @@ struct Conv2dGeometry {
 /// Checks the arguments of conv2d() and works out the sizes, which may be 0. Throws Error.
 Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options);
 
-// All tensors are contiguous, of one dtype and on one device. `bias` and `bias_grad` may be undefined.
+// The passes. All tensors are contiguous, of one dtype and on one device. `bias` and `bias_grad` may be undefined.
 /// out = conv(x, weight) + bias, then max(0, out) if `relu`.
-using Conv2dForward = void (*)(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
-                               const Tensor& bias, const Tensor& out, bool relu);
+using Conv2dForward = void(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const Tensor& out, bool relu);
 /// The gradient of x.
-using Conv2dBackwardData = void (*)(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& weight,
-                                    const Tensor& x_grad);
+using Conv2dBackwardData = void(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& weight,
+                                const Tensor& x_grad);
 /// The gradients of weight and bias.
-using Conv2dBackwardWeight = void (*)(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x,
-                                      const Tensor& weight_grad, const Tensor& bias_grad);
-
+using Conv2dBackwardWeight = void(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x,
+                                  const Tensor& weight_grad, const Tensor& bias_grad);
 /// Takes the results of images [first, first + count), values [count, out, oh, ow], on the thread that computed them.
 /// The values are gone afterwards.
 using Conv2dSink = std::function<void(std::int64_t first, std::int64_t count, const float* values)>;
 /// The forward pass, handed to a sink.
-using Conv2dForwardToSink = void (*)(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
-                                     const Tensor& bias, const Conv2dSink& sink);
+using Conv2dForwardToSink = void(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight,
+                                 const Tensor& bias, const Conv2dSink& sink);
 
-/// One way to compute all three.
+/// One way to compute all of them.
 struct Conv2dEngine {
-  Conv2dForward forward;
-  Conv2dBackwardData backward_data;
-  Conv2dBackwardWeight backward_weight;
-  Conv2dForwardToSink forward_to_sink;
+  Conv2dForward* forward;
+  Conv2dBackwardData* backward_data;
+  Conv2dBackwardWeight* backward_weight;
+  Conv2dForwardToSink* forward_to_sink;
 };
 
-// Plain loops, any floating-point dtype.
-void conv2d_forward_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_reference(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
-                                      const Tensor&);
-
 // The CPU's choice among the engines below, by dtype and geometry alone; halves are computed in float32.
-void conv2d_forward_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_cpu(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+Conv2dForward conv2d_forward_cpu;
+Conv2dBackwardData conv2d_backward_data_cpu;
+Conv2dBackwardWeight conv2d_backward_weight_cpu;
+/// The forward pass of float32 tensors on the CPU without a result: each block of images is handed on while it lies in
+/// the cache. Blocks come in any order, from several threads; what is computed is what conv2d_forward_cpu() computes.
+Conv2dForwardToSink conv2d_forward_to_sink;
+
+// Plain loops, any floating-point dtype.
+Conv2dForward conv2d_forward_reference;
+Conv2dBackwardData conv2d_backward_data_reference;
+Conv2dBackwardWeight conv2d_backward_weight_reference;
 
 // Image columns and matrix products: float32 and float64, any geometry.
-void conv2d_forward_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_im2col(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+Conv2dForward conv2d_forward_im2col;
+Conv2dBackwardData conv2d_backward_data_im2col;
+Conv2dBackwardWeight conv2d_backward_weight_im2col;
 
 // oneDNN: float32, any geometry.
-void conv2d_forward_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_onednn(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+Conv2dForward conv2d_forward_onednn;
+Conv2dBackwardData conv2d_backward_data_onednn;
+Conv2dBackwardWeight conv2d_backward_weight_onednn;
+Conv2dForwardToSink conv2d_forward_onednn_to_sink;
 
 // Direct convolution in the plain layout: float32, geometries that conv2d_direct_supports() accepts.
 bool conv2d_direct_supports(const Conv2dGeometry&);
 /// True if conv2d_backward_data_direct() adds each product where it belongs, instead of correlating with zeros around.
 bool conv2d_direct_scatters(const Conv2dGeometry&);
-void conv2d_forward_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_direct(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+Conv2dForward conv2d_forward_direct;
+Conv2dBackwardData conv2d_backward_data_direct;
+Conv2dBackwardWeight conv2d_backward_weight_direct;
+Conv2dForwardToSink conv2d_forward_direct_to_sink;
+
+// CUDA.
+Conv2dForward conv2d_forward_cuda;
+Conv2dBackwardData conv2d_backward_data_cuda;
+Conv2dBackwardWeight conv2d_backward_weight_cuda;
 
 /// Forces one engine for float32 on the CPU where it can serve (tests, benchmarks); `automatic` chooses.
 enum class Conv2dPath : unsigned char { automatic, im2col, onednn, direct };
 void set_conv2d_path(Conv2dPath path);
 /// False for onednn in a build without it.
 bool conv2d_path_available(Conv2dPath path);
-
-/// The forward pass of float32 tensors on the CPU without a result: each block of images is handed on while it lies in
-/// the cache. Blocks come in any order, from several threads; what is computed is what conv2d_forward_cpu() computes.
-void conv2d_forward_to_sink(const Conv2dGeometry&, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                            const Conv2dSink& sink);
-void conv2d_forward_direct_to_sink(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
-                                   const Conv2dSink&);
-void conv2d_forward_onednn_to_sink(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&,
-                                   const Conv2dSink&);
-
-// CUDA.
-void conv2d_forward_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool);
-void conv2d_backward_data_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&);
-void conv2d_backward_weight_cuda(const Conv2dGeometry&, const Tensor&, const Tensor&, const Tensor&, const Tensor&);
 
 }  // namespace lockstep

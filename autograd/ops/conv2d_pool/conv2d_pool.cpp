@@ -12,13 +12,11 @@
 namespace lockstep {
 namespace {
 
-using Forward = decltype(&conv2d_pool_forward_cpu);
-using Backward = decltype(&conv2d_pool_backward_cpu);
 // As a reference, the three operations have kernels of their own.
-constexpr KernelTable<Forward> forward_kernel{"conv2d_pool_relu", conv2d_pool_forward_cpu, nullptr,
-                                              LOCKSTEP_CUDA_KERNEL(conv2d_pool_forward_cuda)};
-constexpr KernelTable<Backward> backward_kernel{"conv2d_pool_relu backward", conv2d_pool_backward_cpu, nullptr,
-                                                LOCKSTEP_CUDA_KERNEL(conv2d_pool_backward_cuda)};
+constexpr KernelTable<Conv2dPoolForward> forward_kernel{"conv2d_pool_relu", conv2d_pool_forward_cpu,
+                                                        LOCKSTEP_CUDA_KERNEL(conv2d_pool_forward_cuda)};
+constexpr KernelTable<Conv2dPoolBackward> backward_kernel{"conv2d_pool_relu backward", conv2d_pool_backward_cpu,
+                                                          LOCKSTEP_CUDA_KERNEL(conv2d_pool_backward_cuda)};
 
 bool is_fused(const Conv2dGeometry& g, const Tensor& x) {
   if (g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0) return false;
@@ -33,23 +31,16 @@ class Conv2dPoolReluBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor &x = x_.get(name()), &weight = weight_.get(name());
+    const Tensor &x = saved(0), &weight = saved(1), &positions = saved(2);
     if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
     if (needs_grad(1) || needs_grad(2)) result[1] = empty(weight.sizes(), options_of(weight));
     if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
-    backward_kernel(x)(geometry_, as_contiguous(grads[0]), positions_.get(name()), as_contiguous(x),
-                       as_contiguous(weight), result[0], result[1], result[2]);
+    backward_kernel(x)(geometry_, as_contiguous(grads[0]), positions, as_contiguous(x), as_contiguous(weight),
+                       result[0], result[1], result[2]);
     return result;
   }
 
-  void release_saved() override {
-    x_.reset();
-    weight_.reset();
-    positions_.reset();
-  }
-
   Conv2dGeometry geometry_;
-  SavedTensor x_, weight_, positions_;
 };
 
 }  // namespace
@@ -67,9 +58,7 @@ Tensor conv2d_pool_relu(const Tensor& x, const Tensor& weight, const Tensor& bia
                     positions);
   if (node) {
     node->geometry_ = g;
-    node->x_ = SavedTensor(x);
-    node->weight_ = SavedTensor(weight);
-    node->positions_ = SavedTensor(positions);
+    node->save(x, weight, positions);
   }
   return out;
 }

@@ -11,7 +11,6 @@
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::Pack;
 using cuda::to_element;
@@ -89,7 +88,7 @@ void conv2d_pool_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Te
     return conv2d_pool_small::forward(g, x, weight, bias, out, positions);
   const Tensor values = empty_result(g, x);
   conv2d_forward_cuda(g, x, weight, {}, values, false);
-  cuda::dispatch_floating(x.dtype(), "conv2d_pool_relu", [&]<typename T>() {
+  dispatch_floating(x.dtype(), "conv2d_pool_relu", [&]<typename T>() {
     const cuda::Launch launch(x);
     const bool pairs = g.ow % 2 == 0 && cuda::aligned(values.raw_data(), 2 * sizeof(T));
     launch(pairs ? pool_kernel<true, T> : pool_kernel<false, T>, cuda::blocks_for(out.numel()), cuda::kThreads,
@@ -115,7 +114,7 @@ void conv2d_pool_backward_cuda(const Conv2dGeometry& g, const Tensor& grad, cons
   if (!weights) return;
   conv2d_backward_weight_cuda(g, spread, x, weight_grad, {});
   if (!bias_grad.defined()) return;
-  cuda::dispatch_floating(grad.dtype(), "conv2d_pool_relu", [&]<typename T>() {
+  dispatch_floating(grad.dtype(), "conv2d_pool_relu", [&]<typename T>() {
     const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(positions.raw_data(), 16);
     cuda::channel_sums<T>(LivingGradients<T>{grad.data<T>(), positions.data<std::uint8_t>()}, bias_grad,
                           {g.n, g.out, (g.oh / 2) * (g.ow / 2)}, aligned);

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_small.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_pool_small {

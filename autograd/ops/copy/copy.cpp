@@ -5,6 +5,7 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/scalar.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +55,7 @@ class FillBackward final : public Node {
 
 const Tensor& fill_in_place(const Tensor& target, double value, const char* op) {
   LOCKSTEP_CHECK(target.defined(), "[{}] the tensor is undefined", op);
+  check_in_range(value, target.dtype(), op);
   check_no_repeats(target, op);
   check_in_place(target, should_record({&target}), op);
   fill_values(target, value);

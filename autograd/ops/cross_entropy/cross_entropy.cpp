@@ -1,7 +1,9 @@
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy.h"
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -12,10 +14,10 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<CrossEntropyKernel> cross_entropy_kernel{"cross_entropy", cross_entropy_cpu, nullptr,
+constexpr KernelTable<CrossEntropyKernel> cross_entropy_kernel{"cross_entropy", cross_entropy_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(cross_entropy_cuda)};
 constexpr KernelTable<CrossEntropyBackwardKernel> cross_entropy_backward_kernel{
-    "cross_entropy backward", cross_entropy_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(cross_entropy_backward_cuda)};
+    "cross_entropy backward", cross_entropy_backward_cpu, LOCKSTEP_CUDA_KERNEL(cross_entropy_backward_cuda)};
 
 /// The same memory with the classes, dimension 1 of more than two, as the last dimension.
 Tensor classes_last(const Tensor& tensor) {
@@ -34,10 +36,11 @@ class CrossEntropyBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(1);
     if (!grads[0].defined()) return result;
-    const Tensor& x = logits.get(name());
+    const Tensor &x = saved(0), &target = saved(1), &weight = saved(2);
+    const Tensor &normalizers = saved(3), &total_weight = saved(4);
     Tensor grad_rows = empty(x.sizes(), options_of(x));
-    cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), weight.get(name()),
-                                     normalizers.get(name()), total_weight.get(name()), grad_rows, problem);
+    cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, normalizers, total_weight, grad_rows,
+                                     problem);
     if (sizes.dim() <= 2) {
       result[0] = std::move(grad_rows);
     } else {
@@ -46,24 +49,42 @@ class CrossEntropyBackward final : public Node {
     }
     return result;
   }
-  void release_saved() override {
-    logits.reset();
-    target.reset();
-    weight.reset();
-    normalizers.reset();
-    total_weight.reset();
-  }
 
-  SavedTensor logits, target, weight, normalizers, total_weight;
   Shape sizes;
   CrossEntropyProblem problem;
 };
+
+/// For targets that are a probability for each class.
+Tensor of_probabilities(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
+  LOCKSTEP_CHECK(logits.defined() && logits.dim() > 0 && logits.sizes() == target.sizes(),
+                 "[cross_entropy] a {} target holds a probability for each class; expected it of the input's shape {}, "
+                 "found {}; for class indices convert the target with to(kInt64)",
+                 name(target.dtype()), logits.defined() ? to_string(logits.sizes()) : "(undefined)",
+                 to_string(target.sizes()));
+  const int dim = logits.dim() == 1 ? 0 : 1;
+  const std::int64_t classes = logits.size(dim);
+  LOCKSTEP_CHECK(!options.weight.defined() || options.weight.sizes() == Shape({classes}),
+                 "[cross_entropy] expected a weight of shape [{}], found {}", classes,
+                 to_string(options.weight.sizes()));
+  Tensor share = target;
+  if (options.label_smoothing > 0)
+    share = share * (1.0 - options.label_smoothing) + options.label_smoothing / static_cast<double>(classes);
+  if (options.weight.defined()) {
+    Shape sizes = Shape::filled(logits.dim(), 1);
+    sizes[dim] = classes;
+    share = share * options.weight.view(sizes);
+  }
+  const Tensor losses = -(share * log_softmax(logits, dim)).sum({dim});
+  if (options.reduction == Reduction::none) return losses;
+  return options.reduction == Reduction::sum ? losses.sum() : losses.sum() / static_cast<double>(losses.numel());
+}
 
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& options) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& x) { return cross_entropy(x, target, options); }, logits);
+  if (target.defined() && target.is_floating_point()) return of_probabilities(logits, target, options);
   const ClassRows rows = check_class_targets(logits, target, options.weight, "cross_entropy");
   LOCKSTEP_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0,
                  "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);
@@ -78,11 +99,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   const Tensor total_weight = empty({}, {.dtype = kFloat64, .device = device});
   cross_entropy_kernel(x)(x, targets, weight, loss, normalizers, total_weight, problem);
   if (auto* node = record<CrossEntropyBackward>(loss, {&logits})) {
-    node->logits = SavedTensor(x);
-    node->target = SavedTensor(targets);
-    node->weight = SavedTensor(weight);
-    node->normalizers = SavedTensor(normalizers);
-    node->total_weight = SavedTensor(total_weight);
+    node->save(x, targets, weight, normalizers, total_weight);
     node->sizes = logits.sizes();
     node->problem = problem;
   }

@@ -5,12 +5,11 @@
 
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::LossSums;
 using cuda::Pack;
@@ -134,7 +133,7 @@ __global__ void backward_kernel(Rows<T> in, std::int64_t packs, std::int64_t ste
 
 void cross_entropy_cuda(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
                         const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem) {
-  cuda::dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
+  dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
     using C = compute_t<T>;
     const cuda::Launch launch(logits);
     const Rows<T> rows(logits, target, weight, normalizers, problem);
@@ -162,7 +161,7 @@ void cross_entropy_backward_cuda(const Tensor& grad, const Tensor& logits, const
                                  const CrossEntropyProblem& problem) {
   const std::int64_t count = logits.numel();
   if (count == 0) return;
-  cuda::dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
+  dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
     const cuda::Launch launch(logits);
     const Rows<T> rows(logits, target, weight, normalizers, problem);
     const auto run = [&](auto* kernel, int width) {

@@ -19,24 +19,14 @@ struct CrossEntropyProblem {
 /// `loss`: one value a row, or one; `normalizers`: [rows, 2], for each row the largest logit and the log of the sum of
 /// exp(logit - largest), float64 for float64 logits, else float32; `total_weight`: one float64, the sum of the weights
 /// of the targets that count. For a target out of range throws Error, or does what Note [Targets on a device] says.
-using CrossEntropyKernel = void (*)(const Tensor& logits, const Tensor& target, const Tensor& weight,
-                                    const Tensor& loss, const Tensor& normalizers, const Tensor& total_weight,
-                                    const CrossEntropyProblem& problem);
-/// Writes every element of `grad_input`.
-using CrossEntropyBackwardKernel = void (*)(const Tensor& grad, const Tensor& logits, const Tensor& target,
-                                            const Tensor& weight, const Tensor& normalizers, const Tensor& total_weight,
-                                            const Tensor& grad_input, const CrossEntropyProblem& problem);
-
-void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
-                       const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem);
-void cross_entropy_backward_cpu(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
-                                const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
+using CrossEntropyKernel = void(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
+                                const Tensor& normalizers, const Tensor& total_weight,
                                 const CrossEntropyProblem& problem);
-
-void cross_entropy_cuda(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
-                        const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem);
-void cross_entropy_backward_cuda(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
-                                 const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
-                                 const CrossEntropyProblem& problem);
+CrossEntropyKernel cross_entropy_cpu, cross_entropy_cuda;
+/// Writes every element of `grad_input`.
+using CrossEntropyBackwardKernel = void(const Tensor& grad, const Tensor& logits, const Tensor& target,
+                                        const Tensor& weight, const Tensor& normalizers, const Tensor& total_weight,
+                                        const Tensor& grad_input, const CrossEntropyProblem& problem);
+CrossEntropyBackwardKernel cross_entropy_backward_cpu, cross_entropy_backward_cuda;
 
 }  // namespace lockstep

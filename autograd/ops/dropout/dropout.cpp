@@ -14,24 +14,22 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<detail::DropoutKernel> dropout_kernel{"dropout", detail::dropout_reference, detail::dropout_cpu,
-                                                            LOCKSTEP_CUDA_KERNEL(detail::dropout_cuda)};
-constexpr KernelTable<detail::DropoutKernel> dropout_apply_kernel{"dropout backward", detail::dropout_apply_reference,
-                                                                  detail::dropout_apply_cpu,
-                                                                  LOCKSTEP_CUDA_KERNEL(detail::dropout_apply_cuda)};
+constexpr KernelTable<detail::DropoutKernel> dropout_kernel{
+    "dropout", detail::dropout_cpu, LOCKSTEP_CUDA_KERNEL(detail::dropout_cuda), detail::dropout_reference};
+constexpr KernelTable<detail::DropoutKernel> dropout_apply_kernel{"dropout backward", detail::dropout_apply_cpu,
+                                                                  LOCKSTEP_CUDA_KERNEL(detail::dropout_apply_cuda),
+                                                                  detail::dropout_apply_reference};
 
 struct DropoutBackward final : Node {
-  SavedTensor mask;
   detail::DropoutPlan plan;
 
   const char* name() const override { return "DropoutBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor grad = as_contiguous(grads[0]);
     const Tensor out = empty(grad.sizes(), options_of(grad));
-    dropout_apply_kernel(grad)(grad, mask.get(name()), out, plan);
+    dropout_apply_kernel(grad)(grad, saved(0), out, plan);
     return {out};
   }
-  void release_saved() override { mask.reset(); }
 };
 
 /// Backward of p = 1.
@@ -60,7 +58,7 @@ Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const 
   const Tensor mask = empty({x.numel() / inner}, {.dtype = kUInt8, .device = x.device()});
   if (x.numel() > 0) dropout_kernel(x)(source, mask, out, plan);
   if (auto* node = record<DropoutBackward>(out, {&x})) {
-    node->mask = SavedTensor(mask);
+    node->save(mask);
     node->plan = plan;
   }
   return out;

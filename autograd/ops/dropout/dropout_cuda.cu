@@ -1,7 +1,7 @@
 #include "lockstep/autograd/ops/dropout/dropout_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::detail {
 namespace {
@@ -90,8 +90,8 @@ void dropout_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const 
   auto* keep = mask.data<std::uint8_t>();
   const auto blocks = cuda::blocks_for((mask.numel() + kWords - 1) / kWords);
   bool done = false;
-  cuda::dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
+    using C = compute_t<T>;
     if (!in_packs<T>(x, mask, out, plan)) return;
     launch(dropout_kernel<T, C>, blocks, kThreads, plan.key, plan.threshold, static_cast<C>(plan.scale), x.data<T>(),
            keep, out.data<T>(), x.numel());
@@ -106,8 +106,8 @@ void dropout_apply_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, 
   if (x.numel() == 0) return;
   const cuda::Launch launch(x);
   const auto* keep = mask.data<std::uint8_t>();
-  cuda::dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
+    using C = compute_t<T>;
     const C scale = static_cast<C>(plan.scale);
     if (in_packs<T>(x, mask, out, plan)) {
       launch(apply_packs_kernel<T, C>, cuda::blocks_for(x.numel(), kThreads * kWords), kThreads, scale, x.data<T>(),

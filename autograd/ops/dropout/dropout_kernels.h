@@ -17,14 +17,9 @@ struct DropoutPlan {
 };
 
 /// Fills mask (uint8, x.numel() / inner elements) and out; all contiguous.
-using DropoutKernel = void (*)(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-void dropout_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-void dropout_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-void dropout_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-
+using DropoutKernel = void(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+DropoutKernel dropout_reference, dropout_cpu, dropout_cuda;
 /// The same with a mask that exists: the backward pass, on gradients.
-void dropout_apply_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-void dropout_apply_cpu(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
-void dropout_apply_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan);
+DropoutKernel dropout_apply_reference, dropout_apply_cpu, dropout_apply_cuda;
 
 }  // namespace lockstep::detail

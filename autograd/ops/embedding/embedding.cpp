@@ -11,17 +11,15 @@ namespace lockstep {
 namespace {
 
 struct EmbeddingBackward final : Node {
-  SavedTensor index;
   Shape weight_sizes;
   std::optional<std::int64_t> padding;
 
   const char* name() const override { return "EmbeddingBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor weight_grad = detail::index_add_rows(grads[0], index.get(name()), weight_sizes, 0);
+    const Tensor weight_grad = detail::index_add_rows(grads[0], saved(0), weight_sizes, 0);
     if (padding) fill_values(rows(weight_grad, *padding, 1), 0.0);
     return {weight_grad};
   }
-  void release_saved() override { index.reset(); }
 };
 
 }  // namespace
@@ -48,7 +46,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
                                 "embedding");
   }
   if (auto* node = record<EmbeddingBackward>(out, {&weight})) {
-    node->index = SavedTensor(positions);
+    node->save(positions);
     node->weight_sizes = weight.sizes();
     node->padding = padding_idx;
   }

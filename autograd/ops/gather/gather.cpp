@@ -12,13 +12,12 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<detail::GatherKernel> gather_kernel{"gather", detail::gather_cpu, nullptr,
+constexpr KernelTable<detail::GatherKernel> gather_kernel{"gather", detail::gather_cpu,
                                                           LOCKSTEP_CUDA_KERNEL(detail::gather_cuda)};
 constexpr KernelTable<detail::GatherBackwardKernel> gather_backward_kernel{
-    "gather backward", detail::gather_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
+    "gather backward", detail::gather_backward_cpu, LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
 
 struct GatherBackward final : Node {
-  SavedTensor index;
   Shape sizes;
   int dim = 0;
 
@@ -27,10 +26,9 @@ struct GatherBackward final : Node {
     const DType compute = grads[0].dtype() == kFloat64 ? kFloat64 : kFloat32;
     const Tensor out = zeros(sizes, {.dtype = compute, .device = grads[0].device()});
     const Tensor dense = as_contiguous(cast_values(grads[0], compute));
-    if (dense.numel() > 0) gather_backward_kernel(dense)(dense, dim, index.get(name()), out);
+    if (dense.numel() > 0) gather_backward_kernel(dense)(dense, dim, saved(0), out);
     return {cast_values(out, grads[0].dtype())};
   }
-  void release_saved() override { index.reset(); }
 };
 
 }  // namespace
@@ -48,7 +46,7 @@ Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const {
   const Tensor out = empty(positions.sizes(), options_of(*this));
   if (out.numel() > 0) gather_kernel (*this)(*this, d, positions, out);
   if (auto* node = record<GatherBackward>(out, {this})) {
-    node->index = SavedTensor(positions);
+    node->save(positions);
     node->sizes = sizes();
     node->dim = d;
   }

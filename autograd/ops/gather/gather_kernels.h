@@ -6,14 +6,12 @@ namespace lockstep::detail {
 
 /// out = x gathered along dim by a contiguous int64 index; x may be strided, out is contiguous. Any dtype. An
 /// index out of range is an Error on the CPU; on CUDA devices see IndexSelectKernel.
-using GatherKernel = void (*)(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
-void gather_cpu(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
-void gather_cuda(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
+using GatherKernel = void(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
+GatherKernel gather_cpu, gather_cuda;
 
 /// The adjoint: out (contiguous, zeros, float32 or float64) at the gathered positions += grad (contiguous, index's
 /// shape), repeated positions in index order.
-using GatherBackwardKernel = void (*)(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
-void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
-void gather_backward_cuda(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
+using GatherBackwardKernel = void(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
+GatherBackwardKernel gather_backward_cpu, gather_backward_cuda;
 
 }  // namespace lockstep::detail

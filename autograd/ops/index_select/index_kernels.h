@@ -9,17 +9,15 @@ namespace lockstep::detail {
 /// out[o, k, :] = x[o, index[k], :]; x is [outer, size, inner], out [outer, n, inner], index int64 with n elements; all
 /// contiguous, any dtype. `op` names the operation in the Error for an index out of range; on CUDA devices, whose
 /// values the host does not wait for, such a row becomes NaN (floating point), true (bool) or all bits set.
-using IndexSelectKernel = void (*)(const Tensor& x, const Tensor& index, const Tensor& out, const char* op);
-void index_select_cpu(const Tensor& x, const Tensor& index, const Tensor& out, const char* op);
-void index_select_cuda(const Tensor& x, const Tensor& index, const Tensor& out, const char* op);
+using IndexSelectKernel = void(const Tensor& x, const Tensor& index, const Tensor& out, const char* op);
+IndexSelectKernel index_select_cpu, index_select_cuda;
 /// The kernel of x's device.
-void index_select_values(const Tensor& x, const Tensor& index, const Tensor& out, const char* op);
+IndexSelectKernel index_select_values;
 
 /// out[o, index[k], :] += grad[o, k, :] for an out of zeros, k in rising order for each row of out (on CUDA devices in
 /// a fixed order). float32 or float64, contiguous. Indices that are out of range have been refused, or are left out.
-using IndexAddKernel = void (*)(const Tensor& grad, const Tensor& index, const Tensor& out);
-void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out);
-void index_add_cuda(const Tensor& grad, const Tensor& index, const Tensor& out);
+using IndexAddKernel = void(const Tensor& grad, const Tensor& index, const Tensor& out);
+IndexAddKernel index_add_cpu, index_add_cuda;
 
 /// Checks that `index` has an integer dtype and lies on x's device; returns it contiguous and int64.
 Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op);

@@ -13,9 +13,9 @@ namespace detail {
 
 namespace {
 
-constexpr KernelTable<IndexSelectKernel> index_select_kernel{"index_select", index_select_cpu, nullptr,
+constexpr KernelTable<IndexSelectKernel> index_select_kernel{"index_select", index_select_cpu,
                                                              LOCKSTEP_CUDA_KERNEL(index_select_cuda)};
-constexpr KernelTable<IndexAddKernel> index_add_kernel{"index_select backward", index_add_cpu, nullptr,
+constexpr KernelTable<IndexAddKernel> index_add_kernel{"index_select backward", index_add_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(index_add_cuda)};
 
 }  // namespace
@@ -57,15 +57,11 @@ Tensor index_add_rows(const Tensor& grad, const Tensor& index, const Shape& size
 namespace {
 
 struct IndexSelectBackward final : Node {
-  SavedTensor index;
   Shape sizes;
   int dim = 0;
 
   const char* name() const override { return "IndexSelectBackward"; }
-  TensorList apply(TensorList grads) override {
-    return {detail::index_add_rows(grads[0], index.get(name()), sizes, dim)};
-  }
-  void release_saved() override { index.reset(); }
+  TensorList apply(TensorList grads) override { return {detail::index_add_rows(grads[0], saved(0), sizes, dim)}; }
 };
 
 }  // namespace
@@ -86,7 +82,7 @@ Tensor Tensor::index_select(std::int64_t dim, const Tensor& index) const {
                                 out.view(detail::around_dim(out_sizes, d)), "index_select");
   }
   if (auto* node = record<IndexSelectBackward>(out, {this})) {
-    node->index = SavedTensor(positions);
+    node->save(positions);
     node->sizes = sizes();
     node->dim = d;
   }

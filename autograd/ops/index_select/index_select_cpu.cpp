@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 

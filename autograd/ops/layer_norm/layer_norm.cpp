@@ -12,10 +12,10 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<LayerNormKernel> layer_norm_kernel{"layer_norm", layer_norm_cpu, nullptr,
+constexpr KernelTable<LayerNormKernel> layer_norm_kernel{"layer_norm", layer_norm_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(layer_norm_cuda)};
 constexpr KernelTable<LayerNormBackwardKernel> layer_norm_backward_kernel{
-    "layer_norm backward", layer_norm_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(layer_norm_backward_cuda)};
+    "layer_norm backward", layer_norm_backward_cpu, LOCKSTEP_CUDA_KERNEL(layer_norm_backward_cuda)};
 
 class LayerNormBackward final : public Node {
  public:
@@ -23,9 +23,9 @@ class LayerNormBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(3);
     if (!grads[0].defined()) return result;
-    const Tensor& x = input.get(name());
-    const Tensor& factor = weight.get(name());
-    const Tensor& row_moments = moments.get(name());
+    const Tensor& x = saved(0);
+    const Tensor& factor = saved(1);
+    const Tensor& row_moments = saved(2);
     const TensorOptions options = options_of(row_moments);
     Tensor grad_weight, grad_bias;
     if (needs_grad(0)) result[0] = empty_like(x);
@@ -38,13 +38,7 @@ class LayerNormBackward final : public Node {
     if (grad_bias.defined()) result[2] = cast_values(grad_bias, bias_dtype);
     return result;
   }
-  void release_saved() override {
-    input.reset();
-    weight.reset();
-    moments.reset();
-  }
 
-  SavedTensor input, weight, moments;
   Shape normalized_shape;
   std::int64_t rows = 0;
   std::int64_t width = 0;
@@ -93,12 +87,10 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Laye
   const Tensor bias = options.bias.defined() ? as_contiguous(options.bias) : options.bias;
   const Tensor output = empty(input.sizes(), options_of(input));
   const Tensor moments =
-      empty({rows, 2}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
+      empty({rows, 3}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
   if (width > 0) layer_norm_kernel(x)(x, weight, bias, output, moments, rows, width, options.eps);
   if (auto* node = record<LayerNormBackward>(output, {&input, &options.weight, &options.bias})) {
-    node->input = SavedTensor(x);
-    node->weight = SavedTensor(weight);
-    node->moments = SavedTensor(moments);
+    node->save(x, weight, moments);
     node->normalized_shape = normalized_shape;
     node->rows = rows;
     node->width = width;

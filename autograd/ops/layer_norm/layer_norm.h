@@ -5,10 +5,11 @@
 
 namespace lockstep {
 
+/// Options of layer_norm().
 struct LayerNormOptions {
   Tensor weight = {};  ///< of shape normalized_shape, or undefined: 1
   Tensor bias = {};    ///< of shape normalized_shape, or undefined: 0
-  double eps = 1e-5;
+  double eps = 1e-5;   ///< added to the variance
 };
 
 /// (x - mean) / sqrt(var + eps) * weight + bias, with mean and biased variance over the trailing dimensions

@@ -39,18 +39,23 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
       const T* xr = x + row * width;
       T* yr = y + row * width;
       const auto n = static_cast<double>(width);
+      // A mean far from zero is rounded to more than the values differ by; what it is off by, `rest`, is a mean of
+      // small numbers.
       const C mean = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]); }) / n);
+      const double off = long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]) - mean; }) / n;
+      const C rest = static_cast<C>(off);
       const double variance = long_sum<C>(width,
                                           [&](std::int64_t i) {
-                                            const C difference = static_cast<C>(xr[i]) - mean;
+                                            const C difference = static_cast<C>(xr[i]) - mean - rest;
                                             return difference * difference;
                                           }) /
                               n;
       const C inverse = static_cast<C>(1.0 / std::sqrt(variance + eps));
-      moment[2 * row] = mean;
-      moment[2 * row + 1] = inverse;
+      moment[3 * row] = mean;
+      moment[3 * row + 1] = inverse;
+      moment[3 * row + 2] = rest;
       for (std::int64_t i = 0; i < width; ++i)
-        yr[i] = static_cast<T>((static_cast<C>(xr[i]) - mean) * inverse * w[i] + b[i]);
+        yr[i] = static_cast<T>((static_cast<C>(xr[i]) - mean - rest) * inverse * w[i] + b[i]);
     }
   });
 }
@@ -68,11 +73,11 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
   const C* w = scales.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      const C mean = moment[2 * row], inverse = moment[2 * row + 1];
+      const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
       const T* gr = g + row * width;
       const T* xr = x + row * width;
       const auto h = [&](std::int64_t i) { return static_cast<C>(gr[i]) * w[i]; };
-      const auto normalized = [&](std::int64_t i) { return (static_cast<C>(xr[i]) - mean) * inverse; };
+      const auto normalized = [&](std::int64_t i) { return (static_cast<C>(xr[i]) - mean - rest) * inverse; };
       const auto n = static_cast<double>(width);
       const C mean_h = static_cast<C>(long_sum<C>(width, h) / n);
       const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
@@ -99,12 +104,12 @@ void parameter_backward(const Tensor& grad, const Tensor& input, const Tensor& m
     C* weight_sums = partials.data() + begin / block * 2 * width;
     C* bias_sums = weight_sums + width;
     for (std::int64_t row = begin; row < end; ++row) {
-      const C mean = moment[2 * row], inverse = moment[2 * row + 1];
+      const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
       const T* gr = g + row * width;
       const T* xr = x + row * width;
       for (std::int64_t i = 0; i < width; ++i) {
         const C incoming = static_cast<C>(gr[i]);
-        weight_sums[i] += incoming * (static_cast<C>(xr[i]) - mean) * inverse;
+        weight_sums[i] += incoming * (static_cast<C>(xr[i]) - mean - rest) * inverse;
         bias_sums[i] += incoming;
       }
     }

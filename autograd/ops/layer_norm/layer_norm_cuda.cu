@@ -3,9 +3,9 @@
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -58,19 +58,24 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
       sum += value;
     });
     const C mean = group.sum(sum) / static_cast<C>(width);
+    // What the rounded mean is off by, as on the CPU.
+    C off = 0;
+    group.for_each(width, [&](int k, std::int64_t i) { off += (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean; });
+    const C rest = group.sum(off) / static_cast<C>(width);
     C squares = 0;
     group.for_each(width, [&](int k, std::int64_t i) {
-      const C difference = (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean;
+      const C difference = (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean - rest;
       squares += difference * difference;
     });
     const C inverse = C(1) / std::sqrt(group.sum(squares) / static_cast<C>(width) + eps);
     if (group.lane == 0) {
-      moments[2 * row] = mean;
-      moments[2 * row + 1] = inverse;
+      moments[3 * row] = mean;
+      moments[3 * row + 1] = inverse;
+      moments[3 * row + 2] = rest;
     }
     group.for_each(width, [&](int k, std::int64_t i) {
       const C value = k >= 0 ? held[k] : from_element<C>(xr[i]);
-      y[row * width + i] = to_element<T>((value - mean) * inverse * weight.at(i) + bias.at(i));
+      y[row * width + i] = to_element<T>((value - mean - rest) * inverse * weight.at(i) + bias.at(i));
     });
   }
 }
@@ -82,9 +87,9 @@ __global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C>
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const std::int64_t base = row * width;
-    const C mean = moments[2 * row], inverse = moments[2 * row + 1];
+    const C mean = moments[3 * row], inverse = moments[3 * row + 1], rest = moments[3 * row + 2];
     const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * weight.at(i); };
-    const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean) * inverse; };
+    const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean - rest) * inverse; };
     C held_h[kHeld], held_n[kHeld];
     cuda::Sums<C, 2> sums{{C(0), C(0)}};
     group.for_each(width, [&](int k, std::int64_t i) {
@@ -122,7 +127,8 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
 #pragma unroll 4
       for (std::int64_t row = begin + first; row < end; row += kRows) {
         const C incoming = from_element<C>(grad[row * width + column]);
-        const C n = (from_element<C>(x[row * width + column]) - moments[2 * row]) * moments[2 * row + 1];
+        const C* of_row = moments + 3 * row;
+        const C n = (from_element<C>(x[row * width + column]) - of_row[0] - of_row[2]) * of_row[1];
         sums.value[0] += incoming * n;
         sums.value[1] += incoming;
       }
@@ -151,7 +157,7 @@ void with_group(std::int64_t rows, std::int64_t width, F&& f) {
 template <typename T>
 void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Tensor& input, const Tensor& moments,
                         const Tensor& grad_weight, const Tensor& grad_bias, std::int64_t rows, std::int64_t width) {
-  using C = cuda::compute_t<T>;
+  using C = compute_t<T>;
   constexpr std::int64_t kEnoughBlocks = 512, kLeastRows = 64;
   const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
   const std::int64_t segments =
@@ -178,8 +184,8 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
                      const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
   if (rows == 0) return;
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = compute_t<T>;
     with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
       launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), cuda::Source<C>(weight, C(1)),
              cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps));
@@ -191,8 +197,8 @@ void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Ten
                               const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
                               std::int64_t rows, std::int64_t width) {
   const cuda::Launch launch(input);
-  cuda::dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
+    using C = compute_t<T>;
     if (grad_input.defined() && rows > 0)
       with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
         launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),

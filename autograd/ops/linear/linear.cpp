@@ -14,11 +14,11 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<LinearForward> linear_forward{"linear", linear_forward_reference, linear_forward_cpu,
-                                                    LOCKSTEP_CUDA_KERNEL(linear_forward_cuda)};
-constexpr KernelTable<LinearBiasGrad> linear_bias_grad{"linear bias grad", linear_bias_grad_cpu, nullptr,
+constexpr KernelTable<LinearForward> linear_forward{
+    "linear", linear_forward_cpu, LOCKSTEP_CUDA_KERNEL(linear_forward_cuda), linear_forward_reference};
+constexpr KernelTable<LinearBiasGrad> linear_bias_grad{"linear bias grad", linear_bias_grad_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(linear_bias_grad_cuda)};
-constexpr KernelTable<LinearReluGrad> linear_relu_grad{"relu grad", linear_relu_grad_cpu, nullptr,
+constexpr KernelTable<LinearReluGrad> linear_relu_grad{"relu grad", linear_relu_grad_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(linear_relu_grad_cuda)};
 
 // [*, columns] as one contiguous matrix of `rows` rows.
@@ -39,12 +39,11 @@ class LinearBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor& x = x_.get(name());
-    const Tensor& weight = weight_.get(name());
+    const Tensor &x = saved(0), &weight = saved(1), &y = saved(2);  // y: defined if relu was applied
     const std::int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
     const std::int64_t rows = rows_;
     Tensor grad = take_rows(std::move(grads[0]), rows, outputs);
-    if (y_.defined()) grad = relu_grad_values(std::move(grad), as_rows(y_.get(name()), rows, outputs));
+    if (y.defined()) grad = relu_grad_values(std::move(grad), as_rows(y, rows, outputs));
     if (needs_grad(0)) {
       const Tensor flat = matmul_values(grad, weight);
       result[0] = flat.as_strided(x.sizes(), contiguous_strides(x.sizes()), 0);
@@ -60,14 +59,6 @@ class LinearBackward final : public Node {
     return result;
   }
 
-  void release_saved() override {
-    x_.reset();
-    weight_.reset();
-    y_.reset();
-  }
-
-  SavedTensor x_, weight_;
-  SavedTensor y_;  // defined if relu was applied
   std::int64_t rows_ = 0;
   bool has_bias_ = false;
 };
@@ -113,9 +104,7 @@ Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bo
     if (relu && bias.defined()) linear_relu_grad(out)(out, out, out);
   }
   if (auto* node = record<LinearBackward>(out, {&x, &weight, &bias})) {
-    node->x_ = SavedTensor(x);
-    node->weight_ = SavedTensor(weight);
-    if (relu) node->y_ = SavedTensor::output(out);
+    node->save(x, weight, relu ? out : Tensor());
     node->rows_ = rows;
     node->has_bias_ = bias.defined();
   }

@@ -1,7 +1,7 @@
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/gemm_operand.h"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -76,8 +76,8 @@ void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bi
 }
 
 void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out) {
-  cuda::dispatch_floating(grad.dtype(), "linear bias grad",
-                          [&]<typename T>() { column_sums<cuda::compute_t<T>, T, T>(grad, out); });
+  dispatch_floating(grad.dtype(), "linear bias grad",
+                    [&]<typename T>() { column_sums<compute_t<T>, T, T>(grad, out); });
 }
 
 void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out) {

@@ -6,20 +6,14 @@ namespace lockstep {
 
 /// out = x * weight^T + bias, then max(0, out) if `relu`. x is [rows, in], weight [out, in], bias [out] or undefined,
 /// out [rows, out]; all contiguous, of one dtype and on one device, no side 0.
-using LinearForward = void (*)(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+using LinearForward = void(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
+LinearForward linear_forward_reference, linear_forward_cpu, linear_forward_cuda;
 /// out[j] = sum of grad[i][j] over i; grad is [rows, columns], contiguous.
-using LinearBiasGrad = void (*)(const Tensor& grad, const Tensor& out);
+using LinearBiasGrad = void(const Tensor& grad, const Tensor& out);
+LinearBiasGrad linear_bias_grad_cpu, linear_bias_grad_cuda;
 /// out = y <= 0 ? 0 : grad, element by element (a NaN passes the gradient on, as in PyTorch); all contiguous.
-using LinearReluGrad = void (*)(const Tensor& grad, const Tensor& y, const Tensor& out);
-
-void linear_forward_reference(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
-void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
-void linear_bias_grad_cpu(const Tensor& grad, const Tensor& out);
-void linear_relu_grad_cpu(const Tensor& grad, const Tensor& y, const Tensor& out);
-
-void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu);
-void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out);
-void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out);
+using LinearReluGrad = void(const Tensor& grad, const Tensor& y, const Tensor& out);
+LinearReluGrad linear_relu_grad_cpu, linear_relu_grad_cuda;
 
 /// The gradient before a fused relu with result y, without recording: y <= 0 ? 0 : grad. `grad` and `y` are contiguous,
 /// of equal sizes. Written over `grad` if the caller's handle is the only one to its memory, else into new memory.

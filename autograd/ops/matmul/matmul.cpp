@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<MatmulKernel> matmul_kernel{"matmul", matmul_reference, matmul_cpu,
-                                                  LOCKSTEP_CUDA_KERNEL(matmul_cuda)};
+constexpr KernelTable<MatmulKernel> matmul_kernel{"matmul", matmul_cpu, LOCKSTEP_CUDA_KERNEL(matmul_cuda),
+                                                  matmul_reference};
 
 // A view with `leading` in front of the last two dimensions, repeated where sizes are 1 or missing.
 Tensor expand_leading(const Tensor& t, const Shape& leading) {
@@ -88,6 +88,13 @@ Tensor sum_leading(const Tensor& grad, const Shape& sizes) {
   return sum;
 }
 
+// a * b summed down to `sizes`; the terms of half types are rounded after they were summed.
+Tensor summed_product(const Tensor& a, const Tensor& b, const Shape& sizes) {
+  if (element_size(a.dtype()) > 2 || product_sizes(a, b) == sizes) return sum_leading(product(a, b), sizes);
+  const Tensor wide = product(cast_values(a, kFloat32), cast_values(b, kFloat32));
+  return cast_values(sum_leading(wide, sizes), a.dtype());
+}
+
 // [k] as [1, k] or [k, 1].
 Tensor as_matrix(const Tensor& t, bool left) {
   if (t.dim() != 1) return t;
@@ -107,8 +114,8 @@ class MatmulBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor& a = a_.get(name());
-    const Tensor& b = b_.get(name());
+    const Tensor& a = saved(0);
+    const Tensor& b = saved(1);
     const Tensor left = as_matrix(a, true), right = as_matrix(b, false);
     const Tensor grad = reshaped(as_contiguous(grads[0]), product_sizes(left, right));
     if (needs_grad(0)) result[0] = reshaped(grad_left(grad, left, right), a.sizes());
@@ -116,21 +123,14 @@ class MatmulBackward final : public Node {
     return result;
   }
 
-  void release_saved() override {
-    a_.reset();
-    b_.reset();
-  }
-
-  SavedTensor a_, b_;
-
  private:
   static Tensor grad_left(const Tensor& grad, const Tensor& left, const Tensor& right) {
-    return sum_leading(product(grad, transposed_view(right)), left.sizes());
+    return summed_product(grad, transposed_view(right), left.sizes());
   }
   static Tensor grad_right(const Tensor& grad, const Tensor& left, const Tensor& right) {
     if (right.dim() == 2 && left.dim() > 2)  // summing over the batch is part of the product
       return product(transposed_view(flat_rows(left)), flat_rows(grad));
-    return sum_leading(product(transposed_view(left), grad), right.sizes());
+    return summed_product(transposed_view(left), grad, right.sizes());
   }
 };
 
@@ -175,8 +175,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   Tensor out = empty(sizes, options_of(a));
   product(left, right, reshaped(out, matrix_sizes));
   if (auto* node = record<MatmulBackward>(out, {&a, &b})) {
-    node->a_ = SavedTensor(a);
-    node->b_ = SavedTensor(b);
+    node->save(a, b);
   }
   return out;
 }

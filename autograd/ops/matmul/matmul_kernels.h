@@ -7,11 +7,8 @@ namespace lockstep {
 
 /// out = a * b for each matrix of a batch: a is [..., m, k] and b [..., k, n] with any strides (0 included) and equal
 /// leading sizes, out is [..., m, n], contiguous. No side is 0. All of one dtype and on one device.
-using MatmulKernel = void (*)(const Tensor& a, const Tensor& b, const Tensor& out);
-
-void matmul_reference(const Tensor& a, const Tensor& b, const Tensor& out);
-void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out);
-void matmul_cuda(const Tensor& a, const Tensor& b, const Tensor& out);
+using MatmulKernel = void(const Tensor& a, const Tensor& b, const Tensor& out);
+MatmulKernel matmul_reference, matmul_cpu, matmul_cuda;
 
 /// a * b without recording, for the backward of operations that end in matrix products: 2-D or batched with equal
 /// leading sizes, any strides; a new contiguous tensor.

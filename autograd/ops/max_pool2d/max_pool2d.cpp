@@ -11,10 +11,10 @@ namespace lockstep {
 namespace {
 
 constexpr KernelTable<MaxPool2dForward> max_pool2d_forward{
-    "max_pool2d", max_pool2d_forward_reference, max_pool2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(max_pool2d_forward_cuda)};
-constexpr KernelTable<MaxPool2dBackward> max_pool2d_backward{"max_pool2d backward", max_pool2d_backward_reference,
-                                                             max_pool2d_backward_cpu,
-                                                             LOCKSTEP_CUDA_KERNEL(max_pool2d_backward_cuda)};
+    "max_pool2d", max_pool2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(max_pool2d_forward_cuda), max_pool2d_forward_reference};
+constexpr KernelTable<MaxPool2dBackward> max_pool2d_backward{"max_pool2d backward", max_pool2d_backward_cpu,
+                                                             LOCKSTEP_CUDA_KERNEL(max_pool2d_backward_cuda),
+                                                             max_pool2d_backward_reference};
 
 class MaxPool2dBackwardNode final : public Node {
  public:
@@ -24,16 +24,12 @@ class MaxPool2dBackwardNode final : public Node {
     TensorList result{Tensor()};
     if (!grads[0].defined()) return result;
     result[0] = empty(sizes_, options_of(grads[0]));
-    if (result[0].numel() > 0)
-      max_pool2d_backward(grads[0])(geometry_, as_contiguous(grads[0]), positions_.get(name()), result[0]);
+    if (result[0].numel() > 0) max_pool2d_backward(grads[0])(geometry_, as_contiguous(grads[0]), saved(0), result[0]);
     return result;
   }
 
-  void release_saved() override { positions_.reset(); }
-
   Pool2dGeometry geometry_;
   Shape sizes_;
-  SavedTensor positions_;
 };
 
 }  // namespace
@@ -50,7 +46,7 @@ Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& option
   if (node) {
     node->geometry_ = g;
     node->sizes_ = x.sizes();
-    node->positions_ = SavedTensor(positions);
+    node->save(positions);
   }
   return out;
 }

@@ -5,10 +5,11 @@
 
 namespace lockstep {
 
+/// Options of max_pool2d().
 struct MaxPool2dOptions {
-  Size2d stride = 0;   ///< 0: the kernel's size
-  Size2d padding = 0;  ///< at most half the kernel; never the maximum
-  Size2d dilation = 1;
+  Size2d stride = 0;       ///< 0: the kernel's size
+  Size2d padding = 0;      ///< at most half the kernel; never the maximum
+  Size2d dilation = 1;     ///< distance between the elements of a window
   bool ceil_mode = false;  ///< also take windows that hang over the bottom or right edge
 };
 

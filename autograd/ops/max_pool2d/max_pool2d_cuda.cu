@@ -6,12 +6,11 @@
 
 #include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::Pack;
 using cuda::to_element;
@@ -132,7 +131,7 @@ void backward(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positio
 }  // namespace
 
 void max_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
-  cuda::dispatch_floating(x.dtype(), "max_pool2d", [&]<typename T>() {
+  dispatch_floating(x.dtype(), "max_pool2d", [&]<typename T>() {
     if (tiles_by_two(g, x)) {
       const cuda::Launch launch(x);
       launch(forward_by_two_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads, out.numel(), g.ow,
@@ -148,7 +147,7 @@ void max_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, const Ten
 
 void max_pool2d_backward_cuda(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positions,
                               const Tensor& x_grad) {
-  cuda::dispatch_floating(grad.dtype(), "max_pool2d", [&]<typename T>() {
+  dispatch_floating(grad.dtype(), "max_pool2d", [&]<typename T>() {
     if (tiles_by_two(g, x_grad)) {
       const cuda::Launch launch(grad);
       launch(backward_by_two_kernel<T>, cuda::blocks_for(grad.numel()), cuda::kThreads, grad.numel(), g.ow,

@@ -12,10 +12,9 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<MseLossKernel> mse_loss_kernel{"mse_loss", mse_loss_cpu, nullptr,
-                                                     LOCKSTEP_CUDA_KERNEL(mse_loss_cuda)};
-constexpr KernelTable<MseLossBackwardKernel> mse_loss_backward_kernel{
-    "mse_loss backward", mse_loss_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(mse_loss_backward_cuda)};
+constexpr KernelTable<MseLossKernel> mse_loss_kernel{"mse_loss", mse_loss_cpu, LOCKSTEP_CUDA_KERNEL(mse_loss_cuda)};
+constexpr KernelTable<MseLossBackwardKernel> mse_loss_backward_kernel{"mse_loss backward", mse_loss_backward_cpu,
+                                                                      LOCKSTEP_CUDA_KERNEL(mse_loss_backward_cuda)};
 
 class MseLossBackward final : public Node {
  public:
@@ -23,18 +22,13 @@ class MseLossBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(2);
     if (!grads[0].defined()) return result;
-    const Tensor& x = input.get(name());
+    const Tensor &x = saved(0), &target = saved(1);
     if (needs_grad(0)) result[0] = empty_like(x);
     if (needs_grad(1)) result[1] = empty_like(x);
-    mse_loss_backward_kernel(x)(as_contiguous(grads[0]), x, target.get(name()), result[0], result[1], reduction);
+    mse_loss_backward_kernel(x)(as_contiguous(grads[0]), x, target, result[0], result[1], reduction);
     return result;
   }
-  void release_saved() override {
-    input.reset();
-    target.reset();
-  }
 
-  SavedTensor input, target;
   Reduction reduction = Reduction::mean;
 };
 
@@ -48,8 +42,7 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions option
   const Tensor loss = empty_loss(input, options.reduction);
   mse_loss_kernel(x)(x, y, loss, options.reduction);
   if (auto* node = record<MseLossBackward>(loss, {&input, &target})) {
-    node->input = SavedTensor(x);
-    node->target = SavedTensor(y);
+    node->save(x, y);
     node->reduction = options.reduction;
   }
   return loss;

@@ -5,8 +5,9 @@
 
 namespace lockstep {
 
+/// Options of mse_loss().
 struct MseLossOptions {
-  Reduction reduction = Reduction::mean;
+  Reduction reduction = Reduction::mean;  ///< mean or sum over the elements, or all of them
 };
 
 /// (input - target)^2, kept by element, averaged over all elements or summed. Differentiable in both arguments.

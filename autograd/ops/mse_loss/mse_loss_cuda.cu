@@ -1,12 +1,11 @@
 #include "lockstep/autograd/ops/mse_loss/mse_loss_kernels.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::to_element;
 
@@ -33,7 +32,7 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
 }  // namespace
 
 void mse_loss_cuda(const Tensor& input, const Tensor& target, const Tensor& loss, Reduction reduction) {
-  cuda::dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
     cuda::element_loss<T, compute_t<T>>(input, loss, reduction, Square<T>{input.data<T>(), target.data<T>()});
   });
 }
@@ -42,7 +41,7 @@ void mse_loss_backward_cuda(const Tensor& grad, const Tensor& input, const Tenso
                             const Tensor& grad_target, Reduction reduction) {
   const std::int64_t count = input.numel();
   if (count == 0) return;
-  cuda::dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
+  dispatch_floating(input.dtype(), "mse_loss", [&]<typename T>() {
     const cuda::Launch launch(input);
     launch(backward_kernel<T>, cuda::blocks_for(count), cuda::kThreads, count, reduction == Reduction::none ? 1 : 0,
            static_cast<compute_t<T>>(2.0 * reduction_scale(input, reduction)), grad.data<T>(), input.data<T>(),

@@ -11,10 +11,9 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<NllLossKernel> nll_loss_kernel{"nll_loss", nll_loss_cpu, nullptr,
-                                                     LOCKSTEP_CUDA_KERNEL(nll_loss_cuda)};
-constexpr KernelTable<NllLossBackwardKernel> nll_loss_backward_kernel{
-    "nll_loss backward", nll_loss_backward_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(nll_loss_backward_cuda)};
+constexpr KernelTable<NllLossKernel> nll_loss_kernel{"nll_loss", nll_loss_cpu, LOCKSTEP_CUDA_KERNEL(nll_loss_cuda)};
+constexpr KernelTable<NllLossBackwardKernel> nll_loss_backward_kernel{"nll_loss backward", nll_loss_backward_cpu,
+                                                                      LOCKSTEP_CUDA_KERNEL(nll_loss_backward_cuda)};
 
 class NllLossBackward final : public Node {
  public:
@@ -23,17 +22,11 @@ class NllLossBackward final : public Node {
     TensorList result(1);
     if (!grads[0].defined()) return result;
     result[0] = empty(sizes, options);
-    nll_loss_backward_kernel(result[0])(as_contiguous(grads[0]), target.get(name()), weight.get(name()),
-                                        total_weight.get(name()), result[0], problem);
+    const Tensor &target = saved(0), &weight = saved(1), &total_weight = saved(2);
+    nll_loss_backward_kernel(result[0])(as_contiguous(grads[0]), target, weight, total_weight, result[0], problem);
     return result;
   }
-  void release_saved() override {
-    target.reset();
-    weight.reset();
-    total_weight.reset();
-  }
 
-  SavedTensor target, weight, total_weight;
   Shape sizes;
   TensorOptions options;
   NllLossProblem problem;
@@ -53,9 +46,7 @@ Tensor nll_loss(const Tensor& log_probs, const Tensor& target, const NllLossOpti
   const Tensor total_weight = empty({}, {.dtype = kFloat64, .device = log_probs.device()});
   nll_loss_kernel(log_probs)(as_contiguous(log_probs), targets, weight, loss, total_weight, problem);
   if (auto* node = record<NllLossBackward>(loss, {&log_probs})) {
-    node->target = SavedTensor(targets);
-    node->weight = SavedTensor(weight);
-    node->total_weight = SavedTensor(total_weight);
+    node->save(targets, weight, total_weight);
     node->sizes = log_probs.sizes();
     node->options = like;
     node->problem = problem;

@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
+/// Options of nll_loss().
 struct NllLossOptions {
-  Reduction reduction = Reduction::mean;
-  std::int64_t ignore_index = -100;  ///< targets of this value count for nothing
-  Tensor weight = {};                ///< [C], a factor for each class, of the input's dtype; takes no gradient
+  Reduction reduction = Reduction::mean;  ///< mean or sum over the samples, or each of them
+  std::int64_t ignore_index = -100;       ///< targets of this value count for nothing
+  Tensor weight = {};                     ///< [C], a factor for each class, of the input's dtype; takes no gradient
 };
 
 /// Negative log likelihood: -weight[t] * log_probs[t] for each target t. Semantics of torch.nn.functional.nll_loss.

@@ -5,12 +5,11 @@
 #include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-using cuda::compute_t;
 using cuda::from_element;
 using cuda::LossSums;
 using cuda::to_element;
@@ -77,7 +76,7 @@ Rows<T> rows_of(const Tensor& target, const Tensor& weight, const NllLossProblem
 
 void nll_loss_cuda(const Tensor& log_probs, const Tensor& target, const Tensor& weight, const Tensor& loss,
                    const Tensor& total_weight, const NllLossProblem& problem) {
-  cuda::dispatch_floating(log_probs.dtype(), "nll_loss", [&]<typename T>() {
+  dispatch_floating(log_probs.dtype(), "nll_loss", [&]<typename T>() {
     using C = compute_t<T>;
     const cuda::Launch launch(log_probs);
     const bool each = problem.reduction == Reduction::none;
@@ -96,7 +95,7 @@ void nll_loss_backward_cuda(const Tensor& grad, const Tensor& target, const Tens
   fill_values(grad_input, 0);
   const std::int64_t rows = problem.rows.rows();
   if (rows == 0) return;
-  cuda::dispatch_floating(grad_input.dtype(), "nll_loss", [&]<typename T>() {
+  dispatch_floating(grad_input.dtype(), "nll_loss", [&]<typename T>() {
     const cuda::Launch launch(grad_input);
     launch(backward_kernel<T>, cuda::blocks_for(rows), cuda::kThreads, rows_of<T>(target, weight, problem),
            problem.reduction == Reduction::none ? 1 : 0,

@@ -16,8 +16,8 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(reduce_cuda)};
-constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu, nullptr,
+constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu, LOCKSTEP_CUDA_KERNEL(reduce_cuda)};
+constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(arg_reduce_cuda)};
 
 Tensor run(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const ReduceDims& dims, DType dtype) {
@@ -70,18 +70,19 @@ class VarBackward final : public Node {
  public:
   const char* name() const override { return "VarBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor& input = x.get(name());
+    const Tensor &input = saved(0), &mean = saved(1);
+    if (every && divisor <= 0) {
+      const Tensor infinite = full(input.sizes(), std::numeric_limits<double>::infinity(), options_of(input));
+      const Tensor factor = where(eq(input, mean), std::numeric_limits<double>::quiet_NaN(), infinite);
+      return {binary_values(BinaryOp::mul, factor, dims.with_kept_dims(grads[0]))};
+    }
     const Tensor scaled = binary_values(BinaryOp::mul, dims.with_kept_dims(grads[0]), 2.0 / divisor);
-    const Tensor centred = binary_values(BinaryOp::add, input, mean.get(name()), -1.0);
+    const Tensor centred = binary_values(BinaryOp::add, input, mean, -1.0);
     return {cast_values(binary_values(BinaryOp::mul, centred, scaled), input.dtype())};
   }
-  void release_saved() override {
-    x.reset();
-    mean.reset();
-  }
 
-  SavedTensor x, mean;
   double divisor = 1.0;
+  bool every = false;  // no dimensions were named; PyTorch then has a limit for a divisor of 0 or less
   ReduceDims dims;
 };
 
@@ -90,16 +91,12 @@ class ExtremeBackward final : public Node {
  public:
   const char* name() const override { return "ExtremeBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor hits = eq(x.get(name()), dims.with_kept_dims(y.get(name())));
+    const Tensor &x = saved(0), &y = saved(1);
+    const Tensor hits = same_values(x, dims.with_kept_dims(y));
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
     return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
   }
-  void release_saved() override {
-    x.reset();
-    y.reset();
-  }
 
-  SavedTensor x, y;
   ReduceDims dims;
 };
 
@@ -107,15 +104,11 @@ class LogSumExpBackward final : public Node {
  public:
   const char* name() const override { return "LogSumExpBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor share = binary_values(BinaryOp::exp_difference, x.get(name()), dims.with_kept_dims(y.get(name())));
+    const Tensor &x = saved(0), &y = saved(1);
+    const Tensor share = binary_values(BinaryOp::exp_difference, x, dims.with_kept_dims(y));
     return {binary_values(BinaryOp::mul, share, dims.with_kept_dims(grads[0]))};
   }
-  void release_saved() override {
-    x.reset();
-    y.reset();
-  }
 
-  SavedTensor x, y;
   ReduceDims dims;
 };
 
@@ -124,8 +117,7 @@ Tensor extreme(ReduceOp op, const Tensor& x, const Shape& dims, bool keepdim, co
   check_terms(reduce, name);
   Tensor out = run(op, x, nullptr, 1.0, reduce, x.dtype());
   if (auto* node = record<ExtremeBackward>(out, {&x})) {
-    node->x = SavedTensor(x);
-    node->y = SavedTensor::output(out);
+    node->save(x, out);
     node->dims = reduce;
   }
   return out;
@@ -187,13 +179,12 @@ Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) 
   check_floating(x, "var");
   const ReduceDims reduce(x, dims, keepdim, "var");
   const auto count = static_cast<double>(reduce.count);
-  const double divisor = std::max(0.0, count - correction);
   const Tensor average = run_kept(ReduceOp::sum, x, count, reduce, wide(x));
-  Tensor out = run(ReduceOp::squared_difference, x, &average, divisor, reduce, x.dtype());
+  Tensor out = run(ReduceOp::squared_difference, x, &average, std::max(0.0, count - correction), reduce, x.dtype());
   if (auto* node = record<VarBackward>(out, {&x})) {
-    node->x = SavedTensor(x);
-    node->mean = SavedTensor(average);
-    node->divisor = divisor;
+    node->save(x, average);
+    node->divisor = count - correction;
+    node->every = dims.empty() || x.dim() == 0;
     node->dims = reduce;
   }
   return out;
@@ -218,8 +209,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   const Tensor shift = run_kept(ReduceOp::max, x, 1.0, reduce, wide(x));
   Tensor out = run(ReduceOp::log_sum_exp, x, &shift, 1.0, reduce, x.dtype());
   if (auto* node = record<LogSumExpBackward>(out, {&x})) {
-    node->x = SavedTensor(x);
-    node->y = SavedTensor::output(out);
+    node->save(x, out);
     node->dims = reduce;
   }
   return out;
@@ -257,8 +247,4 @@ Tensor Tensor::min(const Shape& dims, bool keepdim) const {
 Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const {
   return lockstep::logsumexp(*this, dims, keepdim);
 }
-Tensor Tensor::argmax(std::int64_t dim, bool keepdim) const {
-  return lockstep::argmax(*this, dim, keepdim);
-}
-
 }  // namespace lockstep

@@ -3,7 +3,7 @@
 
 #include "lockstep/autograd/ops/reduce/reduce_cuda.cuh"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -294,7 +294,7 @@ class Reduction {
 
 template <template <typename> class R>
 void reduce_floating(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
-  cuda::dispatch_compute(x.dtype(), "reduce", [&]<typename C>() { Reduction<R<C>, C>(x, about, divisor, out).run(); });
+  dispatch_compute(x.dtype(), "reduce", [&]<typename C>() { Reduction<R<C>, C>(x, about, divisor, out).run(); });
 }
 
 template <template <typename> class R>

@@ -26,15 +26,12 @@ inline const char* profile_label(ReduceOp op) {
 /// Reduces x to `out`: contiguous, of x's number of dimensions, with size 1 where x is reduced. `about`, if the
 /// operation has one, has out's shape, is contiguous, and is of out's dtype. Sums of integers go to int64; the other
 /// operations keep the dtype, except that out may be float32 for float16 and bfloat16.
-using ReduceKernel = void (*)(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+using ReduceKernel = void(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+ReduceKernel reduce_cpu, reduce_cuda;
 
 /// out (int64, as above) = the index along dimension `dim` of the first maximum (or minimum); NaN counts as both.
-using ArgReduceKernel = void (*)(bool maximum, const Tensor& x, int dim, const Tensor& out);
-
-void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
-void arg_reduce_cpu(bool maximum, const Tensor& x, int dim, const Tensor& out);
-void reduce_cuda(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
-void arg_reduce_cuda(bool maximum, const Tensor& x, int dim, const Tensor& out);
+using ArgReduceKernel = void(bool maximum, const Tensor& x, int dim, const Tensor& out);
+ArgReduceKernel arg_reduce_cpu, arg_reduce_cuda;
 
 /// ReduceOp::sum on the device of x.
 void reduce_sum(const Tensor& x, const Tensor& out);

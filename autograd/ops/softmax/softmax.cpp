@@ -12,9 +12,8 @@ namespace lockstep {
 
 namespace {
 
-constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_cpu, nullptr,
-                                                    LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
-constexpr KernelTable<SoftmaxBackwardKernel> softmax_backward_kernel{"softmax backward", softmax_backward_cpu, nullptr,
+constexpr KernelTable<SoftmaxKernel> softmax_kernel{"softmax", softmax_cpu, LOCKSTEP_CUDA_KERNEL(softmax_cuda)};
+constexpr KernelTable<SoftmaxBackwardKernel> softmax_backward_kernel{"softmax backward", softmax_backward_cpu,
                                                                      LOCKSTEP_CUDA_KERNEL(softmax_backward_cuda)};
 
 SoftmaxSlices slices_along(const Shape& sizes, int dim) {
@@ -27,16 +26,14 @@ class SoftmaxBackward final : public Node {
  public:
   const char* name() const override { return log ? "LogSoftmaxBackward" : "SoftmaxBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor& y = output.get(name());
+    const Tensor& y = saved(0);
     TensorList result(1);
     if (!grads[0].defined()) return result;
     result[0] = empty(y.sizes(), options_of(y));
     if (y.numel() > 0) softmax_backward_kernel(y)(as_contiguous(grads[0]), y, result[0], slices, log);
     return result;
   }
-  void release_saved() override { output.reset(); }
 
-  SavedTensor output;
   SoftmaxSlices slices;
   bool log = false;
 };
@@ -52,7 +49,7 @@ Tensor softmax_along(const Tensor& input, std::int64_t dim, bool log) {
   const Tensor output = empty(input.sizes(), options_of(input));
   if (input.numel() > 0) softmax_kernel(input)(as_contiguous(input), output, slices, log);
   if (auto* node = record<SoftmaxBackward>(output, {&input})) {
-    node->output = SavedTensor::output(output);
+    node->save(output);
     node->slices = slices;
     node->log = log;
   }

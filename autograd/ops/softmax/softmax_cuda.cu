@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 namespace {
@@ -120,8 +120,8 @@ __global__ void columns_kernel(F f, const T* x, const T* grad, T* out, SoftmaxSl
 template <template <typename> class F>
 void run(const Tensor& x, const Tensor* grad, const Tensor& out, SoftmaxSlices s, bool log) {
   const cuda::Launch launch(out);
-  cuda::dispatch_floating(x.dtype(), "softmax", [&]<typename T>() {
-    using C = cuda::compute_t<T>;
+  dispatch_floating(x.dtype(), "softmax", [&]<typename T>() {
+    using C = compute_t<T>;
     const F<C> f{log};
     const T* from = x.data<T>();
     const T* incoming = grad ? grad->data<T>() : nullptr;

@@ -14,16 +14,11 @@ struct SoftmaxSlices {
 };
 
 /// All tensors contiguous, of one dtype. `log`: log_softmax.
-using SoftmaxKernel = void (*)(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
+using SoftmaxKernel = void(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
+SoftmaxKernel softmax_cpu, softmax_cuda;
 /// `output` is what the forward kernel gave.
-using SoftmaxBackwardKernel = void (*)(const Tensor& grad, const Tensor& output, const Tensor& grad_input,
-                                       SoftmaxSlices slices, bool log);
-
-void softmax_cpu(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
-void softmax_backward_cpu(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
-                          bool log);
-void softmax_cuda(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log);
-void softmax_backward_cuda(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
-                           bool log);
+using SoftmaxBackwardKernel = void(const Tensor& grad, const Tensor& output, const Tensor& grad_input,
+                                   SoftmaxSlices slices, bool log);
+SoftmaxBackwardKernel softmax_backward_cpu, softmax_backward_cuda;
 
 }  // namespace lockstep

@@ -30,6 +30,15 @@ Tensor squeeze(const Tensor& x) {
 Tensor squeeze(const Tensor& x, std::int64_t dim) {
   return x.squeeze(dim);
 }
+Tensor squeeze(const Tensor& x, const Shape& dims) {
+  Shape kept;
+  for (int d = 0; d < x.dim(); ++d) {
+    bool drop = false;
+    for (const std::int64_t dim : dims) drop = drop || wrap_dim(dim, x.dim(), "squeeze") == d;
+    if (!drop || x.sizes()[d] != 1) kept.push_back(x.sizes()[d]);
+  }
+  return x.view(kept);
+}
 Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   return x.unsqueeze(dim);
 }

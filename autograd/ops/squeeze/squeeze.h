@@ -11,6 +11,8 @@ namespace lockstep {
 Tensor squeeze(const Tensor& x);
 /// x.squeeze(dim).
 Tensor squeeze(const Tensor& x, std::int64_t dim);
+/// Drops those of `dims` whose size is 1.
+Tensor squeeze(const Tensor& x, const Shape& dims);
 /// x.unsqueeze(dim).
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 

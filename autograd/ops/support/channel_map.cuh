@@ -3,9 +3,9 @@
 // Loops over elements with values for each channel on CUDA devices. For .cu files only.
 
 #include "lockstep/autograd/ops/support/channel_layout.h"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep::cuda {
 

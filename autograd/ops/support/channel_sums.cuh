@@ -3,8 +3,8 @@
 // Sums over each channel on CUDA devices. For .cu files only.
 
 #include "lockstep/autograd/ops/support/channel_tiles.cuh"
-#include "lockstep/core/cuda/dispatch.cuh"
 #include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::cuda {

@@ -6,8 +6,8 @@ namespace lockstep {
 
 /// A height and a width: kernel sizes, strides, paddings. One number stands for both, so `3` and `{3, 5}` work.
 struct Size2d {
-  std::int64_t h = 0;
-  std::int64_t w = 0;
+  std::int64_t h = 0;  ///< height
+  std::int64_t w = 0;  ///< width
 
   constexpr Size2d() = default;
   constexpr Size2d(std::int64_t both) : h(both), w(both) {}

@@ -13,8 +13,8 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu, nullptr, LOCKSTEP_CUDA_KERNEL(unary_cuda)};
-constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu, nullptr,
+constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu, LOCKSTEP_CUDA_KERNEL(unary_cuda)};
+constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu,
                                                                  LOCKSTEP_CUDA_KERNEL(unary_backward_cuda)};
 
 struct Names {
@@ -23,25 +23,10 @@ struct Names {
 };
 /// In the order of UnaryOp.
 constexpr Names kNames[] = {
-    {"neg", "NegBackward"},
-    {"abs", "AbsBackward"},
-    {"relu", "ReluBackward"},
-    {"clamp", "ClampBackward"},
-    {"exp", "ExpBackward"},
-    {"log", "LogBackward"},
-    {"sqrt", "SqrtBackward"},
-    {"rsqrt", "RsqrtBackward"},
-    {"reciprocal", "ReciprocalBackward"},
-    {"square", "SquareBackward"},
-    {"pow", "PowBackward"},
-    {"tanh", "TanhBackward"},
-    {"sigmoid", "SigmoidBackward"},
-    {"leaky_relu", "LeakyReluBackward"},
-    {"gelu", "GeluBackward"},
-    {"gelu", "GeluBackward"},
-    {"silu", "SiluBackward"},
+#define LOCKSTEP_UNARY_OP(name, Functor) {#name, #Functor "Backward"},
+    LOCKSTEP_UNARY_OPS(LOCKSTEP_UNARY_OP)
+#undef LOCKSTEP_UNARY_OP
 };
-static_assert(std::size(kNames) == kUnaryOps && static_cast<int>(UnaryOp::silu) + 1 == kUnaryOps);
 
 constexpr const Names& names_of(UnaryOp op) {
   return kNames[static_cast<std::size_t>(op)];
@@ -59,14 +44,12 @@ class UnaryBackward final : public Node {
   TensorList apply(TensorList grads) override {
     const Tensor& grad = grads[0];
     Tensor out = empty_like(grad);
-    unary_backward_kernel(grad)(op, params, grad, saved.defined() ? saved.get(name()) : grad, out);
+    unary_backward_kernel(grad)(op, params, grad, op == UnaryOp::neg ? grad : saved(0), out);
     return {out};
   }
-  void release_saved() override { saved.reset(); }
 
   UnaryOp op = UnaryOp::neg;
   UnaryParams params;
-  SavedTensor saved;
 };
 
 Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
@@ -75,7 +58,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
-    if (op != UnaryOp::neg) node->saved = saves_output(op) ? SavedTensor::output(out) : SavedTensor(x);
+    if (op != UnaryOp::neg) node->save(saves_output(op) ? out : x);
   }
   return out;
 }
@@ -179,11 +162,14 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   const UnaryParams params{.a = min.value_or(-kInfinity), .b = max.value_or(kInfinity)};
   if (x.is_floating_point()) return run(UnaryOp::clamp, x, params);
   const bool whole = (!min || is_whole(*min)) && (!max || is_whole(*max));
-  return run(UnaryOp::clamp, x, !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype()), params);
+  const DType dtype = !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype());
+  for (const std::optional<double>& bound : {min, max})
+    if (bound) check_in_range(*bound, dtype, "clamp");
+  return run(UnaryOp::clamp, x, dtype, params);
 }
 
 Tensor Tensor::operator-() const {
-  return neg(*this);
+  return lockstep::neg(*this);
 }
 Tensor Tensor::exp() const {
   return lockstep::exp(*this);

@@ -10,6 +10,7 @@ namespace lockstep {
 // float32 and rounded once); float32 results are within about 2 ulp, see Note [Vector math]. Integer and bool tensors
 // give float32, except for neg, abs, relu and clamp, which keep integers. PyTorch semantics.
 
+/// e to the power x.
 Tensor exp(const Tensor& x);
 /// Natural logarithm.
 Tensor log(const Tensor& x);

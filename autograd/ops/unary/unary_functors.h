@@ -71,8 +71,8 @@ struct Clamp {
     return static_cast<T>(value);
   }
   LOCKSTEP_HOST_DEVICE T value(T x) const {
-    const T raised = x < low ? low : x;
-    return raised > high ? high : raised;
+    const T raised = (x < low) | (low != low) ? low : x;  // a NaN among the three is the result
+    return (raised > high) | (high != high) ? high : raised;
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x >= low) & (x <= high) ? grad : T(0); }
 };
@@ -197,48 +197,12 @@ constexpr bool takes_integers(UnaryOp op) {
 template <typename T, typename F>
 void visit(UnaryOp op, F&& f) {
   switch (op) {
-    case UnaryOp::neg:
-      return f.template operator()<Neg<T>>();
-    case UnaryOp::abs:
-      return f.template operator()<Abs<T>>();
-    case UnaryOp::relu:
-      return f.template operator()<Relu<T>>();
-    case UnaryOp::clamp:
-      return f.template operator()<Clamp<T>>();
-    default:
-      break;
-  }
-  if constexpr (!std::is_integral_v<T>) {
-    switch (op) {
-      case UnaryOp::exp:
-        return f.template operator()<Exp<T>>();
-      case UnaryOp::log:
-        return f.template operator()<Log<T>>();
-      case UnaryOp::sqrt:
-        return f.template operator()<Sqrt<T>>();
-      case UnaryOp::rsqrt:
-        return f.template operator()<Rsqrt<T>>();
-      case UnaryOp::reciprocal:
-        return f.template operator()<Reciprocal<T>>();
-      case UnaryOp::square:
-        return f.template operator()<Square<T>>();
-      case UnaryOp::pow:
-        return f.template operator()<Pow<T>>();
-      case UnaryOp::tanh:
-        return f.template operator()<Tanh<T>>();
-      case UnaryOp::sigmoid:
-        return f.template operator()<Sigmoid<T>>();
-      case UnaryOp::leaky_relu:
-        return f.template operator()<LeakyRelu<T>>();
-      case UnaryOp::gelu:
-        return f.template operator()<Gelu<T>>();
-      case UnaryOp::gelu_tanh:
-        return f.template operator()<GeluTanh<T>>();
-      case UnaryOp::silu:
-        return f.template operator()<Silu<T>>();
-      default:
-        break;
-    }
+#define LOCKSTEP_UNARY_OP(name, Functor)                                                                        \
+  case UnaryOp::name:                                                                                           \
+    if constexpr (!std::is_integral_v<T> || takes_integers(UnaryOp::name)) f.template operator()<Functor<T>>(); \
+    return;
+    LOCKSTEP_UNARY_OPS(LOCKSTEP_UNARY_OP)
+#undef LOCKSTEP_UNARY_OP
   }
 }
 

@@ -9,26 +9,33 @@
 
 namespace lockstep {
 
+// The family: each function's name and its functor (unary_functors.h). Those up to clamp keep integers.
+// clang-format off
+#define LOCKSTEP_UNARY_OPS(X) \
+  X(neg, Neg) \
+  X(abs, Abs) \
+  X(relu, Relu) \
+  X(clamp, Clamp) \
+  X(exp, Exp) \
+  X(log, Log) \
+  X(sqrt, Sqrt) \
+  X(rsqrt, Rsqrt) \
+  X(reciprocal, Reciprocal) \
+  X(square, Square) \
+  X(pow, Pow) \
+  X(tanh, Tanh) \
+  X(sigmoid, Sigmoid) \
+  X(leaky_relu, LeakyRelu) \
+  X(gelu, Gelu) \
+  X(gelu_tanh, GeluTanh) \
+  X(silu, Silu)
+// clang-format on
+
 enum class UnaryOp : std::uint8_t {
-  neg,
-  abs,
-  relu,
-  clamp,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  square,
-  pow,
-  tanh,
-  sigmoid,
-  leaky_relu,
-  gelu,
-  gelu_tanh,
-  silu,
+#define LOCKSTEP_UNARY_OP(name, Functor) name,
+  LOCKSTEP_UNARY_OPS(LOCKSTEP_UNARY_OP)
+#undef LOCKSTEP_UNARY_OP
 };
-inline constexpr int kUnaryOps = 17;
 /// "relu"; tells the operations apart in a profile.
 const char* profile_label(UnaryOp op);
 
@@ -39,15 +46,11 @@ struct UnaryParams {
 };
 
 /// out = op(x), computed in the type of Note [Compute types] for out's dtype.
-using UnaryKernel = void (*)(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
+using UnaryKernel = void(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
+UnaryKernel unary_cpu, unary_cuda;
 /// out = grad * op'(saved), where `saved` is the operation's input or output, as its functor wants.
-using UnaryBackwardKernel = void (*)(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved,
-                                     const Tensor& out);
-
-void unary_cpu(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
-void unary_backward_cpu(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
-
-void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out);
-void unary_backward_cuda(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out);
+using UnaryBackwardKernel = void(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved,
+                                 const Tensor& out);
+UnaryBackwardKernel unary_backward_cpu, unary_backward_cuda;
 
 }  // namespace lockstep

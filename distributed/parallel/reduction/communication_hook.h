@@ -15,8 +15,8 @@ namespace lockstep::distributed {
 /// What a hook is given: gradients that travel together.
 struct GradientBucket {
   std::size_t index = 0;  ///< buckets are launched in this order, 0 to count - 1, in every pass
-  std::size_t count = 0;
-  Tensor flat;  ///< [elements]: this rank's gradients, to be replaced by their average over the ranks
+  std::size_t count = 0;  ///< number of buckets
+  Tensor flat;            ///< [elements]: this rank's gradients, to be replaced by their average over the ranks
   /// Under their parameters' names, as views of `flat`.
   std::vector<nn::NamedTensor> gradients;
 };
@@ -25,8 +25,6 @@ struct GradientBucket {
 /// Averages the gradients of a DistributedDataParallel in another way than a plain all-reduce: compressed, quantised,
 /// by another topology. One hook serves one DistributedDataParallel, since it may keep state for its buckets. It runs
 /// on every rank, also in a world of one, and must issue the same operations in the same order on all.
-///
-/// Not for lockstep mode, whose bits come from one fixed order of additions.
 class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
@@ -42,6 +40,7 @@ class CommunicationHook {
   virtual bool is_replayable() const { return false; }
 };
 
+/// Shared between options and the training that uses it.
 using CommunicationHookPtr = std::shared_ptr<CommunicationHook>;
 
 /// A Work that goes on. advance() waits for `first` and calls `then`, once; what `then` returns, if anything, is waited
@@ -50,6 +49,7 @@ using CommunicationHookPtr = std::shared_ptr<CommunicationHook>;
 class ContinuedWork final : public Work {
  public:
   ContinuedWork(WorkPtr first, std::function<WorkPtr()> then);
+  /// Waits for the first operation and starts the second, if that has not been done.
   void advance();
   using Work::wait;
   void wait(Milliseconds timeout) override;

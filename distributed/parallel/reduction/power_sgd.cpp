@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -55,14 +56,18 @@ void orthogonalize(std::vector<double>& p, std::int64_t n, std::int64_t r, Noise
     }
 }
 
+bool all_finite(const std::vector<double>& values) {
+  return std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+}
+
 class PowerSgd final : public CommunicationHook {
  public:
-  explicit PowerSgd(PowerSgdOptions options) : options_(options) {
-    LOCKSTEP_CHECK(options.rank >= 1, "[power_sgd] rank is {}; expected at least 1", options.rank);
-    LOCKSTEP_CHECK(options.start_iteration >= 0, "[power_sgd] start_iteration is {}; expected at least 0",
-                   options.start_iteration);
-    LOCKSTEP_CHECK(options.min_compression >= 0.0, "[power_sgd] min_compression is {}; expected at least 0",
-                   options.min_compression);
+  explicit PowerSgd(PowerSgdOptions options) : options_(std::move(options)) {
+    LOCKSTEP_CHECK(options_.rank >= 1, "[power_sgd] rank is {}; expected at least 1", options_.rank);
+    LOCKSTEP_CHECK(options_.start_iteration >= 0, "[power_sgd] start_iteration is {}; expected at least 0",
+                   options_.start_iteration);
+    LOCKSTEP_CHECK(options_.min_compression >= 0.0, "[power_sgd] min_compression is {}; expected at least 0",
+                   options_.min_compression);
   }
 
   std::string name() const override { return "powersgd"; }
@@ -75,6 +80,7 @@ class PowerSgd final : public CommunicationHook {
     if (!state.layout_known) lay_out(state, bucket);
     if (state.matrices.empty()) return group.all_reduce(bucket.flat, ReduceOp::avg);
 
+    rescale_errors(state);
     state.flat = bucket.flat;
     const bool half = element_size(bucket.flat.dtype()) < 4;
     state.values = half ? cast_values(bucket.flat, kFloat32) : bucket.flat;
@@ -97,6 +103,7 @@ class PowerSgd final : public CommunicationHook {
     std::int64_t offset, n, m, r;  // in the bucket
     std::int64_t p_at, q_at;       // in `first` and `second`
     Tensor error;
+    Tensor next_error;  // until it is known that the step's gradients are finite
   };
   struct Vector {
     std::int64_t offset, numel, sent_at;
@@ -104,6 +111,7 @@ class PowerSgd final : public CommunicationHook {
   struct State {
     std::int64_t steps = 0;
     bool layout_known = false;
+    double scale = 1.0;  // of the errors
     std::vector<Matrix> matrices;
     std::vector<Vector> vectors;
     Tensor first;   // travels first: the vectors, then P of each matrix
@@ -137,7 +145,7 @@ class PowerSgd final : public CommunicationHook {
         if (tensor.numel() > 0) state.vectors.push_back({offset, tensor.numel(), first});
         first += tensor.numel();
       } else {
-        state.matrices.push_back({offset, n, m, r, first, second, {}});
+        state.matrices.push_back({offset, n, m, r, first, second, {}, {}});
         first += n * r;
         second += m * r;
       }
@@ -152,6 +160,15 @@ class PowerSgd final : public CommunicationHook {
       draw_start(state, i, bucket.index);
     }
     state.layout_known = true;
+  }
+
+  void rescale_errors(State& state) const {
+    const double scale = options_.loss_scale ? options_.loss_scale() : 1.0;
+    LOCKSTEP_CHECK(std::isfinite(scale) && scale > 0.0, "[power_sgd] the loss scale is {}; expected it above 0", scale);
+    if (scale == state.scale) return;
+    if (options_.error_feedback)
+      for (Matrix& matrix : state.matrices) matrix.error.mul_(scale / state.scale);
+    state.scale = scale;
   }
 
   philox::Key key(const State& state, std::size_t bucket, std::size_t matrix, std::uint32_t use) const {
@@ -169,27 +186,44 @@ class PowerSgd final : public CommunicationHook {
 
   WorkPtr second_half(State& state, ProcessGroup& group, std::size_t bucket) {
     const NoGradGuard no_grad;
-    for (std::size_t i = 0; i < state.matrices.size(); ++i) {
-      Matrix& matrix = state.matrices[i];
-      const Tensor p = p_of(state, matrix);
-      std::vector<double> columns = p.to_vector<double>();
-      orthogonalize(columns, matrix.n, matrix.r, Noise(key(state, bucket, i, 1)));
-      copy_values(tensor(columns).as_strided({matrix.n, matrix.r}, {matrix.r, 1}, 0), p);
-      const Tensor own = of(state.values, matrix);
-      const Tensor q = own.t().matmul(p);
-      if (options_.error_feedback) copy_values(sub(own, p.matmul(q.t())), matrix.error);
-      copy_values(q, q_of(state, matrix));
+    const std::vector<double> sent = state.first.to_vector<double>();
+    if (all_finite(sent)) {
+      for (std::size_t i = 0; i < state.matrices.size(); ++i) {
+        Matrix& matrix = state.matrices[i];
+        const Tensor p = p_of(state, matrix);
+        const auto begin = sent.begin() + matrix.p_at;
+        std::vector<double> columns(begin, begin + matrix.n * matrix.r);
+        orthogonalize(columns, matrix.n, matrix.r, Noise(key(state, bucket, i, 1)));
+        copy_values(tensor(columns).as_strided({matrix.n, matrix.r}, {matrix.r, 1}, 0), p);
+        const Tensor own = of(state.values, matrix);
+        const Tensor q = own.t().matmul(p);
+        if (options_.error_feedback) matrix.next_error = sub(own, p.matmul(q.t()));
+        copy_values(q, q_of(state, matrix));
+      }
+    } else {
+      fill_values(state.second, std::numeric_limits<double>::quiet_NaN());  // so that every rank hears of it
     }
-    return continue_with(group.all_reduce(state.second, ReduceOp::avg), [this, &state]() -> WorkPtr {
-      write_result(state);
+    return continue_with(group.all_reduce(state.second, ReduceOp::avg), [this, &state, bucket]() -> WorkPtr {
+      write_result(state, bucket);
       return nullptr;
     });
   }
 
-  void write_result(State& state) {
+  void write_result(State& state, std::size_t bucket) {
     const NoGradGuard no_grad;
-    for (const Matrix& matrix : state.matrices)
-      copy_values(p_of(state, matrix).matmul(q_of(state, matrix).t()), of(state.flat, matrix));
+    const bool finite = all_finite(state.second.to_vector<double>());
+    for (std::size_t i = 0; i < state.matrices.size(); ++i) {
+      Matrix& matrix = state.matrices[i];
+      const Tensor out = of(state.flat, matrix);
+      if (finite) {
+        copy_values(p_of(state, matrix).matmul(q_of(state, matrix).t()), out);
+        if (options_.error_feedback) matrix.error = matrix.next_error;
+      } else {
+        fill_values(out, std::numeric_limits<double>::quiet_NaN());
+        draw_start(state, i, bucket);
+      }
+      matrix.next_error = {};
+    }
     for (const Vector& vector : state.vectors)
       copy_values(state.first.as_strided({vector.numel}, {1}, vector.sent_at),
                   state.flat.as_strided({vector.numel}, {1}, vector.offset));
@@ -204,7 +238,7 @@ class PowerSgd final : public CommunicationHook {
 }  // namespace
 
 CommunicationHookPtr power_sgd(PowerSgdOptions options) {
-  return std::make_shared<PowerSgd>(options);
+  return std::make_shared<PowerSgd>(std::move(options));
 }
 
 }  // namespace lockstep::distributed

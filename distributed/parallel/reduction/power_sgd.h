@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
 namespace lockstep::distributed {
 
+/// Options of power_sgd().
 struct PowerSgdOptions {
   std::int64_t rank = 2;  ///< of the approximation; higher is closer to the gradient, and more bytes
   /// Steps that are averaged uncompressed at first, while gradients change fast.
@@ -15,6 +17,9 @@ struct PowerSgdOptions {
   bool error_feedback = true;  ///< what a step leaves out is added to the next one's gradient
   bool warm_start = true;      ///< each step's power iteration starts from the last one's result
   std::uint64_t seed = 0;      ///< of the first iteration's start; must be the same on every rank
+  /// What the losses are multiplied by in the step under way, such as [&] { return scaler.scale_factor(); }: what is
+  /// left out of one step's gradient enters the next one's in its scale. Null: always by the same.
+  std::function<double()> loss_scale = nullptr;
 };
 
 /// Note [PowerSGD]
@@ -30,6 +35,10 @@ struct PowerSgdOptions {
 ///
 /// A column of P that vanishes (a gradient that is zero, or of lower rank) is replaced by a fixed random direction;
 /// otherwise the next step, which starts from it, could never find anything there.
+///
+/// A gradient that is not finite on some rank, as an optim::GradScaler provokes now and then, makes the bucket's
+/// matrices NaN on all ranks for that step. It leaves no trace: errors stay what they were before it, and Q starts
+/// anew.
 ///
 /// Errors and Q are not in checkpoints: a resumed run starts both anew, uncompressed for start_iteration steps.
 ///

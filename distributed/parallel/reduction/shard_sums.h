@@ -2,99 +2,91 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
-#include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/reduction/step_totals.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
+#include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
-/// Note [Shard runner]
-/// Computes a worker's consecutive logical shards on one module, one after the other, and adds up what they leave along
-/// the shard tree. A shard is computed alone: its samples in memory of their own, its own random key, its own batch
-/// statistics. So nothing in it depends on where it runs or with which others.
+/// Note [Shard sums]
+/// What the logical shards of one worker leave, added up along the shard tree as far as its shards reach: gradients and
+/// totals. The gradients of finished shards are added as a binary counter does, which keeps log2 of their number; those
+/// of the last shard stay apart, a parameter at a time, so that each can travel while the rest is computed. Shards
+/// without samples, which a short batch leaves at the end, count as zeros.
 ///
-/// The gradients of finished shards are added as a binary counter does, which keeps log2 of their number. In the last
-/// shard's backward pass a parameter is reported as soon as its gradient is there, so that it can travel while the rest
-/// is computed. Shards without samples, which a short batch leaves at the end, count as zeros.
-///
-/// Not thread-safe; distinct runners, of distinct modules, may run side by side.
-class ShardRunner {
+/// Not thread-safe; distinct objects, of distinct modules, may be used side by side.
+class ShardSums {
  public:
-  using LossFunction = std::function<LossValue(nn::Module& module, const data::Batch& shard)>;
-
   /// What is known of a sum: addends and the nodes that they are, from left to right. They fill the worker's range.
   struct Parts {
     std::vector<Tensor> tensors;
     std::vector<TreeNode> nodes;
   };
 
-  struct Observer {
-    /// The totals of all shards here stand; the last backward pass follows.
-    std::function<void()> totals_ready = [] {};
-    /// parts(parameter) is complete. Comes once for each parameter.
-    std::function<void(std::size_t parameter)> gradient_ready = [](std::size_t) {};
-  };
-
   /// `mine` are the shards here, of `shards` in all. Takes note of the parameters that require gradients.
-  ShardRunner(nn::Module& module, std::int64_t shards, ShardRange mine);
-  ~ShardRunner();
-  ShardRunner(const ShardRunner&) = delete;
-  ShardRunner& operator=(const ShardRunner&) = delete;
+  ShardSums(nn::Module& module, std::int64_t shards, ShardRange mine);
 
-  /// One step: `part` holds the samples of the shards here, out of part.global_size. `step` enters the random keys.
-  /// Throws Error, with the gradients cleared, what the loss function throws, and for a buffer that forward() changed
-  /// without batch norm's help, since its value would depend on the number of workers.
-  void run(const data::Batch& part, std::uint64_t step, const LossFunction& loss, const Observer& observer);
-
+  std::int64_t shards() const { return shards_; }
+  const ShardRange& mine() const { return mine_; }
   const std::vector<nn::NamedTensor>& parameters() const { return parameters_; }
-  Parts parts(std::size_t parameter);
-  /// By unit of the range (tree_units), a row of totals.
-  const std::vector<std::vector<double>>& totals() const { return totals_; }
   const StepTotals& layout() const { return layout_; }
-  /// By parameter: has a shard here given it a gradient in the last step?
-  const std::vector<bool>& used() const { return used_; }
-  /// Drops what the last step left.
+
+  /// Begins a step: drops what the last one left, and the parameters' gradients.
+  void begin();
+  /// What a shard's forward gave.
+  void add_totals(std::int64_t shard, double loss_sum, double count, const nn::DeferredStatistics& statistics);
+  /// Takes the gradients that a shard's backward has left with the parameters.
+  void keep(std::int64_t shard);
+  /// All forwards are done. `last` is the shard whose backward is to come; -1: none here has samples. Throws Error for
+  /// a buffer that forward() changed without batch norm's help, since its value would depend on the number of workers.
+  void close(std::int64_t last);
+  /// Takes the last shard's gradient of one parameter, or of all.
+  void take(std::size_t parameter);
+  void take_all();
+  /// Drops sums and gradients of a step that is finished or was broken off.
   void clear();
+
+  /// After take(): this worker's parts of one parameter's gradient.
+  Parts parts(std::size_t parameter);
+  /// After close(): a row of totals for each unit of the range (tree_units).
+  const std::vector<std::vector<double>>& totals() const { return totals_; }
+  /// By parameter: has a shard here given it a gradient in this step?
+  const std::vector<bool>& used() const { return used_; }
 
  private:
   using Gradients = std::vector<Tensor>;  // by parameter
 
-  void run_shard(const data::Batch& shard, std::uint64_t step, std::int64_t index, const LossFunction& loss);
-  void backward_of_last(std::int64_t last);
-  void report(std::size_t parameter);
-  Gradients take_gradients();
   const Tensor& zeros_of(std::size_t parameter);
-  void check_buffers(const std::vector<std::uint32_t>& before) const;
   std::vector<std::uint32_t> buffer_versions() const;
+  void check_buffers() const;
 
-  nn::Module& module_;
   std::int64_t shards_;
   ShardRange mine_;
   StepTotals layout_;
   std::vector<nn::NamedTensor> parameters_;
-  std::vector<std::uint64_t> hooks_;
   std::vector<nn::NamedTensor> buffers_;
+  std::vector<std::uint32_t> versions_;  // of the buffers, when the step began
 
   TreeStack<Gradients> sums_;
   TreeStack<std::vector<double>> total_sums_;
   std::vector<std::vector<double>> totals_;
-  Tensor loss_;             // of the shard in hand
-  double seed_ = 0.0;       // of its backward pass
-  std::int64_t last_ = -1;  // the last shard with samples; -1: none
+  std::int64_t last_ = -1;
   Gradients last_gradients_;
   Gradients zeros_;
-  std::vector<bool> reported_;
   std::vector<bool> used_;
-  const Observer* observer_ = nullptr;  // while the last backward pass runs
 };
 
-/// `part` rows of the samples that `shards` (all of them: `count`) of a global batch of `size` samples hold.
-data::Batch samples_of_shards(const data::Batch& global, std::int64_t shards, const ShardRange& mine);
+/// A module's parameters that require gradients.
+std::vector<nn::NamedTensor> trained_parameters(const nn::Module& module);
+
+/// Adds a row of totals to another.
+void add_rows(std::vector<double>& left, const std::vector<double>& right);
+
+/// target = the sum of `parts` along the tree, divided by `divisor`; `target` may be the first part. Runs in parallel.
+void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor = 1.0);
 
 }  // namespace lockstep::distributed

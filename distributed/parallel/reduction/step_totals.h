@@ -22,7 +22,8 @@ class StepTotals {
   /// A row of zeros with a shard's sums added. Throws Error for a layer that is not below the module.
   std::vector<double> row(double loss_sum, double count, const nn::DeferredStatistics& statistics) const;
 
-  static double loss_sum(std::span<const double> totals) { return totals[0]; }
+  /// The mean loss, as one float64 element. Throws Error if the losses count nothing.
+  static Tensor mean_loss(std::span<const double> totals);
   static double count(std::span<const double> totals) { return totals[1]; }
   /// Where the count stands in a row.
   static constexpr std::int64_t kCountColumn = 1;

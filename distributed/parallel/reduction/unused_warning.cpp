@@ -8,14 +8,14 @@
 
 namespace lockstep::distributed {
 
-void warn_of_unused_parameters(const char* who, const std::vector<std::string>& names, std::size_t total,
-                               std::uint64_t step) {
+void warn_of_unused_parameters(const std::vector<std::string>& names, std::size_t total, std::uint64_t step) {
   constexpr std::size_t kNamed = 5;
   const auto shown = names.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, names.size()));
   logging::warn(
-      "[{}] no rank used {} of {} parameters in step {}: {}{}; they have no gradient and keep their values (said once; "
+      "[TrainingStep] no rank used {} of {} parameters in step {}: {}{}; they have no gradient and keep their values "
+      "(said once; "
       "see unused_everywhere())",
-      who, names.size(), total, step, fmt::join(names.begin(), shown, ", "), names.size() > kNamed ? ", ..." : "");
+      names.size(), total, step, fmt::join(names.begin(), shown, ", "), names.size() > kNamed ? ", ..." : "");
 }
 
 }  // namespace lockstep::distributed

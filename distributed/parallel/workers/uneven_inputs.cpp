@@ -16,8 +16,9 @@ UnevenStep UnevenStep::meet(ProcessGroup& group, Device device, std::optional<st
   int rank = 0;
   for (const std::int64_t samples : all.to_vector<std::int64_t>()) {
     if (samples != kRanOut) {
+      ++step.ranks;
+      if (step.first < 0 || (step.samples == 0 && samples > 0)) step.first = rank;
       step.samples += samples;
-      if (step.ranks++ == 0) step.first = rank;
     }
     ++rank;
   }

@@ -20,7 +20,7 @@ namespace lockstep::distributed {
 struct UnevenStep {
   std::int64_t samples = 0;  ///< of all ranks
   int ranks = 0;             ///< that have not run out
-  int first = -1;            ///< the first of them
+  int first = -1;            ///< the first with samples; without any, the first that has not run out
 
   /// A collective. `own`: samples of this rank; nothing: it has run out.
   static UnevenStep meet(ProcessGroup& group, Device device, std::optional<std::int64_t> own);

@@ -6,9 +6,9 @@
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/nccl/device_table.h"
 #include "lockstep/distributed/nccl/library.h"
-#include "lockstep/distributed/process_group/shard_tree.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 
@@ -155,7 +155,7 @@ TEST_P(Nccl, CpuTensorsAreServedInTheSameOrder) {
     EXPECT_EQ(there.to_vector<double>(), Values(4, world_));
     const auto records = group.records();
     ASSERT_EQ(records.size(), 3u);
-    for (std::size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].number, i);
+    for (std::size_t i = 0; i < records.size(); ++i) EXPECT_EQ(records[i].operation.number, i);
   });
 }
 

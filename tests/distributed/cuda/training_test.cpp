@@ -107,7 +107,7 @@ Outcome train_on_ranks(const Ranks& ranks) {
     optim::SGD optimizer(net->parameters(), {.lr = 0.1, .momentum = 0.9});
     std::vector<double> losses;
     for (int i = 0; i < kSteps; ++i) {
-      losses.push_back(ddp.step(batch_of(i, kBatch), [&](const data::Batch& part) { return loss_of(*net, part); }));
+      losses.push_back(ddp.step(batch_of(i, kBatch), loss_of).item<double>());
       optimizer.step();
     }
     const std::lock_guard lock(mutex);
@@ -207,8 +207,7 @@ TEST_F(CudaTraining, ACapturedStepOfSeveralRanksHasTheBitsOfSingleKernels) {
       auto net = make_net(true);
       net->to(device);
       DistributedDataParallel ddp(*net, ProcessGroupPtr(&group, [](auto*) {}), {.first_bucket_bytes = 1000});
-      TrainingStep step(ddp);
-      const Outcome outcome = train(step, capture);
+      const Outcome outcome = train(ddp.training_step(), capture);
       const std::lock_guard lock(mutex);
       if (group.rank() == 0) outcomes[capture] = outcome;
     });

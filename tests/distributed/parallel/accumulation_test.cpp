@@ -57,10 +57,10 @@ TEST_P(AccumulationOver, GradientsAreThoseOfTheWholeBatch) {
           set_weights(net);
           DistributedDataParallel ddp(net, group, {.accumulate = slices, .first_bucket_bytes = 32, .bucket_bytes = 64});
           for (int repeat = 0; repeat < 2; ++repeat) {
-            const double loss = ddp.step(batch, [&](const data::Batch& part) {
+            const Tensor loss = ddp.step(batch, [&](const data::Batch& part) {
               return counted ? counted_loss(net, part) : LossValue(mean_loss(net, part));
             });
-            EXPECT_NEAR(loss, expected.loss, kBound);
+            EXPECT_NEAR(loss.item<double>(), expected.loss, kBound);
             EXPECT_LE(largest_difference(gradients_of(net), expected.gradients), kBound);
           }
         });
@@ -113,10 +113,10 @@ TEST(Accumulation, AlsoOnOneDeviceAndSeveral) {
       for (int d = 0; d < devices; ++d) options.devices.emplace_back(kCPU, d);
       TrainingStep step([] { return std::make_unique<Net>(); }, options);
       set_weights(step.module());
-      const double loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
+      const Tensor loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
         return counted ? counted_loss(net, part) : LossValue(mean_loss(net, part));
       });
-      EXPECT_NEAR(loss, expected.loss, kBound);
+      EXPECT_NEAR(loss.item<double>(), expected.loss, kBound);
       EXPECT_LE(largest_difference(gradients_of(step.module()), expected.gradients), kBound);
     }
   }

@@ -2,9 +2,13 @@
 
 #include "lockstep/distributed/parallel/checkpoint.h"
 
+#include <sys/stat.h>
+
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
@@ -135,6 +139,36 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CheckpointOver,
                          ::testing::Combine(::testing::Values(1, 2, 3),
                                             ::testing::Values(Link::in_process, Link::gloo)),
                          world_name);
+
+TEST(Rank0File, IsKeptOnceOnAMachine) {
+  const TemporaryPath file;
+  write_bytes(file.text(), "some bytes");
+  run_on({3, Link::gloo}, [&](const ProcessGroupPtr& group) {
+    const Rank0File here(group->rank() == 0 ? file.text() : "elsewhere", *group);
+    here.read([&](const std::string& path) {
+      EXPECT_EQ(bytes_of(path), "some bytes");
+      struct stat status {};
+      ASSERT_EQ(::stat(path.c_str(), &status), 0);
+      const Tensor inode = tensor({static_cast<std::int64_t>(status.st_ino)});
+      const Tensor all = empty({group->world_size()}, options_of(inode));
+      group->all_gather(all, inode)->wait();
+      for (const std::int64_t each : all.to_vector<std::int64_t>())
+        EXPECT_EQ(each, static_cast<std::int64_t>(status.st_ino));
+    });
+  });
+}
+
+TEST(OnRank0, MayTakeLongerThanAnOperation) {
+  lockstep::testing::run_ranks(
+      3, Link::in_process,
+      [](ProcessGroup& group) {
+        for (const int milliseconds : {0, 1000, 0}) {
+          on_rank0(group, [&] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
+          EXPECT_EQ(broadcast_text(group.rank() == 0 ? "fine" : "", group), "fine");
+        }
+      },
+      std::chrono::milliseconds(400));
+}
 
 TEST(OnRank0, ACollectiveInsideIsAnErrorOnAllRanks) {
   run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {

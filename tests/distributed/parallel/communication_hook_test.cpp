@@ -41,7 +41,7 @@ TEST_P(HookOver, HalfTypesStayWithinTheirRounding) {
       EXPECT_LE(off, (group->world_size() + 1) * unit * largest * group->world_size());
       EXPECT_GT(off, 0.0) << "nothing was compressed";
       int halves = 0;
-      for (const OperationRecord& record : group->records()) halves += record.dtype == dtype ? 1 : 0;
+      for (const OperationRecord& record : group->records()) halves += record.operation.dtype == dtype ? 1 : 0;
       EXPECT_GE(halves, 2);
     });
   }

@@ -81,7 +81,7 @@ TEST_P(DataParallelOver, StepEqualsASingleDevice) {
     const data::Batch batch = make_batch(n);
     const Tensor loss = loss_of(single, batch);
     loss.backward();
-    EXPECT_NEAR(parallel.step(batch, loss_of), loss.item<double>(), 1e-6);
+    EXPECT_NEAR(parallel.step(batch, loss_of).item<double>(), loss.item<double>(), 1e-6);
     const auto want = single.parameters();
     const auto got = parallel.module().parameters();
     for (std::size_t i = 0; i < want.size(); ++i) expect_close(got[i].grad(), want[i].grad(), 1e-5, 1e-6);

@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
@@ -80,9 +81,9 @@ TEST_P(DdpOver, StepGivesTheGradientsOfTheGlobalBatch) {
       if (group->rank() == 0) set_weights(net);  // the others get rank 0's
       DistributedDataParallel ddp(net, group, {.first_bucket_bytes = 32, .bucket_bytes = 64});
       for (int repeat = 0; repeat < 2; ++repeat) {
-        const double loss =
+        const Tensor loss =
             ddp.step(batch, [&](const data::Batch& part) { return cross_entropy(net(part.x), part.y); });
-        EXPECT_NEAR(loss, expected_loss.item<double>(), 1e-6);
+        EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), 1e-6);
         expect_near(gradients_of(net), expected);
       }
     });
@@ -206,9 +207,9 @@ std::vector<double> curve(const ProcessGroupPtr& group, bool leave_out_all_reduc
     const auto loss = [&](const data::Batch& part) { return cross_entropy(net(part.x), part.y); };
     if (leave_out_all_reduce) {
       const auto guard = ddp.no_sync();
-      losses.push_back(ddp.step(make_batch(8, step + 1), loss));
+      losses.push_back(ddp.step(make_batch(8, step + 1), loss).item<double>());
     } else {
-      losses.push_back(ddp.step(make_batch(8, step + 1), loss));
+      losses.push_back(ddp.step(make_batch(8, step + 1), loss).item<double>());
     }
     optimizer.step();
   }
@@ -250,10 +251,42 @@ TEST(DistributedDataParallel, TheFirstAllReduceStartsWhileBackwardRuns) {
       EXPECT_LT(trace.launched_ns[0], trace.last_gradient_ns);
       for (const OperationRecord& record : group->records())
         overlapped =
-            overlapped || (record.kind == OperationKind::all_reduce && record.started_ns > trace.first_gradient_ns &&
-                           record.started_ns < trace.last_gradient_ns);
+            overlapped || (record.operation.kind == OperationKind::all_reduce &&
+                           record.started_ns > trace.first_gradient_ns && record.started_ns < trace.last_gradient_ns);
     }
     EXPECT_TRUE(overlapped);
+  });
+}
+
+TEST(DistributedDataParallel, TrainsOnEverySampleOfADistributedSampler) {
+  constexpr int kWorld = 4;
+  const data::Batch all = make_batch(22);
+  const auto set = std::make_shared<data::TensorDataset>(all.x, all.y);
+  run_on_ranks(kWorld, [&](const ProcessGroupPtr& group) {
+    Net net, whole;
+    set_weights(net);
+    set_weights(whole);
+    DistributedDataParallel ddp(net, group);
+    const auto sampler = std::make_shared<data::DistributedSampler>(
+        22, data::DistributedSamplerOptions{
+                .rank = group->rank(), .world_size = kWorld, .shuffle = false, .drop_last = true});
+    const data::DataLoader loader(set, {.batch_size = 3, .sampler = sampler});
+    std::int64_t seen = 0, begin = 0;
+    for (const data::Batch& batch : loader.epoch(0)) {
+      const Tensor loss = ddp.step(batch, [&](const data::Batch& part) {
+        seen += part.size();
+        return cross_entropy(net.forward(part.x), part.y);
+      });
+      // The ranks' parts are those of consecutive samples, dealt out in turn.
+      whole.zero_grad();
+      const Tensor expected = cross_entropy(whole.forward(rows(all.x, begin, kWorld * batch.size())),
+                                            rows(all.y, begin, kWorld * batch.size()));
+      expected.backward();
+      EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
+      expect_near(gradients_of(net), gradients_of(whole));
+      begin += kWorld * batch.size();
+    }
+    EXPECT_EQ(seen, 5);  // 22 / 4
   });
 }
 

@@ -1,9 +1,12 @@
 // Lockstep mode: the same bits from one module, several devices and any number of ranks.
 
-#include "lockstep/distributed/parallel/lockstep_step.h"
-
 #include <gtest/gtest.h>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -18,11 +21,11 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/collectives/tree_sum.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/step.h"
-#include "lockstep/distributed/process_group/tree_sum.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
@@ -49,8 +52,6 @@ data::Batch batch_of(std::int64_t step, std::int64_t size) {
   return {randn({size, 12}), randint(0, 5, {size}), 0};
 }
 
-using Loss = std::function<LossValue(nn::Module&, const data::Batch&)>;
-
 LossValue mean_loss(nn::Module& net, const data::Batch& part) {
   return cross_entropy(net.forward(part.x), part.y);
 }
@@ -70,7 +71,7 @@ Trace train(nn::Module& module, Step&& step) {
   optim::SGD optimizer(module.parameters(), {.lr = 0.1, .momentum = 0.9});
   for (std::int64_t i = 0; i < std::ssize(kSizes); ++i) {
     if (kSizes[i] < 2 * kShards) module.eval();  // a shard of one sample has no variance
-    trace.losses.push_back(step(batch_of(i, kSizes[i])));
+    trace.losses.push_back(step(batch_of(i, kSizes[i])).template item<double>());
     module.train();
     optim::clip_grad_norm_(module.parameters(), 1.0);
     optimizer.step();
@@ -86,13 +87,13 @@ std::unique_ptr<nn::Module> make_net() {
   return std::make_unique<Net>();
 }
 
-Trace alone(const Loss& loss = mean_loss) {
+Trace alone(const LossFunction& loss = mean_loss) {
   manual_seed(3);
   TrainingStep step(make_net, {.logical_shards = kShards});
   return train(step.module(), [&](const data::Batch& batch) { return step(batch, loss); });
 }
 
-Trace on_devices(int count, const Loss& loss = mean_loss) {
+Trace on_devices(int count, const LossFunction& loss = mean_loss) {
   manual_seed(3);
   std::vector<Device> devices;
   for (int i = 0; i < count; ++i) devices.emplace_back(kCPU, i);
@@ -101,7 +102,7 @@ Trace on_devices(int count, const Loss& loss = mean_loss) {
 }
 
 /// By rank.
-std::vector<Trace> on_ranks(int world, const Loss& loss = mean_loss, Link link = Link::in_process) {
+std::vector<Trace> on_ranks(int world, const LossFunction& loss = mean_loss, Link link = Link::in_process) {
   manual_seed(3);  // of all ranks, which are threads here
   std::vector<std::unique_ptr<nn::Module>> nets;
   for (int r = 0; r < world; ++r) {
@@ -180,7 +181,7 @@ TEST(LockstepStep, TheGradScalerDecidesAlike) {
 
 TEST(LockstepStep, ALossMayBeASumWithItsCount) {
   // Class 4 does not count, so that shards differ in what they count.
-  const Loss loss = [](nn::Module& net, const data::Batch& part) {
+  const LossFunction loss = [](nn::Module& net, const data::Batch& part) {
     const Tensor losses = cross_entropy(net.forward(part.x), part.y, {.reduction = Reduction::sum, .ignore_index = 4});
     return LossValue::sum(losses, ne(part.y, 4).sum().item<double>());
   };
@@ -202,7 +203,7 @@ TEST(LockstepStep, GradientsAreThoseOfThePlainStep) {
   manual_seed(5);
   TrainingStep lockstep(make, {.logical_shards = kShards});
   const data::Batch batch = batch_of(0, 61);
-  EXPECT_NEAR(plain(batch, mean_loss), lockstep(batch, mean_loss), 1e-6);
+  EXPECT_NEAR(plain(batch, mean_loss).item<double>(), lockstep(batch, mean_loss).item<double>(), 1e-6);
   const auto a = plain.module().parameters();
   const auto b = lockstep.module().parameters();
   for (std::size_t p = 0; p < a.size(); ++p) testing::expect_close(b[p].grad(), a[p].grad(), 1e-5, 1e-6);
@@ -385,6 +386,42 @@ TEST(LockstepFingerprint, DifferencesAreShown) {
   }
   EXPECT_NE(lockstep_fingerprint(8).find("8 logical shards; seed"), std::string::npos);
 }
+
+TEST(LockstepFingerprint, OfAnyLengthIsComparedWhole) {
+  const auto errors =
+      testing::errors_of_ranks(2, Link::in_process, std::chrono::milliseconds(10'000), [](ProcessGroup& group) {
+        const std::string processor(5000, 'x');
+        const char* seed = group.rank() == 0 ? "; seed 1" : "; seed 22";
+        check_fingerprint_agreement(processor + seed, group);
+      });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("x; seed 1\""), std::string::npos) << error;
+    EXPECT_NE(error.find("x; seed 22\""), std::string::npos) << error;
+  }
+}
+
+TEST(LockstepFingerprint, NamesTheSettingsOfLibraries) {
+  for (const char* name : {"ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_CPU_ISA_HINTS"}) {
+    const std::string before = lockstep_fingerprint(8);
+    ::setenv(name, "any", 1);
+    EXPECT_NE(lockstep_fingerprint(8), before) << name;
+    ::unsetenv(name);
+    EXPECT_EQ(lockstep_fingerprint(8), before);
+  }
+}
+
+#if defined(__SSE2__)
+// A mode of the processor that nobody lists.
+TEST(LockstepFingerprint, KnowsWhatTheProcessorMakesOfTinyNumbers) {
+  const std::string before = lockstep_fingerprint(8);
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(mode | 0x8040u);  // flush to zero, denormals are zero
+  const std::string flushed = lockstep_fingerprint(8);
+  _mm_setcsr(mode);
+  EXPECT_NE(flushed, before);
+  EXPECT_EQ(lockstep_fingerprint(8), before);
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep::distributed

@@ -37,7 +37,7 @@ Trained train(const ProcessGroupPtr& group, const CommunicationHookPtr& hook, in
   for (int step = 0; step < steps; ++step) {
     data::Batch batch = make_batch(29, static_cast<std::uint32_t>(step % 4 + 1));
     batch.x = cast_values(batch.x, dtype);
-    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }));
+    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }).item<double>());
     optimizer.step();
   }
   run.weights = weights_of(net);
@@ -81,7 +81,7 @@ TEST(PowerSgd, SendsLessThanTheGradients) {
       std::int64_t sum = 0;
       const auto records = group->records();
       for (std::size_t i = before; i < records.size(); ++i)
-        if (records[i].kind == OperationKind::all_reduce)
+        if (records[i].operation.kind == OperationKind::all_reduce)
           sum += std::accumulate(records[i].input_sizes.begin(), records[i].input_sizes.end(), std::int64_t{1},
                                  std::multiplies<>());
       return sum;
@@ -174,6 +174,54 @@ TEST(PowerSgd, ANaNIsNotHidden) {
   double sum = 0.0;
   for (const double value : one.reduce(*hook, gradient)) sum += value;
   EXPECT_TRUE(std::isnan(sum));
+}
+
+// The mean of `steps` results for the same gradient, which comes multiplied by scale(step) and leaves divided by it.
+std::vector<double> mean_result(CommunicationHook& hook, const Tensor& gradient, int steps,
+                                const std::function<double(int)>& scale) {
+  const NoGradGuard no_grad;
+  OneBucket one;
+  std::vector<double> mean(101, 0.0);
+  for (int t = 0; t < steps; ++t) {
+    const auto out = one.reduce(hook, mul(gradient, scale(t)));
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += out[i] / scale(t) / steps;
+  }
+  return mean;
+}
+
+TEST(PowerSgd, ForgetsAGradientThatIsNotFinite) {
+  const Tensor gradient = make_input({101}, 5, kFloat32);
+  const auto want = gradient.to_vector<double>();
+  for (const std::int64_t where : {3, 99})  // in the matrix, in the vector
+    for (const double value : {std::nan(""), HUGE_VAL})
+      for (const bool warm : {true, false}) {
+        const auto hook = power_sgd({.rank = 1, .start_iteration = 0, .warm_start = warm});
+        mean_result(*hook, gradient, 3, [](int) { return 1.0; });
+        OneBucket one;
+        const Tensor bad = gradient.clone();
+        fill_values(rows(bad, where, 1), value);
+        bool hidden = true;
+        for (const double each : one.reduce(*hook, bad)) hidden = hidden && std::isfinite(each);
+        EXPECT_FALSE(hidden);
+        const double off = distance(mean_result(*hook, gradient, 400, [](int) { return 1.0; }), want);
+        EXPECT_LT(off, 0.1) << "a value of " << value << " at " << where;
+      }
+}
+
+TEST(PowerSgd, KeepsItsErrorInTheUnitsOfTheLoss) {
+  const Tensor gradient = make_input({101}, 5, kFloat32);
+  const auto want = gradient.to_vector<double>();
+  double scale = 1.0;
+  const auto hook = power_sgd({.rank = 1, .start_iteration = 0, .loss_scale = [&] { return scale; }});
+  // A scale that shrinks by half every tenth step, as GradScaler's does after overflows.
+  const auto mean = mean_result(*hook, gradient, 200, [&](int t) { return scale = std::ldexp(1.0, 20 - t / 10); });
+  const auto steady = power_sgd({.rank = 1, .start_iteration = 0});
+  const auto expected = mean_result(*steady, gradient, 200, [](int) { return 1.0; });
+  EXPECT_LT(distance(mean, expected), 1e-4);
+  EXPECT_LT(distance(mean, want), 0.2);
+  scale = 0.0;
+  OneBucket one;
+  EXPECT_NE(error_of([&] { one.reduce(*hook, gradient); }).find("the loss scale is 0"), std::string::npos);
 }
 
 TEST(PowerSgd, RefusesOptionsOutOfRange) {

@@ -26,8 +26,9 @@ struct Fixture {
   std::shared_ptr<RecordingProcessGroup> group = std::make_shared<RecordingProcessGroup>(2);
 
   std::unique_ptr<Reducer> make() {
-    return std::make_unique<Reducer>(std::vector<nn::NamedTensor>{{"a", a}, {"b", b}, {"c", c}}, group,
-                                     ReducerOptions{kFourFloats, kFourFloats});
+    return std::make_unique<Reducer>(
+        std::vector<nn::NamedTensor>{{"a", a}, {"b", b}, {"c", c}}, group,
+        TrainingStepOptions{.first_bucket_bytes = kFourFloats, .bucket_bytes = kFourFloats});
   }
   /// Gradients of a, b, c arrive in the order c, b, a.
   void backward_in_bucket_order() { mul(a, mul(b, c.exp())).sum().backward(); }
@@ -117,7 +118,7 @@ TEST(Reducer, AStaticGraphDoesNotWaitForWhatItDoesNotUse) {
   for (const bool static_graph : {false, true}) {
     Fixture f;
     Reducer reducer({{"a", f.a}, {"b", f.b}, {"c", f.c}}, f.group,
-                    {.first_bucket_bytes = kFourFloats, .bucket_bytes = kFourFloats, .static_graph = static_graph});
+                    {.static_graph = static_graph, .first_bucket_bytes = kFourFloats, .bucket_bytes = kFourFloats});
     const auto backward_without_c = [&] {  // the first bucket is c's; a's gradient comes last
       const Tensor early = f.a.exp().exp().exp();
       add(early, f.b).sum().backward();

@@ -126,7 +126,7 @@ Trained train(const ProcessGroupPtr& group, bool synchronised, const std::vector
   Trained run;
   for (const std::int64_t n : sizes) {
     const data::Batch batch = make_batch(n, static_cast<std::uint32_t>(n));
-    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }));
+    run.losses.push_back(ddp.step(batch, [&](const data::Batch& part) { return mean_loss(net, part); }).item<double>());
     optimizer.step();
   }
   run.weights = weights_of(net);

@@ -105,7 +105,7 @@ inline auto all_worlds() {
 /// Collectives of a kind that the group has run.
 inline int count_operations(const ProcessGroup& group, OperationKind kind) {
   int count = 0;
-  for (const OperationRecord& record : group.records()) count += record.kind == kind ? 1 : 0;
+  for (const OperationRecord& record : group.records()) count += record.operation.kind == kind ? 1 : 0;
   return count;
 }
 

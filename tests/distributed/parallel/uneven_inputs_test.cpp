@@ -116,7 +116,7 @@ TEST_P(UnevenInputsOver, JoinStepIsExactByTheGlobalCount) {
         return feed.size(rank, step) > 0 ? feed.own(rank, step) : data::Batch{};
       };
       while (const auto loss = ddp.join_step(next(), [&](const data::Batch& part) { return mean_loss(net, part); })) {
-        losses.push_back(*loss);
+        losses.push_back(loss->item<double>());
         optimizer.step();
         ++step;
       }
@@ -260,6 +260,27 @@ TEST_P(UnevenInputsOver, NobodyNeedsToHaveAnything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, UnevenInputsOver, all_worlds(), world_name);
+
+TEST(UnevenInputs, BatchNormStatisticsFollowTheRanksThatGoOn) {
+  constexpr int kSteps = 30;
+  for (const std::vector<int>& steps : {std::vector<int>{1, kSteps, 3}, {3, 1, kSteps}, {kSteps, 1, 1}})
+    run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      NormNet net;
+      DistributedDataParallel ddp(net, group);
+      data::Batch full = make_batch(4);
+      full.x = add(full.x, 5.0);
+      int step = 0;
+      const auto next = [&] {
+        const bool ran_out = step++ >= steps[static_cast<std::size_t>(group->rank())];
+        return ran_out ? data::Batch{} : full;
+      };
+      while (ddp.join_step(next(), [&](const data::Batch& part) { return mean_loss(net, part); })) {
+      }
+      expect_equal_bits_on_all_ranks(net, *group);
+      EXPECT_EQ(net.norm.num_batches_tracked.item<std::int64_t>(), kSteps);
+      EXPECT_GT(net.norm.running_mean.to_vector<double>()[0], 4.0);
+    });
+}
 
 // What an average that does not look at the counts makes of shares of 1 and 7 samples.
 TEST(UnevenInputs, AnAverageByRanksWouldShow) {

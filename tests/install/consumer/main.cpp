@@ -5,6 +5,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "core/tensor.h"
+#include "data/data.h"
+#include "distributed/job.h"
+#include "nn/module.h"
+#include "train/run.h"
+
+// The five above are this project's, and not lockstep's of the same names.
+static_assert(own::Tensor{}.part + own::Data{}.part + own::Module{}.part + own::Job{}.part + own::Run{}.part == 31);
+
 namespace ls = lockstep;
 
 struct LeNet : ls::nn::Module {
@@ -41,7 +50,7 @@ int main() {
   double first = 0, last = 0;
   for (int epoch = 0; epoch < 4; ++epoch)
     for (auto& batch : loader.epoch(epoch)) {
-      last = ddp.step(batch, [&](const ls::data::Batch& part) { return cross_entropy(model(part.x), part.y); });
+      last = ddp.step(batch, [&](auto& part) { return cross_entropy(model(part.x), part.y); }).item<double>();
       if (first == 0) first = last;
       optimizer.step();
     }

@@ -1,0 +1,252 @@
+#include "lockstep/distributed/failure/diagnosis.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// From harmless to what explains a failure best; of several kinds the last is the cause.
+enum class Verdict { in_place, unknown, behind, silent, stopped, gone, mismatched, left, ended };
+
+bool is_live(const Observation& seen) {
+  return seen.answered && seen.state->ended_by.empty() && !seen.state->left;
+}
+
+/// The number of collectives that the foremost rank in one has begun; 0 if no rank is in one.
+std::uint64_t front_of(const std::vector<Observation>& observations) {
+  std::uint64_t front = 0;
+  for (const Observation& seen : observations)
+    if (seen.state && seen.state->running && !seen.state->left) front = std::max(front, seen.state->called);
+  return front;
+}
+
+/// What most ranks in the foremost collective have called; of two equally frequent calls, that of the lowest rank.
+std::uint64_t common_call(const std::vector<Observation>& observations, std::uint64_t front) {
+  std::map<std::uint64_t, int> votes;
+  for (const Observation& seen : observations)
+    if (seen.state && seen.state->called == front) ++votes[seen.state->fingerprint];
+  std::uint64_t best = 0;
+  int most = 0;
+  for (const Observation& seen : observations)
+    if (seen.state && seen.state->called == front && votes[seen.state->fingerprint] > most) {
+      best = seen.state->fingerprint;
+      most = votes[best];
+    }
+  return best;
+}
+
+/// What is wrong with each rank, and how that is told.
+class Verdicts {
+ public:
+  Verdicts(const OperationFailure& failure, const std::vector<Observation>& observations,
+           const std::string& store_error, std::int64_t now_ms)
+      : failure_(failure),
+        observations_(observations),
+        store_error_(store_error),
+        now_ms_(now_ms),
+        front_(front_of(observations)),
+        call_(common_call(observations, front_)) {}
+
+  Verdict verdict(int rank) const {
+    const Observation& seen = observations_[static_cast<std::size_t>(rank)];
+    if (seen.state && seen.state->left && seen.state->trouble.empty() && seen.state->called >= front_ &&
+        rank != failure_.peer)
+      return Verdict::in_place;  // it has done its part
+    if (seen.state && !seen.state->ended_by.empty()) return Verdict::ended;
+    if (seen.state && seen.state->left)  // with trouble: it gave up for the same reason as everybody
+      return seen.state->trouble.empty() ? Verdict::left : Verdict::in_place;
+    if (seen.state && front_ > 0 && seen.state->called == front_ && seen.state->fingerprint != call_)
+      return Verdict::mismatched;
+    if (seen.answered) return front_ > 0 && seen.state->called < front_ ? Verdict::behind : Verdict::in_place;
+    if (seen.fate == ProcessFate::gone) return Verdict::gone;
+    if (seen.fate == ProcessFate::stopped) return Verdict::stopped;
+    // Without the store nobody can answer: then only the rank that was waited for is known to be missing.
+    return store_error_.empty() || rank == failure_.peer ? Verdict::silent : Verdict::unknown;
+  }
+
+  /// What a rank does or did, without its number and without times, so that equal ones can be told together.
+  std::string sentence(int rank, Verdict verdict, bool several) const {
+    const Observation& seen = observations_[static_cast<std::size_t>(rank)];
+    const char* is = several ? "are" : "is";
+    switch (verdict) {
+      case Verdict::in_place:
+        if (seen.state && seen.state->left && !seen.state->trouble.empty())
+          return fmt::format("{} given up too, {}", several ? "have" : "has", place(seen));
+        if (seen.state && seen.state->left) return several ? "have ended in good order" : "has ended in good order";
+        if (seen.state && seen.state->running)
+          return fmt::format("{} in {}{}{}", several ? "wait" : "waits", seen.state->collective,
+                             point_to_point(*seen.state), step(*seen.state));
+        return fmt::format("{} alive, {}", is, place(seen));
+      case Verdict::unknown:
+        return fmt::format("{} out of sight, {}", is, place(seen));
+      case Verdict::behind:
+        if (seen.state && seen.state->running)
+          return fmt::format("{} still in {}{}{}", is, seen.state->collective, point_to_point(*seen.state),
+                             step(*seen.state));
+        return fmt::format("{} alive, but {}", is, place(seen));
+      case Verdict::silent:
+        return fmt::format("{} not answer, {}{}", several ? "do" : "does", place(seen), process(seen, " (", ")"));
+      case Verdict::stopped:
+        return fmt::format("{} stopped (SIGSTOP or a debugger), {}{}", is, place(seen), process(seen, " (", ")"));
+      case Verdict::gone:
+        return fmt::format("{} gone{}, {}", is, process(seen, ": ", several ? " have ended" : " has ended"),
+                           place(seen));
+      case Verdict::mismatched:
+        return fmt::format("called {}{}", seen.state->collective, step(*seen.state));
+      case Verdict::left:
+        return fmt::format("left the group in good order, {}", place(seen));
+      case Verdict::ended:
+        return fmt::format("{}; {}", seen.state->ended_by, place(seen));
+    }
+    return {};
+  }
+
+  std::string age(int rank) const {
+    const Observation& seen = observations_[static_cast<std::size_t>(rank)];
+    if (!seen.state) return {};
+    const double seconds = std::max<double>(0, static_cast<double>(now_ms_ - seen.state->since_ms) / 1000.0);
+    return fmt::format("{:.1f} s", seconds);
+  }
+
+ private:
+  static std::string step(const PeerState& state) {
+    return state.step < 0 ? std::string() : fmt::format(" at step {}", state.step);
+  }
+
+  std::string place(const Observation& seen) const {
+    if (!seen.state) return "never seen in a collective";
+    const PeerState& state = *seen.state;
+    std::string text = state.collective.empty()
+                           ? "before its first collective"
+                           : fmt::format("{} {}", state.running ? "in" : "after", state.collective);
+    return "last seen " + text + point_to_point(state) + step(state);
+  }
+
+  static std::string point_to_point(const PeerState& state) {
+    return state.point_to_point.empty() ? std::string() : ", last point-to-point operation " + state.point_to_point;
+  }
+
+  static std::string process(const Observation& seen, const char* before, const char* after) {
+    if (!seen.state || seen.state->process.pid <= 0) return {};
+    return fmt::format("{}process {} on {}{}", before, seen.state->process.pid, seen.state->process.host, after);
+  }
+
+  const OperationFailure& failure_;
+  const std::vector<Observation>& observations_;
+  const std::string& store_error_;
+  std::int64_t now_ms_;
+  std::uint64_t front_;
+  std::uint64_t call_;
+};
+
+std::string remedy(Verdict verdict, const std::vector<int>& ranks, const std::vector<Observation>& observations) {
+  const auto& state = observations[static_cast<std::size_t>(ranks.front())].state;
+  const std::string who = ranks_text(ranks);
+  const auto pid = state ? state->process.pid : -1;
+  switch (verdict) {
+    case Verdict::ended:
+      return {};
+    case Verdict::left:
+      return fmt::format("all ranks must make the same number of calls: look why {} ended earlier than the others",
+                         who);
+    case Verdict::mismatched:
+      return "all ranks must make the same calls with the same shapes and dtypes, in the same order and the same step; "
+             "LOCKSTEP_DUMP_DIR=DIR keeps each rank's list of calls";
+    case Verdict::gone:
+      return fmt::format("look at the last lines that {} wrote, and in the kernel's log for the out-of-memory killer",
+                         who);
+    case Verdict::stopped:
+      return fmt::format("resume it within the timeout (kill -CONT {}), or end it (kill -KILL {})", pid, pid);
+    case Verdict::silent:
+      return fmt::format(
+          "check that the machine of {} is up and reaches the others (LOCKSTEP_INTERFACE chooses the way)", who);
+    case Verdict::behind:
+      return fmt::format(
+          "{} may compute, load data or wait for something else; if that may last longer, raise the timeout; "
+          "kill -USR1 {} makes it tell its last calls",
+          who, pid);
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
+                   const std::string& store_error, std::int64_t now_ms) {
+  const Verdicts verdicts(failure, observations, store_error, now_ms);
+  const int world = static_cast<int>(observations.size());
+  Diagnosis result;
+
+  struct Group {
+    Verdict verdict;
+    std::string key;
+    std::vector<int> ranks;
+  };
+  std::vector<Group> groups;
+  Verdict worst = Verdict::in_place;
+  for (int r = 0; r < world; ++r) {
+    if (is_live(observations[static_cast<std::size_t>(r)])) result.alive.push_back(r);
+    const Verdict verdict = verdicts.verdict(r);
+    worst = std::max(worst, verdict);
+    const std::string key = verdicts.sentence(r, verdict, false);
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.key == key; });
+    if (same == groups.end())
+      groups.push_back({verdict, key, {r}});
+    else
+      same->ranks.push_back(r);
+  }
+
+  std::string causes, waiting, lines, remedies;
+  for (const Group& group : groups) {
+    const int first = group.ranks.front();
+    const std::string text =
+        fmt::format("{} {}", ranks_text(group.ranks), verdicts.sentence(first, group.verdict, group.ranks.size() > 1));
+    if (group.verdict == worst && worst > Verdict::unknown) {
+      causes += (causes.empty() ? "" : "; ") + text;
+      if (remedies.empty()) remedies = remedy(worst, group.ranks, observations);
+    } else if (group.verdict == Verdict::in_place || group.verdict == Verdict::behind) {
+      waiting += (waiting.empty() ? "" : "; ") + text;
+    }
+    lines += "\n  " + text;
+    if (const std::string age = verdicts.age(first); !age.empty()) lines += fmt::format(" ({} ago)", age);
+    for (const int r : group.ranks) {
+      const auto& state = observations[static_cast<std::size_t>(r)].state;
+      if (state && !state->trouble.empty() && state->ended_by.empty())
+        lines += fmt::format("\n    rank {} says: {}", r, state->trouble);
+    }
+  }
+  if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
+  // Two ranks that do not meet point to point, say: nobody is missing, and what the other one does is all there is.
+  if (causes.empty() && failure.peer >= 0 && failure.peer < world)
+    causes = fmt::format("{} {}", ranks_text({failure.peer}),
+                         verdicts.sentence(failure.peer, verdicts.verdict(failure.peer), false));
+  result.headline = causes;
+  if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;
+  if (!store_error.empty())
+    result.headline += fmt::format("{}the store does not answer, so the process that holds it may be gone ({})",
+                                   result.headline.empty() ? "" : "; ", store_error);
+  result.report =
+      fmt::format("the group of {} ranks has failed: {}{}", world, causes.empty() ? failure.cause : causes, lines);
+  if (!store_error.empty()) result.report += "\n  the store does not answer: " + store_error;
+  if (!remedies.empty()) result.report += "\n  what to do: " + remedies;
+  return result;
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/distributed/failure/peer_state.h"
+
+namespace lockstep::distributed {
+
+/// Why an operation failed here.
+struct OperationFailure {
+  std::string operation;  ///< its description; empty if this rank was in none
+  std::string cause;
+  int peer = -1;  ///< the rank that was waited for, if known
+};
+
+/// What one rank knows of another when it has asked everybody.
+struct Observation {
+  std::optional<PeerState> state;
+  bool answered = false;  ///< `state` is its answer to the failure, so it lives
+  ProcessFate fate = ProcessFate::unknown;
+};
+
+/// What is told of a failure.
+struct Diagnosis {
+  /// One sentence, the same on every rank that has heard the same: who is the cause, and what the others wait for.
+  /// "rank 2 is alive, but still after all_reduce #17 (...) at step 41; ranks 0, 1, 3 wait in all_reduce #18 (...)"
+  std::string headline;
+  /// One line for each rank, or for several in the same place, and what to do.
+  std::string report;
+  /// The ranks that answered, in order: who reports is the first.
+  std::vector<int> alive;
+};
+
+/// `observations` are by rank, this one's own among them (answered). `store_error` is not empty if the store was lost
+/// on the way, so that nobody could answer.
+Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
+                   const std::string& store_error, std::int64_t now_ms);
+
+/// "rank 3", "ranks 0, 2-5"; `ranks` in rising order.
+std::string ranks_text(const std::vector<int>& ranks);
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lockstep/distributed/failure/flight_recorder.h"
+#include "lockstep/distributed/failure/peer_monitor.h"
+#include "lockstep/distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+/// What every backend does when an operation fails: declares the group dead, once, finds out with the other ranks what
+/// has happened (Note [Peer monitor]), reports it if that is this rank's turn, and keeps the error that every operation
+/// ends with from then on. Thread-safe.
+class GroupFailure {
+ public:
+  /// `recorder` knows this rank and how many there are. `timeout` is the deadline of the operations. `store` may be
+  /// null: then nobody is asked. `abort_backend` ends what is under way; it is called at most once, from any thread.
+  /// Nothing is watched before start().
+  GroupFailure(const FlightRecorder& recorder, Milliseconds timeout, StorePtr store,
+               std::function<void()> abort_backend);
+  ~GroupFailure();
+  GroupFailure(const GroupFailure&) = delete;
+  GroupFailure& operator=(const GroupFailure&) = delete;
+
+  void start();
+  /// Null without a store.
+  PeerMonitor* monitor() { return monitor_.get(); }
+
+  /// Returns the error that operations end with; if another thread has declared the failure, what that thread found.
+  std::exception_ptr fail(const OperationFailure& failure);
+  /// This rank gives the group up, or leaves it by an exception.
+  void end_by_own_doing(const std::string& reason);
+  /// True from the first moment of a failure.
+  bool failing() const;
+  /// The error, once it is known.
+  std::exception_ptr error() const;
+  /// Another backend that works for the same group: its operations are ended as well. Null: not any more. Waits for a
+  /// call that is under way.
+  void on_abort(std::function<void()> abort_backend);
+  /// The operations that are written down after a failure; at first, those of the constructor.
+  void set_recorder(const FlightRecorder& recorder);
+  /// Takes leave: nothing is watched any more when this returns, and a diagnosis that a thread of the monitor is making
+  /// has come to its end.
+  void stop();
+
+ private:
+  std::string tell(const OperationFailure& failure);
+
+  const FlightRecorder* recorder_;  // guarded by mutex_
+  int rank_;
+  Milliseconds timeout_;
+  std::function<void()> abort_backend_;
+  std::mutex abort_mutex_;
+  std::function<void()> abort_other_;
+  bool aborted_ = false;
+  std::unique_ptr<PeerMonitor> monitor_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool failing_ = false;
+  std::exception_ptr failure_;
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,383 @@
+#include "lockstep/distributed/failure/peer_monitor.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
+#include "lockstep/distributed/failure/process_end.h"
+#include "lockstep/distributed/failure/tell_launcher.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using std::chrono::duration_cast;
+
+// Up to this size every rank learns early which process each other rank is.
+constexpr int kSmallWorld = 64;
+constexpr Milliseconds kPause{10};  // between two looks for answers
+// At the start the others' identities are looked for more often, as a rank may fail in its first moments.
+constexpr Milliseconds kEarlyInterval{20};
+constexpr int kEarlyLooks = 50;
+
+Milliseconds steady_now() {
+  return duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+std::int64_t wall_now_ms() {
+  return duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string rank_key(const char* prefix, int rank) {
+  return fmt::format("{}/{}", prefix, rank);
+}
+
+}  // namespace
+
+PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
+                         std::function<void(OperationFailure)> on_failure)
+    : store_(std::move(store)),
+      rank_(rank),
+      world_size_(world_size),
+      timeout_(timeout),
+      interval_(std::clamp(timeout / 10, Milliseconds(20), Milliseconds(1'000))),
+      request_timeout_(std::clamp(timeout / 4, Milliseconds(100), Milliseconds(5'000))),
+      on_failure_(std::move(on_failure)),
+      last_read_(static_cast<std::size_t>(world_size)),
+      identities_read_(world_size > kSmallWorld) {
+  state_.since_ms = wall_now_ms();
+  state_.process = own_identity();
+}
+
+void PeerMonitor::start() {
+  publisher_ = std::thread([this] { publish_and_look(); });
+  watcher_ = std::thread([this] { wait_to_be_woken(); });
+  process_end::add(*this);
+}
+
+PeerMonitor::~PeerMonitor() {
+  stop();
+}
+
+void PeerMonitor::stop() {
+  process_end::remove(*this);
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    state_.left = true;
+    ++changes_;
+  }
+  wake_.notify_all();
+  if (publisher_.joinable()) publisher_.join();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64_t fingerprint) {
+  const std::lock_guard lock(mutex_);
+  state_.called = operation.number + 1;
+  state_.running = true;
+  state_.fingerprint = fingerprint;
+  state_.step = operation.step;
+  collective_ = operation;
+  state_.since_ms = wall_now_ms();
+  started_at_ = steady_now();
+  next_mismatch_look_ = started_at_ + std::clamp(timeout_ / 4, 2 * interval_, Milliseconds(2'000));
+  ++changes_;
+}
+
+void PeerMonitor::collective_ended() {
+  const std::lock_guard lock(mutex_);
+  state_.running = false;
+  state_.since_ms = wall_now_ms();
+  ++changes_;
+}
+
+void PeerMonitor::point_to_point_started(const OperationInfo& operation) {
+  const std::lock_guard lock(mutex_);
+  point_to_point_ = operation;
+  has_point_to_point_ = true;
+  state_.since_ms = wall_now_ms();
+  ++changes_;
+}
+
+void PeerMonitor::set_step(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  state_.step = step;
+  ++changes_;
+}
+
+void PeerMonitor::set_ended_by(std::string_view reason) {
+  const std::lock_guard lock(mutex_);
+  if (state_.ended_by.empty()) state_.ended_by = reason;
+  ++changes_;
+}
+
+PeerState PeerMonitor::own_state() const {
+  PeerState state;
+  OperationInfo collective, point_to_point;
+  bool has_point_to_point = false;
+  {
+    const std::lock_guard lock(mutex_);
+    state = state_;
+    collective = collective_;
+    point_to_point = point_to_point_;
+    has_point_to_point = has_point_to_point_;
+  }
+  if (state.called > 0) state.collective = describe(collective);
+  if (has_point_to_point) state.point_to_point = describe(point_to_point);
+  return state;
+}
+
+bool PeerMonitor::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+/// False from a failure on, of which there is no more to learn in this way.
+bool PeerMonitor::watching() const {
+  const std::lock_guard lock(mutex_);
+  return !stop_ && !announced_;
+}
+
+Milliseconds PeerMonitor::pause() const {
+  return !identities_read_ && early_looks_ < kEarlyLooks ? std::min(kEarlyInterval, interval_) : interval_;
+}
+
+std::string PeerMonitor::store_error() const {
+  const std::lock_guard lock(mutex_);
+  return store_error_;
+}
+
+void PeerMonitor::give_up_store(std::string_view error) {
+  const std::lock_guard lock(mutex_);
+  store_error_ = error;
+}
+
+void PeerMonitor::publish_and_look() {
+  bool watching = true;
+  for (;;) {
+    const bool stop = stopping();
+    if (stop && !store_error().empty()) return;
+    try {
+      // A last word, if the store is still there; and the watcher sleeps in the store.
+      publish_if_changed(stop ? std::min(request_timeout_, Milliseconds(500)) : request_timeout_);
+      if (stop) {
+        store_->set(rank_key("wake", rank_), "leaving", std::min(request_timeout_, Milliseconds(500)));
+        return;
+      }
+      read_identities();
+      refresh_one();
+      if (watching && (look_for_failure() || look_for_mismatch())) watching = false;
+      const std::lock_guard lock(mutex_);
+      store_lost_ = false;
+    } catch (const std::exception& error) {
+      if (stop) return;
+      // A store that is gone stops no training; a rank that is gone does, when an operation misses it.
+      const std::lock_guard lock(mutex_);
+      if (!store_lost_ && !announced_ && !stop_)
+        logging::warn(
+            "the job's store does not answer ({}); the training goes on, but if a rank fails now, the others will know "
+            "less about it",
+            error.what());
+      store_lost_ = true;
+    }
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, pause(), [this] { return stop_; });
+  }
+}
+
+void PeerMonitor::wait_to_be_woken() {
+  const Milliseconds slice = std::clamp(timeout_ / 4, Milliseconds(50), Milliseconds(5'000));
+  while (watching()) {
+    try {
+      store_->wait({rank_key("wake", rank_)}, slice);
+      if (watching()) look_for_failure();
+      return;
+    } catch (const TimeoutError&) {
+    } catch (const std::exception&) {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, interval_, [this] { return stop_; });
+    }
+  }
+}
+
+void PeerMonitor::publish_if_changed(Milliseconds timeout) {
+  std::uint64_t changes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (changes_ == published_) return;
+    changes = changes_;
+  }
+  store_->set(rank_key("state", rank_), own_state().encode(), timeout);
+  const std::lock_guard lock(mutex_);
+  published_ = changes;
+}
+
+// So that the fate of a process can be told even if the store goes with it.
+void PeerMonitor::read_identities() {
+  if (identities_read_) return;
+  ++early_looks_;
+  bool all = true;
+  for (int r = 0; r < world_size_; ++r) {
+    if (r == rank_ || last_read_[static_cast<std::size_t>(r)]) continue;
+    auto state = read("state", r);
+    all = all && state;
+    const std::lock_guard lock(mutex_);
+    last_read_[static_cast<std::size_t>(r)] = std::move(state);
+  }
+  identities_read_ = all;  // or never, if a rank has gone before it began
+}
+
+// One rank's place an interval, so that something is known of all if the store goes.
+void PeerMonitor::refresh_one() {
+  if (!identities_read_) return;
+  next_refresh_ = (next_refresh_ + 1) % world_size_;
+  if (next_refresh_ == rank_) return;
+  if (auto state = read("state", next_refresh_)) {
+    const std::lock_guard lock(mutex_);
+    last_read_[static_cast<std::size_t>(next_refresh_)] = std::move(state);
+  }
+}
+
+void PeerMonitor::tell(const OperationFailure& failure) {
+  if (!told_.exchange(true)) on_failure_(failure);
+}
+
+bool PeerMonitor::look_for_failure() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (announced_) return true;
+  }
+  if (!store_->check({"failed"}, request_timeout_)) return false;
+  const std::string who = store_->get("failed", request_timeout_);
+  const PeerState own = own_state();
+  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", who), -1});
+  return true;
+}
+
+bool PeerMonitor::look_for_mismatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    const Milliseconds now = steady_now();
+    if (!state_.running || now < next_mismatch_look_) return false;
+    // Ever more rarely: a long collective is no crime, and W ranks that each read W states are many requests.
+    next_mismatch_look_ = now + std::max(interval_, (now - started_at_) / 2);
+  }
+  const PeerState own = own_state();
+  if (!own.running) return false;
+  std::string cause;
+  for (int r = 0; r < world_size_; ++r) {
+    if (r == rank_) continue;
+    const auto state = read("state", r);
+    if (!state) continue;
+    if (state->left && state->called < own.called && cause.empty())
+      cause = fmt::format("rank {} has left the group without calling it", r);
+    if (state->called == own.called && state->fingerprint != own.fingerprint)
+      cause = fmt::format("rank {} called {} instead", r, state->collective);
+    const std::lock_guard lock(mutex_);
+    last_read_[static_cast<std::size_t>(r)] = state;
+  }
+  if (cause.empty()) return false;
+  tell({own.collective, cause, -1});
+  return true;
+}
+
+void PeerMonitor::announce(const OperationFailure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    announced_ = true;
+    state_.trouble = failure.cause;
+    ++changes_;
+  }
+  const std::string me = std::to_string(rank_);
+  try {
+    store_->set(rank_key("answer", rank_), own_state().encode(), request_timeout_);
+    if (store_->compare_set("failed", "", me, request_timeout_) != me) return;
+    for (int r = 0; r < world_size_; ++r) store_->set(rank_key("wake", r), me, request_timeout_);
+  } catch (const std::exception& error) {
+    give_up_store(error.what());
+    logging::debug("cannot tell the others of a failure: {}", error.what());
+  }
+}
+
+Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
+  const Milliseconds deadline = steady_now() + std::clamp(timeout_ / 4, Milliseconds(200), Milliseconds(1'500));
+  std::vector<Observation> seen(static_cast<std::size_t>(world_size_));
+  std::string store_error = this->store_error();
+  for (int r = 0; r < world_size_; ++r) {
+    Observation& other = seen[static_cast<std::size_t>(r)];
+    if (r == rank_) {
+      other = {own_state(), true, ProcessFate::running};
+      continue;
+    }
+    const auto take_answer = [&] {
+      auto answer = read("answer", r);
+      if (!answer) return false;
+      other = {std::move(answer), true, ProcessFate::running};
+      return true;
+    };
+    try {
+      while (store_error.empty() && !take_answer()) {
+        if (auto state = read("state", r)) other.state = std::move(state);
+        if (other.state && other.state->left) {
+          take_answer();  // if it has failed too, it answered before it left
+          break;
+        }
+        other.fate = other.state ? fate_of(other.state->process) : ProcessFate::unknown;
+        const bool hopeless = other.fate == ProcessFate::gone || other.fate == ProcessFate::stopped;
+        if (hopeless || steady_now() >= deadline) {
+          take_answer();  // it may have been its last deed
+          break;
+        }
+        std::this_thread::sleep_for(kPause);
+      }
+    } catch (const std::exception& error) {
+      store_error = error.what();
+      give_up_store(store_error);
+    }
+    const std::lock_guard lock(mutex_);
+    if (!other.state) other.state = last_read_[static_cast<std::size_t>(r)];
+  }
+  if (!store_error.empty())
+    for (Observation& other : seen)
+      if (!other.answered && other.state) other.fate = fate_of(other.state->process);
+  return distributed::diagnose(failure, seen, store_error, wall_now_ms());
+}
+
+bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {
+  if (diagnosis.alive.empty() || diagnosis.alive.front() != rank_) return false;
+  const std::string me = std::to_string(rank_);
+  try {
+    if (const std::string error = store_error(); !error.empty()) throw StoreError(error);
+    return store_->compare_set("reporter", "", me, request_timeout_) == me;
+  } catch (const std::exception&) {
+    // Without the store nobody can be asked: rank 0 reports, or rank 1 if it is rank 0 that is missing.
+    return rank_ == 0 || (rank_ == 1 && failure.peer == 0);
+  }
+}
+
+void PeerMonitor::leave_now(std::string_view reason, bool is_failure) {
+  set_ended_by(reason);
+  bool dead = false;
+  {
+    const std::lock_guard lock(mutex_);
+    dead = announced_;
+    state_.left = true;
+    ++changes_;
+  }
+  if (dead) return;  // the group's end has been told before
+  if (is_failure) tell_launcher(reason, /*own=*/true);
+  try {
+    publish_if_changed(std::min(request_timeout_, Milliseconds(500)));
+    if (is_failure) announce({{}, std::string(reason), -1});
+  } catch (const std::exception& error) {
+    logging::debug("cannot tell the others that this process ends: {}", error.what());
+  }
+}
+
+std::optional<PeerState> PeerMonitor::read(const char* prefix, int rank) {
+  const std::string key = rank_key(prefix, rank);
+  if (!store_->check({key}, request_timeout_)) return {};
+  return PeerState::decode(store_->get(key, request_timeout_));
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "lockstep/distributed/failure/diagnosis.h"
+#include "lockstep/distributed/failure/peer_state.h"
+#include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/store/store.h"
+
+namespace lockstep::distributed {
+
+/// Note [Peer monitor]
+/// Nothing of this is on the path of an operation that succeeds but a lock and a copy of what it is. One thread
+/// publishes, every interval, what this rank is doing (one store request, only if that changed). While a collective
+/// stalls it reads what the others are doing, and calls a failure when one of them is in another collective under the
+/// same number or has left. Another thread waits in the store to be woken: who fails writes down its last state and
+/// why, then wakes all others, which answer with their last states at once. Who does not answer is missing; where /proc
+/// shows that its process is gone or stopped, nobody waits for its answer.
+///
+/// The lowest rank that lives tells the whole story, once, as an error in the log; each rank's operations end with one
+/// sentence.
+///
+/// A rank that ends by itself says so where it can: when its group goes, when an exception takes the group down or ends
+/// the process, and in exit().
+///
+/// The interval is a tenth of the deadline, 20 ms to 1 s (a FileStore grows by some 10 MB a day and rank by it);
+/// answers are awaited for a quarter of the deadline, 1.5 s at most.
+class PeerMonitor {
+ public:
+  /// `on_failure` is called at most once, from a thread of the monitor, when another rank has failed or will never
+  /// come.
+  PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
+              std::function<void(OperationFailure)> on_failure);
+  /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
+  void start();
+  /// Publishes that this rank has left, and waits for the monitor's threads. Further calls do nothing.
+  void stop();
+  /// Stops it.
+  ~PeerMonitor();
+
+  void collective_started(const OperationInfo& operation, std::uint64_t fingerprint);
+  void collective_ended();
+  void point_to_point_started(const OperationInfo& operation);
+  void set_step(std::int64_t step);
+  /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
+  void set_ended_by(std::string_view reason);
+
+  /// Tells the others. The first rank's word stays.
+  void announce(const OperationFailure& failure);
+  /// Waits for the others' answers.
+  Diagnosis diagnose(const OperationFailure& failure);
+  /// True on one rank: the one that is to tell the whole story.
+  bool is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis);
+
+  /// For the end of the process: publishes at once that this rank has left, and why; a failure is announced as well.
+  void leave_now(std::string_view reason, bool is_failure);
+
+ private:
+  void publish_and_look();
+  void wait_to_be_woken();
+  bool look_for_failure();
+  bool look_for_mismatch();
+  void read_identities();
+  void refresh_one();
+  void tell(const OperationFailure& failure);
+  PeerState own_state() const;
+  void publish_if_changed(Milliseconds timeout);
+  std::optional<PeerState> read(const char* prefix, int rank);
+  bool stopping() const;
+  bool watching() const;
+  Milliseconds pause() const;
+  std::string store_error() const;
+  void give_up_store(std::string_view error);
+
+  StorePtr store_;
+  int rank_;
+  int world_size_;
+  Milliseconds timeout_;
+  Milliseconds interval_;
+  Milliseconds request_timeout_;
+  std::function<void(OperationFailure)> on_failure_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  PeerState state_;           // without its descriptions
+  OperationInfo collective_;  // of state_
+  OperationInfo point_to_point_;
+  bool has_point_to_point_ = false;
+  std::uint64_t changes_ = 1;    // of state_
+  std::uint64_t published_ = 0;  // value of changes_ when last published
+  Milliseconds started_at_{0};   // steady clock; of the running collective
+  bool stop_ = false;
+  bool announced_ = false;
+  bool store_lost_ = false;  // the publisher's last request has failed
+  std::string store_error_;  // of a request after a failure; not empty: nobody waits for the store any more
+  std::vector<std::optional<PeerState>> last_read_;
+  std::atomic<bool> identities_read_ = false;
+  int early_looks_ = 0;  // for identities
+  int next_refresh_ = 0;
+  Milliseconds next_mismatch_look_{0};
+  std::atomic<bool> told_ = false;
+  std::thread publisher_;
+  std::thread watcher_;
+};
+
+}  // namespace lockstep::distributed

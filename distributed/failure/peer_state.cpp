@@ -1,0 +1,47 @@
+#include "lockstep/distributed/failure/peer_state.h"
+
+#include "lockstep/distributed/store/wire.h"
+
+namespace lockstep::distributed {
+
+std::string PeerState::encode() const {
+  return wire::Writer()
+      .integer(called)
+      .byte(running)
+      .integer(fingerprint)
+      .bytes(collective)
+      .bytes(point_to_point)
+      .integer(static_cast<std::uint64_t>(step))
+      .byte(left)
+      .bytes(ended_by)
+      .bytes(trouble)
+      .integer(static_cast<std::uint64_t>(since_ms))
+      .bytes(process.host)
+      .bytes(process.space)
+      .integer(static_cast<std::uint64_t>(process.pid))
+      .integer(process.start)
+      .message();
+}
+
+PeerState PeerState::decode(std::string_view text) {
+  wire::Reader fields(text);
+  fields.integer();  // the length that message() puts in front
+  PeerState state;
+  state.called = fields.integer();
+  state.running = fields.byte() != 0;
+  state.fingerprint = fields.integer();
+  state.collective = fields.bytes();
+  state.point_to_point = fields.bytes();
+  state.step = static_cast<std::int64_t>(fields.integer());
+  state.left = fields.byte() != 0;
+  state.ended_by = fields.bytes();
+  state.trouble = fields.bytes();
+  state.since_ms = static_cast<std::int64_t>(fields.integer());
+  state.process.host = fields.bytes();
+  state.process.space = fields.bytes();
+  state.process.pid = static_cast<pid_t>(fields.integer());
+  state.process.start = fields.integer();
+  return state;
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/distributed/failure/process_identity.h"
+
+namespace lockstep::distributed {
+
+/// What a rank was last seen doing, as it publishes it in the store.
+struct PeerState {
+  std::uint64_t called = 0;       ///< collectives begun; the current one, if running, is number called - 1
+  bool running = false;           ///< within that collective now
+  std::uint64_t fingerprint = 0;  ///< of that collective
+  std::string collective;         ///< its description; empty if there was none yet
+  std::string point_to_point;     ///< the last send, recv or exchange begun; empty if none
+  std::int64_t step = -1;         ///< training step; -1 if the program does not say
+  bool left = false;              ///< has taken its leave of the group
+  std::string ended_by;           ///< its own doing, if it gave up by itself: "threw: ...", "aborted: ..."
+  std::string trouble;            ///< why it gave up; empty if it has not
+  std::int64_t since_ms = 0;      ///< when this last changed; wall clock
+  ProcessIdentity process;
+
+  std::string encode() const;
+  /// Throws Error if `text` is no state.
+  static PeerState decode(std::string_view text);
+};
+
+}  // namespace lockstep::distributed

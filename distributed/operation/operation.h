@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/shape.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/operation/operation_label.h"
+
+namespace lockstep::distributed {
+
+/// What operations end with when their group cannot work any more: a rank is gone, a deadline passed, or the ranks
+/// called different collectives. The message names the operation, its number, the missing ranks and where each was last
+/// seen.
+class ProcessGroupError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// How values of several ranks become one. `avg` is the sum, then divided by the world size by us, on every backend.
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };
+
+/// The operations of a ProcessGroup, each under the name of its method.
+enum class OperationKind : std::uint8_t {
+  broadcast,
+  all_reduce,
+  all_reduce_tree,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+  send,
+  recv,
+  exchange,
+};
+
+/// "sum", "all_reduce", ...
+std::string_view name(ReduceOp op);
+std::string_view name(OperationKind kind);
+
+/// send, recv and exchange involve two ranks; everything else is a collective of all.
+constexpr bool is_point_to_point(OperationKind kind) {
+  return kind >= OperationKind::send;
+}
+
+/// One validated call on a process group.
+struct Operation {
+  OperationKind kind = OperationKind::barrier;  ///< which of them
+  Tensor input = {};                            ///< read; undefined where the rank gives nothing
+  Tensor output =
+      {};         ///< written; the same tensor as `input` for operations in place, undefined where it takes nothing
+  int peer = -1;  ///< root of a rooted collective, the other rank of a point-to-point operation, else -1
+  ReduceOp reduce = ReduceOp::sum;  ///< of a reduction
+  /// Position among this rank's collectives, or among its operations of this kind with this peer; from 0.
+  std::uint64_t number = 0;
+  /// all_reduce_tree: leaves of the tree, and where the divisor will stand when the operation runs (undefined: 1).
+  std::int64_t shards = 0;
+  Tensor divisor = {};  ///< see shards
+  /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
+  OperationLabel label = {};
+  std::int64_t step = -1;  ///< -1: the program does not say
+  /// Collectives under different steps are different calls.
+  bool step_checked = false;
+};
+
+/// What is told of an operation: everything but its tensors. Cheap to copy, and holds no memory.
+struct OperationInfo {
+  OperationKind kind = OperationKind::barrier;  ///< which operation
+  ReduceOp reduce = ReduceOp::sum;              ///< of a reduction
+  bool has_tensor = false;                      ///< false for a barrier
+  DType dtype = kFloat32;                       ///< of agreed_tensor()
+  int peer = -1;                                ///< see Operation
+  std::uint64_t number = 0;                     ///< see Operation
+  std::int64_t step = -1;                       ///< see Operation
+  OperationLabel label = {};                    ///< see Operation
+  Shape sizes;                                  ///< of agreed_tensor()
+};
+
+/// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes.
+const Tensor& agreed_tensor(const Operation& operation);
+/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes, and the step where it is checked.
+std::uint64_t fingerprint(const Operation& operation);
+OperationInfo info_of(const Operation& operation);
+/// "all_reduce #41 (float32 [1024], sum; bucket 2: fc1.weight, fc1.bias)".
+std::string describe(const OperationInfo& info);
+std::string describe(const Operation& operation);
+
+}  // namespace lockstep::distributed

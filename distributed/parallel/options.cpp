@@ -1,0 +1,58 @@
+#include "lockstep/distributed/parallel/options.h"
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
+
+namespace lockstep::distributed {
+
+void check_options(const TrainingStepOptions& options, nn::Module& module, bool has_factory) {
+  const ProcessGroupPtr ranks = options.ranks();
+  const bool lockstep = options.logical_shards != 0;
+  LOCKSTEP_CHECK(!options.job || !options.group,
+                 "[TrainingStep] both a job and a group were given; the job has a group of its own: pass one of them");
+  LOCKSTEP_CHECK(!ranks || options.devices.empty(),
+                 "[TrainingStep] both a job (or group) and devices were given; a process of a job trains on the job's "
+                 "device: leave out devices");
+  LOCKSTEP_CHECK(!options.hook || ranks,
+                 "[TrainingStep] the communication hook '{}' was given without a job; a process alone sends no "
+                 "gradients: leave out hook",
+                 options.hook->name());
+  LOCKSTEP_CHECK(has_factory || options.devices.size() <= 1,
+                 "[TrainingStep] {} devices were given with a module that exists; each device needs a replica: pass a "
+                 "factory that makes the module",
+                 options.devices.size());
+  LOCKSTEP_CHECK(options.accumulate >= 1, "[TrainingStep] accumulate is {}; expected at least 1 slice",
+                 options.accumulate);
+  LOCKSTEP_CHECK(options.accumulate == 1 || !lockstep,
+                 "[TrainingStep] accumulate is {}, but lockstep mode accumulates over the logical shards by itself; "
+                 "leave it at 1 and raise logical_shards (now {}) for smaller slices",
+                 options.accumulate, options.logical_shards);
+  LOCKSTEP_CHECK(!options.hook || !lockstep,
+                 "[TrainingStep] the communication hook '{}' cannot be used in lockstep mode, whose bits come from one "
+                 "fixed order of additions; leave out the hook or logical_shards",
+                 options.hook->name());
+  if (lockstep) {
+    const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
+    check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");
+    const std::string found = first_sync_batch_norm(module);
+    LOCKSTEP_CHECK(found.empty(),
+                   "[TrainingStep] layer '{}' is a synchronised batch norm: statistics of the whole batch are another "
+                   "model than those of logical shards; leave out convert_sync_batch_norm() or logical_shards",
+                   found);
+  }
+  LOCKSTEP_CHECK((!ranks && !lockstep) || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
+                 "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
+}
+
+void check_not_lockstep(bool lockstep, const char* what) {
+  LOCKSTEP_CHECK(!lockstep,
+                 "[TrainingStep] {} is not for lockstep mode, in which a graph can only be recorded by step(): it "
+                 "computes the logical shards of one global batch one by one; leave out logical_shards",
+                 what);
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/core/device.h"
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/reduction/communication_hook.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::distributed {
+
+/// Who computes a training step, and how: of TrainingStep, DistributedDataParallel and DataParallel. By default, one
+/// device of this process computes each batch at once.
+struct TrainingStepOptions {
+  /// Train on the processes of this job. A job of one process is allowed. Null: in this process alone.
+  const Job* job = nullptr;
+  /// The same, on the ranks of a group.
+  ProcessGroupPtr group = nullptr;
+  /// Without a job or group: several devices hold a replica each; one or none is one module.
+  std::vector<Device> devices = {};
+  /// V, a power of two and at least the number of workers (devices or ranks): lockstep mode (docs/lockstep.md), in
+  /// which a step gives the same bits on every number of them. 0: off.
+  std::int64_t logical_shards = 0;
+  /// Compute each worker's part in so many slices, one after the other (Note [Shares]): less memory, the same
+  /// gradients. 1 in lockstep mode, whose slices are the logical shards.
+  std::int64_t accumulate = 1;
+  /// On ranks: a promise that every step of a rank uses the same parameters as its first one. Buckets with parameters
+  /// that it does not use then are reduced as early as others, instead of at the end of backward; a step that breaks
+  /// the promise is an error that names the parameter. Without it nothing is assumed. Of no effect in lockstep mode.
+  bool static_graph = false;
+  /// On ranks: before each training forward, give every rank rank 0's buffers (batch norm's running statistics). Of no
+  /// effect in lockstep mode, which combines the statistics of all shards.
+  bool broadcast_buffers = true;
+  /// On ranks: the first bucket of gradients is small, so that communication starts early.
+  std::size_t first_bucket_bytes = std::size_t{1} << 20;
+  std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of all other buckets, about
+  /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
+  /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
+  CommunicationHookPtr hook = nullptr;
+
+  /// The ranks' group, of the job or as given; null: this process alone.
+  ProcessGroupPtr ranks() const { return job ? job->process_group() : group; }
+};
+
+/// Note [What does not go together]
+/// A step is refused when it is constructed, by check_options() and nothing else, if its options cannot be had
+/// together:
+///
+/// - a job (or group) and devices: a process of a job trains on the job's device;
+/// - a job and a group, or a communication hook without either;
+/// - several devices and a module that exists: replicas come from a factory;
+/// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
+///   of two, or fewer shards than workers;
+/// - ranks or lockstep mode and a model without trained parameters.
+///
+/// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)
+/// does not exist in lockstep mode either: see check_not_lockstep().
+
+/// Throws Error for options that do not go together, for a step of `module`; `has_factory`: replicas can be made.
+void check_options(const TrainingStepOptions& options, nn::Module& module, bool has_factory);
+
+/// Throws Error in lockstep mode, for `what`: recording a graph by operator() of a wrapped module, no_sync(), join(),
+/// join_step().
+void check_not_lockstep(bool lockstep, const char* what);
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,173 @@
+#include "lockstep/distributed/parallel/workers/devices.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/reduction/unused_warning.h"
+#include "lockstep/distributed/parallel/shares.h"
+
+namespace lockstep::distributed {
+
+Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepOptions& options)
+    : module_(module), options_(options), layout_(module), trained_(trained_parameters(module)) {
+  const int workers = std::max(static_cast<int>(options.devices.size()), 1);
+  if (workers > 1) {
+    // Only the module's own initialisation counts: the replicas' must not advance this thread's random key.
+    const RandomKeyGuard guard(0, 0);
+    for (const Device& device : options.devices) {
+      replicas_.push_back(factory());
+      LOCKSTEP_CHECK(replicas_.back(), "[TrainingStep] the factory returned null");
+      replicas_.back()->to(device);
+      parameters_.push_back(replicas_.back()->parameters());
+    }
+    threads_ = std::make_shared<DeviceThreads>(workers);
+    update_replicas();
+  }
+  for (int w = 0; w < workers; ++w) {
+    nn::Module& worker = several() ? *replicas_[static_cast<std::size_t>(w)] : module_;
+    if (!is_lockstep()) {
+      runners_.emplace_back(worker, options.accumulate);
+      continue;
+    }
+    const std::int64_t shards = options.logical_shards;
+    sums_.push_back(std::make_unique<ShardSums>(worker, shards, shards_of_worker(shards, workers, w)));
+    runners_.emplace_back(worker, *sums_.back());
+  }
+}
+
+void Devices::for_each(const std::function<void(int)>& body) {
+  if (threads_)
+    threads_->run(body);
+  else
+    body(0);
+}
+
+void Devices::update_replicas() {
+  const std::vector<nn::NamedTensor> state = module_.state();
+  const std::vector<Tensor> parameters = module_.parameters();
+  for (std::size_t i = 0; i < replicas_.size(); ++i) {
+    nn::Module& replica = *replicas_[i];
+    if (i == 0) {
+      const std::vector<nn::NamedTensor> mine = replica.state();
+      LOCKSTEP_CHECK(mine.size() == state.size(), "[TrainingStep] the factory returned modules of different structure");
+      for (std::size_t t = 0; t < state.size(); ++t)
+        if (!(mine[t].tensor.storage() == state[t].tensor.storage()))
+          nn::replace_value(mine[t].tensor, state[t].tensor);
+    } else {
+      nn::copy_parameters_and_buffers(module_, replica);
+    }
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (parameters_[i][p].requires_grad() != parameters[p].requires_grad())
+        parameters_[i][p].set_requires_grad(parameters[p].requires_grad());
+    if (replica.is_training() != module_.is_training()) replica.train(module_.is_training());
+  }
+}
+
+Tensor Devices::step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
+  LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch is empty: it has no samples");
+  if (several())
+    update_replicas();
+  else
+    module_.zero_grad(/*set_to_none=*/true);
+  data::Batch whole = batch;
+  whole.global_size = batch.size();
+  // Device i draws as shard i of the step.
+  const RandomKeyGuard key(step, 0);
+  for_each([&](int worker) {
+    const auto w = static_cast<std::size_t>(worker);
+    std::optional<RandomKeyGuard> own;
+    if (w > 0) own.emplace(step, static_cast<std::uint32_t>(w));
+    // A step that was broken off may have left something.
+    if (several())
+      for (const Tensor& parameter : parameters_[w]) parameter.set_grad({});
+    const data::Range mine = samples_of_worker(batch.size(), options_.logical_shards, count(), worker);
+    runners_[w].begin(rows_of(whole, mine), step, loss);
+    if (!is_lockstep()) return;
+    if (runners_[w].pending()) runners_[w].finish(1.0);
+    sums_[w]->take_all();
+  });
+  return is_lockstep() ? finish_shards(step) : finish_slices();
+}
+
+Tensor Devices::finish_slices() {
+  double count = 0.0;
+  for (const ShareRunner& runner : runners_) count += runner.count();
+  for_each([&](int worker) {
+    ShareRunner& runner = runners_[static_cast<std::size_t>(worker)];
+    if (runner.pending()) runner.finish(count);
+  });
+  const NoGradGuard no_grad;
+  if (!several()) return runners_.front().device_sum() / count;
+  const std::vector<Tensor> sums = collect_gradients(parameters_, module_.device());
+  const std::vector<Tensor> parameters = module_.parameters();
+  for (std::size_t p = 0; p < sums.size(); ++p) parameters[p].set_grad(sums[p]);
+  double sum = 0.0;
+  for (const ShareRunner& runner : runners_) sum += runner.sum();
+  return full({1}, sum / count, {.dtype = kFloat64});
+}
+
+Tensor Devices::finish_shards(std::uint64_t step) {
+  const std::vector<double> totals = sum_totals();
+  const Tensor loss = StepTotals::mean_loss(totals);
+  std::vector<std::string> unused;
+  for (std::size_t p = 0; p < trained_.size(); ++p) {
+    const Tensor& parameter = trained_[p].tensor;
+    if (std::ranges::none_of(sums_, [p](const auto& sums) { return sums->used()[p]; })) {
+      parameter.set_grad({});
+      unused.push_back(trained_[p].name);
+      continue;
+    }
+    ShardSums::Parts parts;
+    for (const auto& sums : sums_) {
+      ShardSums::Parts more = sums->parts(p);
+      for (const Tensor& tensor : more.tensors) parts.tensors.push_back(move_values(tensor, parameter.device()));
+      parts.nodes.insert(parts.nodes.end(), more.nodes.begin(), more.nodes.end());
+    }
+    const Tensor grad = empty(parameter.sizes(), options_of(parameter));
+    sum_parts(grad, parts, StepTotals::count(totals));
+    parameter.set_grad(grad);
+  }
+  if (!unused.empty() && !std::exchange(warned_, true)) warn_of_unused_parameters(unused, trained_.size(), step);
+  for (const auto& sums : sums_) sums->clear();
+  layout_.track(totals);
+  return loss;
+}
+
+std::vector<Tensor> Devices::collect_gradients(const std::vector<std::vector<Tensor>>& parameters, Device device) {
+  std::vector<Tensor> sums(parameters.front().size());
+  for (const std::vector<Tensor>& replica : parameters) {
+    for (std::size_t p = 0; p < replica.size(); ++p) {
+      const Tensor grad = replica[p].grad();
+      if (!grad.defined()) continue;
+      replica[p].set_grad({});
+      const Tensor moved = move_values(grad, device);
+      sums[p] = sums[p].defined() ? add_values(sums[p], moved) : moved;
+    }
+  }
+  return sums;
+}
+
+std::vector<double> Devices::sum_totals() const {
+  TreeStack<std::vector<double>> all;
+  for (const auto& sums : sums_) {
+    const std::vector<TreeNode> units = tree_units(sums->mine());
+    for (std::size_t u = 0; u < units.size(); ++u) all.push(units[u], sums->totals()[u], add_rows);
+  }
+  return all.entries().front().value;
+}
+
+std::string Devices::capture_obstacle() const {
+  if (is_lockstep()) return "lockstep mode adds up on the host what the shards count";
+  if (several()) return "several devices are driven by threads that wait for each other";
+  return {};
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,175 @@
+#include "lockstep/distributed/parallel/workers/ranks.h"
+
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/shares.h"
+#include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
+#include "lockstep/distributed/parallel/workers/module_agreement.h"
+
+namespace lockstep::distributed {
+namespace {
+
+std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group, std::int64_t shards) {
+  if (shards == 0) return nullptr;
+  return std::make_unique<ShardSums>(module, shards, shards_of_worker(shards, group.world_size(), group.rank()));
+}
+
+}  // namespace
+
+Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
+    : module_(module),
+      group_(options.ranks()),
+      options_(options),
+      buffers_(module.buffers()),
+      sums_(make_sums(module, *group_, options.logical_shards)),
+      runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
+  check_module_agreement(module_, *group_);
+  if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
+  std::vector<Tensor> state = module_.parameters();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  broadcast_coalesced(state, *group_);
+  reducer_ = sums_ ? std::make_unique<Reducer>(*sums_, group_, options_)
+                   : std::make_unique<Reducer>(trained_parameters(module_), group_, options_);
+}
+
+data::Batch Ranks::part_of(const data::Batch& batch) const {
+  data::Batch part = batch;
+  if (part.global_size == 0) part.global_size = batch.size();
+  LOCKSTEP_CHECK(part.global_size > 0, "[TrainingStep] the global batch is empty: it has no samples");
+  const data::Range mine =
+      samples_of_worker(part.global_size, options_.logical_shards, group_->world_size(), group_->rank());
+  if (part.global_size == batch.size()) return rows_of(part, mine);
+  LOCKSTEP_CHECK(
+      !sums_ || part.size() == mine.size(),
+      "[lockstep] this worker was given {} samples of a batch of {}; its shards {} to {} of {} hold {}; pass "
+      "the global batch, or give the loader the number of logical shards",
+      part.size(), part.global_size, sums_->mine().begin, sums_->mine().end - 1, sums_->shards(), mine.size());
+  return part;
+}
+
+Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
+  group_->set_step(static_cast<std::int64_t>(step));
+  reducer_->clear_gradients();
+  share_buffers(std::exchange(buffers_root_, 0));
+  // Ranks draw as different shards of the step, so that dropout differs between them.
+  const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
+  RankReduction& reduction = reducer_->reduction();
+  // A reduction divides by the number of ranks, or (lockstep mode) by the count of all losses.
+  const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
+  {
+    std::optional<NoSync> accumulating;
+    if (sums_ || options_.accumulate > 1) accumulating.emplace(*reducer_);
+    runner_.begin(part, step, loss, scale, /*empty_slices=*/!first_sync_batch_norm(module_).empty());
+  }
+  reduction.sum_losses(runner_);
+  const std::uint64_t reduced_before = reducer_->passes();
+  try {
+    if (runner_.pending()) runner_.finish(reduction.divisor(runner_, part.global_size));
+    // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
+    if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
+  } catch (...) {
+    if (sums_) {
+      reducer_->abandon_pass();
+      sums_->begin();
+    }
+    throw;
+  }
+  if (reducer_->synchronize()) reducer_->drop_unused_gradients();
+  return reduction.mean_loss();
+}
+
+std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss) {
+  check_not_lockstep(is_lockstep(), "join_step()");
+  group_->set_step(static_cast<std::int64_t>(step));
+  const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
+  if (all.samples == 0) {
+    share_buffers(std::exchange(buffers_root_, 0));
+    return std::nullopt;
+  }
+  data::Batch part = own;
+  part.global_size = all.samples;
+  Tensor mean = this->step(part, step, loss);
+  buffers_root_ = all.first;
+  return mean;
+}
+
+void Ranks::share_buffers(int root) {
+  if (!options_.broadcast_buffers || buffers_.empty() || sums_ || !reducer_->synchronize() || !module_.is_training())
+    return;
+  broadcast_coalesced(buffers_, *group_, root);
+}
+
+Tensor Ranks::forward(Tensor x) {
+  check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
+  if (GradMode::enabled() && !sums_) {
+    if (module_.is_training() && reducer_->synchronize())
+      group_->set_step(static_cast<std::int64_t>(reducer_->passes()));
+    if (joining_) announce(x.size(0));
+    share_buffers(joining_ ? join_step_.first : 0);
+  }
+  return module_.forward(std::move(x));
+}
+
+void Ranks::announce(std::int64_t samples) {
+  join_samples_ += samples;
+  if (!reducer_->synchronize()) return;
+  join_step_ = UnevenStep::meet(*group_, module_.device(), join_samples_);
+  reducer_->set_weight(join_step_.weight(std::exchange(join_samples_, 0), group_->world_size()));
+}
+
+void Ranks::join(const std::function<void()>& loop, const std::function<void()>& keep_up) {
+  check_not_lockstep(is_lockstep(), "join()");
+  LOCKSTEP_CHECK(!joining_, "[DistributedDataParallel] join() was called inside join()");
+  if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
+    throw Error(fmt::format(
+        "[DistributedDataParallel] join() cannot be used with synchronised batch norm (layer '{}'), which ranks that "
+        "have run out would have to compute too; use join_step()",
+        layer));
+  joining_ = true;
+  join_samples_ = 0;
+  join_step_ = {};
+  try {
+    loop();
+    follow(keep_up);
+  } catch (...) {
+    reducer_->set_weight(1.0);
+    joining_ = false;
+    throw;
+  }
+  reducer_->set_weight(1.0);
+  joining_ = false;
+}
+
+// What a rank does that has run out, until all have.
+void Ranks::follow(const std::function<void()>& keep_up) {
+  reducer_->set_weight(0.0);
+  for (;;) {
+    const UnevenStep step = UnevenStep::meet(*group_, module_.device(), std::nullopt);
+    if (step.ranks == 0) break;
+    join_step_ = step;
+    module_.zero_grad();
+    share_buffers(step.first);
+    reducer_->reduce_now();
+    if (keep_up) keep_up();
+  }
+  if (join_step_.ranks == 0) return;  // nobody ever had a sample
+  std::vector<Tensor> state = module_.parameters();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  broadcast_coalesced(state, *group_, join_step_.first);
+}
+
+std::string Ranks::capture_obstacle() const {
+  if (sums_) return "lockstep mode adds up on the host what the shards count";
+  if (options_.hook && !options_.hook->is_replayable())
+    return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());
+  if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
+    return fmt::format("synchronised batch norm (layer '{}') combines its statistics on the host", layer);
+  return {};
+}
+
+}  // namespace lockstep::distributed

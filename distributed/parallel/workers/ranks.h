@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/options.h"
+#include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/workers/uneven_inputs.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::distributed {
+
+/// The workers of a step when they are the ranks of a group, one module each. Made and used by every rank alike.
+class Ranks {
+ public:
+  /// Compares names, shapes and dtypes across ranks (Error on all ranks if they differ), in lockstep mode also the
+  /// fingerprints, and broadcasts rank 0's parameters and buffers. The options have been checked; the module must
+  /// outlive this object.
+  Ranks(nn::Module& module, const TrainingStepOptions& options);
+
+  /// This rank's part of a batch: of the global one, or as a loader cut it.
+  data::Batch part_of(const data::Batch& batch) const;
+  /// Leaves the gradients of the loss over the global batch with the module; returns that loss.
+  Tensor step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
+  /// See Note [Uneven inputs].
+  std::optional<Tensor> join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss);
+
+  /// PyTorch's idiom: see DistributedDataParallel.
+  Tensor forward(Tensor x);
+  void join(const std::function<void()>& loop, const std::function<void()>& keep_up);
+
+  ProcessGroup& group() { return *group_; }  ///< the ranks
+  Reducer& reducer() { return *reducer_; }   ///< of the gradients
+  bool is_lockstep() const { return sums_ != nullptr; }
+  /// Why a step cannot be recorded and replayed; empty if nothing here forbids it.
+  std::string capture_obstacle() const;
+
+ private:
+  void share_buffers(int root);
+  void announce(std::int64_t samples);
+  void follow(const std::function<void()>& keep_up);
+
+  nn::Module& module_;
+  ProcessGroupPtr group_;
+  TrainingStepOptions options_;
+  std::vector<Tensor> buffers_;
+  std::unique_ptr<ShardSums> sums_;  // in lockstep mode
+  std::unique_ptr<Reducer> reducer_;
+  ShareRunner runner_;
+  bool joining_ = false;           // join() runs
+  std::int64_t join_samples_ = 0;  // since its last average
+  UnevenStep join_step_;           // its last one
+  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+namespace lockstep::distributed {
+
+/// The user to whom the other end of a TCP connection within this machine belongs, as the kernel's tables
+/// (/proc/net/tcp, /proc/net/tcp6) say; empty if they cannot be read or do not hold it: it has been closed, or is on
+/// another machine or in another network namespace.
+std::optional<uid_t> peer_owner(int fd);
+
+}  // namespace lockstep::distributed

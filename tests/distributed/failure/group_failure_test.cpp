@@ -1,0 +1,54 @@
+#include "lockstep/distributed/failure/group_failure.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "lockstep/core/deadline.h"
+#include "lockstep/distributed/store/hash_store.h"
+#include "tests/distributed/ranks.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using testing::Link;
+
+// Rank 0 has failed and rank 2 says nothing, so finding out takes a while; meanwhile this rank leaves.
+TEST(GroupFailure, LeavingWaitsForADiagnosisUnderWay) {
+  const auto store = std::make_shared<HashStore>();
+  const FlightRecorder recorder(16, 1, 3);
+  std::atomic<bool> aborted = false;
+  GroupFailure failure(recorder, Milliseconds(1'000), store, [&] { aborted = true; });
+  failure.start();
+  store->set("failed", "0");
+  store->set("wake/1", "failed");
+  const Deadline deadline = deadline_in(Milliseconds(5'000));
+  while (!aborted && !has_passed(deadline)) std::this_thread::yield();
+  ASSERT_TRUE(aborted);
+  std::this_thread::sleep_for(Milliseconds(50));  // the diagnosis, of a quarter of a second, has begun
+  failure.stop();
+  ASSERT_TRUE(failure.error());
+  const std::string text = testing::error_of([&] { std::rethrow_exception(failure.error()); });
+  EXPECT_NE(text.find("rank 0 reported a failure"), std::string::npos) << text;
+}
+
+// Each rank leaves while what became of the others is being found out.
+TEST(GroupFailure, RanksThatThrowOneAfterTheOtherAllEnd) {
+  for (int round = 0; round < 12; ++round)
+    EXPECT_THROW(testing::run_ranks(
+                     3, Link::shm,
+                     [&](ProcessGroup& group) {
+                       group.barrier()->wait();
+                       // The last one 0 to 8 ms after the first.
+                       std::this_thread::sleep_for(Milliseconds(round * group.rank() * 4 / 11));
+                       throw Error("the same on every rank");
+                     },
+                     Milliseconds(400)),
+                 Error);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace own {
+struct Data {
+  int part = 2;
+};
+}  // namespace own

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace own {
+struct Module {
+  int part = 4;
+};
+}  // namespace own

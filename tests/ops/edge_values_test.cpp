@@ -1,0 +1,217 @@
+// Where types, ranges, infinities and NaN meet: what PyTorch gives there, on any device.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "tests/support/tensor_testing.h"
+#include "tests/support/test_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+class EdgeValues : public ::testing::Test {
+ protected:
+  void SetUp() override { LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE(); }
+
+  static Tensor number(double value, DType dtype) {
+    return scalar_tensor(value, {.dtype = dtype, .device = test_device()});
+  }
+  static Tensor filled(const Shape& sizes, DType dtype, double value = 1) {
+    return full(sizes, value, {.dtype = dtype, .device = test_device()});
+  }
+  static Tensor values(const std::vector<double>& values, DType dtype = kFloat32) {
+    return move_values(cast_values(tensor(values), dtype), test_device());
+  }
+  static Tensor leaf(const std::vector<double>& list, DType dtype = kFloat32) {
+    const Tensor x = values(list, dtype);
+    x.set_requires_grad(true);
+    return x;
+  }
+  static void backward(const Tensor& y) { y.backward(filled(y.sizes(), y.dtype())); }
+};
+
+TEST_F(EdgeValues, ATensorWithoutDimensionsPromotesLikeANumber) {
+  EXPECT_EQ((number(2, kFloat64) * filled({3}, kFloat32)).dtype(), kFloat32);
+  EXPECT_EQ((filled({3}, kFloat16) * number(2, kFloat32)).dtype(), kFloat16);
+  EXPECT_EQ((filled({3}, kInt32) + number(2, kInt64)).dtype(), kInt32);
+  EXPECT_EQ((filled({3}, kUInt8) + number(2, kBool)).dtype(), kUInt8);
+  EXPECT_EQ((filled({3}, kInt64) * number(2, kFloat64)).dtype(), kFloat64);
+  EXPECT_EQ((filled({3}, kBool) + number(2, kInt32)).dtype(), kInt32);
+  EXPECT_EQ((number(2, kFloat32) * number(2, kFloat64)).dtype(), kFloat64);
+  EXPECT_EQ((filled({3}, kFloat16) * filled({1}, kFloat32)).dtype(), kFloat32);
+  EXPECT_EQ(where(filled({3}, kBool), filled({3}, kFloat16), number(2, kFloat64)).dtype(), kFloat16);
+
+  const Tensor x = leaf({1, 2, 3}, kFloat16), scale = number(0.5, kFloat64);
+  scale.set_requires_grad(true);
+  backward(x * scale);
+  EXPECT_EQ(x.grad().dtype(), kFloat16);
+  EXPECT_EQ(scale.grad().dtype(), kFloat64);
+  EXPECT_EQ(scale.grad().item(), 6.0);
+}
+
+TEST_F(EdgeValues, NumbersOutOfAnIntegersRangeAreRefused) {
+  const Tensor bytes = filled({3}, kUInt8), chosen = filled({3}, kBool);
+  EXPECT_EQ(error_of([&] { clamp(bytes, {}, 300); }), "[clamp] 300 is out of the range of uint8, 0 to 255");
+  EXPECT_EQ(error_of([&] { clamp(bytes, -1); }), "[clamp] -1 is out of the range of uint8, 0 to 255");
+  EXPECT_EQ(error_of([&] { filled({1}, kUInt8, 300); }), "[full] 300 is out of the range of uint8, 0 to 255");
+  EXPECT_EQ(error_of([&] { where(chosen, Scalar(300), bytes); }), "[where] 300 is out of the range of uint8, 0 to 255");
+  EXPECT_NE(error_of([&] { bytes.fill_(256); }).find("out of the range of uint8"), std::string::npos);
+  EXPECT_NE(error_of([&] { filled({1}, kInt32, 0x1p31); }).find("out of the range of int32"), std::string::npos);
+  EXPECT_NE(error_of([&] { filled({1}, kInt64, 0x1p63); }).find("out of the range of int64"), std::string::npos);
+  EXPECT_NE(error_of([&] { filled({1}, kInt64, kNan); }).find("out of the range of int64"), std::string::npos);
+  EXPECT_EQ(filled({1}, kInt64, -0x1p63).to_vector<std::int64_t>()[0], std::numeric_limits<std::int64_t>::lowest());
+  EXPECT_EQ(filled({1}, kUInt8, 255).to_vector<double>()[0], 255);
+
+  const Tensor whole = filled({3}, kInt64);
+  EXPECT_EQ(error_of([&] { add(whole, whole, 2.5); }),
+            "[add] expected a whole alpha for int64 tensors, found 2.5; convert one to a floating-point dtype");
+  EXPECT_NE(error_of([&] { whole.add_(whole, 0.5); }).find("[add_] expected a whole alpha"), std::string::npos);
+  EXPECT_EQ(add(whole, whole, 2.0).to_vector<double>()[0], 3);
+  EXPECT_EQ(error_of([&] { chosen - true; }), "[sub] is not defined for bool operands; use ne() for exclusive or");
+  EXPECT_NE(error_of([&] { true - chosen; }).find("[sub] is not defined for bool"), std::string::npos);
+  EXPECT_NE(error_of([&] { chosen.clone() -= true; }).find("[-=] is not defined for bool"), std::string::npos);
+}
+
+TEST_F(EdgeValues, ANonFinitePixelReachesOnlyTheTapsThatSeeIt) {
+  for (const std::int64_t side : {5, 8, 11, 12}) {
+    const Tensor x = make_input({1, 1, side, side}, 1, kFloat32), w = make_leaf({8, 1, 3, 3}, 2, kFloat32);
+    x.data<float>()[2] = static_cast<float>(kInf);  // in the first row: the taps of the last two rows never see it
+    const Tensor image = move_values(x, test_device()), kernel = move_values(w.detach(), test_device());
+    kernel.set_requires_grad(true);
+    backward(conv2d(image, kernel));
+    const std::vector<double> grad = kernel.grad().to_vector<double>();
+    for (std::size_t i = 0; i < grad.size(); ++i) EXPECT_EQ(std::isfinite(grad[i]), i % 9 >= 3) << side << ", " << i;
+  }
+}
+
+TEST_F(EdgeValues, BroadcastGradientsOfHalfTypesAreSummedInFloat) {
+  for (const DType dtype : {kFloat16, kBFloat16}) {
+    const double tolerance = dtype == kFloat16 ? 1e-3 : 8e-3;
+    const auto check = [&](const std::function<Tensor(const Tensor&, const Tensor&)>& op, const Shape& a,
+                           const Shape& b) {
+      Tensor grads[2];
+      for (const DType d : {dtype, kFloat64}) {
+        const auto make = [&](const Shape& sizes, std::uint32_t seed) {
+          return move_values(cast_values(make_input(sizes, seed, dtype, 0.5, 1.5), d), test_device());
+        };
+        const Tensor x = make(a, 1), y = make(b, 2);
+        y.set_requires_grad(true);
+        const Tensor out = op(x, y);
+        out.backward(make(out.sizes(), 3));
+        grads[d == kFloat64] = y.grad();
+      }
+      expect_close(grads[0], grads[1], tolerance, 0);
+    };
+    check([](const Tensor& x, const Tensor& y) { return matmul(x, y); }, {50, 5, 5}, {1, 5, 5});
+    check([](const Tensor& x, const Tensor& y) { return matmul(y, x); }, {50, 5, 5}, {1, 5, 5});
+    check([](const Tensor& x, const Tensor& y) { return x * y; }, {300, 4}, {4});
+    check([](const Tensor& x, const Tensor& y) { return x / y; }, {300, 4}, {4});
+    check([](const Tensor& x, const Tensor& y) { return pow(x, y); }, {300, 4}, {1, 1});
+  }
+}
+
+TEST_F(EdgeValues, ExtremaPassGradientsToNan) {
+  const Tensor a = leaf({kNan, 1, 2, 2}), b = leaf({1, kNan, 2, 3});
+  for (const bool largest : {true, false}) {
+    a.set_grad({});
+    b.set_grad({});
+    backward(largest ? maximum(a, b) : minimum(a, b));
+    const double larger = largest ? 1 : 0;
+    expect_close(a.grad(), tensor<double>({1, 1, 0.5, 1 - larger}), 0, 0);
+    expect_close(b.grad(), tensor<double>({1, 1, 0.5, larger}), 0, 0);
+  }
+  const Tensor x = leaf({3, kNan, 1, kNan});
+  backward(max(x));
+  expect_close(x.grad(), tensor<double>({0, 0.5, 0, 0.5}), 0, 0);
+  x.set_grad({});
+  backward(min(x));
+  expect_close(x.grad(), tensor<double>({0, 0.5, 0, 0.5}), 0, 0);
+}
+
+TEST_F(EdgeValues, ANanBoundOfClampIsTheResult) {
+  const Tensor x = leaf({-1, 0, 2, kNan});
+  for (const Tensor& y : {clamp(x, kNan), clamp(x, {}, kNan), clamp(x, kNan, 1.0), clamp(x, 0.0, kNan)}) {
+    expect_close(y, tensor<double>({kNan, kNan, kNan, kNan}), 0, 0);
+    x.set_grad({});
+    backward(y);
+    expect_close(x.grad(), tensor<double>({0, 0, 0, 0}), 0, 0);
+  }
+}
+
+TEST_F(EdgeValues, TanhKeepsTheSignOfZero) {
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16})
+    EXPECT_TRUE(std::signbit(tanh(values({-0.0}, dtype)).to_vector<double>()[0])) << name(dtype);
+}
+
+TEST_F(EdgeValues, CrossEntropyOfInfiniteLogitsHasATargetGradient) {
+  const Tensor x = values({kInf, -kInf, 2}), pos_weight = values({0.5, 0.5, 0.5});
+  for (const bool weighted : {false, true}) {
+    const Tensor target = leaf({0.5, 0.5, 0.5});
+    BceWithLogitsOptions options{.reduction = Reduction::sum};
+    if (weighted) options.pos_weight = pos_weight;
+    binary_cross_entropy_with_logits(x, target, options).backward();
+    const double at_2 = weighted ? 0.5 * std::log1p(std::exp(-2.0)) - std::log1p(std::exp(2.0)) : -2.0;
+    expect_close(target.grad(), tensor<double>({-kInf, kInf, at_2}), 1e-6, 0);
+  }
+}
+
+TEST_F(EdgeValues, VarianceWithoutDegreesOfFreedom) {
+  const Tensor x = leaf({1, 2, 3});
+  backward(var(x, {}, 5.0));
+  expect_close(x.grad(), tensor<double>({kInf, kNan, kInf}), 0, 0);
+  x.set_grad({});
+  backward(var(x, {0}, 5.0));
+  expect_close(x.grad(), tensor<double>({1, 0, -1}), 1e-6, 0);
+  expect_close(var(x, {0}, 5.0), number(kInf, kFloat32), 0, 0);
+}
+
+TEST_F(EdgeValues, LayerNormFarFromZero) {
+  const Tensor exact = make_input({4, 100}, 1, kFloat32, 1e4, 1e4 + 1);
+  const auto normalise = [](const Tensor& t, const Tensor& upstream) {
+    const Tensor x = move_values(t, test_device());
+    x.set_requires_grad(true);
+    const Tensor y = layer_norm(x, {100});
+    y.backward(move_values(upstream, test_device()));
+    return std::vector<Tensor>{y, x.grad()};
+  };
+  const Tensor upstream = make_input({4, 100}, 2, kFloat32);
+  const std::vector<Tensor> narrow = normalise(exact, upstream);
+  const std::vector<Tensor> wide = normalise(cast_values(exact, kFloat64), cast_values(upstream, kFloat64));
+  for (std::size_t i = 0; i < 2; ++i) expect_close(narrow[i], wide[i], 1e-5, 2e-5);
+}
+
+TEST_F(EdgeValues, ExtremaWithANumber) {
+  const Tensor x = leaf({-1, 0, 2});
+  backward(maximum(x, 0));
+  expect_close(x.grad(), tensor<double>({0, 0.5, 1}), 0, 0);
+  EXPECT_EQ(minimum(x, 0.5).to_vector<double>(), (std::vector<double>{-1, 0, 0.5}));
+  EXPECT_EQ(maximum(filled({2}, kInt64), 0.5).dtype(), kFloat32);
+  EXPECT_EQ(maximum(filled({2}, kUInt8), 3).dtype(), kUInt8);
+}
+
+TEST_F(EdgeValues, ClassProbabilitiesAsTargetsOfCrossEntropy) {
+  const Tensor x = move_values(make_input({4, 3}, 1), test_device());
+  const Tensor classes = move_values(tensor<std::int64_t>({2, 0, 1, 2}), test_device());
+  const Tensor certain =
+      move_values(cast_values(eq(arange(3).view({1, 3}), tensor<std::int64_t>({2, 0, 1, 2}).view({4, 1})), kFloat64),
+                  test_device());
+  for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
+    for (const double smoothing : {0.0, 0.1}) {
+      const CrossEntropyOptions options{.reduction = reduction, .label_smoothing = smoothing};
+      expect_close(cross_entropy(x, certain, options), cross_entropy(x, classes, options), 1e-12, 1e-12);
+    }
+  EXPECT_NE(error_of([&] {
+              cross_entropy(x, values({1, 2, 3, 4}, kFloat64));
+            }).find("a probability for each class"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,43 @@
+// Ranks that hear of a stop in different steps stop after the same one.
+
+#include "lockstep/train/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "tests/distributed/ranks.h"
+
+namespace lockstep::train {
+namespace {
+
+using namespace lockstep::testing;
+
+TEST(Agreement, RanksStopAndSaveAfterTheSameStep) {
+  std::array<int, 3> stopped{}, saves{};
+  run_ranks(3, Link::in_process, [&](ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    Agreement agreement(&group);
+    for (int step = 0; stopped[rank] == 0; ++step) {
+      ASSERT_LT(step, 100'000);
+      // Rank 2 alone is asked to stop; rank 0's clock alone says when to save.
+      const Agreement::Decision decision = agreement.after_step(rank == 2 && step >= 7, rank != 1 && step == 0);
+      if (decision.stop) stopped[rank] = step;
+      saves[rank] += decision.save ? 1 : 0;
+    }
+  });
+  EXPECT_GE(stopped[0], 7);
+  EXPECT_EQ(stopped[1], stopped[0]);
+  EXPECT_EQ(stopped[2], stopped[0]);
+  EXPECT_EQ(saves, (std::array<int, 3>{1, 1, 1}));
+}
+
+TEST(Agreement, AProcessAloneDecidesAtOnce) {
+  Agreement agreement(nullptr);
+  EXPECT_FALSE(agreement.after_step(false, false).stop);
+  EXPECT_TRUE(agreement.after_step(true, false).stop);
+  EXPECT_TRUE(agreement.after_step(false, true).save);
+}
+
+}  // namespace
+}  // namespace lockstep::train

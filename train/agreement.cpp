@@ -1,0 +1,37 @@
+#include "lockstep/train/agreement.h"
+
+#include <algorithm>
+
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/operation/operation_label.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr double kPeriod = 0.2;  // seconds between two exchanges
+constexpr std::int64_t kMostSteps = 1000;
+
+}  // namespace
+
+Agreement::Decision Agreement::after_step(bool stop, bool save_is_due) {
+  if (!group_) return {stop, save_is_due};
+  if (++steps_ < interval_) return {};
+  const bool is_rank0 = group_->rank() == 0;
+  const double seconds = std::chrono::duration<double>(Clock::now() - last_).count();
+  const double fitting = kPeriod * static_cast<double>(steps_) / std::max(seconds, 1e-9);
+  // A step that turns out longer must not be one of many: the interval at most doubles.
+  const auto next =
+      static_cast<std::int64_t>(std::clamp(fitting, 1.0, static_cast<double>(std::min(2 * interval_, kMostSteps))));
+
+  static const distributed::OperationLabel label("whether to stop or to save");
+  const distributed::LabelScope scope(label);
+  const Tensor numbers = tensor({std::int64_t{stop}, std::int64_t{is_rank0 && save_is_due}, is_rank0 ? next : 0});
+  group_->all_reduce(numbers, distributed::ReduceOp::max)->wait();
+  const std::int64_t* agreed = numbers.data<std::int64_t>();
+  steps_ = 0;
+  interval_ = agreed[2];
+  last_ = Clock::now();
+  return {agreed[0] != 0, agreed[1] != 0};
+}
+
+}  // namespace lockstep::train

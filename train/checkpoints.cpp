@@ -1,0 +1,101 @@
+#include "lockstep/train/checkpoints.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include "lockstep/core/check.h"
+#include "lockstep/nn/checkpoint.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "run.safetensors" in two: "run.step" and ".safetensors".
+std::pair<std::string, std::string> around_number(const std::string& path) {
+  const fs::path file = fs::path(path).filename();
+  return {file.stem().string() + ".step", file.extension().string()};
+}
+
+fs::path folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? fs::path(".") : folder;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(std::string path, std::int64_t keep) : path_(std::move(path)), keep_(keep) {
+  LOCKSTEP_CHECK(keep_ >= 1, "[run] {} checkpoints are to be kept, expected 1 or more", keep_);
+}
+
+std::string Checkpoints::numbered(std::int64_t step) const {
+  const auto [before, after] = around_number(path_);
+  return (fs::path(path_).parent_path() / fmt::format("{}{:08}{}", before, step, after)).string();
+}
+
+std::vector<Checkpoints::Found> Checkpoints::history() const {
+  std::vector<Found> found;
+  const auto [before, after] = around_number(path_);
+  std::error_code ignored;  // a folder that is not there holds none
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(path_), ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) continue;
+    const char* const end = name.data() + name.size() - after.size();
+    std::int64_t step = 0;
+    if (const auto number = std::from_chars(name.data() + before.size(), end, step);
+        number.ec == std::errc() && number.ptr == end)
+      found.push_back({(fs::path(path_).parent_path() / name).string(), step});
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
+  return found;
+}
+
+std::optional<Checkpoints::Found> Checkpoints::newest() const {
+  if (path_.empty()) return std::nullopt;
+  std::vector<Found> candidates = history();
+  if (std::error_code ignored; fs::exists(path_, ignored)) candidates.push_back({path_});
+  std::optional<Found> best;
+  std::string failure;
+  for (Found& each : candidates) {
+    try {
+      each.step = nn::read_training_state(each.path).step;
+    } catch (const Error& error) {
+      failure = error.what();
+      continue;
+    }
+    if (!best || each.step >= best->step) best = each;
+  }
+  LOCKSTEP_CHECK(
+      best || candidates.empty(),
+      "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "
+      "delete it",
+      path_, failure);
+  return best;
+}
+
+void Checkpoints::refuse_later_than(std::int64_t step) const {
+  const std::optional<Found> found = newest();
+  LOCKSTEP_CHECK(!found || found->step <= step,
+                 "[run] the checkpoint '{}' is of step {}, later than step {} at which this run begins, and would be "
+                 "overwritten; go on from it with --resume auto, name another --checkpoint, or delete it",
+                 found->path, found->step, step);
+}
+
+void Checkpoints::written(std::int64_t step) const {
+  if (keep_ == 1) return;
+  const std::string second = numbered(step);
+  std::error_code error;
+  fs::remove(second, error);
+  fs::create_hard_link(path_, second, error);
+  if (error) fs::copy_file(path_, second, fs::copy_options::overwrite_existing, error);  // no links there
+  LOCKSTEP_CHECK(!error, "[run] the checkpoint '{}' cannot be kept as '{}': {}", path_, second, error.message());
+  const std::vector<Found> all = history();
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
+    fs::remove(all[i].path, error);
+    LOCKSTEP_CHECK(!error, "[run] the old checkpoint '{}' cannot be deleted: {}", all[i].path, error.message());
+  }
+}
+
+}  // namespace lockstep::train

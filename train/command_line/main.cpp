@@ -1,0 +1,24 @@
+#include "lockstep/train/command_line/main.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::command_line {
+
+void throw_not_available(const std::string& flag, const std::string& where, const std::string& why) {
+  throw UsageError(
+      fmt::format("{} is not available {} this {}: {}", flag, where == "machine" ? "on" : "in", where, why));
+}
+
+void print_error(const char* program, const std::string& message) {
+  std::string line = message;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  // One write, so that lines of several processes do not mix.
+  line = fmt::format("{}: {}\n", program, line);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace lockstep::command_line

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "lockstep/core/error.h"
+
+namespace lockstep::command_line {
+
+/// A wrong command line: exit status 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A flag that this build or version cannot serve: "--backend nccl is not available in this build: ...". Status 2.
+/// `where`: "machine", "build" or "version".
+[[noreturn]] void throw_not_available(const std::string& flag, const std::string& where, const std::string& why);
+
+/// Runs the body of a program's main(), which returns the exit status. An exception becomes one line on stderr,
+/// "PROGRAM: message", and the exit status: 2 for UsageError, 1 for everything else.
+template <typename Body>
+int run_main(const char* program, Body&& body);
+
+/// Writes "PROGRAM: message" as one line to stderr.
+void print_error(const char* program, const std::string& message);
+
+template <typename Body>
+int run_main(const char* program, Body&& body) {
+  try {
+    return body();
+  } catch (const UsageError& error) {
+    print_error(program, error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    print_error(program, error.what());
+    return 1;
+  }
+}
+
+}  // namespace lockstep::command_line

@@ -1,0 +1,99 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "lockstep/core/check.h"
+#include "lockstep/train/sink.h"
+
+namespace lockstep::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBarWidth = 30;
+constexpr double kBarPeriod = 0.1;  // seconds
+constexpr std::int64_t kLinePeriod = 100;
+
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string as_duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+std::string as_key(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+class Console final : public Sink {
+ public:
+  explicit Console(bool progress_bar) : progress_bar_(progress_bar) {}
+
+  void begin(const RunDescription& run) override {
+    run_ = run;
+    last_shown_ = Clock::now();
+  }
+
+  void message(const std::string& text) override {
+    if (bar_shown_) put("\r\033[K");
+    bar_shown_ = false;
+    put(text + "\n");
+  }
+
+  void step(const StepReport& report) override {
+    samples_ += report.samples;
+    const auto now = Clock::now();
+    const double since = std::chrono::duration<double>(now - last_shown_).count();
+    const bool is_last = report.step + 1 == run_.total_steps;
+    if (!is_last && !(progress_bar_ ? since >= kBarPeriod : (report.step + 1) % kLinePeriod == 0)) return;
+    const double rate = static_cast<double>(samples_) / std::max(since, 1e-9);
+    last_shown_ = now;
+    samples_ = 0;
+    if (progress_bar_) return draw_bar(report, rate);
+    put(fmt::format("step {}/{} epoch {} loss {:.4f} {}/s {:.0f}\n", report.step + 1, run_.total_steps, report.epoch,
+                    report.loss, run_.unit, rate));
+  }
+
+  void evaluation(std::int64_t, std::int64_t epoch, const Values& values) override {
+    std::string text = fmt::format("epoch {}:", epoch);
+    for (const auto& [name, value] : values)
+      text += fmt::format("{} {} {:.4f}", name == values.front().first ? "" : ",", name, value);
+    message(text);
+  }
+
+  void end(const Result& result) override {
+    if (result.stopped_by != 0) return;
+    std::string text = "result:";
+    for (const auto& [name, value] : result.evaluation) text += fmt::format(" {}={:.4f}", as_key(name), value);
+    message(text + fmt::format(" steps={} seconds={:.2f} {}_per_s={:.0f} weights_sha256={}", result.steps,
+                               result.seconds, as_key(run_.unit), result.samples_per_s, result.weights_sha256));
+  }
+
+ private:
+  void draw_bar(const StepReport& report, double rate) {
+    const std::int64_t done = report.step + 1;
+    const int filled = static_cast<int>(kBarWidth * done / std::max<std::int64_t>(run_.total_steps, 1));
+    const double remaining = static_cast<double>((run_.total_steps - done) * run_.batch_size) / rate;
+    put(fmt::format("\r\033[K[{:=<{}}{:<{}}] {}/{} loss {:.4f} {:.0f} {}/s {} left", "", filled, "", kBarWidth - filled,
+                    done, run_.total_steps, report.loss, rate, run_.unit, as_duration(remaining)));
+    bar_shown_ = true;
+  }
+
+  bool progress_bar_;
+  RunDescription run_;
+  Clock::time_point last_shown_ = Clock::now();
+  std::int64_t samples_ = 0;
+  bool bar_shown_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> console(bool progress_bar) {
+  return std::make_unique<Console>(progress_bar);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,41 @@
+#include "lockstep/train/hash_trace.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/sha256.h"
+
+namespace lockstep::train {
+namespace {
+
+std::string hash_of(const Tensor& tensor) {
+  if (!tensor.defined()) return "none";
+  const Tensor value = as_contiguous(move_values(tensor.detach(), Device()));
+  Sha256 hash;
+  hash.update(value.raw_data(), value.nbytes());
+  return to_hex(hash.finish()).substr(0, 16);
+}
+
+}  // namespace
+
+HashTrace::HashTrace(const std::string& path, const std::string& settings, bool appends) : path_(path) {
+  if (path_.empty()) return;
+  file_.open(path_, appends ? std::ios::app : std::ios::trunc);
+  LOCKSTEP_CHECK(file_.is_open(), "the hash trace '{}' cannot be opened for writing", path_);
+  file_ << nlohmann::ordered_json{{"run", settings}}.dump() << '\n';
+}
+
+void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) {
+  if (path_.empty()) return;
+  nlohmann::ordered_json line{{"step", step}, {"loss_hex", fmt::format("{:a}", loss.item<double>())}};
+  nlohmann::ordered_json& gradients = line["gradients"] = nlohmann::ordered_json::object();
+  for (const nn::NamedTensor& parameter : module.named_parameters())
+    gradients[parameter.name] = hash_of(parameter.tensor.grad());
+  nlohmann::ordered_json& weights = line["weights"] = nlohmann::ordered_json::object();
+  for (const nn::NamedTensor& each : module.state()) weights[each.name] = hash_of(each.tensor);
+  file_ << line.dump() << std::endl;
+  LOCKSTEP_CHECK(file_.good(), "the hash trace '{}' could not be written; is the disk full?", path_);
+}
+
+}  // namespace lockstep::train

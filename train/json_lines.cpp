@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/core/check.h"
+#include "lockstep/train/sink.h"
+
+namespace lockstep::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class JsonLines final : public Sink {
+ public:
+  explicit JsonLines(std::string path) : path_(std::move(path)) {}
+
+  void begin(const RunDescription& run) override {
+    unit_ = run.unit;
+    last_ = Clock::now();
+    file_.open(path_, run.first_step > 0 ? std::ios::app : std::ios::trunc);
+    LOCKSTEP_CHECK(file_.is_open(), "the metrics file '{}' cannot be opened for writing", path_);
+  }
+
+  void step(const StepReport& report) override {
+    write_line();
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    line_ = {{"step", report.step},
+             {"epoch", report.epoch},
+             {"loss", report.loss},
+             {"loss_hex", fmt::format("{:a}", report.loss)},
+             {unit_ + "_per_s", static_cast<double>(report.samples) / std::max(seconds, 1e-9)}};
+  }
+
+  void evaluation(std::int64_t, std::int64_t, const Values& values) override {
+    for (const auto& [name, value] : values) {
+      std::string key = name;
+      std::replace(key.begin(), key.end(), ' ', '_');
+      line_[key] = value;
+    }
+    write_line();
+  }
+
+  void end(const Result&) override {
+    write_line();
+    file_.close();
+    LOCKSTEP_CHECK(!file_.fail(), "the metrics file '{}' could not be written; is the disk full?", path_);
+  }
+
+ private:
+  // Held back until it is known that no evaluation follows.
+  void write_line() {
+    if (line_.contains("step")) file_ << line_.dump() << '\n';
+    line_ = {};
+  }
+
+  std::string path_;
+  std::string unit_;
+  std::ofstream file_;
+  nlohmann::ordered_json line_;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> json_lines(const std::string& path) {
+  return std::make_unique<JsonLines>(path);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,95 @@
+#include "lockstep/train/program.h"
+
+#include <cstdio>
+
+#include "lockstep/distributed/launcher/launcher.h"
+#include "lockstep/train/command_line/main.h"
+#include "lockstep/train/command_line/parse.h"
+#include "lockstep/train/program_options.h"
+#include "lockstep/train/started_by_launcher.h"
+
+namespace lockstep::train {
+namespace {
+
+void bound(CLI::Option* option, double least, double most) {
+  if (least != -Program::kInfinity && most != Program::kInfinity)
+    option->check(CLI::Range(least, most));
+  else if (least != -Program::kInfinity)
+    option->check(command_line::at_least(least));
+  else if (most != Program::kInfinity)
+    option->check(CLI::Range(std::numeric_limits<double>::lowest(), most));
+}
+
+}  // namespace
+
+Program::Program(std::string name, std::string description, std::string version)
+    : options_(std::make_unique<Options>(std::move(name), description, std::move(version))) {}
+
+Program::~Program() = default;
+
+void Program::add_option(const std::string& name, std::string& value, const std::string& help) {
+  options_->app.add_option(name, value, help)->capture_default_str();
+}
+
+void Program::add_option(const std::string& name, std::string& value, const std::string& help,
+                         const std::vector<std::string>& choices) {
+  options_->app.add_option(name, value, help)->check(CLI::IsMember(choices))->capture_default_str();
+}
+
+void Program::add_option(const std::string& name, double& value, const std::string& help, double least, double most) {
+  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
+}
+
+void Program::add_option(const std::string& name, std::optional<double>& value, const std::string& help, double least,
+                         double most) {
+  bound(options_->app.add_option(name, value, help), least, most);
+}
+
+void Program::add_option(const std::string& name, std::int64_t& value, const std::string& help, double least,
+                         double most) {
+  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
+}
+
+void Program::add_flag(const std::string& name, bool& value, const std::string& help) {
+  options_->app.add_flag(name, value, help);
+}
+
+WorkerOptions& Program::workers() {
+  return options_->workers;
+}
+
+RunOptions& Program::run() {
+  return options_->run;
+}
+
+int Program::main(int argc, const char* const* argv, const Body& body, const Check& check) {
+  Options& options = *options_;
+  return command_line::run_main(options.name.c_str(), [&] {
+    options.add_common();
+    if (!command_line::parse(options.app, argc, argv)) return 0;
+    if (options.print_version) {
+      std::printf("%s %s\n", options.name.c_str(), options.version.c_str());
+      return 0;
+    }
+    options.settle();
+    if (check) {
+      try {
+        check(options.workers, options.run);
+      } catch (const Error& error) {
+        throw command_line::UsageError(error.what());
+      }
+    }
+    if (options.nproc > 1 && !started_by_launcher()) {
+      launcher::Options launch;
+      launch.nproc_per_node = options.nproc;
+      launch.output = launcher::Output::rank0_plain;
+      launch.name = options.name;
+      return launcher::run_local(launch, std::vector<std::string>(argv + 1, argv + argc));
+    }
+    Workers workers(options.workers);
+    options.run.workers = workers.count();
+    return body(workers, options.run);
+  });
+}
+
+}  // namespace lockstep::train

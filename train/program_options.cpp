@@ -1,0 +1,219 @@
+#include "lockstep/train/program_options.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
+#include "lockstep/train/command_line/main.h"
+#include "lockstep/train/command_line/parse.h"
+#include "lockstep/train/started_by_launcher.h"
+
+namespace lockstep::train {
+namespace {
+
+using command_line::at_least;
+using command_line::throw_not_available;
+using command_line::UsageError;
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw UsageError(message);
+}
+
+void refuse_backend_that_is_missing(const std::string& backend) {
+  const std::vector<std::string> backends = distributed::available_backends();
+  if (backend == "auto" || std::find(backends.begin(), backends.end(), backend) != backends.end()) return;
+  throw_not_available("--backend " + backend, "build",
+                      backend == "nccl"  ? "build it with CUDA and NCCL's header, or use --backend auto"
+                      : backend == "mpi" ? "install libopenmpi-dev and build again, or use --backend auto"
+                                         : "install libgloo-dev and build again, or use --backend auto");
+}
+
+distributed::CommunicationHookPtr make_hook(const std::string& compress) {
+  if (compress == "fp16") return distributed::fp16_compression();
+  if (compress == "bf16") return distributed::bf16_compression();
+  if (compress == "powersgd") return distributed::power_sgd();
+  return nullptr;
+}
+
+}  // namespace
+
+Program::Options::Options(std::string program, const std::string& description, std::string version)
+    : name(std::move(program)), version(std::move(version)), app(description, name) {}
+
+void Program::Options::add_common() {
+  if (!version.empty()) app.add_flag("--version", print_version, "Print the version");
+
+  const std::string who = "Who computes";
+  app.add_option("--mode", mode,
+                 "single, dp (several devices) or ddp (several processes); default: ddp under a launcher")
+      ->check(CLI::IsMember({"single", "dp", "ddp"}))
+      ->group(who);
+  app.add_option("--device", workers.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->group(who);
+  app.add_option("--nproc", nproc, "ddp without a launcher: start this many local processes")
+      ->check(CLI::Range(1, 1024))
+      ->group(who);
+  app.add_option("--devices", devices, "dp: device indices, such as 0,1")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1023))
+      ->group(who);
+  app.add_option("--backend", workers.job.backend,
+                 "auto (nccl for CUDA devices; else shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
+      ->check(CLI::IsMember({"auto", "shm", "gloo", "mpi", "nccl"}))
+      ->group(who);
+  app.add_option("--init-method", workers.job.init_method, "env://, tcp://HOST:PORT or file:///PATH")->group(who);
+  auto* const rank = app.add_option("--rank", workers.job.rank, "This process among --world-size, without a launcher")
+                         ->check(CLI::Range(0, 1 << 20))
+                         ->group(who);
+  auto* const world_size = app.add_option("--world-size", workers.job.world_size, "Processes of the job")
+                               ->check(CLI::Range(1, 1 << 20))
+                               ->needs(rank)
+                               ->group(who);
+  rank->needs(world_size);
+  // What torch.distributed.launch appends; LOCAL_RANK says the same.
+  app.add_option("--local-rank", ignored)->group("");
+  app.add_option("--timeout", timeout, "Deadline in seconds of the meeting and of each collective")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->group(who);
+  app.add_option("--threads", workers.threads, "Threads of each process")->check(CLI::Range(1, 1024))->group(who);
+
+  const std::string how = "How to train";
+  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(at_least(1))->group(how);
+  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")->check(at_least(0))->group(how);
+  app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
+      ->check(at_least(1))
+      ->group(how);
+  app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")->group(how);
+  app.add_option("--lockstep", workers.logical_shards,
+                 "Logical shards, a power of two: the same bits on any number of workers up to it")
+      ->group(how);
+  app.add_option("--accumulate", workers.accumulate,
+                 "Compute each step in this many slices, one after the other: less memory, the same gradients")
+      ->group(how);
+  app.add_option("--amp", amp, "Mixed precision, off, bf16 or fp16: products and convolutions in that type")
+      ->check(CLI::IsMember({"off", "bf16", "fp16"}))
+      ->group(how);
+  app.add_option("--compress", compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}))
+      ->group(how);
+  app.add_flag("--zero", workers.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits")
+      ->group(how);
+  app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
+      ->group(how);
+
+  const std::string files = "Files";
+  app.add_option("--checkpoint", run.checkpoint, "Training checkpoint to write, at the end and on SIGTERM")
+      ->group(files);
+  app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
+      ->check(at_least(0))
+      ->group(files);
+  app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
+      ->check(at_least(0))
+      ->group(files);
+  app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
+      ->check(at_least(1))
+      ->group(files);
+  app.add_option(
+         "--resume", run.resume,
+         "Training checkpoint to go on from; auto: --checkpoint's newest, if there (the default under a launcher "
+         "with --max-restarts); none")
+      ->group(files);
+  app.add_option("--save", run.save, "Write the weights as safetensors at the end")->group(files);
+  app.add_option("--metrics", run.metrics, "Write a JSON line for each step")->group(files);
+  app.add_option("--trace", run.trace, "ddp: write a Chrome trace of gradients and all-reduces")->group(files);
+  app.add_option("--trace-hashes", run.trace_hashes, "Write hashes of each step's tensors, for lockstep-bisect")
+      ->group(files);
+  app.add_option("--profile", run.profile, "Write a Chrome trace of the kernels of ten steps")->group(files);
+  app.add_option("--tensorboard", tensorboard, "Folder for TensorBoard event files")->group(files);
+  app.add_flag("--no-progress", no_progress, "Print plain lines even on a terminal")->group(files);
+}
+
+void Program::Options::settle() {
+  settle_mode();
+  settle_device();
+  if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
+  const bool is_ddp = workers.mode == Mode::ddp;
+  require(is_ddp || nproc == 0, "--nproc belongs to --mode ddp");
+  require(is_ddp || !workers.job.rank, "--rank and --world-size belong to --mode ddp");
+  require(nproc == 0 || !workers.job.rank,
+          "--rank and --world-size are of processes started one by one, and --nproc "
+          "starts them; leave out one or the other");
+  require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
+  require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(is_ddp || !started_by_launcher(),
+          "this process was started by a launcher as one of several, which only --mode ddp can use");
+  require(workers.accumulate >= 1 && workers.accumulate <= workers.batch_size,
+          fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", workers.accumulate,
+                      workers.batch_size));
+  require(run.resume != "auto" || !run.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
+  require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
+  require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
+  if (app.count("--lockstep") > 0) check_lockstep();
+
+  workers.job.timeout = distributed::Milliseconds(static_cast<std::int64_t>(timeout * 1000));
+  workers.hook = make_hook(compress);
+  run.amp = amp == "fp16" ? kFloat16 : amp == "bf16" ? kBFloat16 : kFloat32;
+  run.logical_shards = workers.logical_shards;
+  if (no_progress) run.progress = Progress::lines;
+}
+
+void Program::Options::settle_mode() {
+  if (mode.empty()) {
+    const bool several = started_by_launcher() || nproc > 0 || workers.job.rank;
+    mode = several ? "ddp" : devices.empty() ? "single" : "dp";
+  }
+  workers.mode = mode == "single" ? Mode::single : mode == "dp" ? Mode::dp : Mode::ddp;
+  require(devices.empty() || workers.mode == Mode::dp, "--devices belongs to --mode dp");
+}
+
+// "auto" is settled once, before anything is started.
+void Program::Options::settle_device() {
+  const std::string& backend = workers.job.backend;
+  if (workers.device == "cuda" && !cuda::is_available())
+    throw_not_available("--device cuda", cuda::is_built() ? "machine" : "build",
+                        fmt::format("{}; use --device cpu", cuda::why_unavailable()));
+  refuse_backend_that_is_missing(backend);
+  if (workers.device == "auto")
+    workers.device = cuda::is_available() && (backend == "auto" || backend == "nccl") ? "cuda" : "cpu";
+  const bool is_cuda = workers.device == "cuda";
+  require(backend != "nccl" || is_cuda,
+          "--backend nccl works on CUDA devices, and this runs on the CPU; use --device cuda, or another backend");
+  require(
+      !is_cuda || workers.mode != Mode::ddp || backend == "auto" || backend == "nccl",
+      fmt::format("--backend {} works on the CPU, and this runs on CUDA devices; use --backend nccl, or --device cpu",
+                  backend));
+  if (workers.mode != Mode::dp) return;
+  if (devices.empty())
+    for (int i = 0; i < (is_cuda ? cuda::device_count() : 2); ++i) devices.push_back(i);
+  for (const int index : devices) {
+    require(!is_cuda || index < cuda::device_count(),
+            fmt::format("--devices names cuda:{}, and this machine has cuda:0 to cuda:{}", index,
+                        cuda::device_count() - 1));
+    workers.devices.emplace_back(is_cuda ? kCUDA : kCPU, index);
+  }
+}
+
+void Program::Options::check_lockstep() const {
+  const std::int64_t v = workers.logical_shards;
+  require(v > 0 && v <= (1 << 20) && std::has_single_bit(static_cast<std::uint64_t>(v)),
+          fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
+  const auto count = workers.mode == Mode::dp ? static_cast<std::int64_t>(workers.devices.size()) : nproc;
+  require(count <= v, fmt::format("--lockstep {} cannot be shared by {} workers; expected at least as many logical "
+                                  "shards as workers",
+                                  v, count));
+  require(compress == "none",
+          fmt::format("--compress {} cannot be used with --lockstep, whose bits come from one fixed order of additions",
+                      compress));
+  require(workers.accumulate == 1,
+          "--accumulate is implied by --lockstep, which accumulates over the logical shards; "
+          "raise --lockstep for smaller slices");
+  require(v <= workers.batch_size,
+          fmt::format("--lockstep {} is more than --batch-size {}; expected at least one sample for each logical shard",
+                      v, workers.batch_size));
+}
+
+}  // namespace lockstep::train

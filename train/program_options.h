@@ -1,0 +1,46 @@
+#pragma once
+
+// For .cpp files only.
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/program.h"
+
+namespace lockstep::train {
+
+/// The common options of programs, as they are typed.
+struct Program::Options {
+  Options(std::string program, const std::string& description, std::string version);
+
+  /// Adds them to `app`, with the values of `workers` and `run` as defaults.
+  void add_common();
+  /// Turns text into values, once the command line is parsed. Throws UsageError for what does not go together.
+  void settle();
+
+  std::string name;
+  std::string version;
+  CLI::App app;
+  WorkerOptions workers;
+  RunOptions run;
+
+  std::string mode;
+  std::vector<int> devices;
+  int nproc = 0;
+  double timeout = 300.0;
+  std::string amp = "off";
+  std::string compress = "none";
+  std::string tensorboard;
+  bool no_progress = false;
+  bool print_version = false;
+  std::string ignored;
+
+ private:
+  void settle_mode();
+  void settle_device();
+  void check_lockstep() const;
+};
+
+}  // namespace lockstep::train

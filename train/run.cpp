@@ -1,0 +1,245 @@
+#include "lockstep/train/run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/nn/weights_hash.h"
+#include "lockstep/train/output.h"
+#include "lockstep/train/run_state.h"
+#include "lockstep/train/step_trace.h"
+
+namespace lockstep::train {
+namespace {
+
+// Steps at the beginning of a run that are not like the others: memory, handles and graphs are made.
+constexpr std::int64_t kTracedStep = 5;
+constexpr std::int64_t kProfiledSteps = 10;
+
+template <typename Callback, typename... Arguments>
+void call(const Callback& callback, Arguments&&... arguments) {
+  if (callback) callback(std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace
+
+Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader,
+                  LossFunction loss, RunOptions given)
+    : step(step),
+      optimizer(optimizer),
+      loader(loader),
+      loss(std::move(loss)),
+      options(std::move(given)),
+      group(step.group()),
+      is_rank0(!group || group->rank() == 0),
+      update(step, optimizer, options.amp, options.graph),
+      checkpoints(options.checkpoint, options.keep_checkpoints),
+      agreement(group),
+      losses([this](const StepReport& report) {
+        for (const auto& sink : sinks) sink->step(report);
+      }) {
+  const auto not_negative = [](const char* name, auto value) {
+    LOCKSTEP_CHECK(value >= 0, "[run] {} is {}, expected 0 or more", name, value);
+  };
+  LOCKSTEP_CHECK(options.epochs >= 1, "[run] epochs is {}, expected 1 or more", options.epochs);
+  not_negative("max_steps", options.max_steps);
+  not_negative("checkpoint_every", options.checkpoint_every);
+  not_negative("checkpoint_minutes", options.checkpoint_minutes);
+  const bool saves = options.checkpoint_every > 0 || options.checkpoint_minutes > 0 || options.resume == "auto";
+  LOCKSTEP_CHECK(!saves || !options.checkpoint.empty(),
+                 "[run] checkpoints every so often, or resumption from the newest, need a path: set checkpoint");
+  total_steps = options.epochs * loader.steps_per_epoch();
+  if (options.max_steps > 0) total_steps = std::min(total_steps, options.max_steps);
+}
+
+int Run::State::workers() const {
+  if (options.workers > 0) return options.workers;
+  return group ? group->world_size() : 1;
+}
+
+void Run::State::message(const std::string& text) {
+  for (const auto& sink : sinks) sink->message(text);
+}
+
+void Run::State::begin() {
+  LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
+  ended = true;
+  on_rank0([&] {
+    try_output("checkpoint", options.checkpoint, true);
+    try_output("file of the weights", options.save, true);
+    try_output("metrics file", options.metrics, false);
+    try_output("hash trace", options.trace_hashes, false);
+    if (step.trace()) try_output("trace", options.trace, false);
+  });
+  resume();
+  on_rank0([&] { checkpoints.refuse_later_than(done); });
+  first_step = done;
+  if (is_rank0) {
+    const bool bar =
+        options.progress == Progress::bar || (options.progress == Progress::automatic && ::isatty(STDOUT_FILENO) != 0);
+    if (options.progress != Progress::none) sinks.insert(sinks.begin(), console(bar));
+    if (!options.metrics.empty()) sinks.push_back(json_lines(options.metrics));
+  } else {
+    sinks.clear();
+  }
+  for (const auto& sink : sinks)
+    sink->begin({.total_steps = total_steps,
+                 .first_step = first_step,
+                 .batch_size = loader.options().batch_size,
+                 .unit = options.unit});
+  if (!resumed.empty()) message(resumed);
+  if (const Device device = step.module().device(); device.is_cuda())
+    message(fmt::format("device: {} ({})", to_string(device), cuda::device_name(device.index)));
+  if (const std::string obstacle = update.obstacle(); !obstacle.empty())
+    message(fmt::format("no CUDA graph: {}", obstacle));
+  const auto model = options.settings.find("model");
+  hashes.emplace(
+      is_rank0 ? options.trace_hashes : std::string(),
+      fmt::format("{} on {} worker(s), batch {}; {}",
+                  model == options.settings.end() ? step.module().type_name() : model->second, workers(),
+                  loader.options().batch_size,
+                  distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
+      first_step > 0);
+  signal.emplace(!options.checkpoint.empty());
+  last_save = Clock::now();
+}
+
+void Run::State::train_epoch(std::int64_t epoch) {
+  call(callbacks.on_epoch_begin, epoch);
+  const auto start = Clock::now();
+  auto batches = loader.epoch(static_cast<std::uint64_t>(epoch), done - epoch * loader.steps_per_epoch());
+  for (const data::Batch& batch : batches) {
+    profile(false);
+    const std::int64_t number = done;
+    const Tensor value = train_on(batch);
+    samples += batch.global_size;
+    losses.add({.step = number, .epoch = epoch, .learning_rate = optimizer.lr(), .samples = batch.global_size}, value);
+    call(callbacks.on_step_end, number, value);
+    write_step_trace();
+
+    bool save = options.checkpoint_every > 0 && done % options.checkpoint_every == 0;
+    if (!options.checkpoint.empty()) {
+      const bool is_due =
+          options.checkpoint_minutes > 0 &&
+          Clock::now() - last_save >= std::chrono::duration<double, std::ratio<60>>(options.checkpoint_minutes);
+      const Agreement::Decision decision = agreement.after_step(signal->came(), is_due);
+      save = save || decision.save;
+      if (decision.stop && done < total_steps) stopped_by = SIGTERM;
+    }
+    if (stopped_by != 0) stopping = true;
+    if (done == total_steps || stopping) break;
+    if (save) save_checkpoint(false);
+  }
+  losses.flush();
+  seconds += std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Tensor Run::State::train_on(const data::Batch& batch) {
+  const RandomKeyGuard key(static_cast<std::uint64_t>(done), 0);
+  if (learning_rate) optimizer.set_lr(learning_rate(done));
+  if (momentum) optimizer.set_momentum(momentum(done));
+  call(callbacks.on_step_begin, done);
+  std::function<void()> on_gradients;
+  if (callbacks.on_gradients) on_gradients = [this] { callbacks.on_gradients(done); };
+  const Tensor value = update(batch, loss, on_gradients);
+  hashes->step(done, value, step.module());
+  ++done;
+  return value;
+}
+
+void Run::State::evaluate(std::int64_t epoch) {
+  if (!evaluation || measured_at == done) return;
+  measured = evaluation->measure(step.module(), group);
+  measured_at = done;
+  if (epoch < 0) return;
+  for (const auto& sink : sinks) sink->evaluation(done - 1, epoch, measured);
+  call(callbacks.on_evaluation, epoch, measured);
+}
+
+// Of ten steps, as soon as they are like those that follow.
+void Run::State::profile(bool at_end) {
+  if (options.profile.empty()) return;
+  const std::int64_t from = std::min(first_step + kTracedStep, total_steps - 1);
+  if (!at_end && done == from) start_profile(options.profile);
+  if (at_end || done == from + kProfiledSteps) stop_profile();
+}
+
+void Run::State::write_step_trace() {
+  if (options.trace.empty() || !is_rank0 || !step.trace() || done != std::min(kTracedStep, total_steps)) return;
+  train::write_step_trace(options.trace, *step.trace(),
+                          group ? group->records() : std::vector<distributed::OperationRecord>());
+}
+
+Result Run::State::finish() {
+  Result result;
+  result.stopped_by = stopped_by;
+  profile(true);
+  if (stopped_by == 0) evaluate(-1);
+  if (!options.checkpoint.empty()) save_checkpoint(true);
+  if (stopped_by == 0 && !options.save.empty()) save_weights();
+  result.evaluation = measured;
+  result.steps = done - first_step;
+  result.seconds = seconds;
+  result.samples_per_s = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
+  result.weights_sha256 = nn::weights_sha256(step.module());
+  signal.reset();
+  if (stopped_by != 0)
+    message(fmt::format("stopped by SIGTERM after step {} of {}; '{}' holds the training, go on with --resume auto",
+                        done, total_steps, options.checkpoint));
+  for (const auto& sink : sinks) sink->end(result);
+  LOCKSTEP_CHECK(lost.empty(), "[run] {}", lost);
+  return result;
+}
+
+Run::Run(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader,
+         LossFunction loss, RunOptions options)
+    : state_(std::make_unique<State>(step, optimizer, loader, std::move(loss), std::move(options))) {}
+
+Run::~Run() = default;
+
+std::int64_t Run::total_steps() const {
+  return state_->total_steps;
+}
+
+void Run::set_schedule(optim::Schedule learning_rate, optim::Schedule momentum) {
+  state_->learning_rate = std::move(learning_rate);
+  state_->momentum = std::move(momentum);
+}
+
+void Run::set_evaluation(Evaluation evaluation) {
+  LOCKSTEP_CHECK(evaluation.dataset && evaluation.sums, "[run] an evaluation needs a data set and a function");
+  state_->evaluation = std::move(evaluation);
+}
+
+void Run::add_sink(std::unique_ptr<Sink> sink) {
+  LOCKSTEP_CHECK(sink, "[run] add_sink() was given null");
+  state_->sinks.push_back(std::move(sink));
+}
+
+Callbacks& Run::callbacks() {
+  return state_->callbacks;
+}
+
+void Run::stop() {
+  state_->stopping = true;
+}
+
+Result Run::train() {
+  State& run = *state_;
+  run.begin();
+  while (run.done < run.total_steps && !run.stopping) {
+    const std::int64_t epoch = run.done / run.loader.steps_per_epoch();
+    run.train_epoch(epoch);
+    if (run.stopped_by != 0) break;
+    run.evaluate(epoch);
+    call(run.callbacks.on_epoch_end, epoch);
+  }
+  return run.finish();
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/data/data_loader.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/optim/optimizer.h"
+#include "lockstep/nn/optim/schedule.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/sink.h"
+
+namespace lockstep::train {
+
+/// What stdout shows of a run.
+enum class Progress {
+  automatic,  ///< a bar on a terminal, else lines
+  bar,
+  lines,
+  none,
+};
+
+/// How long to train, and what to leave behind. Empty paths: no such file.
+struct RunOptions {
+  std::int64_t epochs = 1;     ///< passes over the loader's data
+  std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
+  /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
+  DType amp = kFloat32;
+  bool graph = true;  ///< steps as CUDA graphs, where they can be
+  /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
+  /// all.
+  std::int64_t logical_shards = 0;
+  int workers = 0;               ///< for messages; 0: as many as there are processes
+  std::string unit = "samples";  ///< what a sample is called, in the plural
+  /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical
+  /// shards are watched over in any case.
+  nn::Metadata settings = {};
+
+  std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: off
+  double checkpoint_minutes = 0.0;    ///< 0: off
+  std::int64_t keep_checkpoints = 1;  ///< see Note [Files of checkpoints] in train/checkpoints.h
+  /// The checkpoint to go on from; "auto": the newest of `checkpoint`, if there is one; "none". Empty: "auto" under a
+  /// launcher that starts workers again after a failure (lockstep-run and torchrun with --max-restarts), else "none".
+  /// A worker that has been started again goes on from its own newest checkpoint in any case.
+  std::string resume = {};
+
+  std::string save = {};          ///< the weights, as safetensors, at the end
+  std::string metrics = {};       ///< a JSON line a step, see json_lines()
+  std::string trace = {};         ///< Chrome trace of the gradients and reductions of one step, on several processes
+  std::string trace_hashes = {};  ///< hashes of each step's tensors, for lockstep-bisect
+  std::string profile = {};       ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
+  Progress progress = Progress::automatic;  ///< what stdout shows
+};
+
+/// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
+struct Callbacks {
+  std::function<void(const nn::TrainingState& state)> on_resume;  ///< state.extra has what on_save put there
+  std::function<void(std::int64_t epoch)> on_epoch_begin;
+  std::function<void(std::int64_t step)> on_step_begin;
+  /// Between gradients and update, to clip them, say. Steps are then no CUDA graphs.
+  std::function<void(std::int64_t step)> on_gradients;
+  /// `loss`: of the global batch, one float64 element; reading it waits for the device.
+  std::function<void(std::int64_t step, const Tensor& loss)> on_step_end;
+  std::function<void(nn::TrainingState& state)> on_save;  ///< before each checkpoint
+  std::function<void(std::int64_t epoch, const Values& values)> on_evaluation;
+  std::function<void(std::int64_t epoch)> on_epoch_end;
+};
+
+/// Note [Run]
+/// A whole training: epochs and steps, learning rate, evaluation, checkpoints and resumption, metrics, progress. What
+/// it does not know a program adds by callbacks, or writes its own loop over a TrainingStep, which needs none of this.
+///
+///   train::Run run(step, optimizer, loader, [](nn::Module& net, const data::Batch& part) {
+///     return cross_entropy(net.forward(part.x), part.y);
+///   }, {.epochs = 3, .checkpoint = "run.safetensors", .checkpoint_minutes = 10});
+///   run.set_schedule(optim::CosineAnnealing{.lr = 0.02, .period = run.total_steps()});
+///   run.set_evaluation(train::classification(test_set));
+///   return run.train().exit_status();
+///
+/// A run that was stopped and resumed ends with the bits of one that was not: data order, random numbers and learning
+/// rate are functions of the step. Files are written by rank 0. Where a checkpoint is asked for, SIGTERM lets the step
+/// end, writes it and ends the run.
+class Run {
+ public:
+  /// `loss` as for TrainingStep. Step, optimizer and loader must outlive this object; the loader must deliver what the
+  /// step expects (rank and world size, or the global batch). Throws Error for options out of range.
+  Run(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader, LossFunction loss,
+      RunOptions options = {});
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  /// Steps from the beginning to the end, those before a resumption included.
+  std::int64_t total_steps() const;
+
+  /// The learning rate by step, and the momentum. Without: what the optimizer has.
+  void set_schedule(optim::Schedule learning_rate, optim::Schedule momentum = {});
+  /// What to measure after each epoch.
+  void set_evaluation(Evaluation evaluation);
+  /// One more that hears how the run goes; on rank 0 alone.
+  void add_sink(std::unique_ptr<Sink> sink);
+  /// For the program to fill.
+  Callbacks& callbacks();
+
+  /// Trains to the end, once; a collective. Before the first step every output is tried, the checkpoint is looked for
+  /// and loaded. Throws Error for a path that cannot be written, a checkpoint that does not fit, or one of a later step
+  /// that would be overwritten. What cannot be written at the end is written elsewhere, and the Error, thrown when all
+  /// else is done, says where.
+  Result train();
+
+  /// From a callback, on every rank: this step is the last one.
+  void stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,173 @@
+// What a run does with checkpoints: writes them, finds them, and refuses those that do not fit.
+
+#include <cmath>
+#include <cstdlib>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/nn/safetensors.h"
+#include "lockstep/train/output.h"
+#include "lockstep/train/run_state.h"
+
+namespace lockstep::train {
+namespace {
+
+/// True if one of these variables is a number above 0.
+bool is_positive(std::initializer_list<const char*> variables) {
+  for (const char* variable : variables)
+    if (const char* text = std::getenv(variable); text && std::atoll(text) > 0) return true;
+  return false;
+}
+
+/// A launcher will start the workers again if one fails.
+bool is_elastic() {
+  return is_positive({"LOCKSTEP_ELASTIC", "TORCHELASTIC_MAX_RESTARTS"});
+}
+
+/// And has done so.
+bool is_restarted() {
+  return is_positive({"LOCKSTEP_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"});
+}
+
+const char* amp_name(DType amp) {
+  return amp == kFloat16 ? "fp16" : amp == kBFloat16 ? "bf16" : "off";
+}
+
+double number_of(const std::string& text, const std::string& path) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  LOCKSTEP_CHECK(!text.empty() && *end == 0, "'{}' is damaged: its loss scale is '{}'; resume from another checkpoint",
+                 path, text);
+  return value;
+}
+
+}  // namespace
+
+void Run::State::on_rank0(const std::function<void()>& body) {
+  group ? distributed::on_rank0(*group, body) : body();
+}
+
+nn::Metadata Run::State::settings() const {
+  nn::Metadata all = options.settings;
+  all["batch_size"] = std::to_string(loader.options().batch_size);
+  all["amp"] = amp_name(options.amp);
+  all["data_seed"] = std::to_string(loader.options().seed);
+  return all;
+}
+
+std::string Run::State::fingerprint() const {
+  if (options.logical_shards == 0) return {};
+  return distributed::lockstep_fingerprint(options.logical_shards, step.module().device());
+}
+
+std::string Run::State::checkpoint_to_resume() const {
+  const bool by_itself = options.resume == "auto" || (options.resume.empty() && is_elastic());
+  if ((by_itself || is_restarted()) && !options.checkpoint.empty())
+    if (const auto found = checkpoints.newest()) return found->path;
+  return options.resume == "auto" || options.resume == "none" ? std::string() : options.resume;
+}
+
+void Run::State::resume() {
+  std::string path;
+  on_rank0([&] { path = checkpoint_to_resume(); });
+  if (group) path = distributed::broadcast_text(path, *group);
+  if (path.empty()) return;
+  if (!group) return load(path, path);
+  const distributed::Rank0File file(path, *group);
+  file.read([&](const std::string& here) { load(path, here); });
+}
+
+// From the checkpoint that is called `path`, and can be opened as `file`.
+void Run::State::load(const std::string& path, const std::string& file) {
+  const nn::TrainingState saved = nn::read_training_state(file);
+  const std::uint64_t seed = initial_seed();
+  LOCKSTEP_CHECK(saved.seed == seed, "'{}' was trained with --seed {}, not {}; pass the same seed", path, saved.seed,
+                 seed);
+  const auto setting = [&](const std::string& name) {
+    const auto found = saved.extra.find(name);
+    if (found != saved.extra.end()) return found->second;
+    if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
+    return std::string(name == "amp" ? "off" : "unknown");
+  };
+  for (const auto& [name, value] : settings())
+    LOCKSTEP_CHECK(setting(name) == value, "'{}' was trained with {} {}, not {}; pass the same one", path, name,
+                   setting(name), value);
+  LOCKSTEP_CHECK(saved.logical_shards == options.logical_shards,
+                 "'{}' was trained with --lockstep {}, not {} (0: without); pass the same number", path,
+                 saved.logical_shards, options.logical_shards);
+  LOCKSTEP_CHECK(saved.fingerprint == fingerprint(),
+                 "'{}' cannot be continued with the same bits: it comes from \"{}\", this is \"{}\"; continue it on a "
+                 "machine and with a build like those, or train without --lockstep",
+                 path, saved.fingerprint, fingerprint());
+  LOCKSTEP_CHECK(saved.step <= total_steps, "'{}' is at step {}, past the {} steps of this run; raise --epochs", path,
+                 saved.step, total_steps);
+  nn::load_checkpoint(file, step.module(), optimizer);
+  if (optim::GradScaler* scaler = update.scaler())
+    scaler->load_state({.scale = number_of(setting("loss_scale"), path),
+                        .good_steps = static_cast<std::int64_t>(number_of(setting("loss_scale_steps"), path))});
+  done = saved.step;
+  saved_at = path == options.checkpoint ? done : -1;
+  resumed = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, done, workers(),
+                        setting("workers"));
+  if (callbacks.on_resume) callbacks.on_resume(saved);
+}
+
+void Run::State::save_checkpoint(bool last) {
+  if (saved_at == done) return;
+  nn::TrainingState state;
+  state.seed = initial_seed();
+  state.step = done;
+  state.epoch = done / loader.steps_per_epoch();
+  state.logical_shards = options.logical_shards;
+  state.fingerprint = fingerprint();
+  state.extra = settings();
+  state.extra["workers"] = std::to_string(workers());
+  if (const optim::GradScaler* scaler = update.scaler()) {
+    state.extra["loss_scale"] = fmt::format("{}", scaler->state().scale);
+    state.extra["loss_scale_steps"] = std::to_string(scaler->state().good_steps);
+  }
+  if (callbacks.on_save) callbacks.on_save(state);
+  const auto write = [&](const std::string& path) {
+    if (group) return distributed::save_checkpoint(path, step.module(), optimizer, state, *group);
+    if (auto* divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer)) divided->consolidate();
+    nn::save_checkpoint(path, step.module(), optimizer, state);
+  };
+  last_save = Clock::now();
+  try {
+    if (last) {
+      if (!write_at_last("checkpoint", options.checkpoint, write)) return;
+    } else {
+      write(options.checkpoint);
+    }
+    saved_at = done;
+    if (is_rank0) checkpoints.written(done);
+  } catch (const Error& error) {
+    if (group && group->failed()) throw;
+    message(fmt::format("at step {}: {}; the training goes on", done, error.what()));
+  }
+}
+
+bool Run::State::write_at_last(const std::string& what, const std::string& path,
+                               const std::function<void(const std::string& path)>& write) {
+  std::string failure;
+  try {
+    const std::string place = write_somewhere(path, write, failure);
+    if (failure.empty()) return true;
+    lost += fmt::format("{}{}; the {} is in '{}'", lost.empty() ? "" : "; ", failure, what, place);
+  } catch (const Error& error) {
+    if (group && group->failed()) throw;
+    lost += fmt::format("{}the {} is lost: {}", lost.empty() ? "" : "; ", what, error.what());
+  }
+  return false;
+}
+
+void Run::State::save_weights() {
+  if (is_rank0)
+    write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(step.module(), path); });
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,85 @@
+#pragma once
+
+// For .cpp files only.
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/train/agreement.h"
+#include "lockstep/train/checkpoints.h"
+#include "lockstep/train/hash_trace.h"
+#include "lockstep/train/loss_log.h"
+#include "lockstep/train/run.h"
+#include "lockstep/train/stop_signal.h"
+#include "lockstep/train/update.h"
+
+namespace lockstep::train {
+
+struct Run::State {
+  State(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader, LossFunction loss,
+        RunOptions options);
+
+  // --- run.cpp ---
+  void begin();
+  void train_epoch(std::int64_t epoch);
+  Tensor train_on(const data::Batch& batch);
+  void evaluate(std::int64_t epoch);
+  void profile(bool at_end);
+  void write_step_trace();
+  Result finish();
+  void message(const std::string& text);
+  int workers() const;
+
+  // --- run_checkpoint.cpp ---
+  void resume();
+  void load(const std::string& path, const std::string& file);
+  std::string checkpoint_to_resume() const;
+  nn::Metadata settings() const;
+  std::string fingerprint() const;
+  /// Collective. If it cannot be written: `last`, it is written elsewhere, and `lost` tells; else the run goes on.
+  void save_checkpoint(bool last);
+  void save_weights();
+  /// Writes a file at the end of the run, elsewhere if it must be. False, and `lost` tells, unless it is in its place.
+  bool write_at_last(const std::string& what, const std::string& path,
+                     const std::function<void(const std::string& path)>& write);
+  /// A collective: rank 0 does it, and what it throws is thrown on all ranks.
+  void on_rank0(const std::function<void()>& body);
+
+  using Clock = std::chrono::steady_clock;
+
+  distributed::TrainingStep& step;
+  optim::Optimizer& optimizer;
+  const data::DataLoader& loader;
+  LossFunction loss;
+  RunOptions options;
+  Callbacks callbacks;
+  distributed::ProcessGroup* group;
+  bool is_rank0;
+  Update update;
+  Checkpoints checkpoints;
+  Agreement agreement;
+  LossLog losses;
+  std::optional<HashTrace> hashes;
+  std::optional<StopSignal> signal;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  optim::Schedule learning_rate, momentum;
+  std::optional<Evaluation> evaluation;
+  Values measured;
+  std::int64_t measured_at = -1;  // the step
+  std::int64_t total_steps = 0;
+  std::int64_t first_step = 0;
+  std::int64_t done = 0;     // steps, those before a resumption included
+  std::int64_t samples = 0;  // of this run
+  double seconds = 0.0;      // of its steps
+  bool stopping = false;
+  int stopped_by = 0;
+  bool ended = false;
+  std::int64_t saved_at = -1;  // the step
+  Clock::time_point last_save = Clock::now();
+  std::string resumed;  // what to say about it
+  std::string lost;     // what could not be written where it should be
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,44 @@
+#pragma once
+
+// For .cpp files only.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/distributed/parallel/capture.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/optim/grad_scaler.h"
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::train {
+
+/// A training step and the optimizer's update, in the way that a run's options ask for: as a CUDA graph, in mixed
+/// precision, with something done to the gradients in between. All that a run knows of steps.
+class Update {
+ public:
+  /// `amp`: kBFloat16, kFloat16 (with a scaled loss) or kFloat32, which means no mixed precision. `graph`: steps may be
+  /// CUDA graphs. The step and the optimizer must outlive this object.
+  Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, DType amp, bool graph);
+
+  /// One step: gradients, then on_gradients() if there is one, then the update. Returns the loss over the global batch,
+  /// one float64 element, valid until the next call; reading it may wait for a device.
+  Tensor operator()(const data::Batch& batch, const LossFunction& loss, const std::function<void()>& on_gradients);
+
+  /// Why steps are not CUDA graphs; empty if they are, or on a CPU.
+  std::string obstacle() const;
+  /// Of float16: its state belongs into checkpoints. Else null.
+  optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+
+ private:
+  distributed::TrainingStep& step_;
+  optim::Optimizer& optimizer_;
+  DType amp_;
+  bool graph_;
+  std::optional<optim::GradScaler> scaler_;
+  distributed::CapturedStep captured_;
+};
+
+}  // namespace lockstep::train

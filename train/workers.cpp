@@ -1,0 +1,63 @@
+#include "lockstep/train/workers.h"
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+
+namespace lockstep::train {
+
+Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
+  LOCKSTEP_CHECK(options_.mode == Mode::dp || options_.devices.empty(),
+                 "[Workers] devices were given, which only mode dp uses");
+  LOCKSTEP_CHECK(options_.mode == Mode::ddp || (!options_.zero && !options_.hook),
+                 "[Workers] zero and a communication hook are for the processes of mode ddp");
+  if (options_.threads > 0) set_num_threads(options_.threads);
+  if (options_.device == "auto" && options_.mode != Mode::ddp) options_.device = cuda::is_available() ? "cuda" : "cpu";
+  if (options_.mode == Mode::ddp) {
+    options_.job.device = options_.device;
+    job_.emplace(distributed::init(options_.job));
+  }
+  manual_seed(options_.seed);
+}
+
+int Workers::count() const {
+  if (job_) return job_->world_size();
+  return options_.mode == Mode::dp ? static_cast<int>(options_.devices.size()) : 1;
+}
+
+distributed::ProcessGroupPtr Workers::group() const {
+  return job_ ? job_->process_group() : nullptr;
+}
+
+distributed::TrainingStep Workers::make_step(const distributed::TrainingStep::Factory& factory) const {
+  distributed::TrainingStepOptions step{.job = job_ ? &*job_ : nullptr,
+                                        .logical_shards = options_.logical_shards,
+                                        .accumulate = options_.accumulate,
+                                        .hook = options_.hook};
+  if (options_.mode == Mode::dp) step.devices = options_.devices;
+  if (options_.mode == Mode::single) step.devices = {Device(options_.device)};
+  return distributed::TrainingStep(factory, step);
+}
+
+data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> dataset,
+                                      data::DataLoaderOptions loader) const {
+  loader.batch_size = options_.batch_size;
+  loader.seed = options_.seed;
+  // Where several devices share a batch it is cut on the host.
+  if (options_.mode != Mode::dp) loader.device = job_ ? job_->device() : Device(options_.device);
+  if (job_) {
+    loader.rank = job_->rank();
+    loader.world_size = job_->world_size();
+    loader.logical_shards = options_.logical_shards;
+  }
+  return data::DataLoader(std::move(dataset), std::move(loader));
+}
+
+std::unique_ptr<optim::Optimizer> Workers::make_optimizer(nn::Module& module, const OptimizerFactory& factory) const {
+  if (!options_.zero) return factory(module.parameters());
+  return std::make_unique<distributed::ZeroRedundancyOptimizer>(module.parameters(), group(), factory);
+}
+
+}  // namespace lockstep::train
