@@ -48,7 +48,7 @@ void gemm(const Gemm<double>& problem);
 /// Whose kernels compute products.
 enum class Kernels : unsigned char { own, libraries };
 /// The value of the environment variable LOCKSTEP_KERNELS, "own" or "libraries", read once; libraries if it is not
-/// set, which are the faster on the whole (docs/performance.md).
+/// set, which are the faster on the whole (bench/gemm).
 /// Throws Error if it is anything else.
 Kernels kernels();
 
