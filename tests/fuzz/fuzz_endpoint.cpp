@@ -34,7 +34,7 @@ void meeting_file(const std::string& text) {
 
 /// One NAME=value a line.
 void launcher(std::string_view text) {
-  Environment environment;
+  lockstep::Environment environment;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));

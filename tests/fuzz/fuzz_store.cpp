@@ -29,14 +29,14 @@ class Peer {
   Peer() {
     std::array<int, 2> ends{};
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0);
-    client_ = FileDescriptor(ends[1]);
-    server_.emplace(FileDescriptor(ends[0]), kToken, Clock::now() + Milliseconds(1000), false);
+    client_ = lockstep::FileDescriptor(ends[1]);
+    server_.emplace(lockstep::FileDescriptor(ends[0]), kToken, Clock::now() + Milliseconds(1000), false);
   }
 
   bool open() const { return server_.has_value(); }
   ServerConnection& server() { return *server_; }
   void drop() { server_.reset(); }
-  void close_client() { client_ = FileDescriptor(); }
+  void close_client() { client_ = lockstep::FileDescriptor(); }
 
   void send(std::string_view bytes) {
     if (client_) (void)!::send(client_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -50,7 +50,7 @@ class Peer {
   }
 
  private:
-  FileDescriptor client_;
+  lockstep::FileDescriptor client_;
   std::optional<ServerConnection> server_;
 };
 
