@@ -33,20 +33,46 @@ std::optional<DType> parse_dtype(const std::string& text) {
   return std::nullopt;
 }
 
-/// Parses, and refuses a key that comes twice in one object (the parser alone would keep the last).
-Json parse_json(const std::string& path, std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  std::string repeated;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second && repeated.empty())
-      repeated = value.get<std::string>();
+/// Looks for a key that comes twice in one object, of which the parser alone would keep the last. An event handler of
+/// its own: the parser's callback looks through all that the enclosing object holds at each end of an object in it.
+class RepeatedKey final : public nlohmann::json_sax<Json> {
+ public:
+  /// The first such key; empty: none.
+  const std::string& name() const { return name_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    keys_.emplace_back();
     return true;
-  };
+  }
+  bool key(string_t& key) override {
+    if (!keys_.back().insert(key).second && name_.empty()) name_ = key;
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    return true;
+  }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  std::vector<std::set<std::string>> keys_;
+  std::string name_;
+};
+
+/// Parses, and refuses a key that comes twice in one object.
+Json parse_json(const std::string& path, std::string_view text) {
   Json header;
   try {
-    header = Json::parse(text, watch);
+    header = Json::parse(text);
   } catch (const Json::parse_error& error) {
     lockstep::detail::throw_error(
         fmt::format("[safetensors] {}: the header at offset 8 is not valid JSON, at offset {}; the file is "
@@ -56,7 +82,10 @@ Json parse_json(const std::string& path, std::string_view text) {
     lockstep::detail::throw_error(fmt::format(
         "[safetensors] {}: the header at offset 8 holds a number too large for any size; the file is damaged", path));
   }
-  LOCKSTEP_CHECK(repeated.empty(), "[safetensors] {}: the header at offset 8 has '{}' twice", path, repeated);
+  RepeatedKey repeated;
+  Json::sax_parse(text, &repeated);
+  LOCKSTEP_CHECK(repeated.name().empty(), "[safetensors] {}: the header at offset 8 has '{}' twice", path,
+                 repeated.name());
   LOCKSTEP_CHECK(header.is_object(), "[safetensors] {}: the header at offset 8 is JSON but not an object", path);
   return header;
 }
