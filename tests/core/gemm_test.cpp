@@ -108,8 +108,8 @@ constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},     {3, 3, 4
                             {64, 10, 50}, {97, 9, 33},  {130, 100, 70}, {6, 300, 800}};
 
 template <typename T>
-class GemmTest : public testing::Test {};
-using Types = testing::Types<float, double>;
+class GemmTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(GemmTest, Types);
 
 TYPED_TEST(GemmTest, AgreesWithFloat64OnAllInstructionSetsWhichAgreeToTheBit) {
