@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -143,6 +144,12 @@ std::string take_events() {
 }
 
 void write_file(const std::string& path, const std::string& text) {
+  struct stat old {};
+  LOCKSTEP_CHECK(
+      ::stat(path.c_str(), &old) != 0 || S_ISREG(old.st_mode),
+      "[profile] '{}' cannot be written: a folder, device, pipe or socket has this name; expected a new name "
+      "or that of a file",
+      path);
   const std::string temporary = fmt::format("{}.{}", path, getpid());
   std::FILE* file = std::fopen(temporary.c_str(), "w");
   bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
@@ -150,7 +157,7 @@ void write_file(const std::string& path, const std::string& text) {
   written = written && std::rename(temporary.c_str(), path.c_str()) == 0;
   const int error = errno;
   if (!written) std::remove(temporary.c_str());
-  LOCKSTEP_CHECK(written, "[profile] '{}' cannot be written: {}; check LOCKSTEP_PROFILE", path, std::strerror(error));
+  LOCKSTEP_CHECK(written, "[profile] '{}' cannot be written: {}", path, std::strerror(error));
 }
 
 void write_at_exit() {

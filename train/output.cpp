@@ -1,12 +1,13 @@
 #include "lockstep/train/output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/nn/atomic_file.h"
 
 namespace lockstep::train {
@@ -29,8 +30,12 @@ void try_output(const std::string& what, const std::string& path, bool whole) {
     } catch (const Error& error) {
       reason = error.what();
     }
-  } else if (!std::ofstream(path, std::ios::app).is_open()) {
-    reason = fmt::format("cannot write {}: {}", path, std::strerror(errno));
+  } else {
+    // O_NONBLOCK: a pipe that nobody reads is refused, where opening it would wait.
+    const FileDescriptor trial(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+    if (!trial)
+      reason = errno == ENXIO ? fmt::format("cannot write {}: it is a pipe that nobody reads", path)
+                              : fmt::format("cannot write {}: {}", path, std::strerror(errno));
   }
   LOCKSTEP_CHECK(reason.empty(), "[run] the {} '{}' could not be written later: {}; nothing has been computed yet",
                  what, path, reason);

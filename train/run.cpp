@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
@@ -53,7 +54,10 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
   const bool saves = options.checkpoint_every > 0 || options.checkpoint_minutes > 0 || options.resume == "auto";
   LOCKSTEP_CHECK(!saves || !options.checkpoint.empty(),
                  "[run] checkpoints every so often, or resumption from the newest, need a path: set checkpoint");
-  total_steps = options.epochs * loader.steps_per_epoch();
+  const std::int64_t steps_per_epoch = loader.steps_per_epoch();
+  LOCKSTEP_CHECK(steps_per_epoch == 0 || options.epochs <= std::numeric_limits<std::int64_t>::max() / steps_per_epoch,
+                 "[run] {} epochs of {} steps are more than can be counted", options.epochs, steps_per_epoch);
+  total_steps = options.epochs * steps_per_epoch;
   if (options.max_steps > 0) total_steps = std::min(total_steps, options.max_steps);
 }
 
@@ -74,6 +78,7 @@ void Run::State::begin() {
     try_output("file of the weights", options.save, true);
     try_output("metrics file", options.metrics, false);
     try_output("hash trace", options.trace_hashes, false);
+    try_output("profile", options.profile, true);
     if (step.trace()) try_output("trace", options.trace, false);
   });
   resume();
@@ -98,13 +103,12 @@ void Run::State::begin() {
   if (const std::string obstacle = update.obstacle(); !obstacle.empty())
     message(fmt::format("no CUDA graph: {}", obstacle));
   const auto model = options.settings.find("model");
-  hashes.emplace(
-      is_rank0 ? options.trace_hashes : std::string(),
-      fmt::format("{} on {} worker(s), batch {}; {}",
-                  model == options.settings.end() ? step.module().type_name() : model->second, workers(),
-                  loader.options().batch_size,
-                  distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
-      first_step > 0);
+  hashes.emplace(is_rank0 ? options.trace_hashes : std::string(),
+                 fmt::format("{} on {} worker(s), batch {}; {}",
+                             model == options.settings.end() ? step.module().type_name() : model->second, workers(),
+                             loader.options().batch_size,
+                             distributed::lockstep_fingerprint(options.logical_shards, step.module().device())),
+                 first_step > 0);
   signal.emplace(!options.checkpoint.empty());
   last_save = Clock::now();
 }

@@ -1,6 +1,7 @@
 #include "lockstep/core/profile.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <iterator>
@@ -146,6 +147,11 @@ TEST_F(Profile, ErrorsNameTheFile) {
   { const profile::Scope scope("test", "lost"); }
   const std::string missing = testing::error_of([] { stop_profile(); });
   EXPECT_NE(missing.find("'/no/such/folder/trace.json'"), std::string::npos) << missing;
+  const TemporaryPath pipe;
+  ASSERT_EQ(::mkfifo(pipe.text().c_str(), 0600), 0);
+  start_profile(pipe.text());
+  { const profile::Scope scope("test", "lost"); }
+  EXPECT_NE(testing::error_of([] { stop_profile(); }).find("a folder, device, pipe or socket"), std::string::npos);
   const std::string empty = testing::error_of([] { start_profile(""); });
   EXPECT_NE(empty.find("expected the name of a file"), std::string::npos) << empty;
 }

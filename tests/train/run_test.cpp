@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -193,9 +195,11 @@ TEST_F(TrainRun, NeverOverwritesWhatItDidNotGoOnFrom) {
 
 TEST_F(TrainRun, TriesEveryOutputBeforeTheFirstStep) {
   const std::string nowhere = file("no-such-folder/x");
+  ASSERT_EQ(::mkfifo(file("pipe").c_str(), 0600), 0);  // nobody reads it
   for (const RunOptions& options :
        {RunOptions{.checkpoint = nowhere}, RunOptions{.save = nowhere}, RunOptions{.metrics = nowhere},
-        RunOptions{.trace_hashes = nowhere}, RunOptions{.save = folder_.text()}}) {
+        RunOptions{.trace_hashes = nowhere}, RunOptions{.profile = nowhere}, RunOptions{.save = folder_.text()},
+        RunOptions{.metrics = file("pipe")}, RunOptions{.profile = file("pipe")}}) {
     Training training(options);
     int steps = 0;
     training.run->callbacks().on_step_begin = [&](std::int64_t) { ++steps; };
@@ -203,6 +207,8 @@ TEST_F(TrainRun, TriesEveryOutputBeforeTheFirstStep) {
     EXPECT_NE(error.find("nothing has been computed yet"), std::string::npos) << error;
     EXPECT_EQ(steps, 0);
   }
+  EXPECT_TRUE(fs::is_fifo(file("pipe")));
+  fs::remove(file("pipe"));
   EXPECT_TRUE(fs::is_empty(folder_.text()));
 }
 
@@ -304,7 +310,8 @@ TEST_F(TrainRun, SinksHearScheduleStepsAndEvaluations) {
 
 TEST_F(TrainRun, RefusesOptionsOutOfRange) {
   for (const RunOptions& options :
-       {RunOptions{.epochs = 0}, RunOptions{.max_steps = -1}, RunOptions{.resume = "auto"}, RunOptions{.amp = kFloat64},
+       {RunOptions{.epochs = 0}, RunOptions{.epochs = std::numeric_limits<std::int64_t>::max(), .max_steps = 5},
+        RunOptions{.max_steps = -1}, RunOptions{.resume = "auto"}, RunOptions{.amp = kFloat64},
         RunOptions{.checkpoint_every = 1}, RunOptions{.checkpoint = file("c"), .keep_checkpoints = 0}})
     EXPECT_NE(error_of([&] { Training training(options); }), "");
   Training training({});
