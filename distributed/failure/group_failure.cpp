@@ -11,7 +11,7 @@ namespace lockstep::distributed {
 
 GroupFailure::GroupFailure(const FlightRecorder& recorder, Milliseconds timeout, StorePtr store,
                            std::function<void()> abort_backend)
-    : recorder_(&recorder), rank_(recorder.rank()), timeout_(timeout), abort_backend_(std::move(abort_backend)) {
+    : recorder_(recorder), rank_(recorder.rank()), timeout_(timeout), abort_backend_(std::move(abort_backend)) {
   if (store)
     monitor_ = std::make_unique<PeerMonitor>(std::move(store), rank_, recorder.world_size(), timeout,
                                              [this](const OperationFailure& failure) { fail(failure); });
@@ -60,28 +60,12 @@ std::exception_ptr GroupFailure::fail(const OperationFailure& failure) {
   tell_launcher(failure.cause, /*own=*/false);  // unless it has been told that it is
   if (monitor_) monitor_->announce(failure);
   abort_backend_();
-  {
-    const std::lock_guard lock(abort_mutex_);
-    aborted_ = true;
-    if (abort_other_) abort_other_();
-  }
   const std::string text = tell(failure);
   const std::lock_guard lock(mutex_);
-  FlightDumps::write_after_failure(*recorder_, text);
+  FlightDumps::write_after_failure(recorder_, text);
   failure_ = std::make_exception_ptr(ProcessGroupError(text));
   changed_.notify_all();
   return failure_;
-}
-
-void GroupFailure::on_abort(std::function<void()> abort_backend) {
-  const std::lock_guard lock(abort_mutex_);
-  abort_other_ = std::move(abort_backend);
-  if (aborted_ && abort_other_) abort_other_();
-}
-
-void GroupFailure::set_recorder(const FlightRecorder& recorder) {
-  const std::lock_guard lock(mutex_);
-  recorder_ = &recorder;
 }
 
 std::string GroupFailure::tell(const OperationFailure& failure) {

@@ -13,14 +13,14 @@
 
 namespace lockstep::distributed {
 
-/// What every backend does when an operation fails: declares the group dead, once, finds out with the other ranks what
-/// has happened (Note [Peer monitor]), reports it if that is this rank's turn, and keeps the error that every operation
-/// ends with from then on. Thread-safe.
+/// What a process group does when an operation fails: declares the group dead, once, finds out with the other ranks
+/// what has happened (Note [Peer monitor]), reports it if that is this rank's turn, and keeps the error that every
+/// operation ends with from then on. Thread-safe.
 class GroupFailure {
  public:
-  /// `recorder` knows this rank and how many there are. `timeout` is the deadline of the operations. `store` may be
-  /// null: then nobody is asked. `abort_backend` ends what is under way; it is called at most once, from any thread.
-  /// Nothing is watched before start().
+  /// `recorder` knows this rank and how many there are; it is written down after a failure. `timeout` is the deadline
+  /// of the operations. `store` may be null: then nobody is asked. `abort_backend` ends what is under way; it is called
+  /// at most once, from any thread. Nothing is watched before start().
   GroupFailure(const FlightRecorder& recorder, Milliseconds timeout, StorePtr store,
                std::function<void()> abort_backend);
   ~GroupFailure();
@@ -39,11 +39,6 @@ class GroupFailure {
   bool failing() const;
   /// The error, once it is known.
   std::exception_ptr error() const;
-  /// Another backend that works for the same group: its operations are ended as well. Null: not any more. Waits for a
-  /// call that is under way.
-  void on_abort(std::function<void()> abort_backend);
-  /// The operations that are written down after a failure; at first, those of the constructor.
-  void set_recorder(const FlightRecorder& recorder);
   /// Takes leave: nothing is watched any more when this returns, and a diagnosis that a thread of the monitor is making
   /// has come to its end.
   void stop();
@@ -51,13 +46,10 @@ class GroupFailure {
  private:
   std::string tell(const OperationFailure& failure);
 
-  const FlightRecorder* recorder_;  // guarded by mutex_
+  const FlightRecorder& recorder_;
   int rank_;
   Milliseconds timeout_;
   std::function<void()> abort_backend_;
-  std::mutex abort_mutex_;
-  std::function<void()> abort_other_;
-  bool aborted_ = false;
   std::unique_ptr<PeerMonitor> monitor_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

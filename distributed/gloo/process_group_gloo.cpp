@@ -14,7 +14,7 @@
 #include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/socket.h"
 
@@ -212,8 +212,8 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
     addresses.set_timeout(group.timeout);
     StoreAdapter adapter(addresses);
     context->connectFullMesh(adapter, device);
-    return std::make_shared<TransportProcessGroup>("gloo", group, std::make_unique<GlooTransport>(std::move(context)),
-                                                   std::make_shared<PrefixStore>("monitor", store));
+    return make_transport_group("gloo", group, std::make_unique<GlooTransport>(std::move(context)),
+                                std::make_shared<PrefixStore>("monitor", store));
   } catch (const std::exception& error) {
     const std::string lost = lost_ranks(*store, group);
     throw ProcessGroupError(

@@ -12,7 +12,6 @@
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/store/hash_store.h"
@@ -112,14 +111,6 @@ ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, 
   return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment));
 }
 
-ProcessGroupPtr make_cuda_group(const Rendezvous& place, const ProcessGroupOptions& group, Device device,
-                                const Environment& environment) {
-  auto cpu = std::dynamic_pointer_cast<TransportProcessGroup>(make_group("nccl", place, group, environment));
-  LOCKSTEP_ASSERT(cpu, "the group for CPU tensors moves no bytes");
-  return nccl::make_process_group(std::make_shared<PrefixStore>("world/nccl", place.store), group, device,
-                                  std::move(cpu));
-}
-
 }  // namespace
 
 struct Job::State {
@@ -209,8 +200,10 @@ Job init(const InitOptions& options) {
   }
   logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
   state->store = std::make_shared<PrefixStore>("user", place.store);
-  state->group = state->device.is_cuda() ? make_cuda_group(place, group, state->device, environment)
-                                         : make_group(options.backend, place, group, environment);
+  const bool with_nccl = state->device.is_cuda();
+  ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
+  if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
+  state->group = std::move(made);
   return Job(std::move(state));
 }
 

@@ -13,7 +13,7 @@
 #include "lockstep/distributed/collectives/transport.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 #include "lockstep/distributed/store/prefix_store.h"
 
 namespace lockstep::distributed::mpi {
@@ -207,8 +207,8 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
       "[mpi] this is rank {} of {} to MPI, and rank {} of {} to the job; start all processes of the job with "
       "one mpirun, and unset RANK and WORLD_SIZE",
       rank, world_size, group.rank, group.world_size);
-  return std::make_shared<TransportProcessGroup>("mpi", group, std::make_unique<MpiTransport>(),
-                                                 std::make_shared<PrefixStore>("monitor", store));
+  return make_transport_group("mpi", group, std::make_unique<MpiTransport>(),
+                              std::make_shared<PrefixStore>("monitor", store));
 }
 
 }  // namespace lockstep::distributed::mpi

@@ -10,7 +10,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/nccl/combine.h"
-#include "lockstep/distributed/nccl/process_group_nccl.h"
+#include "lockstep/distributed/nccl/nccl_executor.h"
 
 namespace lockstep::distributed::nccl {
 namespace {
@@ -58,7 +58,7 @@ std::size_t count_of(const Tensor& tensor) {
 }  // namespace
 
 // On stream_, which is the current one.
-void NcclProcessGroup::issue_on_stream(const Operation& operation) {
+void NcclExecutor::issue_on_stream(const Operation& operation) {
   if (operation.kind == OperationKind::all_reduce_tree) return issue_tree(operation);
   const Library& nccl = Library::get();
   const Tensor& input = operation.input;
@@ -112,16 +112,16 @@ void NcclProcessGroup::issue_on_stream(const Operation& operation) {
         return;
     }
   });
-  const bool has_result = operation.kind != OperationKind::reduce || operation.peer == rank();
+  const bool has_result = operation.kind != OperationKind::reduce || operation.peer == group_.rank();
   const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
                         operation.kind == OperationKind::reduce_scatter;
-  if (averages && has_result && operation.reduce == ReduceOp::avg) divide(output, world_size());
+  if (averages && has_result && operation.reduce == ReduceOp::avg) divide(output, group_.world_size());
 }
 
-void NcclProcessGroup::issue_all_to_all(const Operation& operation, ncclComm_t comm) {
+void NcclExecutor::issue_all_to_all(const Operation& operation, ncclComm_t comm) {
   const Library& nccl = Library::get();
-  const std::size_t block = operation.input.nbytes() / static_cast<std::size_t>(world_size());
-  for (int peer = 0; peer < world_size(); ++peer) {
+  const std::size_t block = operation.input.nbytes() / static_cast<std::size_t>(group_.world_size());
+  for (int peer = 0; peer < group_.world_size(); ++peer) {
     const std::size_t offset = block * static_cast<std::size_t>(peer);
     communicator_->check(nccl.send(bytes_of(operation.input, offset), block, ncclUint8, peer, comm, stream_.handle()),
                          "ncclSend");
@@ -130,7 +130,7 @@ void NcclProcessGroup::issue_all_to_all(const Operation& operation, ncclComm_t c
   }
 }
 
-void NcclProcessGroup::issue_rooted(const Operation& operation, ncclComm_t comm) {
+void NcclExecutor::issue_rooted(const Operation& operation, ncclComm_t comm) {
   const Library& nccl = Library::get();
   const bool gathers = operation.kind == OperationKind::gather;
   const Tensor& one = gathers ? operation.input : operation.output;
@@ -142,8 +142,8 @@ void NcclProcessGroup::issue_rooted(const Operation& operation, ncclComm_t comm)
   const auto recv = [&](const Tensor& to, std::size_t offset, int peer) {
     communicator_->check(nccl.recv(bytes_of(to, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclRecv");
   };
-  if (rank() == operation.peer) {
-    for (int peer = 0; peer < world_size(); ++peer) {
+  if (group_.rank() == operation.peer) {
+    for (int peer = 0; peer < group_.world_size(); ++peer) {
       const std::size_t offset = one.nbytes() * static_cast<std::size_t>(peer);
       gathers ? recv(blocks, offset, peer) : send(blocks, offset, peer);
     }
@@ -152,12 +152,12 @@ void NcclProcessGroup::issue_rooted(const Operation& operation, ncclComm_t comm)
 }
 
 // Every rank gets all units and adds them up in the tree's order, one addition after the other.
-void NcclProcessGroup::issue_tree(const Operation& operation) {
+void NcclExecutor::issue_tree(const Operation& operation) {
   const std::int64_t numel = operation.output.numel();
   std::vector<std::vector<TreeNode>> nodes;
   std::size_t most = 0;
-  for (int worker = 0; worker < world_size(); ++worker) {
-    nodes.push_back(tree_units(shards_of_worker(operation.shards, world_size(), worker)));
+  for (int worker = 0; worker < group_.world_size(); ++worker) {
+    nodes.push_back(tree_units(shards_of_worker(operation.shards, group_.world_size(), worker)));
     most = std::max(most, nodes.back().size());
   }
   const TensorOptions options = options_of(operation.output);
@@ -168,14 +168,14 @@ void NcclProcessGroup::issue_tree(const Operation& operation) {
     copy_values(operation.input.as_strided({operation.input.numel()}, {1}, operation.input.offset()),
                 own.as_strided({operation.input.numel()}, {1}, 0));
   }
-  const Tensor all = empty({world_size() * per_rank}, options);
+  const Tensor all = empty({group_.world_size() * per_rank}, options);
   communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
     communicator_->check(
         Library::get().all_gather(bytes_of(own), bytes_of(all), own.nbytes(), ncclUint8, comm, stream_.handle()),
         "ncclAllGather");
   });
   TreeStack<Tensor> stack;
-  for (int worker = 0; worker < world_size(); ++worker) {
+  for (int worker = 0; worker < group_.world_size(); ++worker) {
     const auto& units = nodes[static_cast<std::size_t>(worker)];
     for (std::size_t unit = 0; unit < units.size(); ++unit)
       stack.push(units[unit], all.as_strided({numel}, {1}, worker * per_rank + static_cast<std::int64_t>(unit) * numel),

@@ -12,10 +12,8 @@ std::string why_unavailable() {
   return "this build has no NCCL";
 }
 
-ProcessGroupPtr make_process_group(const StorePtr&, const ProcessGroupOptions&, Device,
-                                   std::shared_ptr<TransportProcessGroup>) {
+void add_executor(ProcessGroup&, const StorePtr&, Device) {
   LOCKSTEP_CHECK(false, "[nccl] this build has no NCCL; install its headers and configure with LOCKSTEP_CUDA=ON");
-  return nullptr;
 }
 
 }  // namespace lockstep::distributed::nccl

@@ -1,8 +1,14 @@
 #include "lockstep/distributed/process_group/process_group.h"
 
+#include <exception>
+#include <utility>
+
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/failure/flight_dump.h"
+#include "lockstep/distributed/failure/group_failure.h"
+#include "lockstep/distributed/failure/process_end.h"
+#include "lockstep/distributed/process_group/executor.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
@@ -16,6 +22,61 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options)
   LOCKSTEP_CHECK(options_.timeout.count() > 0, "[ProcessGroup] timeout is {} ms; expected a positive one",
                  options_.timeout.count());
   for (auto* counts : {&sends_, &recvs_, &exchanges_}) counts->resize(static_cast<std::size_t>(options_.world_size));
+}
+
+ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store) : ProcessGroup(options) {
+  failure_ = std::make_shared<GroupFailure>(recorder_, timeout(), std::move(store), [this] { abort_executors(); });
+  FlightDumps::add(recorder_);
+  failure_->start();
+}
+
+ProcessGroup::~ProcessGroup() {
+  // The others need not wait for operations that an exception has taken this rank away from.
+  if (failure_ && std::uncaught_exceptions() > 0) failure_->end_by_own_doing(unwinding_reason());
+  for (auto executor = executors_.rbegin(); executor != executors_.rend(); ++executor)
+    if (*executor) (*executor)->stop();
+  if (!failure_) return;
+  failure_->stop();
+  FlightDumps::remove(recorder_);
+}
+
+void ProcessGroup::add(DeviceType type, std::unique_ptr<Executor> executor) {
+  auto& place = executors_[static_cast<std::size_t>(type)];
+  LOCKSTEP_CHECK(!place, "[ProcessGroup] {} already serves these tensors; {} cannot be added", place->backend(),
+                 executor->backend());
+  const std::lock_guard lock(executors_mutex_);
+  place = std::move(executor);
+  last_executor_ = place.get();
+  if (failed()) place->abort();
+}
+
+Executor& ProcessGroup::executor_of(const Tensor& tensor) const {
+  LOCKSTEP_CHECK(last_executor_, "[ProcessGroup] has no backend; expected a group that a backend has made");
+  if (!tensor.defined()) return *last_executor_;
+  const auto& own = executors_[static_cast<std::size_t>(tensor.device().type)];
+  return own ? *own : *last_executor_;
+}
+
+std::string_view ProcessGroup::backend() const {
+  return executor_of().backend();
+}
+
+WorkPtr ProcessGroup::watch(std::string_view what) {
+  return executor_of().watch(what);
+}
+
+void ProcessGroup::abort(std::string_view reason) {
+  if (failure_) failure_->end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+}
+
+void ProcessGroup::abort_executors() {
+  const std::lock_guard lock(executors_mutex_);
+  for (const auto& executor : executors_)
+    if (executor) executor->abort();
+}
+
+bool ProcessGroup::failed() const {
+  return failure_ && failure_->failing();
 }
 
 WorkPtr ProcessGroup::broadcast(const Tensor& tensor, int root) {
@@ -141,7 +202,7 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
   if (step_checked_ && !checked && step >= 0) return;
   step_ = step;
   step_checked_ = checked && step >= 0;
-  step_changed(step);
+  if (PeerMonitor* monitor = failure_ ? failure_->monitor() : nullptr) monitor->set_step(step);
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {
@@ -166,14 +227,15 @@ WorkPtr ProcessGroup::issue(Operation operation) {
       break;
   }
   const std::uint64_t record = recorder_.queued(operation);
-  return launch(std::move(operation), record);
+  Executor& executor = executor_of(operation.input.defined() ? operation.input : operation.output);
+  return executor.launch(std::move(operation), record);
 }
 
 void ProcessGroup::check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const {
   LOCKSTEP_CHECK(tensor.defined(), "[{}] {} is undefined; expected a tensor", name(kind), what);
   LOCKSTEP_CHECK(tensor.is_contiguous(), "[{}] {} {} with strides {} is not contiguous; pass contiguous()", name(kind),
                  what, to_string(tensor.sizes()), to_string(tensor.strides()));
-  check_device(tensor, kind);
+  executor_of(tensor).check(tensor, kind);
 }
 
 void ProcessGroup::check_rank(int rank, const char* what, OperationKind kind) const {

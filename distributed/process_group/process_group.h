@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,9 @@
 
 namespace lockstep::distributed {
 
+class Executor;
+class GroupFailure;
+
 /// Who a rank is, and how long it waits.
 struct ProcessGroupOptions {
   int rank = 0;        ///< of this process, from 0
@@ -31,14 +35,16 @@ struct ProcessGroupOptions {
 /// the background in that order, and each call returns a Work at once. The tensors must stay untouched until the Work
 /// has ended. All tensors are contiguous and on a device that the backend serves.
 ///
-/// The public methods validate once, number, record, and hand a checked Operation to the backend's launch(). Argument
-/// errors throw lockstep::Error on the calling rank before anything is sent.
+/// A group has an executor for each type of device that it serves, and for all of them one numbering, one flight
+/// recorder and one failure. The public methods validate once, number, record, and hand a checked Operation to the
+/// executor of the tensors' device. Argument errors throw lockstep::Error on the calling rank before anything is sent.
 ///
 /// After a failure (see ProcessGroupError) the group is dead on every rank: the failed Work and every later call
 /// rethrow the reason. Make a new group to go on.
 class ProcessGroup {
  public:
-  virtual ~ProcessGroup() = default;
+  /// Lets queued operations end (each has its deadline), then leaves the group in good order.
+  ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
@@ -46,7 +52,7 @@ class ProcessGroup {
   int world_size() const { return options_.world_size; }     ///< number of processes
   Milliseconds timeout() const { return options_.timeout; }  ///< deadline of every operation
   /// "gloo", "nccl", ...; "self" for a world of one.
-  virtual std::string_view backend() const = 0;
+  std::string_view backend() const;
 
   /// Copies the root's values into every rank's `tensor`.
   WorkPtr broadcast(const Tensor& tensor, int root = 0);
@@ -96,30 +102,31 @@ class ProcessGroup {
 
   /// Collectives of this group that were captured in a CUDA graph have been launched on the current stream: watches
   /// over what is there now as over an operation called `what`. Returns null where nothing can be captured.
-  virtual WorkPtr watch(std::string_view what) {
-    static_cast<void>(what);
-    return nullptr;
-  }
+  WorkPtr watch(std::string_view what);
 
   /// Gives up: ends every running and queued operation with an error and refuses more. Other ranks learn of it.
-  virtual void abort(std::string_view reason) = 0;
+  void abort(std::string_view reason);
   /// True once the group is dead.
-  virtual bool failed() const { return false; }
+  bool failed() const;
 
- protected:
+  // For backends.
+
+  /// Of a rank without others, or none that could fail. No operation may be called before add().
   explicit ProcessGroup(ProcessGroupOptions options);
-
-  /// Runs a validated operation in the background. `record` is its id in recorder().
-  virtual WorkPtr launch(Operation operation, std::uint64_t record) = 0;
-  /// Throws Error unless the backend can work on this device.
-  virtual void check_device(const Tensor& tensor, OperationKind kind) const = 0;
-  /// set_step() has been called.
-  virtual void step_changed(std::int64_t step) { static_cast<void>(step); }
-
-  FlightRecorder& recorder() { return recorder_; }
+  /// `store` is the ranks' common ground for diagnosing failures and must be scoped to this group; null: nobody is
+  /// asked.
+  ProcessGroup(ProcessGroupOptions options, StorePtr store);
+  /// Has tensors on this type of device served, before the first operation. The last executor added also runs what has
+  /// no tensor, and names the backend.
+  void add(DeviceType type, std::unique_ptr<Executor> executor);
   const ProcessGroupOptions& options() const { return options_; }
+  FlightRecorder& recorder() { return recorder_; }
+  /// Null in a group of the first constructor.
+  const std::shared_ptr<GroupFailure>& failure() const { return failure_; }
 
  private:
+  Executor& executor_of(const Tensor& tensor = {}) const;
+  void abort_executors();
   WorkPtr issue(Operation operation);
   void check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const;
   void check_rank(int rank, const char* what, OperationKind kind) const;
@@ -131,6 +138,10 @@ class ProcessGroup {
 
   ProcessGroupOptions options_;
   FlightRecorder recorder_;
+  std::shared_ptr<GroupFailure> failure_;
+  std::mutex executors_mutex_;  // of add() and a failure's thread
+  std::array<std::unique_ptr<Executor>, kDeviceTypes> executors_;
+  Executor* last_executor_ = nullptr;
   std::mutex issue_mutex_;  // keeps numbers in the order of launch
   std::uint64_t collectives_ = 0;
   std::atomic<std::int64_t> step_ = -1;

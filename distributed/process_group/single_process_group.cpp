@@ -1,23 +1,21 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/distributed/collectives/tree_sum.h"
-#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/executor.h"
 
 namespace lockstep::distributed {
 namespace {
 
 /// Nothing to talk to: reductions keep the value, everything else is a copy or nothing.
-class SingleProcessGroup final : public ProcessGroup {
+class SingleExecutor final : public Executor {
  public:
-  explicit SingleProcessGroup(ProcessGroupOptions options) : ProcessGroup(options) {}
+  using Executor::Executor;
 
   std::string_view backend() const override { return "self"; }
+  void check(const Tensor&, OperationKind) const override {}
 
-  void abort(std::string_view) override {}
-
- protected:
   WorkPtr launch(Operation operation, std::uint64_t record) override {
-    auto work = std::make_shared<Work>(describe(operation), timeout());
-    recorder().started(record);
+    auto work = std::make_shared<Work>(describe(operation), group_.timeout());
+    group_.recorder().started(record);
     if (operation.divisor.defined()) {
       const void* part = operation.input.raw_data();
       const TreeNode root;
@@ -26,12 +24,10 @@ class SingleProcessGroup final : public ProcessGroup {
     } else if (operation.output.defined() && !operation.output.is_same(operation.input))
       copy_values(operation.input.as_strided({operation.input.numel()}, {1}, operation.input.offset()),
                   operation.output.as_strided({operation.output.numel()}, {1}, operation.output.offset()));
-    recorder().finished(record, true);
+    group_.recorder().finished(record, true);
     work->complete();
     return work;
   }
-
-  void check_device(const Tensor&, OperationKind) const override {}
 };
 
 }  // namespace
@@ -39,7 +35,9 @@ class SingleProcessGroup final : public ProcessGroup {
 ProcessGroupPtr make_single_process_group(ProcessGroupOptions options) {
   options.rank = 0;
   options.world_size = 1;
-  return std::make_shared<SingleProcessGroup>(options);
+  auto group = std::make_shared<ProcessGroup>(options);
+  group->add(kCPU, std::make_unique<SingleExecutor>(*group));
+  return group;
 }
 
 }  // namespace lockstep::distributed

@@ -23,7 +23,7 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   /// Blocks until the operation has ended and rethrows its error, if any. On success its results are visible to the
-  /// caller. Of an operation on CUDA tensors it is the caller's stream that waits, see Note [NCCL process group].
+  /// caller. Of an operation on CUDA tensors it is the caller's stream that waits, see Note [NCCL executor].
   /// Throws TimeoutError, and leaves the operation running, if `timeout` passes first.
   virtual void wait(Milliseconds timeout);
   /// Waits as long as the group's own deadline can take to act.

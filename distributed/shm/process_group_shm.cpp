@@ -5,7 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/process_group/meeting.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/shm/shm_transport.h"
 #include "lockstep/distributed/store/prefix_store.h"
@@ -61,9 +61,9 @@ Attempt try_process_group(const StorePtr& store, const ProcessGroupOptions& grou
     if (std::string found = get_from(*store, group, "shm", r, key(r)); !found.empty())
       return {nullptr, std::move(found)};
   segment->close_file();
-  return {std::make_shared<TransportProcessGroup>(
-              "shm", group, std::make_unique<ShmTransport>(std::move(*segment), group.rank, group.world_size),
-              std::make_shared<PrefixStore>("monitor", store)),
+  return {make_transport_group("shm", group,
+                               std::make_unique<ShmTransport>(std::move(*segment), group.rank, group.world_size),
+                               std::make_shared<PrefixStore>("monitor", store)),
           {}};
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/distributed/gloo/gloo.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/store/hash_store.h"
 #include "tests/distributed/collectives/in_process_transport.h"
@@ -33,8 +33,8 @@ inline ProcessGroupPtr make_group(Link link, const ProcessGroupOptions& options,
                                   const std::shared_ptr<Mailboxes>& boxes) {
   if (link == Link::gloo) return distributed::gloo::make_process_group(store, options);
   if (link == Link::shm) return distributed::shm::make_process_group(store, options);
-  return std::make_shared<distributed::TransportProcessGroup>(
-      "in_process", options, std::make_unique<InProcessTransport>(boxes, options.rank), store);
+  return distributed::make_transport_group("in_process", options,
+                                           std::make_unique<InProcessTransport>(boxes, options.rank), store);
 }
 
 /// Runs body(group) on `world_size` ranks, each a thread with its own group. Rethrows the first rank's exception, and

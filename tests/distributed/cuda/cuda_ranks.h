@@ -17,17 +17,12 @@ inline void run_cuda_ranks(int world_size, const std::function<void(ProcessGroup
   auto store = std::make_shared<distributed::HashStore>();
   run_ranks(
       world_size, Link::shm,
-      [&](ProcessGroup& cpu) {
-        const Device device{kCUDA, cpu.rank()};
+      [&](ProcessGroup& group) {
+        const Device device{kCUDA, group.rank()};
         // A stream of its own: threads that shared the default stream would wait for each other.
         const cuda::StreamGuard stream(cuda::Stream::from_pool(device.index));
-        // Not owned: run_ranks keeps it.
-        const std::shared_ptr<distributed::TransportProcessGroup> borrowed(
-            dynamic_cast<distributed::TransportProcessGroup*>(&cpu), [](auto*) {});
-        const ProcessGroupPtr group = distributed::nccl::make_process_group(
-            std::make_shared<distributed::PrefixStore>("nccl", store),
-            {.rank = cpu.rank(), .world_size = world_size, .timeout = timeout}, device, borrowed);
-        body(*group, device);
+        distributed::nccl::add_executor(group, std::make_shared<distributed::PrefixStore>("nccl", store), device);
+        body(group, device);
       },
       timeout);
 }

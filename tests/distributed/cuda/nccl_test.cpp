@@ -169,6 +169,28 @@ TEST_P(Nccl, WrongTensorsAreRefusedBeforeAnythingIsSent) {
   });
 }
 
+TEST_P(Nccl, OneFailureEndsWhatBothDevicesDo) {
+  std::vector<std::string> host(static_cast<std::size_t>(world_)), there = host;
+  run_cuda_ranks(world_, [&](ProcessGroup& group, Device device) {
+    EXPECT_EQ(group.backend(), "nccl");
+    const auto rank = static_cast<std::size_t>(group.rank());
+    const auto all_reduce = [&](Device on) { group.all_reduce(zeros({2}, {.device = on}))->wait(); };
+    if (group.rank() == 1) {
+      group.barrier()->wait();
+      group.abort("enough");
+    } else {
+      host[rank] = error_of([&] {
+        group.barrier()->wait();  // ends badly if rank 1 gives up before this rank has seen that it has ended
+        all_reduce(Device(kCPU));
+      });
+    }
+    EXPECT_TRUE(group.failed());
+    there[rank] = error_of([&] { all_reduce(device); });
+  });
+  for (const std::string& message : there) EXPECT_NE(message.find("enough"), std::string::npos) << message;
+  EXPECT_NE(host[0].find("enough"), std::string::npos) << host[0];
+}
+
 TEST_P(Nccl, ARankThatDoesNotComeIsNamedByTheDeadline) {
   std::vector<std::string> messages(static_cast<std::size_t>(world_));
   run_cuda_ranks(

@@ -247,20 +247,19 @@ TEST(LockstepStep, KeysDrawnByRankWouldShow) {
   EXPECT_NE(by_rank(4), by_rank(2));
 }
 
-/// A group that adds in rank order where the tree was asked for, as every backend's own all-reduce would.
-class RankOrderGroup final : public TransportProcessGroup {
+/// Adds in rank order where the tree was asked for, as every backend's own all-reduce would.
+class RankOrderExecutor final : public TransportExecutor {
  public:
-  using TransportProcessGroup::TransportProcessGroup;
+  using TransportExecutor::TransportExecutor;
 
- protected:
   WorkPtr launch(Operation operation, std::uint64_t record) override {
-    if (operation.kind != OperationKind::all_reduce_tree) return TransportProcessGroup::launch(operation, record);
+    if (operation.kind != OperationKind::all_reduce_tree) return TransportExecutor::launch(operation, record);
     const Tensor divisor = operation.divisor;
     const Tensor sum = operation.input;  // one unit, as the number of ranks is a power of two
     const Tensor output = operation.output;
     operation.kind = OperationKind::all_reduce;
     operation.output = sum;
-    const WorkPtr work = TransportProcessGroup::launch(std::move(operation), record);
+    const WorkPtr work = TransportExecutor::launch(std::move(operation), record);
     work->wait();
     const void* part = sum.raw_data();
     const TreeNode root;
@@ -286,8 +285,9 @@ TEST(LockstepStep, SumsInRankOrderWouldShow) {
       threads.emplace_back([&, rank] {
         const auto r = static_cast<std::size_t>(rank);
         const auto group =
-            std::make_shared<RankOrderGroup>("rank order", ProcessGroupOptions{.rank = rank, .world_size = world},
-                                             std::make_unique<testing::InProcessTransport>(boxes, rank), store);
+            std::make_shared<ProcessGroup>(ProcessGroupOptions{.rank = rank, .world_size = world}, store);
+        group->add(kCPU, std::make_unique<RankOrderExecutor>(
+                             *group, "rank order", std::make_unique<testing::InProcessTransport>(boxes, rank)));
         DistributedDataParallel ddp(*nets[r], group, {.logical_shards = kShards});
         traces[r] = train(*nets[r], [&](const data::Batch& batch) {
           return ddp.step(batch, [&](const data::Batch& part) { return mean_loss(*nets[r], part); });

@@ -9,29 +9,23 @@
 #include <vector>
 
 #include "lockstep/core/cuda/stream.h"
-#include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/nccl/communicator.h"
-#include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/executor.h"
 
 namespace lockstep::distributed::nccl {
 
-/// See Note [NCCL process group].
-class NcclProcessGroup final : public ProcessGroup {
+/// See Note [NCCL executor].
+class NcclExecutor final : public Executor {
  public:
-  NcclProcessGroup(const StorePtr& store, const ProcessGroupOptions& options, Device device,
-                   std::shared_ptr<TransportProcessGroup> cpu);
-  ~NcclProcessGroup() override;
+  NcclExecutor(ProcessGroup& group, Store& store, Device device);
+  ~NcclExecutor() override;
 
   std::string_view backend() const override { return "nccl"; }
-  void abort(std::string_view reason) override;
-  bool failed() const override { return cpu_->failure().failing(); }
-  WorkPtr watch(std::string_view what) override;
-
- protected:
+  void check(const Tensor& tensor, OperationKind kind) const override;
   WorkPtr launch(Operation operation, std::uint64_t record) override;
-  void check_device(const Tensor& tensor, OperationKind kind) const override;
-  void step_changed(std::int64_t step) override;
+  WorkPtr watch(std::string_view what) override;
+  void abort() override;
+  void stop() override;
 
  private:
   class NcclWork;
@@ -45,13 +39,14 @@ class NcclProcessGroup final : public ProcessGroup {
   bool look_at(Pending& pending);
   Deadline deadline() const;
 
+  const std::shared_ptr<GroupFailure> failure_;
   Device device_;
-  std::shared_ptr<TransportProcessGroup> cpu_;
   cuda::Stream stream_;
   Tensor barrier_value_;
+  std::mutex abort_mutex_;  // of abort(), which may find that the communicator has gone
   std::unique_ptr<Communicator> communicator_;
   std::mutex launch_mutex_;
-  /// What captured operations use: a graph may be launched as long as this group lives.
+  /// What captured operations use: a graph may be launched as long as the group lives.
   std::vector<Tensor> captured_;
 
   std::mutex mutex_;

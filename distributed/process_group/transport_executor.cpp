@@ -1,13 +1,13 @@
-#include "lockstep/distributed/process_group/transport_process_group.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 
 #include <signal.h>
 
 #include <exception>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
-#include "lockstep/distributed/failure/flight_dump.h"
-#include "lockstep/distributed/failure/process_end.h"
+#include "lockstep/distributed/failure/group_failure.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -23,63 +23,33 @@ void block_sigpipe() {
 
 }  // namespace
 
-TransportProcessGroup::TransportProcessGroup(std::string backend, ProcessGroupOptions options,
-                                             std::unique_ptr<Transport> transport, StorePtr store)
-    : ProcessGroup(options),
+TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, std::unique_ptr<Transport> transport)
+    : Executor(group),
       backend_(std::move(backend)),
       transport_(std::move(transport)),
-      collectives_(*transport_, options.rank, options.world_size),
-      failure_(recorder(), options.timeout, std::move(store), [this] { transport_->abort(); }),
-      recorder_in_use_(&recorder()) {
-  FlightDumps::add(recorder());
-  failure_.start();
+      collectives_(*transport_, group.rank(), group.world_size()),
+      failure_(*group.failure()) {
   threads_.emplace_back([this] { run_collectives(); });
 }
 
-TransportProcessGroup::~TransportProcessGroup() {
-  // The others need not wait for operations that an exception has taken this rank away from.
-  if (std::uncaught_exceptions() > 0) failure_.end_by_own_doing(unwinding_reason());
+void TransportExecutor::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  failure_.stop();
-  FlightDumps::remove(recorder());
+  threads_.clear();
 }
 
-void TransportProcessGroup::abort(std::string_view reason) {
-  failure_.end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
-}
-
-void TransportProcessGroup::serve(FlightRecorder& recorder) {
-  FlightDumps::remove(*recorder_in_use_.load());
-  FlightDumps::add(recorder);
-  failure_.set_recorder(recorder);
-  recorder_in_use_ = &recorder;
-}
-
-void TransportProcessGroup::serve_itself() {
-  serve(recorder());
-}
-
-bool TransportProcessGroup::failed() const {
-  return failure_.failing();
-}
-
-void TransportProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
+void TransportExecutor::check(const Tensor& tensor, OperationKind kind) const {
   LOCKSTEP_CHECK(tensor.device().is_cpu(), "[{}] the {} backend works on CPU tensors; found one on {}", name(kind),
                  backend_, to_string(tensor.device()));
 }
 
-void TransportProcessGroup::step_changed(std::int64_t step) {
-  if (PeerMonitor* monitor = failure_.monitor()) monitor->set_step(step);
-}
-
-WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record) {
+WorkPtr TransportExecutor::launch(Operation operation, std::uint64_t record) {
   // A running operation ends at its deadline, and its diagnosis within as much again.
-  auto work = std::make_shared<Work>(describe(operation), 3 * timeout());
+  auto work = std::make_shared<Work>(describe(operation), 3 * group_.timeout());
   {
     const std::lock_guard lock(mutex_);
     if (const std::exception_ptr error = failure_.error()) std::rethrow_exception(error);
@@ -93,7 +63,7 @@ WorkPtr TransportProcessGroup::launch(Operation operation, std::uint64_t record)
   return work;
 }
 
-void TransportProcessGroup::run_collectives() {
+void TransportExecutor::run_collectives() {
   block_sigpipe();
   for (;;) {
     Task task;
@@ -108,7 +78,7 @@ void TransportProcessGroup::run_collectives() {
   }
 }
 
-void TransportProcessGroup::run_point_to_point() {
+void TransportExecutor::run_point_to_point() {
   block_sigpipe();
   for (;;) {
     Task task;
@@ -125,14 +95,14 @@ void TransportProcessGroup::run_point_to_point() {
   }
 }
 
-void TransportProcessGroup::run(Task& task) {
+void TransportExecutor::run(Task& task) {
   const Operation& operation = task.operation;
   const bool collective = !is_point_to_point(operation.kind);
   PeerMonitor* const monitor = failure_.monitor();
   std::exception_ptr error = failure_.error();
   if (!error) {
-    const Deadline deadline = deadline_in(timeout());
-    recorder_in_use_.load()->started(task.record);
+    const Deadline deadline = deadline_in(group_.timeout());
+    group_.recorder().started(task.record);
     if (monitor && collective) monitor->collective_started(info_of(operation), fingerprint(operation));
     if (monitor && !collective) monitor->point_to_point_started(info_of(operation));
     try {
@@ -146,13 +116,13 @@ void TransportProcessGroup::run(Task& task) {
       error = failure_.fail(failure);
     }
   }
-  recorder_in_use_.load()->finished(task.record, !error);
+  group_.recorder().finished(task.record, !error);
   const WorkPtr work = std::move(task.work);
   task.operation = {};  // the tensors go before the caller is told
   work->complete(error);
 }
 
-void TransportProcessGroup::transfer(const Operation& operation, Deadline deadline) {
+void TransportExecutor::transfer(const Operation& operation, Deadline deadline) {
   const bool exchange = operation.kind == OperationKind::exchange;
   // Note [Point to point]
   // Both sides must make the same tag: from the direction, the count of such messages, dtype and size.
@@ -165,9 +135,16 @@ void TransportProcessGroup::transfer(const Operation& operation, Deadline deadli
   if (const Tensor& output = operation.output; output.defined() && output.nbytes() > 0)
     recv = transport_->recv(operation.peer, tag(operation.peer, output), output.raw_data(), output.nbytes());
   if (const Tensor& input = operation.input; input.defined() && input.nbytes() > 0)
-    send = transport_->send(operation.peer, tag(rank(), input), input.raw_data(), input.nbytes());
+    send = transport_->send(operation.peer, tag(group_.rank(), input), input.raw_data(), input.nbytes());
   if (recv) recv->wait(deadline);
   if (send) send->wait(deadline);
+}
+
+ProcessGroupPtr make_transport_group(std::string backend, const ProcessGroupOptions& options,
+                                     std::unique_ptr<Transport> transport, StorePtr store) {
+  auto group = std::make_shared<ProcessGroup>(options, std::move(store));
+  group->add(kCPU, std::make_unique<TransportExecutor>(*group, std::move(backend), std::move(transport)));
+  return group;
 }
 
 }  // namespace lockstep::distributed

@@ -1,4 +1,4 @@
-#include "lockstep/distributed/nccl/process_group_nccl.h"
+#include "lockstep/distributed/nccl/nccl_executor.h"
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +11,7 @@
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/failure/flight_dump.h"
-#include "lockstep/distributed/failure/process_end.h"
+#include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/nccl/device_table.h"
 #include "lockstep/distributed/nccl/nccl.h"
 #include "lockstep/distributed/process_group/meeting.h"
@@ -43,15 +42,15 @@ ncclUniqueId exchange_id(Store& store, const ProcessGroupOptions& group) {
 }  // namespace
 
 /// wait() makes the caller's stream wait. It is complete when the watchdog has seen the event.
-class NcclProcessGroup::NcclWork final : public Work {
+class NcclExecutor::NcclWork final : public Work {
  public:
   NcclWork(std::string description, Milliseconds default_wait, int device, bool host_waits,
-           std::shared_ptr<TransportProcessGroup> group)
+           std::shared_ptr<GroupFailure> failure)
       : Work(std::move(description), default_wait),
         device_(device),
         done_(device),
         host_waits_(host_waits),
-        group_(std::move(group)) {}
+        failure_(std::move(failure)) {}
 
   void wait(Milliseconds timeout) override {
     throw_failure();
@@ -67,7 +66,7 @@ class NcclProcessGroup::NcclWork final : public Work {
   bool is_completed() override { return Work::is_completed() || has_succeeded(); }
 
   // An event that is done says nothing once the communicator has been aborted, which ends kernels half way.
-  bool has_succeeded() { return done_.is_done() && !group_->failure().failing(); }
+  bool has_succeeded() { return done_.is_done() && !failure_->failing(); }
 
   const int device_;
   cuda::Event done_;
@@ -76,13 +75,13 @@ class NcclProcessGroup::NcclWork final : public Work {
  private:
   void throw_failure() {
     if (Work::is_completed() && !exception()) return;
-    if (group_->failure().failing()) std::rethrow_exception(group_->failure().fail({}));
+    if (failure_->failing()) std::rethrow_exception(failure_->fail({}));
   }
 
-  const std::shared_ptr<TransportProcessGroup> group_;
+  const std::shared_ptr<GroupFailure> failure_;  // a Work may outlive the group
 };
 
-struct NcclProcessGroup::Pending {
+struct NcclExecutor::Pending {
   Operation operation;
   std::uint64_t record;
   bool recorded;  // false: a launched graph, of which the recorder knows nothing
@@ -92,76 +91,73 @@ struct NcclProcessGroup::Pending {
   Clock::time_point started_at{};
 };
 
-NcclProcessGroup::NcclProcessGroup(const StorePtr& store, const ProcessGroupOptions& options, Device device,
-                                   std::shared_ptr<TransportProcessGroup> cpu)
-    : ProcessGroup(options), device_(device), cpu_(std::move(cpu)), stream_([&] {
+NcclExecutor::NcclExecutor(ProcessGroup& group, Store& store, Device device)
+    : Executor(group), failure_(group.failure()), device_(device), stream_([&] {
         cuda::require_device(device.index);
         return cuda::Stream::from_pool(device.index, /*high_priority=*/true);
       }()) {
-  LOCKSTEP_CHECK(store && cpu_, "[nccl] needs a store and a group for CPU tensors");
-  meet(*store, options, "nccl");
-  compare_devices(*store, options, device.index);
-  const ncclUniqueId id = exchange_id(*store, options);
+  LOCKSTEP_CHECK(failure_, "[nccl] needs a group of ranks that talk; found one that is alone");
+  meet(store, group.options(), "nccl");
+  compare_devices(store, group.options(), device.index);
+  const ncclUniqueId id = exchange_id(store, group.options());
   const cuda::DeviceGuard guard(device.index);
-  communicator_ = std::make_unique<Communicator>(id, rank(), world_size(), deadline());
+  communicator_ = std::make_unique<Communicator>(id, group.rank(), group.world_size(), deadline());
   barrier_value_ = zeros({1}, {.device = device});
   cuda::Stream::current(device.index).synchronize();
-  cpu_->serve(recorder());
-  cpu_->failure().on_abort([this] { communicator_->abort(); });
   watchdog_ = std::thread([this] { watch_pending(); });
 }
 
-NcclProcessGroup::~NcclProcessGroup() {
-  // The others need not wait for operations that an exception has taken this rank away from.
-  if (std::uncaught_exceptions() > 0) cpu_->failure().end_by_own_doing(unwinding_reason());
+NcclExecutor::~NcclExecutor() {
+  NcclExecutor::stop();
+}
+
+void NcclExecutor::abort() {
+  const std::lock_guard lock(abort_mutex_);
+  if (communicator_) communicator_->abort();
+}
+
+void NcclExecutor::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  watchdog_.join();
-  cpu_->failure().on_abort(nullptr);
+  if (watchdog_.joinable()) watchdog_.join();
+  std::unique_ptr<Communicator> last;
+  {
+    const std::lock_guard lock(abort_mutex_);
+    last = std::move(communicator_);
+  }
   try {
     const cuda::DeviceGuard guard(device_.index);
-    communicator_.reset();
+    last.reset();
   } catch (const Error&) {
     // The device itself has failed, which every call after the failure has said.
   }
-  cpu_->serve_itself();
 }
 
-void NcclProcessGroup::abort(std::string_view reason) {
-  cpu_->failure().end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
-}
-
-void NcclProcessGroup::check_device(const Tensor& tensor, OperationKind kind) const {
-  LOCKSTEP_CHECK(tensor.device().is_cpu() || tensor.device() == device_,
+void NcclExecutor::check(const Tensor& tensor, OperationKind kind) const {
+  LOCKSTEP_CHECK(tensor.device() == device_,
                  "[{}] this rank's nccl group works on {} and the CPU; found a tensor on {}", name(kind),
                  to_string(device_), to_string(tensor.device()));
-  LOCKSTEP_CHECK(tensor.device().is_cpu() || tensor.dtype() != kBool || is_point_to_point(kind) ||
-                     kind == OperationKind::broadcast || kind == OperationKind::all_gather,
+  LOCKSTEP_CHECK(tensor.dtype() != kBool || is_point_to_point(kind) || kind == OperationKind::broadcast ||
+                     kind == OperationKind::all_gather,
                  "[{}] NCCL does not reduce bool tensors; cast to uint8", name(kind));
 }
 
-void NcclProcessGroup::step_changed(std::int64_t step) {
-  if (PeerMonitor* monitor = cpu_->failure().monitor()) monitor->set_step(step);
+Deadline NcclExecutor::deadline() const {
+  return deadline_in(group_.timeout());
 }
 
-Deadline NcclProcessGroup::deadline() const {
-  return deadline_in(timeout());
-}
-
-WorkPtr NcclProcessGroup::launch(Operation operation, std::uint64_t record) {
-  const Tensor& tensor = operation.input.defined() ? operation.input : operation.output;
-  if (tensor.defined() && tensor.device().is_cpu()) return cpu_->relay(std::move(operation), record);
-  if (const std::exception_ptr error = cpu_->failure().error()) std::rethrow_exception(error);
+WorkPtr NcclExecutor::launch(Operation operation, std::uint64_t record) {
+  if (const std::exception_ptr error = failure_->error()) std::rethrow_exception(error);
   const std::lock_guard launching(launch_mutex_);
   const cuda::DeviceGuard guard(device_.index);
   const cuda::Stream compute = cuda::Stream::current(device_.index);
   const bool capturing = compute.is_capturing();
   const bool barrier = operation.kind == OperationKind::barrier;
   LOCKSTEP_CHECK(!barrier || !capturing, "[barrier] the host cannot wait while a CUDA graph is captured");
-  auto work = std::make_shared<NcclWork>(describe(operation), 3 * timeout(), device_.index, barrier, cpu_);
+  auto work = std::make_shared<NcclWork>(describe(operation), 3 * group_.timeout(), device_.index, barrier, failure_);
   cuda::Event ready(device_.index), begun(device_.index);
   ready.record(compute);
   stream_.wait(ready);
@@ -174,8 +170,8 @@ WorkPtr NcclProcessGroup::launch(Operation operation, std::uint64_t record) {
   if (capturing) {
     for (const Tensor& used : {operation.input, operation.output, operation.divisor})
       if (used.defined()) captured_.push_back(used);
-    recorder().started(record);
-    recorder().finished(record, true);  // it is part of the graph now
+    group_.recorder().started(record);
+    group_.recorder().finished(record, true);  // it is part of the graph now
     return work;
   }
   for (const Tensor& used : {operation.input, operation.output, operation.divisor})
@@ -188,11 +184,11 @@ WorkPtr NcclProcessGroup::launch(Operation operation, std::uint64_t record) {
   return work;
 }
 
-WorkPtr NcclProcessGroup::watch(std::string_view what) {
-  if (const std::exception_ptr error = cpu_->failure().error()) std::rethrow_exception(error);
+WorkPtr NcclExecutor::watch(std::string_view what) {
+  if (const std::exception_ptr error = failure_->error()) std::rethrow_exception(error);
   const cuda::DeviceGuard guard(device_.index);
   const cuda::Stream compute = cuda::Stream::current(device_.index);
-  auto work = std::make_shared<NcclWork>(std::string(what), 3 * timeout(), device_.index, false, cpu_);
+  auto work = std::make_shared<NcclWork>(std::string(what), 3 * group_.timeout(), device_.index, false, failure_);
   cuda::Event begun(device_.index);
   begun.record(compute);
   work->done_.record(compute);
@@ -204,7 +200,7 @@ WorkPtr NcclProcessGroup::watch(std::string_view what) {
   return work;
 }
 
-void NcclProcessGroup::watch_pending() {
+void NcclExecutor::watch_pending() {
   const cuda::DeviceGuard guard(device_.index);
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -225,8 +221,8 @@ void NcclProcessGroup::watch_pending() {
 }
 
 // True when it has ended, well or badly.
-bool NcclProcessGroup::look_at(Pending& pending) {
-  GroupFailure& failure = cpu_->failure();
+bool NcclExecutor::look_at(Pending& pending) {
+  GroupFailure& failure = *failure_;
   PeerMonitor* const monitor = failure.monitor();
   const bool collective = pending.recorded && !is_point_to_point(pending.operation.kind);
   std::exception_ptr error;
@@ -235,7 +231,7 @@ bool NcclProcessGroup::look_at(Pending& pending) {
     if (!error && !pending.started && pending.begun.is_done()) {
       pending.started = true;
       pending.started_at = Clock::now();
-      if (pending.recorded) recorder().started(pending.record);
+      if (pending.recorded) group_.recorder().started(pending.record);
       if (monitor && collective)
         monitor->collective_started(info_of(pending.operation), fingerprint(pending.operation));
       if (monitor && pending.recorded && !collective) monitor->point_to_point_started(info_of(pending.operation));
@@ -243,15 +239,15 @@ bool NcclProcessGroup::look_at(Pending& pending) {
     if (!error) {
       if (pending.work->has_succeeded()) {
         if (monitor && collective) monitor->collective_ended();
-        if (pending.recorded) recorder().finished(pending.record, true);
+        if (pending.recorded) group_.recorder().finished(pending.record, true);
         pending.operation = {};
         pending.work->complete();
         return true;
       }
       if (failure.failing()) return false;  // since a moment ago; the next look gets the error
       std::string cause = communicator_->async_error();
-      if (cause.empty() && pending.started && Clock::now() - pending.started_at > timeout())
-        cause = fmt::format("it has not ended on {} within {} ms", to_string(device_), timeout().count());
+      if (cause.empty() && pending.started && Clock::now() - pending.started_at > group_.timeout())
+        cause = fmt::format("it has not ended on {} within {} ms", to_string(device_), group_.timeout().count());
       if (cause.empty()) return false;
       error = failure.fail({pending.work->description(), cause, -1});
     }
@@ -259,7 +255,7 @@ bool NcclProcessGroup::look_at(Pending& pending) {
     // The device itself: an event cannot be asked any more.
     error = failure.fail({pending.work->description(), exception.what(), -1});
   }
-  if (pending.recorded) recorder().finished(pending.record, false);
+  if (pending.recorded) group_.recorder().finished(pending.record, false);
   pending.work->complete(error);
   return true;
 }
@@ -273,9 +269,9 @@ std::string why_unavailable() {
   return Library::obstacle();
 }
 
-ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOptions& group, Device device,
-                                   std::shared_ptr<TransportProcessGroup> cpu) {
-  return std::make_shared<NcclProcessGroup>(store, group, device, std::move(cpu));
+void add_executor(ProcessGroup& group, const StorePtr& store, Device device) {
+  LOCKSTEP_CHECK(store, "[nccl] needs a store to meet the other ranks; found none");
+  group.add(kCUDA, std::make_unique<NcclExecutor>(group, *store, device));
 }
 
 }  // namespace lockstep::distributed::nccl

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/distributed/collectives/collectives.h"
+#include "lockstep/distributed/collectives/transport.h"
+#include "lockstep/distributed/process_group/executor.h"
+
+namespace lockstep::distributed {
+
+/// Runs operations on CPU tensors over a Transport. One thread runs the collectives in order of issue; point-to-point
+/// operations have threads of their own, as many as are under way, so that none waits for another.
+class TransportExecutor : public Executor {
+ public:
+  /// `group` has a failure().
+  TransportExecutor(ProcessGroup& group, std::string backend, std::unique_ptr<Transport> transport);
+  ~TransportExecutor() override { TransportExecutor::stop(); }
+
+  std::string_view backend() const override { return backend_; }
+  void check(const Tensor& tensor, OperationKind kind) const override;
+  WorkPtr launch(Operation operation, std::uint64_t record) override;
+  void abort() override { transport_->abort(); }
+  void stop() override;
+
+ private:
+  struct Task {
+    Operation operation;
+    std::uint64_t record;
+    WorkPtr work;
+  };
+
+  void run_collectives();
+  void run_point_to_point();
+  void run(Task& task);
+  void transfer(const Operation& operation, Deadline deadline);
+
+  std::string backend_;
+  std::unique_ptr<Transport> transport_;
+  Collectives collectives_;
+  GroupFailure& failure_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> collective_tasks_;
+  std::deque<Task> point_to_point_tasks_;
+  int idle_point_to_point_threads_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+/// A process group of CPU ranks on a Transport; `store` as ProcessGroup has it.
+ProcessGroupPtr make_transport_group(std::string backend, const ProcessGroupOptions& options,
+                                     std::unique_ptr<Transport> transport, StorePtr store);
+
+}  // namespace lockstep::distributed
