@@ -1,7 +1,9 @@
 #pragma once
 
 // The micro-kernels, written once over a description of a vector: included by the file of each instruction set, after
-// the description. Note [One instruction set a file]
+// the description.
+//
+// Note [One instruction set a file]
 // Code of these files must not be shared with others by the linker: a copy that was compiled for AVX-512 would be taken
 // where AVX2 is all there is. So everything here is in an unnamed namespace, and nothing of the standard library is
 // used but fixed-width integers. They are compiled without contraction: every fused multiply-add is spelled out.
