@@ -13,6 +13,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/one_openmp_thread.h"
+#include "lockstep/core/cpu/signals_held.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -191,6 +192,7 @@ class SharedWeights {
   SharedWeights(const Plan& plan, const Tensor& weight)
       : layout_(plan.weights), weight_(weight), operand_(layout_, weight.data<float>()) {
     const cpu::OneOpenmpThread guard;
+    const cpu::SignalsHeld held;
     dnnl::stream stream(engine());
     operand_.convert(stream);
     stream.wait();
@@ -229,6 +231,7 @@ void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, con
     SharedWeights weights(*full, weight);
     parallel_for(g.n, block, [&](std::int64_t begin, std::int64_t end) {
       const cpu::OneOpenmpThread guard;
+      const cpu::SignalsHeld held;
       const auto plan = find_plan(Kind::forward, g, end - begin, bias.defined(), relu);
       dnnl::stream stream(engine());
       std::optional<Operand> own_weights;
@@ -272,6 +275,7 @@ void conv2d_backward_data_onednn(const Conv2dGeometry& g, const Tensor& grad, co
     SharedWeights weights(*full, weight);
     parallel_for(g.n, block, [&](std::int64_t begin, std::int64_t end) {
       const cpu::OneOpenmpThread guard;
+      const cpu::SignalsHeld held;
       const auto plan = find_plan(Kind::backward_data, g, end - begin);
       dnnl::stream stream(engine());
       std::optional<Operand> own_weights;
@@ -297,6 +301,7 @@ void conv2d_backward_weight_onednn(const Conv2dGeometry& g, const Tensor& grad, 
     const Tensor partial = zeros({groups, size + g.out});
     parallel_for(g.n, per_group, [&](std::int64_t begin, std::int64_t end) {
       const cpu::OneOpenmpThread guard;
+      const cpu::SignalsHeld held;
       dnnl::stream stream(engine());
       const Tensor plain_weights = empty({size});
       float* sums = partial.data<float>() + begin / per_group * (size + g.out);

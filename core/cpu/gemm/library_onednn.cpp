@@ -4,6 +4,7 @@
 #include <dnnl.hpp>
 
 #include "lockstep/core/cpu/one_openmp_thread.h"
+#include "lockstep/core/cpu/signals_held.h"
 
 namespace lockstep::cpu::gemm_detail {
 namespace {
@@ -31,6 +32,7 @@ bool onednn_block(bool transpose_a, bool transpose_b, std::int64_t m, std::int64
                   std::int64_t ldc) {
   if (!is_best(m, n, k)) return false;
   const OneOpenmpThread guard;
+  const SignalsHeld held;
   return dnnl::sgemm(transposed(transpose_a), transposed(transpose_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) ==
          dnnl::status::success;
 }
