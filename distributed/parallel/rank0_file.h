@@ -24,8 +24,8 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body);
 /// A collective: rank 0's text on every rank.
 std::string broadcast_text(std::string text, ProcessGroup& group);
 
-/// A file that rank 0 reads, on every rank: in memory on other machines, which need not see rank 0's disk, once on each.
-/// The file is read once: what takes its name meanwhile does not matter.
+/// A file that rank 0 reads, on every rank: in memory on other machines, which need not see rank 0's disk, once on
+/// each. The file is read once: what takes its name meanwhile does not matter.
 class Rank0File {
  public:
   /// A collective. Rank 0's `path` counts. Throws Error on every rank if rank 0 cannot read it.
