@@ -181,6 +181,9 @@ CachingAllocator::CachingAllocator() {
   LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
 }
 
+// Made before main(): a fork() that began just before the handlers were registered would not run them.
+[[maybe_unused]] const CachingAllocator& made_early = the_allocator();
+
 }  // namespace
 
 Allocator& cpu_allocator() {
