@@ -22,8 +22,8 @@ namespace lockstep::distributed::shm {
 /// if a receive is posted for one behind it, it moves to the heap until its own is.
 ///
 /// A view is read out of the ring, and holds up what is behind it there until it has been read, unless a receive from
-/// the same rank waits: then the rest of the view moves to its room, because the view's reader may have to wait for what
-/// that receive's thread does next.
+/// the same rank waits: then the rest of the view moves to its room, because the view's reader may have to wait for
+/// what that receive's thread does next.
 ///
 /// Waiting: a thread that has nothing to move looks again for a short time, giving the core to others after each look,
 /// then sleeps on its rank's bell (a futex), which the other side rings after it has moved. So a rank costs nobody a
