@@ -16,6 +16,7 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   Tensor incoming = std::move(grads[0]);
   grads.clear();
   if (!incoming.defined()) return {};
+  incoming.storage()->settle();
   const Tensor leaf(IntrusivePtr<TensorImpl>(this->leaf()));
   AutogradMeta& meta = ensure_autograd_meta(leaf);
   LOCKSTEP_ASSERT(incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype(),

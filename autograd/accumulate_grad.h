@@ -23,6 +23,7 @@ class AccumulateGrad final : public Node {
   explicit AccumulateGrad(TensorImpl* leaf) : Node(leaf) {}
   const char* name() const override { return "AccumulateGrad"; }
   TensorList apply(TensorList grads) override;
+  using Node::leaf;
   /// An edge to this node, made by a holder of the leaf.
   Edge edge();
 };

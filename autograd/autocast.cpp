@@ -53,6 +53,28 @@ Tensor cast_parameter(const Tensor& parameter, DType dtype) {
 
 }  // namespace
 
+namespace autocast {
+
+Settings::Settings() : dtypes_{state().dtypes[0], state().dtypes[1]} {}
+
+struct Resume::Outer {
+  State state;
+  bool is_active;
+};
+
+Resume::Resume(const Settings& settings) : outer_(new Outer{std::move(state()), is_active}) {
+  state() = State{.dtypes = {settings.dtypes_[0], settings.dtypes_[1]}, .guards = 1, .casts = {}};
+  is_active = state().any();
+}
+
+Resume::~Resume() {
+  state() = std::move(outer_->state);
+  is_active = outer_->is_active;
+  delete outer_;
+}
+
+}  // namespace autocast
+
 AutocastGuard::AutocastGuard(DType dtype, DeviceType device) : device_(device), saved_(dtype_for(device)) {
   LOCKSTEP_CHECK(dtype == kFloat16 || dtype == kBFloat16 || dtype == kFloat32,
                  "[AutocastGuard] expected float16 or bfloat16, or float32 for none, found {}", name(dtype));

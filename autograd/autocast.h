@@ -11,8 +11,9 @@ namespace lockstep {
 /// Note [Autocast]
 /// Mixed precision without a change to the model: parameters stay float32, and while an AutocastGuard lives, each
 /// operation picks the type that it computes in, as torch.autocast does:
-///   the guard's type:      conv2d and its fused forms, linear, matmul
-///   float32:               softmax, log_softmax, losses, batch_norm, layer_norm, exp, log, pow, square, rsqrt,
+///   the guard's type:      conv2d, linear, matmul, scaled_dot_product_attention
+///   float32:               softmax, log_softmax, losses, batch_norm, layer_norm, rms_norm, exp, log, pow, square,
+///   rsqrt,
 ///                          reciprocal, sum, mean, var, logsumexp
 ///   the widest input's:    everything else (two operands of different types are promoted)
 /// float64 tensors, integers, in-place operations and tensors on other devices are left alone. Casts are recorded, so
@@ -63,6 +64,30 @@ class Pause {
 
  private:
   bool saved_;
+};
+
+/// What the guards of this thread say now, by DeviceType, to compute something in the same types later.
+class Settings {
+ public:
+  /// Of this thread.
+  Settings();
+
+ private:
+  friend class Resume;
+  DType dtypes_[2];
+};
+
+/// Computes under settings of before for its lifetime, with casts of its own of all parameters.
+class Resume {
+ public:
+  explicit Resume(const Settings& settings);
+  ~Resume();
+  Resume(const Resume&) = delete;
+  Resume& operator=(const Resume&) = delete;
+
+ private:
+  struct Outer;
+  Outer* outer_;
 };
 
 /// op(tensors...) with inputs cast to the guard's type: `if (autocast::is_active) return autocast::in_low(matmul, a,

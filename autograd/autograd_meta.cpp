@@ -2,11 +2,19 @@
 
 #include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/free_list.h"
 
 namespace lockstep {
 
 AutogradMeta::~AutogradMeta() {
   delete accumulator.load(std::memory_order_relaxed);
+}
+
+void* AutogradMeta::operator new(std::size_t bytes) {
+  return FreeList<sizeof(AutogradMeta)>::allocate(bytes);
+}
+void AutogradMeta::operator delete(void* pointer) noexcept {
+  FreeList<sizeof(AutogradMeta)>::release(pointer);
 }
 
 AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {

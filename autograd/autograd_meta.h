@@ -30,6 +30,10 @@ struct AutogradMeta final : AutogradMetaBase {
   std::shared_ptr<Tensor> retained;
 
   ~AutogradMeta() override;
+
+  // From a free list, since every recorded operation makes one.
+  void* operator new(std::size_t bytes);
+  void operator delete(void* pointer) noexcept;
 };
 
 /// The tensor's autograd state, or null.

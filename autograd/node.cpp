@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/free_list.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +18,21 @@ std::atomic<std::uint64_t> next_sequence{0};
 // the stack. The outermost deletion works through a list; deletions that it causes only append to it.
 thread_local constinit std::vector<Node*>* deletions = nullptr;
 
+constexpr std::size_t kSmallNode = sizeof(Node) + 32, kLargeNode = sizeof(Node) + 256;
+
 }  // namespace
+
+// Two sizes serve nearly all backward functions: the small hold a number or two, the large the shapes of two operands.
+void* Node::operator new(std::size_t bytes) {
+  if (bytes <= kSmallNode) return FreeList<kSmallNode>::allocate(kSmallNode);
+  if (bytes <= kLargeNode) return FreeList<kLargeNode>::allocate(kLargeNode);
+  return ::operator new(bytes);
+}
+void Node::operator delete(void* pointer, std::size_t bytes) noexcept {
+  if (bytes <= kSmallNode) return FreeList<kSmallNode>::release(pointer);
+  if (bytes <= kLargeNode) return FreeList<kLargeNode>::release(pointer);
+  ::operator delete(pointer);
+}
 
 Node::Node(TensorImpl* leaf)
     : leaf_(leaf),

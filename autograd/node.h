@@ -95,6 +95,10 @@ class Node : public RefCounted {
   /// Hides RefCounted's, which may leave the count of a last reference as it is.
   bool release() const { return leaf_ ? release_to_zero() : RefCounted::release(); }
 
+  // From free lists, since every recorded operation makes one.
+  void* operator new(std::size_t bytes);
+  void operator delete(void* pointer, std::size_t bytes) noexcept;
+
  protected:
   Node() : Node(nullptr) {}
   /// The i-th tensor given to save(). Throws Error if its memory was written since.

@@ -56,6 +56,7 @@ void check_in_place(const Tensor& target, bool recording, const char* op) {
                     "that returns "
                     "a new tensor",
                     op));
+  target.storage()->before_change();
   // A view keeps the history it was made with, which would not explain its new values: its gradients would be wrong.
   if (recording && target.storage()->use_count() > 1)
     detail::throw_error(

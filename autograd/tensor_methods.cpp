@@ -63,6 +63,18 @@ Tensor Tensor::div(const Tensor& other) const {
 Tensor Tensor::div(Scalar other) const {
   return lockstep::div(*this, other);
 }
+Tensor Tensor::div(const Tensor& other, RoundingMode rounding) const {
+  return lockstep::div(*this, other, rounding);
+}
+Tensor Tensor::div(Scalar other, RoundingMode rounding) const {
+  return lockstep::div(*this, other, rounding);
+}
+Tensor Tensor::maximum(Scalar other) const {
+  return lockstep::maximum(*this, other);
+}
+Tensor Tensor::minimum(Scalar other) const {
+  return lockstep::minimum(*this, other);
+}
 Tensor Tensor::maximum(const Tensor& other) const {
   return lockstep::maximum(*this, other);
 }

@@ -47,11 +47,13 @@ constexpr int kWarmUp = 5;
 struct Net final : nn::Module {
   explicit Net(std::int64_t width) {
     for (int i = 0; i < kLayers; ++i)
-      layers.push_back(std::make_unique<nn::Linear>(this, "fc" + std::to_string(i), width, width,
-                                                    nn::LinearOptions{.relu = i + 1 < kLayers}));
+      layers.push_back(std::make_unique<nn::Linear>(this, "fc" + std::to_string(i), width, width));
   }
   Tensor forward(Tensor x) override {
-    for (auto& layer : layers) x = (*layer)(x);
+    for (auto& layer : layers) {
+      x = (*layer)(x);
+      if (layer != layers.back()) x = relu(x);
+    }
     return x;
   }
   std::vector<std::unique_ptr<nn::Linear>> layers;

@@ -112,7 +112,8 @@ class Contestant {
   std::optional<optim::SGD> optimizer_;
   std::optional<distributed::CapturedStep> train_;
   std::unique_ptr<data::Epoch> epoch_;
-  std::uint64_t epochs_ = 0, steps_ = 0;
+  std::int64_t epochs_ = 0;
+  std::uint64_t steps_ = 0;
   Tensor loss_;
 };
 

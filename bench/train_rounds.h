@@ -15,7 +15,7 @@ namespace train_rounds {
 
 /// What one process measures.
 struct Setup {
-  std::string model;  ///< lenet, cnn, cnn_plain (cnn without dropout) or mlp
+  std::string model;  ///< lenet, cnn, cnn_plain (cnn without dropout), mlp or resnet18
   std::int64_t batch = 0;
   int threads = 1;
 };
@@ -53,9 +53,9 @@ inline void fill_labels(std::int64_t* labels) {
   for (std::int64_t i = 0; i < kImages; ++i) labels[i] = random.below(kClasses);
 }
 
-/// Draws the positions of one batch.
-inline void fill_batch(Random& random, std::int64_t* index, std::int64_t batch) {
-  for (std::int64_t i = 0; i < batch; ++i) index[i] = random.below(kImages);
+/// Draws the positions of one batch, of so many images.
+inline void fill_batch(Random& random, std::int64_t* index, std::int64_t batch, std::int64_t images = kImages) {
+  for (std::int64_t i = 0; i < batch; ++i) index[i] = random.below(images);
 }
 
 /// Processor time of this process, all threads, user and system.
@@ -82,7 +82,7 @@ inline double peak_mib() {
 template <typename MakeStep>
 int run(int argc, char** argv, const char* library, MakeStep&& make_step) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: %s lenet|cnn|cnn_plain|mlp BATCH THREADS\n", argv[0]);
+    std::fprintf(stderr, "usage: %s lenet|cnn|cnn_plain|mlp|resnet18 BATCH THREADS\n", argv[0]);
     return 2;
   }
   try {

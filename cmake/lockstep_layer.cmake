@@ -45,3 +45,14 @@ function(lockstep_add_layer)
   lockstep_precompile(${target} ${ARG_NAME})
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LAYERS ${target})
 endfunction()
+
+# lockstep_stand_ins(<layer> <file>...): what stands in for CUDA's libraries on the emulated device (Note [Emulated
+# device]) lies in one folder, emulated/, by the layer that it serves: emulated/<layer>/ is compiled into that layer, with
+# what it may include, and seen by those above.
+function(lockstep_stand_ins layer)
+  set(include_dir ${PROJECT_BINARY_DIR}/layers/${layer}/lockstep/emulated)
+  file(MAKE_DIRECTORY ${include_dir})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/emulated/${layer} ${include_dir}/${layer} SYMBOLIC)
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/emulated/${layer}/)
+  target_sources(lockstep_${layer} PRIVATE ${ARGN})
+endfunction()

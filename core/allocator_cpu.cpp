@@ -1,7 +1,5 @@
 #include "lockstep/core/allocator_cpu.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/fork_handlers.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -56,8 +55,6 @@ constexpr std::size_t kSlack = std::size_t{64} << 20;
 
 class CachingAllocator final : public Allocator {
  public:
-  CachingAllocator();
-
   void* allocate(std::size_t bytes, Device) override {
     if (bytes == 0) return nullptr;
     LOCKSTEP_CHECK(bytes <= (std::size_t{1} << 46), "a tensor of {} bytes was asked for; the limit is 2^46", bytes);
@@ -175,14 +172,8 @@ CachingAllocator& the_allocator() {
   return *allocator;
 }
 
-CachingAllocator::CachingAllocator() {
-  const int registered = pthread_atfork([] { the_allocator().lock(); }, [] { the_allocator().unlock(); },
-                                        [] { the_allocator().unlock(); });
-  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
-}
-
-// Made before main(): a fork() that began just before the handlers were registered would not run them.
-[[maybe_unused]] const CachingAllocator& made_early = the_allocator();
+const ForkHandlers fork_handlers([] { the_allocator().lock(); }, [] { the_allocator().unlock(); },
+                                 [] { the_allocator().unlock(); });
 
 }  // namespace
 

@@ -98,6 +98,9 @@ void copy_values(const Tensor& source, const Tensor& target) {
   LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), target.sizes(), "copy") == target.sizes(),
                  "[copy] values of shape {} do not fit into shape {}", to_string(source.sizes()),
                  to_string(target.sizes()));
+  source.storage()->settle();
+  target.storage()->before_change();
+  const LibraryAccess access;
   if (source.device().is_cpu() && target.device().is_cpu()) return copy_on_cpu(source, target);
   cuda::copy(source, target);
 }
@@ -127,6 +130,8 @@ Tensor move_values(const Tensor& tensor, Device device) {
 }
 
 void fill_values(const Tensor& tensor, double value) {
+  tensor.storage()->before_change();
+  const LibraryAccess access;
   if (tensor.device().is_cuda()) return cuda::fill(tensor, value);
   const auto loop = cpu::plan_loop<1>(tensor.sizes(), {&tensor});
   if (loop.numel == 0) return;

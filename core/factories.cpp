@@ -69,9 +69,12 @@ Tensor ones_like(const Tensor& like) {
 Tensor arange(double start, double end, double step, TensorOptions options) {
   LOCKSTEP_CHECK(step != 0.0 && std::isfinite(start) && std::isfinite(end) && std::isfinite(step),
                  "[arange] expected finite start and end and a step other than 0, found {}, {}, {}", start, end, step);
+  LOCKSTEP_CHECK(start == end || (end > start) == (step > 0.0), "[arange] a step of {} does not lead from {} to {}",
+                 step, start, end);
   const double count = std::ceil((end - start) / step);
   LOCKSTEP_CHECK(count < 1e15, "[arange] {} elements are too many", count);
   const std::int64_t n = count > 0 ? static_cast<std::int64_t>(count) : 0;
+  const LibraryAccess access;
   Tensor out = empty({n}, {.dtype = options.dtype});
   dispatch_numeric(options.dtype, "arange", [&]<typename T>() {
     T* data = out.data<T>();
@@ -86,6 +89,7 @@ Tensor arange(std::int64_t end, TensorOptions options) {
 
 template <typename T>
 Tensor tensor(const std::vector<T>& values, Device device) {
+  const LibraryAccess access;
   Tensor out = empty({static_cast<std::int64_t>(values.size())}, {.dtype = dtype_of<T>});
   T* data = out.data<T>();
   for (std::size_t i = 0; i < values.size(); ++i) data[i] = values[i];

@@ -26,7 +26,7 @@ Tensor full(const Shape& sizes, double value, TensorOptions options = {});
 Tensor empty_like(const Tensor& like);
 Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
-/// start, start + step, ... below end.
+/// start, start + step, ... below end (above it for a negative step). Throws Error if the step leads away from end.
 Tensor arange(double start, double end, double step = 1.0, TensorOptions options = {.dtype = kInt64});
 Tensor arange(std::int64_t end, TensorOptions options = {.dtype = kInt64});
 /// A 1-D tensor holding a copy of the values, of dtype dtype_of<T>.

@@ -10,6 +10,7 @@
 #include <map>
 #include <string_view>
 
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/sha256.h"
 
 namespace lockstep {
@@ -18,12 +19,13 @@ namespace {
 // Libraries whose code computes.
 constexpr std::string_view kComputing[] = {"libdnnl.", "libopenblas", "libblas.", "libmkl", "libm.", "libmvec."};
 constexpr std::string_view kComputingOnCuda[] = {"libcublas.", "libcublasLt.", "libcudnn.", "libcuda."};
-// Settings that select kernels, of lockstep and of those libraries.
-constexpr const char* kSettings[] = {
-    "LOCKSTEP_REFERENCE",   "LOCKSTEP_KERNELS",   "ONEDNN_MAX_CPU_ISA",         "DNNL_MAX_CPU_ISA",
-    "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
-    "OPENBLAS_CORETYPE",    "MKL_CBWR",           "MKL_ENABLE_INSTRUCTIONS",    "MKL_DEBUG_CPU_TYPE",
-    "BLIS_ARCH_TYPE",       "GLIBC_TUNABLES",     "NVIDIA_TF32_OVERRIDE",       "CUBLAS_WORKSPACE_CONFIG"};
+// Settings that select kernels, of lockstep and CUDA's libraries, and of those that LOCKSTEP_KERNELS=libraries uses.
+constexpr const char* kSettings[] = {"LOCKSTEP_REFERENCE", "LOCKSTEP_KERNELS", "NVIDIA_TF32_OVERRIDE",
+                                     "CUBLAS_WORKSPACE_CONFIG"};
+constexpr const char* kLibrarySettings[] = {
+    "ONEDNN_MAX_CPU_ISA",         "DNNL_MAX_CPU_ISA",         "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "OPENBLAS_CORETYPE",    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",    "MKL_DEBUG_CPU_TYPE",       "BLIS_ARCH_TYPE",       "GLIBC_TUNABLES"};
 
 // The build id in a loaded object's notes, in hex; empty: it has none.
 std::string build_id(const dl_phdr_info& info) {
@@ -126,12 +128,21 @@ std::string numeric_fingerprint(bool cuda) {
     }
     own = to_hex(hash.finish());
   }
-  std::string text = "cpu " + processor() + "; lockstep " + short_id(own);
-  for (const auto& [file, id] : objects.computing) text += "; " + file + " " + short_id(id);
+  // Note [What bits depend on]
+  // With our own kernels neither the processor nor a library enters: sums have one order, elementary functions are
+  // ours. With the libraries' kernels both do, as these choose block sizes by processor and version.
+  const bool libraries = cpu::kernels() == cpu::Kernels::libraries;
+  std::string text = (libraries ? "cpu " + processor() + "; " : std::string()) + "lockstep " + short_id(own);
+  const auto add_settings = [&](const auto& names) {
+    for (const char* name : names)
+      if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
+  };
+  if (libraries)
+    for (const auto& [file, id] : objects.computing) text += "; " + file + " " + short_id(id);
   if (cuda)
     for (const auto& [file, id] : objects.computing_on_cuda) text += "; " + file + " " + short_id(id);
-  for (const char* name : kSettings)
-    if (const char* value = std::getenv(name)) text += std::string("; ") + name + "=" + value;
+  add_settings(kSettings);
+  if (libraries) add_settings(kLibrarySettings);
   return text;
 }
 

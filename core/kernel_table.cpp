@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/environment.h"
 
 namespace lockstep {
@@ -19,6 +20,7 @@ bool reference_kernels() {
   return reference_flag().load(std::memory_order_relaxed);
 }
 void set_reference_kernels(bool value) {
+  Computation::settle_all();
   reference_flag().store(value, std::memory_order_relaxed);
 }
 

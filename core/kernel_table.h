@@ -15,6 +15,13 @@ namespace detail {
 [[noreturn]] void throw_no_kernel(const char* op, DeviceType device, DType dtype);
 }
 
+// Pending values are computed before the kernel that reads them starts, so that they have all threads.
+inline void settle_argument(const Tensor& tensor) {
+  if (tensor.defined()) tensor.storage()->settle();
+}
+template <typename T>
+void settle_argument(const T&) {}
+
 /// A kernel about to be called: the call is an event of Note [Profile].
 template <typename Function>
 struct KernelCall {
@@ -23,6 +30,8 @@ struct KernelCall {
 
   template <typename... Args>
   void operator()(Args&&... args) const {
+    (settle_argument(args), ...);
+    const LibraryAccess access;
     profile::Scope scope("kernel", op);
     if (scope.active()) [[unlikely]]
       (add_argument(scope, args), ...);

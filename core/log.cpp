@@ -1,6 +1,5 @@
 #include "lockstep/core/log.h"
 
-#include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "lockstep/core/environment.h"
+#include "lockstep/core/fork_handlers.h"
 
 namespace lockstep::logging {
 namespace {
@@ -47,31 +47,30 @@ struct Logger {
   std::string prefix;
 };
 
-std::atomic<Logger*> the_logger{nullptr};
-
-// Around fork(): another thread may hold the logger's own locks at this moment, and will never let go of them in the
-// child, which gets a logger of its own.
-void lock_prefix() {
-  the_logger.load()->mutex.lock();
-}
-void unlock_prefix() {
-  the_logger.load()->mutex.unlock();
-}
-void renew_logger() {
-  auto* fresh = new Logger;
-  fresh->prefix = the_logger.load()->prefix;
-  the_logger.store(fresh);
+// Never destroyed: threads may still log while the process exits.
+std::atomic<Logger*>& the_logger() {
+  static std::atomic<Logger*> logger{new Logger};
+  return logger;
 }
 
 Logger& instance() {
-  // Never destroyed: threads may still log while the process exits.
-  static const bool made = [] {
-    the_logger.store(new Logger);
-    return pthread_atfork(lock_prefix, unlock_prefix, renew_logger) == 0;
-  }();
-  static_cast<void>(made);
-  return *the_logger.load(std::memory_order_acquire);
+  return *the_logger().load(std::memory_order_acquire);
 }
+
+// Another thread may hold the logger's own locks while the process forks, and will never let go of them in the child,
+// which gets a logger of its own. That it exists is certain then: the first use is not under way on another thread.
+void lock_prefix() {
+  instance().mutex.lock();
+}
+void unlock_prefix() {
+  instance().mutex.unlock();
+}
+void renew_logger() {
+  auto* fresh = new Logger;
+  fresh->prefix = instance().prefix;
+  the_logger().store(fresh);
+}
+const ForkHandlers fork_handlers(lock_prefix, unlock_prefix, renew_logger);
 
 }  // namespace
 

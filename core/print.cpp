@@ -43,6 +43,7 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   out << fmt::format("Tensor({}, {}, {}) ", to_string(tensor.sizes()), name(tensor.dtype()),
                      to_string(tensor.device()));
   if (tensor.numel() == 0) return out << "[]";
+  const LibraryAccess access;
   const DType wide = tensor.is_floating_point() ? kFloat64 : kInt64;
   const Tensor host = as_contiguous(cast_values(move_values(tensor.detach(), Device(kCPU)), wide));
   if (wide == kFloat64) {

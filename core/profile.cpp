@@ -1,7 +1,6 @@
 #include "lockstep/core/profile.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/tensor.h"
 
@@ -63,9 +63,11 @@ struct Recorder {
   std::vector<std::unique_ptr<Track>> tracks;
 };
 
-Recorder& recorder();
+Recorder& recorder() {
+  static auto* instance = new Recorder;  // never destroyed: threads may still run at exit
+  return *instance;
+}
 
-// Around fork(): the child has none of the threads that may hold a lock meanwhile.
 void lock_all() {
   recorder().mutex.lock();
   for (const auto& track : recorder().tracks) track->mutex.lock();
@@ -74,13 +76,7 @@ void unlock_all() {
   for (const auto& track : recorder().tracks) track->mutex.unlock();
   recorder().mutex.unlock();
 }
-
-Recorder& recorder() {
-  static auto* instance = new Recorder;  // never destroyed: threads may still run at exit
-  static const int registered = pthread_atfork(lock_all, unlock_all, unlock_all);
-  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
-  return *instance;
-}
+const ForkHandlers fork_handlers(lock_all, unlock_all, unlock_all);
 
 thread_local constinit Track* own_track = nullptr;
 thread_local constinit const char* innermost = nullptr;

@@ -11,21 +11,15 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kStreams = 5;
 std::atomic<std::uint64_t> global_seed{0};
 
-struct ThreadState {
-  std::uint64_t step = 0;
-  std::uint32_t shard = 0;
-  std::uint32_t calls[kStreams] = {};
-  bool guarded = false;
-};
-thread_local ThreadState state;
+thread_local RandomPosition state;
 
 constexpr std::int64_t kRandomBlock = 8192;  // a multiple of the generator's four words
 
@@ -45,6 +39,8 @@ philox::Key words_of(std::uint64_t seed) {
 // rounding, on every device and dtype. `fill` is called as fill(data, numel).
 template <typename Fill>
 void fill_through_host(const Tensor& tensor, Fill&& fill) {
+  tensor.storage()->bump_version();
+  const LibraryAccess access;
   const DType dtype = tensor.dtype() == kFloat64 ? kFloat64 : kFloat32;
   const bool direct = tensor.device().is_cpu() && tensor.is_contiguous() && tensor.dtype() == dtype;
   Tensor host = direct ? tensor : empty(tensor.sizes(), {.dtype = dtype});
@@ -53,7 +49,6 @@ void fill_through_host(const Tensor& tensor, Fill&& fill) {
   else
     fill(host.data<float>(), host.numel());
   if (!direct) copy_values(host, tensor);
-  tensor.storage()->bump_version();
 }
 
 // Calls body(i, uniform) for each group of four elements from i, with four uniform numbers of the precision of T. Those
@@ -101,7 +96,17 @@ void check_fill(const Tensor& tensor, const char* op) {
 
 void manual_seed(std::uint64_t seed) {
   global_seed.store(seed);
-  state = ThreadState{};
+  state = RandomPosition{};
+}
+
+RandomPosition random_position() {
+  return state;
+}
+
+RandomPositionGuard::RandomPositionGuard(const RandomPosition& position) : saved_(std::exchange(state, position)) {}
+
+RandomPositionGuard::~RandomPositionGuard() {
+  state = saved_;
 }
 
 std::uint64_t initial_seed() {
@@ -109,11 +114,11 @@ std::uint64_t initial_seed() {
 }
 
 struct RandomKeyGuard::State {
-  ThreadState value;
+  RandomPosition value;
 };
 
 RandomKeyGuard::RandomKeyGuard(std::uint64_t step, std::uint32_t shard) : saved_(new State{state}) {
-  state = ThreadState{.step = step, .shard = shard, .calls = {}, .guarded = true};
+  state = RandomPosition{.step = step, .shard = shard, .calls = {}, .guarded = true};
 }
 
 RandomKeyGuard::~RandomKeyGuard() {
@@ -189,10 +194,10 @@ void fill_normal(const Tensor& tensor, double mean, double std, RandomStream str
     for_each_uniform_block<T>(key, numel, [&](std::int64_t i, const T* uniform) {
       for (std::int64_t j = 0; j < 4 && i + j < numel; j += 2) {
         // 1 - u lies in (0, 1], so the logarithm is finite.
-        const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform[j]));
+        const double radius = std::sqrt(-2.0 * math::portable_log(1.0 - uniform[j]));
         const double angle = 2.0 * std::numbers::pi * uniform[j + 1];
-        data[i + j] = static_cast<T>(mean + std * radius * std::cos(angle));
-        if (i + j + 1 < numel) data[i + j + 1] = static_cast<T>(mean + std * radius * std::sin(angle));
+        data[i + j] = static_cast<T>(mean + std * radius * math::portable_cos(angle));
+        if (i + j + 1 < numel) data[i + j + 1] = static_cast<T>(mean + std * radius * math::portable_sin(angle));
       }
     });
   });
@@ -214,6 +219,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOp
   LOCKSTEP_CHECK(high > low && high - low <= (std::int64_t{1} << 32),
                  "[randint] expected low < high <= low + 2^32, found {} and {}", low, high);
   const philox::Key key = next_random_key(RandomStream::general);
+  const LibraryAccess access;
   Tensor host = empty(sizes, {.dtype = kInt64});
   auto* data = host.data<std::int64_t>();
   const auto range = static_cast<std::uint64_t>(high - low);
@@ -227,6 +233,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOp
 Tensor randperm(std::int64_t n) {
   LOCKSTEP_CHECK(n >= 0 && n <= (std::int64_t{1} << 32), "[randperm] expected 0 <= n <= 2^32, found {}", n);
   const philox::Key key = next_random_key(RandomStream::general);
+  const LibraryAccess access;
   Tensor out = arange(n);
   auto* data = out.data<std::int64_t>();
   for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher-Yates; the draw for place i is element i of the key

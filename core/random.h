@@ -37,6 +37,27 @@ class RandomKeyGuard {
 /// The step that the innermost RandomKeyGuard of this thread set; none outside of a guard.
 std::optional<std::uint64_t> guarded_random_step();
 
+/// Where this thread is in its random numbers, to draw the same ones again.
+struct RandomPosition {
+  static constexpr int kStreams = 5;
+  std::uint64_t step = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t calls[kStreams] = {};  ///< draws made, by stream
+  bool guarded = false;                ///< inside of a RandomKeyGuard
+};
+RandomPosition random_position();
+/// Puts this thread at a position for its lifetime; restores the previous one.
+class RandomPositionGuard {
+ public:
+  explicit RandomPositionGuard(const RandomPosition& position);
+  ~RandomPositionGuard();
+  RandomPositionGuard(const RandomPositionGuard&) = delete;
+  RandomPositionGuard& operator=(const RandomPositionGuard&) = delete;
+
+ private:
+  RandomPosition saved_;
+};
+
 /// The key of the next draw from a stream on this thread; counts the call.
 philox::Key next_random_key(RandomStream stream = RandomStream::general);
 /// Note [Random keys on devices]

@@ -31,6 +31,13 @@ class RefCounted {
   /// The two ends of a life that can begin again, for objects that outlive their last reference. True if this was the
   /// first reference.
   bool retain_first() const { return count_.fetch_add(1, std::memory_order_acq_rel) == 0; }
+  /// Adds a reference unless the last one is gone; with release_to_zero() only.
+  bool retain_if_held() const {
+    std::uint32_t count = count_.load(std::memory_order_relaxed);
+    while (count != 0)
+      if (count_.compare_exchange_weak(count, count + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
   /// True if this was the last reference; the count is zero then, which release() does not promise.
   bool release_to_zero() const { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 

@@ -37,6 +37,7 @@ template <typename T>
 T Tensor::item() const {
   LOCKSTEP_CHECK(defined(), "[item] the tensor is undefined");
   LOCKSTEP_CHECK(numel() == 1, "[item] expected a tensor with one element, found shape {}", to_string(sizes()));
+  const LibraryAccess access;
   const Tensor host = move_values(*this, Device(kCPU));
   return dispatch_all(dtype(), "item", [&]<typename S>() {
     const S value = *host.data<S>();
@@ -51,6 +52,7 @@ T Tensor::item() const {
 template <typename T>
 std::vector<T> Tensor::to_vector() const {
   LOCKSTEP_CHECK(defined(), "[to_vector] the tensor is undefined");
+  const LibraryAccess access;
   const Tensor host = as_contiguous(cast_values(move_values(detach(), Device(kCPU)), dtype_of<T>));
   const T* data = host.data<T>();
   return std::vector<T>(data, data + host.numel());

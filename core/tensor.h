@@ -17,6 +17,7 @@
 namespace lockstep {
 
 class Tensor;
+enum class RoundingMode : std::uint8_t;
 
 /// What autograd hangs on a tensor; null for tensors that take no part in it. Defined in autograd/autograd_meta.h.
 struct AutogradMetaBase {
@@ -146,6 +147,7 @@ class Tensor {
   Tensor expand(const Shape& sizes) const;
   Tensor squeeze() const;                    ///< a view without dimensions of size 1
   Tensor squeeze(std::int64_t dim) const;    ///< without this one, if it is of size 1
+  Tensor squeeze(const Shape& dims) const;   ///< without those of these that are of size 1
   Tensor unsqueeze(std::int64_t dim) const;  ///< a view with a dimension of size 1 before dim
   /// Elements start, start + step, ... below end along dim; negative start and end count from the end, as in Python.
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
@@ -157,7 +159,15 @@ class Tensor {
   /// The slices along dim that the index [n] (int64 or int32) names; see lockstep::index_select.
   Tensor index_select(std::int64_t dim, const Tensor& index) const;
   Tensor gather(std::int64_t dim, const Tensor& index) const;  ///< elements along dim by index; see lockstep::gather
-  Tensor expand_as(const Tensor& other) const;                 ///< expand() to the sizes of `other`
+  /// Elements chosen by tensors of positions or by masks, one for each dimension; see lockstep::index.
+  Tensor index(const std::vector<Tensor>& indices) const;
+  /// In place: writes `values` to them; see lockstep::index_put.
+  const Tensor& index_put_(const std::vector<Tensor>& indices, const Tensor& values, bool accumulate = false) const;
+  Tensor masked_select(const Tensor& mask) const;                      ///< the elements where mask is true, in a row
+  Tensor masked_fill(const Tensor& mask, const Tensor& value) const;   ///< `value`, of no dimension, where mask is true
+  Tensor masked_fill(const Tensor& mask, Scalar value) const;          ///< the same for a number
+  const Tensor& masked_fill_(const Tensor& mask, Scalar value) const;  ///< the same in place
+  Tensor expand_as(const Tensor& other) const;                         ///< expand() to the sizes of `other`
   std::vector<Tensor> split(std::int64_t size,
                             std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
   std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
@@ -192,6 +202,10 @@ class Tensor {
   Tensor mul(Scalar other) const;                                     ///< operator*
   Tensor div(const Tensor& other) const;                              ///< operator/
   Tensor div(Scalar other) const;                                     ///< operator/
+  Tensor div(const Tensor& other, RoundingMode rounding) const;       ///< rounded to a whole number
+  Tensor div(Scalar other, RoundingMode rounding) const;              ///< the same for a number
+  Tensor maximum(Scalar other) const;                                 ///< the same for a number
+  Tensor minimum(Scalar other) const;                                 ///< the same for a number
   Tensor maximum(const Tensor& other) const;                          ///< the larger, element by element
   Tensor minimum(const Tensor& other) const;                          ///< the smaller, element by element
   Tensor neg() const;                                                 ///< -x
@@ -213,6 +227,8 @@ class Tensor {
   Tensor relu() const;                                                ///< max(x, 0); gradient 0 at 0
   /// The nearest value within the bounds that are given; the gradient is 0 outside.
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
+  /// The same for bounds that are tensors; either may be undefined.
+  Tensor clamp(const Tensor& min, const Tensor& max) const;
 
   // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
   Tensor eq(const Tensor& other) const;  ///< operator==, as the next ones by their names
@@ -232,9 +248,10 @@ class Tensor {
   Tensor isfinite() const;               ///< which elements are neither
 
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
-  /// Over all elements (empty dims) or the given dims.
-  Tensor sum(const Shape& dims = {}, bool keepdim = false) const;
-  Tensor mean(const Shape& dims = {}, bool keepdim = false) const;  ///< as sum, divided by the count
+  /// Over all elements (empty dims) or the given dims; cast to `dtype` before, if one is given.
+  Tensor sum(const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = std::nullopt) const;
+  /// As sum, divided by the count.
+  Tensor mean(const Shape& dims = {}, bool keepdim = false, std::optional<DType> dtype = std::nullopt) const;
   /// Divides by n - correction (1: the unbiased estimate, as in PyTorch).
   Tensor var(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;
   Tensor max(const Shape& dims = {}, bool keepdim = false) const;   ///< as sum; equal maxima share the gradient
@@ -249,10 +266,11 @@ class Tensor {
   Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
-  Tensor matmul(const Tensor& other) const;    ///< matrix product; see lockstep::matmul
-  Tensor mm(const Tensor& other) const;        ///< matmul() of two matrices; throws Error for other shapes
-  Tensor softmax(std::int64_t dim) const;      ///< exp(x) divided by its sum along dim
-  Tensor log_softmax(std::int64_t dim) const;  ///< its logarithm, without overflow
+  Tensor matmul(const Tensor& other) const;  ///< matrix product; see lockstep::matmul
+  Tensor mm(const Tensor& other) const;      ///< matmul() of two matrices; throws Error for other shapes
+  /// exp(x) divided by its sum along dim; cast to `dtype` before, if one is given.
+  Tensor softmax(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;
+  Tensor log_softmax(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;  ///< its logarithm
 
  private:
   const TensorImpl& get() const {

@@ -1,6 +1,5 @@
 #include "lockstep/core/thread_pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <atomic>
@@ -12,10 +11,12 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/parse_number.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/start_thread.h"
+#include "lockstep/core/storage.h"
 
 namespace lockstep {
 namespace {
@@ -59,6 +60,7 @@ struct Loop {
   void* context;
   detail::BlockFunction run;
   const char* name;  // of what the caller computes, or null
+  bool library = LibraryAccess::active();
   std::atomic<std::int64_t> next{0};
   std::mutex error_mutex{};
   std::int64_t error_block = -1;
@@ -151,6 +153,7 @@ class Pool {
 
   static void serve(Loop& loop) {
     const profile::Scope scope("worker", loop.name ? loop.name : "parallel_for");
+    const LibraryAccess access(loop.library);
     loop.work();
   }
 
@@ -192,9 +195,9 @@ void renew_pool() {
   if (const Pool* parents = the_pool.load()) the_pool.store(new Pool(parents->threads()));
 }
 
+const ForkHandlers fork_handlers(nullptr, nullptr, renew_pool);
+
 Pool& make_pool() {
-  static const int registered = pthread_atfork(nullptr, nullptr, renew_pool);
-  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
   auto made = std::make_unique<Pool>(initial_threads());
   Pool* expected = nullptr;
   return the_pool.compare_exchange_strong(expected, made.get()) ? *made.release() : *expected;

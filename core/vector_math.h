@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/philox.h"
 
 #if defined(__clang__)
@@ -24,8 +25,10 @@ namespace lockstep::math {
 /// lines of multiply-adds and selects; their coefficients are Chebyshev fits made for this file. Measured against
 /// float64 over the whole range: exp 1.07 ulp, log 0.75, tanh 1.33, sigmoid 2.33, erf 1.16
 /// (tests/ops/unary_test.cpp holds the bounds). NaN and infinities behave as in C, except that results below the normal
-/// range may be flushed by sigmoid. The double versions call the C library; on a GPU all of them call CUDA's.
+/// range may be flushed by sigmoid. The double versions are those of double_math.h, never the C library's; on a GPU all
+/// of them call CUDA's.
 
+#if defined(__CUDA_ARCH__)
 LOCKSTEP_HOST_DEVICE inline double exp(double x) {
   return std::exp(x);
 }
@@ -41,9 +44,62 @@ LOCKSTEP_HOST_DEVICE inline double tanh(double x) {
 LOCKSTEP_HOST_DEVICE inline double erf(double x) {
   return std::erf(x);
 }
+LOCKSTEP_HOST_DEVICE inline double sin(double x) {
+  return std::sin(x);
+}
+LOCKSTEP_HOST_DEVICE inline float sin(float x) {
+  return std::sin(x);
+}
+LOCKSTEP_HOST_DEVICE inline double cos(double x) {
+  return std::cos(x);
+}
+LOCKSTEP_HOST_DEVICE inline float cos(float x) {
+  return std::cos(x);
+}
+LOCKSTEP_HOST_DEVICE inline double pow(double x, double y) {
+  return std::pow(x, y);
+}
+LOCKSTEP_HOST_DEVICE inline float pow(float x, float y) {
+  return std::pow(x, y);
+}
+#else
+inline double exp(double x) {
+  return portable_exp(x);
+}
+inline double log(double x) {
+  return portable_log(x);
+}
+inline double log1p(double x) {
+  return portable_log1p(x);
+}
+inline double tanh(double x) {
+  return portable_tanh(x);
+}
+inline double erf(double x) {
+  return portable_erf(x);
+}
+inline double sin(double x) {
+  return portable_sin(x);
+}
+inline float sin(float x) {
+  return static_cast<float>(portable_sin(static_cast<double>(x)));
+}
+inline double cos(double x) {
+  return portable_cos(x);
+}
+inline float cos(float x) {
+  return static_cast<float>(portable_cos(static_cast<double>(x)));
+}
+inline double pow(double x, double y) {
+  return portable_pow(x, y);
+}
+inline float pow(float x, float y) {
+  return static_cast<float>(portable_pow(static_cast<double>(x), static_cast<double>(y)));
+}
+#endif
 /// 1 / (1 + exp(-x)), without overflow.
 LOCKSTEP_HOST_DEVICE inline double sigmoid(double x) {
-  const double e = std::exp(-std::fabs(x));
+  const double e = math::exp(-std::fabs(x));
   return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 

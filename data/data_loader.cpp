@@ -81,7 +81,13 @@ struct Epoch::Impl {
     }
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
                                                   static_cast<std::size_t>(part.size()));
-    Batch batch = dataset->get_batch(indices);
+    Batch batch = options.collate_fn ? collate(*dataset, indices, options.collate_fn) : dataset->get_batch(indices);
+    LOCKSTEP_CHECK(batch.size() == part.size(),
+                   "[DataLoader] {} samples were asked for, and a batch of {} came back; "
+                   "expected a row for each in all tensors",
+                   part.size(), batch.size());
+    LOCKSTEP_CHECK(options.transforms.empty() || batch.x.defined(),
+                   "[DataLoader] transforms are applied to x, and the batch has none");
     AugmentContext context(options.seed, epoch, indices);
     for (const Transform& transform : options.transforms) batch.x = transform(batch.x, context);
     batch.global_size = global.size() * shares;
@@ -161,7 +167,9 @@ bool fits(const Dataset& dataset, std::size_t limit) {
   if (dataset.size() == 0) return false;
   const std::int64_t first = 0;
   const Batch one = dataset.get_batch({&first, 1});
-  return (one.x.nbytes() + one.y.nbytes()) <= limit / static_cast<std::size_t>(dataset.size());
+  std::size_t bytes = 0;
+  one.for_each([&](const char*, const Tensor& tensor) { bytes += tensor.nbytes(); });
+  return bytes <= limit / static_cast<std::size_t>(dataset.size());
 }
 
 }  // namespace
@@ -227,7 +235,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   sampler_ = options_.sampler;
   if (!sampler_ && options_.shuffle) sampler_ = std::make_shared<RandomSampler>(dataset_->size(), options_.seed);
   if (!sampler_) sampler_ = std::make_shared<SequentialSampler>(dataset_->size());
-  if (options_.device.is_cuda() && options_.transforms.empty() && fits(*dataset_, options_.resident_bytes))
+  if (options_.device.is_cuda() && options_.transforms.empty() && !options_.collate_fn &&
+      fits(*dataset_, options_.resident_bytes))
     resident_ = std::make_shared<ResidentDataset>(*dataset_, options_.device);
 }
 
@@ -235,7 +244,9 @@ std::int64_t DataLoader::steps_per_epoch() const {
   return batch_count(sampler_->size(), options_.batch_size, options_.drop_last);
 }
 
-Epoch DataLoader::epoch(std::uint64_t epoch, std::int64_t first_step) const {
+Epoch DataLoader::epoch(std::int64_t number, std::int64_t first_step) const {
+  LOCKSTEP_CHECK(number >= 0, "[DataLoader] epoch {} does not exist; the first is 0", number);
+  const auto epoch = static_cast<std::uint64_t>(number);
   const std::int64_t steps = steps_per_epoch();
   LOCKSTEP_CHECK(first_step >= 0 && first_step <= steps, "[DataLoader] first_step {} lies outside an epoch of {} steps",
                  first_step, steps);

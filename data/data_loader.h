@@ -24,6 +24,8 @@ struct DataLoaderOptions {
   std::uint64_t seed = 0;
   /// Leaves out the last batch of an epoch if it is short.
   bool drop_last = false;
+  /// Makes a batch of samples, on the workers: to pad them, say. Null: as the data set does.
+  Collate collate_fn = nullptr;
   /// Threads that assemble batches; 0 assembles them in the caller's thread, when asked for.
   int num_workers = 1;
   /// Batches a worker may have ready before they are asked for.
@@ -35,9 +37,10 @@ struct DataLoaderOptions {
   /// Of lockstep training: the batch is cut into so many parts first, and a rank gets the samples of its consecutive
   /// parts, partition(logical_shards, world_size, rank). 0: off.
   std::int64_t logical_shards = 0;
-  std::vector<Transform> transforms = {};  ///< applied to each batch, in order, on the workers
-  /// A CUDA device: the whole set is copied there once, if it has no transforms and takes at most `resident_bytes`, and
-  /// batches are gathered and delivered there, on the caller's current stream; else they are delivered on the CPU.
+  std::vector<Transform> transforms = {};  ///< applied to each batch's x, in order, on the workers
+  /// A CUDA device: the whole set is copied there once, if it has no transforms and no collate_fn, and takes at most
+  /// `resident_bytes`, and batches are gathered and delivered there, on the caller's current stream; else they are
+  /// delivered on the CPU.
   Device device = {};
   std::size_t resident_bytes = std::size_t{4} << 30;  ///< see device
   /// Gives the order instead of `shuffle`.
@@ -113,8 +116,9 @@ class DataLoader {
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
 
   /// Starts epoch `epoch`, a number that enters the order, at step `first_step`: a run that stopped there goes on with
-  /// the very batches it would have seen. Throws Error unless 0 <= first_step <= steps_per_epoch().
-  Epoch epoch(std::uint64_t epoch, std::int64_t first_step = 0) const;
+  /// the very batches it would have seen. Throws Error for a negative epoch, and unless 0 <= first_step <=
+  /// steps_per_epoch().
+  Epoch epoch(std::int64_t epoch, std::int64_t first_step = 0) const;
 
   /// Global batches an epoch; the same on every rank.
   std::int64_t steps_per_epoch() const;

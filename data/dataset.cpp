@@ -18,6 +18,7 @@ Tensor take_rows(const Tensor& source, std::span<const std::int64_t> indices) {
   sizes[0] = static_cast<std::int64_t>(indices.size());
   Tensor rows = empty(sizes, options_of(source));
   if (rows.numel() == 0) return rows;
+  const LibraryAccess access;
   const std::size_t row_bytes = source.nbytes() / static_cast<std::size_t>(source.size(0));
   const auto* from = static_cast<const std::byte*>(source.raw_data());
   auto* to = static_cast<std::byte*>(rows.raw_data());
@@ -28,15 +29,81 @@ Tensor take_rows(const Tensor& source, std::span<const std::int64_t> indices) {
   return rows;
 }
 
+// A row, without dimension 0.
+Tensor sample_of(const Tensor& tensor, std::int64_t index) {
+  const Tensor row = rows(tensor, index, 1);
+  Shape sizes = row.sizes(), strides = row.strides();
+  sizes.erase(0);
+  strides.erase(0);
+  return row.as_strided(sizes, strides, row.offset());
+}
+
 void check_source(const Tensor& tensor, const char* name) {
-  LOCKSTEP_CHECK(tensor.defined(), "[TensorDataset] {} is undefined; expected a tensor with samples along dimension 0",
-                 name);
   LOCKSTEP_CHECK(tensor.dim() > 0, "[TensorDataset] {} has no dimension; expected samples along dimension 0", name);
   LOCKSTEP_CHECK(tensor.device().type == DeviceType::cpu, "[TensorDataset] {} is on {}; expected a tensor on the CPU",
                  name, to_string(tensor.device()));
 }
 
+std::string names_in(const Batch& batch) {
+  std::string names;
+  batch.for_each([&](const char* name, const Tensor&) { names += (names.empty() ? "" : ", ") + std::string(name); });
+  return names.empty() ? "nothing" : names;
+}
+
+std::string description(const Tensor* tensor) {
+  return tensor ? fmt::format("{} {}", name(tensor->dtype()), to_string(tensor->sizes())) : "missing";
+}
+
+// Null if there is none.
+const Tensor* find(const Batch& batch, const std::string& name) {
+  if (name == "x" || name == "y") {
+    const Tensor& tensor = name == "x" ? batch.x : batch.y;
+    return tensor.defined() ? &tensor : nullptr;
+  }
+  const auto found = batch.tensors.find(name);
+  return found != batch.tensors.end() && found->second.defined() ? &found->second : nullptr;
+}
+
+void check_alike(const Batch& sample, const Batch& first, std::size_t number) {
+  const auto check = [&](const Batch& from) {
+    from.for_each([&](const char* name, const Tensor&) {
+      const Tensor *a = find(first, name), *b = find(sample, name);
+      LOCKSTEP_CHECK(a && b && a->sizes() == b->sizes() && a->dtype() == b->dtype(),
+                     "[default_collate] '{}' is {} in sample {} of the batch and {} in sample 0; give the DataLoader a "
+                     "collate_fn that makes them alike",
+                     name, description(b), number, description(a));
+    });
+  };
+  check(first);
+  check(sample);
+}
+
 }  // namespace
+
+std::int64_t Batch::size() const {
+  const Tensor* first = nullptr;
+  const char* first_name = nullptr;
+  for_each([&](const char* name, const Tensor& tensor) {
+    LOCKSTEP_CHECK(tensor.dim() > 0, "[Batch] '{}' has no dimension; expected samples along dimension 0", name);
+    if (!first) {
+      first = &tensor;
+      first_name = name;
+    }
+    LOCKSTEP_CHECK(tensor.size(0) == first->size(0), "[Batch] '{}' has {} samples and '{}' has {}", name,
+                   tensor.size(0), first_name, first->size(0));
+  });
+  return first ? first->size(0) : 0;
+}
+
+const Tensor& Batch::operator[](const std::string& name) const {
+  const Tensor* tensor = find(*this, name);
+  LOCKSTEP_CHECK(tensor, "[Batch] there is no tensor '{}'; this batch has {}", name, names_in(*this));
+  return *tensor;
+}
+
+Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t size) {
+  return batch.map([&](const Tensor& tensor) { return rows(tensor, begin, size); });
+}
 
 void check_indices(std::span<const std::int64_t> indices, std::int64_t size, const char* dataset) {
   for (const std::int64_t index : indices)
@@ -44,20 +111,76 @@ void check_indices(std::span<const std::int64_t> indices, std::int64_t size, con
                    size - 1);
 }
 
-TensorDataset::TensorDataset(Tensor x, Tensor y) {
-  check_source(x, "x");
-  check_source(y, "y");
-  LOCKSTEP_CHECK(x.size(0) == y.size(0), "[TensorDataset] x has {} samples and y has {}; expected the same number",
-                 x.size(0), y.size(0));
-  x_ = as_contiguous(x.detach());
-  y_ = as_contiguous(y.detach());
+std::vector<Batch> Dataset::get_samples(std::span<const std::int64_t> indices) const {
+  const Batch batch = get_batch(indices);
+  std::vector<Batch> samples;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(indices.size()); ++i)
+    samples.push_back(batch.map([i](const Tensor& tensor) { return sample_of(tensor, i); }));
+  return samples;
+}
+
+TensorDataset::TensorDataset(Tensor x, Tensor y) : TensorDataset(Batch{.x = std::move(x), .y = std::move(y)}) {
+  LOCKSTEP_CHECK(samples_.x.defined(),
+                 "[TensorDataset] x is undefined; expected a tensor with samples along dimension 0");
+}
+
+TensorDataset::TensorDataset(Batch samples) {
+  const Tensor* first = nullptr;
+  std::string first_name;
+  samples.for_each([&](const char* name, const Tensor& tensor) {
+    check_source(tensor, name);
+    if (!first) {
+      first = &tensor;
+      first_name = name;
+    }
+    LOCKSTEP_CHECK(tensor.size(0) == first->size(0),
+                   "[TensorDataset] {} has {} samples and {} has {}; expected the same number", first_name,
+                   first->size(0), name, tensor.size(0));
+  });
+  samples_ = samples.map([](const Tensor& tensor) { return as_contiguous(tensor.detach()); });
 }
 
 Batch TensorDataset::get_batch(std::span<const std::int64_t> indices) const {
   check_indices(indices, size(), "TensorDataset");
-  return {.x = take_rows(x_, indices),
-          .y = take_rows(y_, indices),
-          .global_size = static_cast<std::int64_t>(indices.size())};
+  Batch batch = samples_.map([&](const Tensor& tensor) { return take_rows(tensor, indices); });
+  batch.global_size = static_cast<std::int64_t>(indices.size());
+  return batch;
+}
+
+Batch default_collate(const std::vector<Batch>& samples) {
+  LOCKSTEP_CHECK(!samples.empty(), "[default_collate] expected at least one sample");
+  for (std::size_t i = 1; i < samples.size(); ++i) check_alike(samples[i], samples[0], i);
+  Batch batch = samples[0].map([&](const Tensor& tensor) {
+    Shape sizes = tensor.sizes();
+    sizes.insert(0, static_cast<std::int64_t>(samples.size()));
+    return empty(sizes, options_of(tensor));
+  });
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    batch.for_each([&](const char* name, const Tensor& all) {
+      const Tensor& one = samples[i][name];
+      copy_values(one, sample_of(all, static_cast<std::int64_t>(i)));
+    });
+  batch.global_size = static_cast<std::int64_t>(samples.size());
+  return batch;
+}
+
+std::vector<Batch> MapDataset::get_samples(std::span<const std::int64_t> indices) const {
+  check_indices(indices, size(), "MapDataset");
+  std::vector<Batch> samples;
+  for (const std::int64_t index : indices) samples.push_back(get(index));
+  return samples;
+}
+
+Batch MapDataset::get_batch(std::span<const std::int64_t> indices) const {
+  return collate(*this, indices, default_collate);
+}
+
+Batch collate(const Dataset& dataset, std::span<const std::int64_t> indices, const Collate& collate_fn) {
+  if (!indices.empty()) return collate_fn(dataset.get_samples(indices));
+  // The part of a rank without samples: of the usual shape, with no rows.
+  if (dataset.size() == 0) return {};
+  const std::int64_t first = 0;
+  return rows_of(collate_fn(dataset.get_samples({&first, 1})), 0, 0);
 }
 
 }  // namespace lockstep::data

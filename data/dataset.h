@@ -1,25 +1,43 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::data {
 
-/// Samples with their targets.
+/// Samples with their targets, or any number of named tensors: images and captions, two inputs, a mask. All have the
+/// samples along dimension 0; dtypes and other sizes are free, and any may be undefined.
+///   data::Batch batch{.tensors = {{"image", image}, {"tokens", tokens}}};
+///   net.forward(batch["image"], batch["tokens"]);
 struct Batch {
-  Tensor x;  ///< float32 [N, C, H, W] for images
-  Tensor y;  ///< int64 [N], class indices
+  Tensor x = {};  ///< float32 [N, C, H, W] for images
+  Tensor y = {};  ///< int64 [N], class indices
   /// Samples in the global batch that this is a part of, from which parallel training tells what it was given: a global
   /// batch if it equals size() or is 0, and otherwise one rank's part.
   std::int64_t global_size = 0;
+  std::map<std::string, Tensor> tensors = {};  ///< what else belongs to the samples, by name
 
-  std::int64_t size() const { return y.defined() ? y.size(0) : 0; }
+  /// Samples in it: the size of dimension 0. Throws Error if its tensors differ in that.
+  std::int64_t size() const;
+  /// "x", "y" or one of `tensors`. Throws Error if there is none of that name.
+  const Tensor& operator[](const std::string& name) const;
+  /// f(name, tensor) for what is defined: x, y, then `tensors` by name.
+  template <typename F>
+  void for_each(F&& f) const;
+  /// A batch of f(tensor) for what is defined.
+  template <typename F>
+  Batch map(F&& f) const;
 };
 
-/// A set of samples with random access. Whole batches are asked for, so that a dataset can assemble them in one go.
+/// A set of samples with random access. Whole batches are asked for, so that a dataset can assemble them in one go; one
+/// that makes single samples is easier written as a MapDataset.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -27,24 +45,70 @@ class Dataset {
   /// The samples at `indices`, each in [0, size()), in this order; indices may repeat, and none gives a batch of size 0
   /// with the usual shape. Called from several threads at once. Throws Error for an index out of range.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
+  /// The same one by one, without dimension 0: for DataLoaderOptions::collate_fn.
+  virtual std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const;
 };
 
-/// Samples held in two tensors.
+/// Samples held in tensors.
 class TensorDataset final : public Dataset {
  public:
-  /// x: [N, ...] of any dtype, y: [N, ...]; both on the CPU. They are not copied: later writes show.
-  /// Throws Error if one is undefined, has no dimension, is on another device, or if their first sizes differ.
-  TensorDataset(Tensor x, Tensor y);
+  /// x: [N, ...] of any dtype, y: [N, ...] or undefined; both on the CPU. They are not copied: later writes show.
+  /// Throws Error if x is undefined, if one has no dimension or is on another device, or if their first sizes differ.
+  explicit TensorDataset(Tensor x, Tensor y = {});
+  /// The same for named tensors, of which there must be one.
+  explicit TensorDataset(Batch samples);
 
-  std::int64_t size() const override { return x_.size(0); }
+  std::int64_t size() const override { return samples_.size(); }
   Batch get_batch(std::span<const std::int64_t> indices) const override;
 
  private:
-  Tensor x_;
-  Tensor y_;
+  Batch samples_;
+};
+
+/// Makes a batch of samples, such as one that pads them to the same length. Each sample is a Batch without dimension 0.
+using Collate = std::function<Batch(const std::vector<Batch>& samples)>;
+
+/// Stacks them along a new dimension 0, tensor by tensor. Throws Error if they differ in names, shapes or dtypes, or if
+/// there are none.
+Batch default_collate(const std::vector<Batch>& samples);
+
+/// A data set whose samples are made one by one, as PyTorch's with __getitem__ and __len__.
+class MapDataset : public Dataset {
+ public:
+  /// Sample `index` in [0, size()), on the CPU, without dimension 0: x is [C, H, W], say, and y a tensor of no
+  /// dimension. Called from several threads at once.
+  virtual Batch get(std::int64_t index) const = 0;
+
+  Batch get_batch(std::span<const std::int64_t> indices) const final;
+  std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const final;
 };
 
 /// Throws Error naming `dataset` unless every index lies in [0, size). For authors of datasets.
 void check_indices(std::span<const std::int64_t> indices, std::int64_t size, const char* dataset);
+
+/// The batch that `collate_fn` makes of the samples at `indices`; for none a batch of the usual shape, with no rows.
+Batch collate(const Dataset& dataset, std::span<const std::int64_t> indices, const Collate& collate_fn);
+
+/// The rows of a batch in [begin, begin + size), as views.
+Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t size);
+
+template <typename F>
+void Batch::for_each(F&& f) const {
+  if (x.defined()) f("x", x);
+  if (y.defined()) f("y", y);
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.defined()) f(name.c_str(), tensor);
+}
+
+template <typename F>
+Batch Batch::map(F&& f) const {
+  Batch result;
+  result.global_size = global_size;
+  if (x.defined()) result.x = f(x);
+  if (y.defined()) result.y = f(y);
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.defined()) result.tensors.emplace(name, f(tensor));
+  return result;
+}
 
 }  // namespace lockstep::data

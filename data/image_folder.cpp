@@ -107,6 +107,7 @@ Batch ImageFolder::get_batch(std::span<const std::int64_t> indices) const {
   Batch batch{.x = empty({count, channels, options_.height, options_.width}),
               .y = empty({count}, {.dtype = kInt64}),
               .global_size = count};
+  const LibraryAccess access;
   float* x = batch.x.data<float>();
   std::int64_t* y = batch.y.data<std::int64_t>();
   const std::int64_t pixels = options_.height * options_.width;

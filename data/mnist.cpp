@@ -56,6 +56,7 @@ Batch MnistDataset::get_batch(std::span<const std::int64_t> indices) const {
   const auto count = static_cast<std::int64_t>(indices.size());
   Batch batch{.x = empty({count, 1, height_, width_}), .y = empty({count}, {.dtype = kInt64}), .global_size = count};
   const auto pixels = static_cast<std::size_t>(height_ * width_);
+  const LibraryAccess access;
   float* x = batch.x.data<float>();
   std::int64_t* y = batch.y.data<std::int64_t>();
   for (const std::int64_t index : indices) {

@@ -26,27 +26,30 @@ Tensor gathered(const Tensor& source, const Tensor& indices) {
 
 }  // namespace
 
-ResidentDataset::ResidentDataset(const Dataset& dataset, Device device) {
+ResidentDataset::ResidentDataset(const Dataset& dataset, Device device) : device_(device) {
   const std::int64_t size = dataset.size();
   for (std::int64_t begin = 0; begin < size || begin == 0; begin += kPiece) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(kPiece, size - begin)));
     std::iota(indices.begin(), indices.end(), begin);
     const Batch piece = dataset.get_batch(indices);
-    if (begin == 0) {
-      x_ = empty(with_rows(piece.x.sizes(), size), {.dtype = piece.x.dtype(), .device = device});
-      y_ = empty(with_rows(piece.y.sizes(), size), {.dtype = piece.y.dtype(), .device = device});
-    }
-    copy_values(piece.x, rows(x_, begin, piece.size()));
-    copy_values(piece.y, rows(y_, begin, piece.size()));
+    if (begin == 0)
+      samples_ = piece.map([&](const Tensor& tensor) {
+        return empty(with_rows(tensor.sizes(), size), {.dtype = tensor.dtype(), .device = device});
+      });
+    piece.for_each([&](const char* name, const Tensor& tensor) {
+      copy_values(tensor, rows(samples_[name], begin, tensor.size(0)));
+    });
   }
 }
 
 Tensor ResidentDataset::upload(std::span<const std::int64_t> indices) const {
-  return move_values(tensor(std::vector<std::int64_t>(indices.begin(), indices.end())), x_.device());
+  return move_values(tensor(std::vector<std::int64_t>(indices.begin(), indices.end())), device_);
 }
 
 Batch ResidentDataset::get_batch(const Tensor& indices) const {
-  return {gathered(x_, indices), gathered(y_, indices), indices.numel()};
+  Batch batch = samples_.map([&](const Tensor& tensor) { return gathered(tensor, indices); });
+  batch.global_size = indices.numel();
+  return batch;
 }
 
 }  // namespace lockstep::data

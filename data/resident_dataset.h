@@ -21,8 +21,8 @@ class ResidentDataset {
   Batch get_batch(const Tensor& indices) const;
 
  private:
-  Tensor x_;
-  Tensor y_;
+  Batch samples_;
+  Device device_;
 };
 
 }  // namespace lockstep::data

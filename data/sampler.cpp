@@ -81,4 +81,9 @@ std::vector<std::int64_t> DistributedSampler::indices(std::uint64_t epoch) const
   return mine;
 }
 
+void DistributedSampler::set_epoch(std::int64_t epoch) {
+  LOCKSTEP_CHECK(epoch >= 0, "[DistributedSampler] epoch {} does not exist; the first is 0", epoch);
+  epoch_ = static_cast<std::uint64_t>(epoch);
+}
+
 }  // namespace lockstep::data

@@ -67,8 +67,8 @@ class DistributedSampler final : public Sampler {
   std::vector<std::int64_t> indices(std::uint64_t epoch) const override;
   int world_size() const override { return options_.world_size; }
 
-  /// Chooses the epoch of the next indices().
-  void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
+  /// Chooses the epoch of the next indices(). Throws Error if it is negative.
+  void set_epoch(std::int64_t epoch);
   std::vector<std::int64_t> indices() const { return indices(epoch_); }  ///< of the epoch that set_epoch() chose
 
  private:

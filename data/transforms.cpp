@@ -71,6 +71,7 @@ Tensor cut_windows(const Tensor& x, const ImageShape& shape, std::int64_t height
                    CornerOf&& corner_of) {
   Tensor source = as_contiguous(x);
   Tensor result = empty({shape.count, shape.channels, height, width});
+  const LibraryAccess access;
   const float* from = source.data<float>();
   float* to = result.data<float>();
   for (std::int64_t i = 0; i < shape.count; ++i) {
@@ -102,6 +103,7 @@ Transform normalize(std::vector<float> mean, std::vector<float> std) {
                    "[normalize] mean and std have {} values, the images have {} channels", channels, shape.channels);
     Tensor source = as_contiguous(x);
     Tensor result = empty(source.sizes());
+    const LibraryAccess access;
     const float* from = source.data<float>();
     float* to = result.data<float>();
     const std::int64_t pixels = shape.height * shape.width;

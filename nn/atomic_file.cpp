@@ -112,6 +112,18 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   if (!write_all(descriptor_.get(), data, bytes)) fail(errno);
 }
 
+void AtomicFile::write_at(std::size_t offset, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(descriptor_.get(), at, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail(n == 0 ? EIO : errno);
+    at += n;
+    offset += static_cast<std::size_t>(n);
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
 void AtomicFile::commit() {
   if (::fsync(descriptor_.get()) != 0) fail(errno);
   for (int i = 0; temporary_.empty(); ++i) {

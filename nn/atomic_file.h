@@ -30,6 +30,8 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
+  /// Over what was written before.
+  void write_at(std::size_t offset, const void* data, std::size_t bytes);
   /// Without it the destructor removes what was written.
   void commit();
 

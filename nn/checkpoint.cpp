@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <numeric>
 #include <optional>
 
 #include "lockstep/core/check.h"
@@ -13,7 +15,6 @@ namespace {
 
 constexpr const char* kVersion = "1";
 constexpr const char* kOptimizerType = "lockstep.optimizer";
-constexpr std::string_view kScalarPrefix = "lockstep.optimizer.";
 constexpr const char* kSchedule = "lockstep.schedule_position";
 constexpr std::string_view kExtraPrefix = "extra.";
 
@@ -61,20 +62,45 @@ TrainingState training_state(const SafetensorsFile& file) {
   return state;
 }
 
-void load_optimizer(const SafetensorsFile& file, optim::Optimizer& optimizer) {
-  optim::OptimizerState state;
-  state.type = text_at(file, kOptimizerType);
+// Names of what belongs to an optimizer or scheduler: the first one's are `name` alone, as in older files.
+std::string numbered(std::string_view name, std::size_t number) {
+  return number == 0 ? std::string(name) : fmt::format("{}.{}", name, number);
+}
+
+std::string tensor_prefix(std::size_t number) {
+  return number == 0 ? std::string(kOptimizerPrefix) : fmt::format("{}{}.", kOptimizerPrefix, number);
+}
+
+// What follows `prefix`; empty for another name, and for what belongs to another optimizer.
+std::string_view rest_of(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return {};
+  const std::string_view rest = name.substr(prefix.size());
+  return !rest.empty() && rest.front() >= '0' && rest.front() <= '9' ? std::string_view() : rest;
+}
+
+// Reads `file`, which must outlive it.
+optim::OptimizerStateReader optimizer_state(const SafetensorsFile& file, std::size_t number) {
+  const std::string type = numbered(kOptimizerType, number), prefix = tensor_prefix(number);
+  optim::OptimizerStateReader state;
+  state.type = text_at(file, type);
+  state.read = [&file, prefix](const std::string& name, std::int64_t begin, std::int64_t size) {
+    return file.read(prefix + name, begin, size);
+  };
   for (const SafetensorsEntry& entry : file.entries())
-    if (entry.name.starts_with(kOptimizerPrefix))
-      state.tensors.push_back({entry.name.substr(kOptimizerPrefix.size()), file.read(entry.name)});
+    if (const std::string_view name = rest_of(entry.name, prefix); !name.empty())
+      state.tensors.emplace(name, optim::OptimizerStateReader::Entry{entry.shape, entry.dtype});
   for (const auto& [key, value] : file.metadata())
-    if (key.starts_with(kScalarPrefix))
-      state.scalars.emplace(key.substr(kScalarPrefix.size()), from_text<double>(file, key, value));
-  try {
-    optimizer.load_state(state);
-  } catch (const Error& error) {
-    throw Error(fmt::format("[checkpoint] {}: {}", file.path(), error.what()));
-  }
+    if (const std::string_view name = rest_of(key, type + "."); !name.empty())
+      state.scalars.emplace(name, from_text<double>(file, key, value));
+  return state;
+}
+
+// The types of the optimizers in a file.
+std::vector<std::string> optimizers_in(const SafetensorsFile& file) {
+  std::vector<std::string> types{text_at(file, kOptimizerType)};
+  for (auto found = file.metadata().end();; types.push_back(found->second))
+    if (found = file.metadata().find(numbered(kOptimizerType, types.size())); found == file.metadata().end())
+      return types;
 }
 
 // None: `path` holds no checkpoint that can be read.
@@ -100,6 +126,15 @@ void require_no_later_checkpoint(const std::string& path, std::int64_t step) {
 
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler) {
+  std::vector<const optim::LRScheduler*> schedulers;
+  if (scheduler) schedulers.push_back(scheduler);
+  save_checkpoint(path, module, {optimizer}, state, schedulers);
+}
+
+void save_checkpoint(const std::string& path, const Module& module,
+                     const std::vector<std::reference_wrapper<const optim::Optimizer>>& optimizers,
+                     const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
+  LOCKSTEP_CHECK(!optimizers.empty(), "[checkpoint] there is no optimizer to write to {}", path);
   require_no_later_checkpoint(path, state.step);
   std::vector<NamedTensor> tensors = module.state();
   Metadata metadata{{kCheckpointKey, kVersion},
@@ -109,11 +144,15 @@ void save_checkpoint(const std::string& path, const Module& module, const optim:
                     {"lockstep.logical_shards", to_text(state.logical_shards)},
                     {"lockstep.fingerprint", state.fingerprint}};
   for (const auto& [key, value] : state.extra) metadata.emplace(std::string(kExtraPrefix) + key, value);
-  if (scheduler) metadata.emplace(kSchedule, to_text(scheduler->position()));
-  optim::OptimizerState saved = optimizer.state();
-  metadata.emplace(kOptimizerType, saved.type);
-  for (const auto& [key, value] : saved.scalars) metadata.emplace(std::string(kScalarPrefix) + key, to_text(value));
-  for (NamedTensor& t : saved.tensors) tensors.push_back({std::string(kOptimizerPrefix) + t.name, std::move(t.tensor)});
+  for (std::size_t i = 0; i < schedulers.size(); ++i)
+    metadata.emplace(numbered(kSchedule, i), to_text(schedulers[i]->position()));
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    optim::OptimizerState saved = optimizers[i].get().state();
+    const std::string type = numbered(kOptimizerType, i);
+    metadata.emplace(type, saved.type);
+    for (const auto& [key, value] : saved.scalars) metadata.emplace(type + "." + key, to_text(value));
+    for (NamedTensor& t : saved.tensors) tensors.push_back({tensor_prefix(i) + t.name, std::move(t.tensor)});
+  }
   save_safetensors(tensors, path, metadata);
 }
 
@@ -123,16 +162,46 @@ TrainingState read_training_state(const std::string& path) {
 
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler) {
+  std::vector<optim::LRScheduler*> schedulers;
+  if (scheduler) schedulers.push_back(scheduler);
+  return load_checkpoint(path, module, {optimizer}, schedulers);
+}
+
+TrainingState load_checkpoint(const std::string& path, Module& module,
+                              const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                              const std::vector<optim::LRScheduler*>& schedulers) {
   const SafetensorsFile file(path);
   TrainingState state = training_state(file);
-  LOCKSTEP_CHECK(!scheduler || file.metadata().contains(kSchedule),
-                 "[checkpoint] {} holds no schedule's position; it was saved without one", path);
-  const auto position = scheduler ? number_at<std::int64_t>(file, kSchedule) : 0;
-  LOCKSTEP_CHECK(position >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path, position);
+  std::vector<std::int64_t> positions;
+  for (std::size_t i = 0; i < schedulers.size(); ++i) {
+    LOCKSTEP_CHECK(file.metadata().contains(numbered(kSchedule, i)),
+                   "[checkpoint] {} holds no schedule's position{}; it was saved without one", path,
+                   i == 0 ? "" : fmt::format(" for scheduler {}", i));
+    positions.push_back(number_at<std::int64_t>(file, numbered(kSchedule, i)));
+    LOCKSTEP_CHECK(positions[i] >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path,
+                   positions[i]);
+  }
+  const std::vector<std::string> types = optimizers_in(file);
+  LOCKSTEP_CHECK(
+      types.size() == optimizers.size(),
+      "[checkpoint] {} holds the state of {} optimizers ({}), and {} were given; pass those that were saved, "
+      "in their order",
+      path, types.size(),
+      std::accumulate(std::next(types.begin()), types.end(), types.front(),
+                      [](std::string all, const std::string& type) { return all + ", " + type; }),
+      optimizers.size());
   check_load(module, file);
-  load_optimizer(file, optimizer);  // changes nothing if it throws
+  std::vector<std::function<void()>> loads;
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    try {
+      loads.push_back(optimizers[i].get().prepare_load(optimizer_state(file, i)));
+    } catch (const Error& error) {
+      throw Error(fmt::format("[checkpoint] {}: {}", path, error.what()));
+    }
+  }
   load(module, file);
-  if (scheduler) scheduler->set_position(position);
+  for (const auto& load_optimizer : loads) load_optimizer();
+  for (std::size_t i = 0; i < schedulers.size(); ++i) schedulers[i]->set_position(positions[i]);
   return state;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -12,10 +14,10 @@ namespace lockstep::nn {
 
 /// Note [Checkpoints]
 /// A training checkpoint is a safetensors file. The weights stand under their own names, so any reader of the format
-/// finds them; the optimizer's tensors stand under kOptimizerPrefix; position, seed and settings are metadata strings.
-/// Data order and random numbers are functions of seed and position and need no state. So a run that is resumed goes on
-/// with the same bits as one that was never stopped, if each step draws its random numbers under RandomKeyGuard(step,
-/// shard).
+/// finds them; the optimizer's tensors stand under kOptimizerPrefix (those of a second one behind "1." there);
+/// position, seed and settings are metadata strings. Data order and random numbers are functions of seed and position
+/// and need no state. So a run that is resumed goes on with the same bits as one that was never stopped, if each step
+/// draws its random numbers under RandomKeyGuard(step, shard).
 
 /// Where a run stands.
 struct TrainingState {
@@ -36,14 +38,23 @@ void require_no_later_checkpoint(const std::string& path, std::int64_t step);
 /// another has reached. What is no checkpoint is replaced.
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
                      const TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
+/// The same for a training with several optimizers: `save_checkpoint(path, net, {sgd, adam}, state)`.
+void save_checkpoint(const std::string& path, const Module& module,
+                     const std::vector<std::reference_wrapper<const optim::Optimizer>>& optimizers,
+                     const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers = {});
 
 /// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
 /// Throws Error for a damaged file or one that is no checkpoint.
 TrainingState read_training_state(const std::string& path);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
-/// of another type or has other settings, or if `scheduler` is given and was not saved. Nothing has changed then.
+/// of another type or has other settings, if the file holds more optimizers than this one, or if `scheduler` is given
+/// and was not saved. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::LRScheduler* scheduler = nullptr);
+/// The same for several optimizers and schedulers, in the order in which they were saved.
+TrainingState load_checkpoint(const std::string& path, Module& module,
+                              const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                              const std::vector<optim::LRScheduler*>& schedulers = {});
 
 }  // namespace lockstep::nn

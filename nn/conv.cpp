@@ -1,8 +1,6 @@
 #include "lockstep/nn/conv.h"
 
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
-#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/init.h"
@@ -32,11 +30,11 @@ Conv2d::Conv2d(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Conv2d::forward(Tensor x) {
-  const lockstep::Conv2dOptions call{
-      .stride = options_.stride, .padding = options_.padding, .dilation = options_.dilation, .groups = options_.groups};
-  if (options_.pool && options_.relu) return conv2d_pool_relu(x, weight, bias, call);
-  if (options_.pool) return max_pool2d(conv2d(x, weight, bias, call), 2);
-  return options_.relu ? conv2d_relu(x, weight, bias, call) : conv2d(x, weight, bias, call);
+  return conv2d(x, weight, bias,
+                {.stride = options_.stride,
+                 .padding = options_.padding,
+                 .dilation = options_.dilation,
+                 .groups = options_.groups});
 }
 
 }  // namespace lockstep::nn

@@ -10,12 +10,10 @@ namespace lockstep::nn {
 /// Options of Conv2d.
 struct Conv2dOptions {
   Size2d stride = 1;        ///< step of the window, down and to the right
-  Size2d padding = 0;       ///< zeros on each side
+  Size2d padding = 0;       ///< zeros on each side, kValid or kSame
   Size2d dilation = 1;      ///< distance between the taps of the kernel
   std::int64_t groups = 1;  ///< input channels are divided into so many groups
   bool bias = true;         ///< add a bias for each output channel
-  bool relu = false;        ///< apply relu in the same pass
-  bool pool = false;        ///< take the maximum of windows of 2 x 2 in the same pass, before relu
 };
 
 /// 2-D convolution of [n, in, h, w]; see lockstep::conv2d. Parameters weight [out, in / groups, kh, kw] and bias [out],

@@ -14,13 +14,12 @@ Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) : Linea
 Linear::Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options)
     : Module(parent, name),
       weight(this, "weight", empty({out, in})),
-      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
-      relu_(options.relu) {
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()) {
   init::layer_default_(weight, bias);
 }
 
 Tensor Linear::forward(Tensor x) {
-  return relu_ ? linear_relu(x, weight, bias) : linear(x, weight, bias);
+  return linear(x, weight, bias);
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, EmbeddingOptions options)
@@ -38,7 +37,12 @@ Embedding::Embedding(Module* parent, std::string_view name, std::int64_t rows, s
 }
 
 Tensor Embedding::forward(Tensor index) {
-  return embedding(weight, index, options_.padding_idx);
+  const auto& [padding_idx, max_norm, norm_type, scale_grad_by_freq] = options_;
+  return embedding(weight, index,
+                   EmbeddingLookup{.padding_idx = padding_idx,
+                                   .max_norm = max_norm,
+                                   .norm_type = norm_type,
+                                   .scale_grad_by_freq = scale_grad_by_freq});
 }
 
 }  // namespace lockstep::nn

@@ -9,8 +9,7 @@ namespace lockstep::nn {
 
 /// Options of Linear.
 struct LinearOptions {
-  bool bias = true;   ///< add a bias for each output
-  bool relu = false;  ///< apply relu in the same pass
+  bool bias = true;  ///< add a bias for each output
 };
 
 /// y = x * weight^T + bias: [*, in] to [*, out]. Parameters weight [out, in] and bias [out], drawn as PyTorch's.
@@ -22,14 +21,14 @@ class Linear : public Module {
 
   Parameter weight;  ///< [out, in]
   Parameter bias;    ///< [out]; undefined without bias
-
- private:
-  bool relu_;
 };
 
 /// Options of Embedding.
 struct EmbeddingOptions {
   std::optional<std::int64_t> padding_idx = std::nullopt;  ///< this row starts at 0 and gets no gradient
+  std::optional<double> max_norm = std::nullopt;           ///< rows looked up are first scaled down to this norm
+  double norm_type = 2.0;                                  ///< the power of that norm
+  bool scale_grad_by_freq = false;                         ///< divide gradients by how often a row occurs in the index
 };
 
 /// Rows of weight [rows, width] for an index tensor (int64 or int32) of any shape: [*] to [*, width]. Starts from a

@@ -9,8 +9,10 @@
 #include <typeinfo>
 #include <unordered_set>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/nn/unregistered.h"
 
 namespace lockstep::nn {
 
@@ -85,9 +87,16 @@ void Module::add_member(std::string_view name, Kind kind, Tensor tensor, Module*
 }
 
 Tensor Module::forward(Tensor) {
-  detail::throw_error(fmt::format(
-      "[{}] has no forward(Tensor); override it, or call the forward() that the class defines instead of operator()",
-      type_name()));
+  lockstep::detail::throw_error(
+      fmt::format("[{}] has no forward(Tensor); override it, or derive the class from ModuleOf if its forward() takes "
+                  "other arguments",
+                  type_name()));
+}
+
+Tensor Module::first_call(Tensor x) {
+  Tensor out = forward(x);
+  if (GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
+  return out;
 }
 
 // --- what it holds

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -69,10 +70,14 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// What the module computes. Override it, or give the class a forward() of other arguments; the one here throws
-  /// Error naming the class.
+  /// What the module computes. Override it; a class whose forward() takes other arguments is a ModuleOf. The one here
+  /// throws Error naming the class.
   virtual Tensor forward(Tensor x);
-  Tensor operator()(Tensor x) { return forward(std::move(x)); }  ///< forward()
+  /// forward(). The first call on a module that has no parent logs a warning if forward() computes with tensors that
+  /// require gradients and are none of parameters(): a member that was made without `this`.
+  Tensor operator()(Tensor x) {
+    return parent_ || called_.load(std::memory_order_relaxed) ? forward(std::move(x)) : first_call(std::move(x));
+  }
 
   // --- what it holds: everything below it too, in declaration order, each tensor once ----------------------------
   std::vector<Tensor> parameters() const;             ///< what an optimizer takes
@@ -131,6 +136,7 @@ class Module {
     Module* module = nullptr;
   };
 
+  Tensor first_call(Tensor x);
   void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
   void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const;
   void collect_modules(std::vector<Module*>& out);
@@ -140,7 +146,43 @@ class Module {
   std::vector<Member> members_;
   Module* parent_ = nullptr;
   bool training_ = true;
+  std::atomic<bool> called_ = false;
 };
+
+namespace detail {
+// Compilers that warn of a forward() which hides Module's look for virtual ones in the nearest base that has any (GCC)
+// or has any function of that name (Clang): the one is here, where the warning is off, the other is ModuleOf's.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverloaded-virtual"
+class HidesForward : public Module {
+ public:
+  using Module::Module;
+
+ private:
+  Tensor forward(Tensor x) override { return Module::forward(std::move(x)); }
+};
+}  // namespace detail
+
+/// Base of a module whose forward() has other arguments or another result than Module's; net(a, b) calls it.
+///
+///   struct Captions : nn::ModuleOf<Captions> {
+///     nn::Linear image{this, "image", 512, 64}, text{this, "text", 300, 64};
+///     Tensor forward(const Tensor& a, const Tensor& b) { return image(a) * text(b); }
+///   };
+template <typename Derived>
+class ModuleOf : public detail::HidesForward {
+ public:
+  using HidesForward::HidesForward;
+  /// Derived's forward().
+  template <typename Self = Derived, typename... Args>
+  auto operator()(Args&&... args) -> decltype(std::declval<Self&>().forward(std::forward<Args>(args)...)) {
+    return static_cast<Self&>(*this).forward(std::forward<Args>(args)...);
+  }
+
+ private:
+  void forward() = delete;
+};
+#pragma GCC diagnostic pop
 
 /// Gives `target` the value, and the memory, of `value`: shape, dtype and device may change. Every handle on target,
 /// and an optimizer's or reducer's hold on it, sees the new value. A gradient is dropped if it no longer fits. Not

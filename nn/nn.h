@@ -3,6 +3,7 @@
 // Everything in lockstep::nn and lockstep::optim.
 
 #include "lockstep/nn/activation.h"
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/conv.h"
@@ -18,5 +19,6 @@
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/nn/optim/sgd.h"
 #include "lockstep/nn/pooling.h"
+#include "lockstep/nn/recompute.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/weights_hash.h"

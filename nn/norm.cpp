@@ -94,12 +94,24 @@ LayerNorm::LayerNorm(Shape shape, LayerNormOptions options) : LayerNorm(nullptr,
 LayerNorm::LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options)
     : Module(parent, name),
       weight(this, "weight", options.affine ? ones(shape) : Tensor()),
-      bias(this, "bias", options.affine ? zeros(shape) : Tensor()),
+      bias(this, "bias", options.affine && options.bias ? zeros(shape) : Tensor()),
       shape_(shape),
       eps_(options.eps) {}
 
 Tensor LayerNorm::forward(Tensor x) {
   return layer_norm(x, shape_, {.weight = weight, .bias = bias, .eps = eps_});
+}
+
+RMSNorm::RMSNorm(Shape shape, RMSNormOptions options) : RMSNorm(nullptr, {}, shape, options) {}
+
+RMSNorm::RMSNorm(Module* parent, std::string_view name, Shape shape, RMSNormOptions options)
+    : Module(parent, name),
+      weight(this, "weight", options.affine ? ones(shape) : Tensor()),
+      shape_(shape),
+      eps_(options.eps) {}
+
+Tensor RMSNorm::forward(Tensor x) {
+  return rms_norm(x, shape_, weight, eps_);
 }
 
 }  // namespace lockstep::nn

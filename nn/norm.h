@@ -80,6 +80,7 @@ class BatchNorm2d : public BatchNorm {
 struct LayerNormOptions {
   double eps = 1e-5;   ///< added to the variance
   bool affine = true;  ///< weight and bias
+  bool bias = true;    ///< with affine: bias too
 };
 
 /// Over the trailing dimensions `shape`; see lockstep::layer_norm.
@@ -90,11 +91,31 @@ class LayerNorm : public Module {
   Tensor forward(Tensor x) override;
 
   Parameter weight;  ///< of shape `shape`; undefined without affine
-  Parameter bias;    ///< of shape `shape`; undefined without affine
+  Parameter bias;    ///< of shape `shape`; undefined without affine or bias
 
  private:
   Shape shape_;
   double eps_;
+};
+
+/// Options of RMSNorm.
+struct RMSNormOptions {
+  std::optional<double> eps = std::nullopt;  ///< added to the mean of squares; see lockstep::rms_norm
+  bool affine = true;                        ///< weight
+};
+
+/// Over the trailing dimensions `shape`; see lockstep::rms_norm.
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(Shape shape, RMSNormOptions options = {});
+  RMSNorm(Module* parent, std::string_view name, Shape shape, RMSNormOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< of shape `shape`; undefined without affine
+
+ private:
+  Shape shape_;
+  std::optional<double> eps_;
 };
 
 }  // namespace lockstep::nn

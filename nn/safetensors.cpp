@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/nn/atomic_file.h"
+#include "lockstep/nn/checksum.h"
 #include "lockstep/nn/name_list.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -27,13 +28,21 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
     const std::size_t size_a = element_size(a.tensor.dtype()), size_b = element_size(b.tensor.dtype());
     return size_a != size_b ? size_a > size_b : a.name < b.name;
   });
-  const std::string header = detail::make_safetensors_header(ordered, metadata);
+  LOCKSTEP_CHECK(!metadata.contains(detail::kChecksumsKey),
+                 "[safetensors] cannot write {}: the metadata key '{}' is taken", path, detail::kChecksumsKey);
+  Metadata with_checksums = metadata;
+  with_checksums.emplace(detail::kChecksumsKey, std::string((1 + ordered.size()) * detail::kChecksumDigits, '0'));
+  const std::string header = detail::make_safetensors_header(ordered, with_checksums);
   detail::AtomicFile file(path);
   file.write(header.data(), header.size());
+  std::string checksums = detail::checksum_digits(header.data(), header.size());
   for (const NamedTensor& t : ordered) {
     const Tensor value = as_contiguous(move_values(t.tensor, Device()));
+    const LibraryAccess access;
     file.write(value.raw_data(), value.nbytes());
+    checksums += detail::checksum_digits(value.raw_data(), value.nbytes());
   }
+  file.write_at(detail::place_of_checksums(header), checksums.data(), checksums.size());
   file.commit();
 }
 
@@ -75,7 +84,7 @@ Fit fit(const Module& module, const SafetensorsFile& file, LoadOptions options) 
                  detail::NameList(rest.unexpected).text(" unexpected "),
                  detail::NameList(rest.mismatched).text(" wrong shape or dtype "));
   for (const NamedTensor& t : result.fitting)
-    if (t.tensor.dtype() == kBool) file.read(t.name);  // the only values that can be wrong
+    if (t.tensor.dtype() == kBool) file.read(t.name);  // the only values that can be wrong without being damaged
   return result;
 }
 
@@ -87,7 +96,18 @@ LoadReport load(Module& module, const std::string& path, LoadOptions options) {
 
 LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options) {
   Fit result = fit(module, file, options);
-  for (const NamedTensor& t : result.fitting) file.read_into(t.name, t.tensor);
+  std::vector<Tensor> values;  // all of them before the first is changed, where damage can be noticed
+  if (file.has_checksums())
+    for (const NamedTensor& t : result.fitting) values.push_back(file.read(t.name));
+  for (std::size_t i = 0; i < result.fitting.size(); ++i) {
+    const NamedTensor& t = result.fitting[i];
+    if (values.empty()) {
+      file.read_into(t.name, t.tensor);
+    } else {
+      copy_values(values[i], t.tensor);
+      t.tensor.storage()->bump_version();
+    }
+  }
   return std::move(result.rest);
 }
 

@@ -18,9 +18,14 @@ class FileDescriptor;
 /// Note [safetensors]
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives
 /// each tensor's dtype, shape and place, then the tensors' bytes, row-major and without gaps. Nothing in it is
-/// executed. A file is checked in full when it is opened, before memory is taken for any tensor; every error names file
-/// and offset.
+/// executed. The header is checked in full when a file is opened, before memory is taken for any tensor; every error
+/// names file and offset. Files that were written here also hold a checksum of each tensor, in the metadata, so that
+/// damage to the values does not pass unnoticed; files of other programs have none, and are read all the same.
 namespace lockstep::nn {
+
+namespace detail {
+class Checksum;
+}
 
 /// Strings by name, as the header's __metadata__.
 using Metadata = std::map<std::string, std::string>;
@@ -57,21 +62,34 @@ class SafetensorsFile {
   const Metadata& metadata() const { return metadata_; }  ///< strings that were saved with the tensors
   /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(std::string_view name) const;
-  /// A new tensor on the CPU. Throws Error if there is none of that name, or if a byte of a bool is neither 0 nor 1.
+  /// Throws Error if the tensor's bytes are not those that were written. Reads them all; in a file without checksums
+  /// nothing can be told, and nothing is read.
+  void verify(std::string_view name) const;
+  void verify() const;                                        ///< all tensors
+  bool has_checksums() const { return !checksums_.empty(); }  ///< damage is noticed
+  /// A new tensor on the CPU. Throws as verify(), if there is none of that name, or if a byte of a bool is neither 0
+  /// nor 1.
   Tensor read(std::string_view name) const;
+  /// `size` of its elements from element `begin` on, as a new tensor of one dimension; of the file no more is read, so
+  /// that only all of them can be verified.
+  Tensor read(std::string_view name, std::int64_t begin, std::int64_t size) const;
   /// Into an existing tensor of the same shape and dtype, on any device.
   void read_into(std::string_view name, const Tensor& target) const;
 
  private:
-  void read_bytes(const SafetensorsEntry& entry, void* target) const;
-  void check_bools(const SafetensorsEntry& entry, const unsigned char* values) const;
+  /// `bytes` of an entry from byte `at` of it on; those of bools are checked.
+  void read_bytes(const SafetensorsEntry& entry, std::uint64_t at, std::uint64_t bytes, void* target) const;
   const SafetensorsEntry& at(std::string_view name) const;
+  void take_checksums(std::string_view header);
+  void check_checksum(const SafetensorsEntry& entry, const detail::Checksum& checksum) const;
+  void check_checksum(const SafetensorsEntry& entry, const void* bytes) const;
 
   std::string path_;
   std::shared_ptr<FileDescriptor> descriptor_;
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string_view, std::size_t> places_;  ///< in entries_, by name
   Metadata metadata_;
+  std::string checksums_;  ///< of the header, then of `entries_`; empty if the file has none
 };
 
 /// True for a training checkpoint, which save_checkpoint() wrote: it holds more than weights.
@@ -103,7 +121,7 @@ struct LoadReport {
 /// names.
 LoadReport load(Module& module, const std::string& path, LoadOptions options = {});
 LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options = {});
-/// Throws what load() would throw, and changes nothing.
+/// Throws what load() would throw, but for damage to the values, which it does not read, and changes nothing.
 void check_load(const Module& module, const SafetensorsFile& file, LoadOptions options = {});
 
 }  // namespace lockstep::nn

@@ -11,6 +11,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/posix.h"
+#include "lockstep/nn/checksum.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -43,9 +44,65 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   LOCKSTEP_CHECK(read_all_at(file.get(), header.data(), length, 8) == static_cast<std::int64_t>(length),
                  "[safetensors] cannot read the header of {} at offset 8", path);
   detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
+  take_checksums(header);
   places_.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].name, i);
   descriptor_ = std::make_shared<FileDescriptor>(std::move(file));
+}
+
+// Of files that save_safetensors() wrote. A header that does not have them where that puts them is another program's.
+void SafetensorsFile::take_checksums(std::string_view text) {
+  const auto given = metadata_.find(detail::kChecksumsKey);
+  const std::size_t place = detail::place_of_checksums(text);
+  if (given == metadata_.end() || place == std::string_view::npos) return;
+  checksums_ = given->second;
+  metadata_.erase(given);
+  std::string header(sizeof(std::uint64_t), '\0');
+  const auto length = static_cast<std::uint64_t>(text.size());
+  std::memcpy(header.data(), &length, sizeof length);
+  header += text;
+  const bool fits =
+      checksums_.size() == (1 + entries_.size()) * detail::kChecksumDigits && checksums_.size() <= text.size() - place;
+  if (fits) std::fill_n(header.begin() + static_cast<std::ptrdiff_t>(sizeof length + place), checksums_.size(), '0');
+  LOCKSTEP_CHECK(fits && checksums_.starts_with(detail::checksum_digits(header.data(), header.size())),
+                 "[safetensors] {}: the header at offset 8 does not have the checksum that was written with it; the "
+                 "file is damaged",
+                 path_);
+}
+
+void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const detail::Checksum& checksum) const {
+  const auto number = static_cast<std::size_t>(&entry - entries_.data());
+  LOCKSTEP_CHECK(std::string_view(checksums_).substr((1 + number) * detail::kChecksumDigits, detail::kChecksumDigits) ==
+                     fmt::format("{:016x}", checksum.value()),
+                 "[safetensors] {}: the {} bytes of tensor '{}' at offset {} do not have the checksum that was written "
+                 "with them; the file is damaged",
+                 path_, entry.bytes, entry.name, entry.offset);
+}
+
+void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const void* bytes) const {
+  if (checksums_.empty()) return;
+  detail::Checksum checksum;
+  checksum.update(bytes, static_cast<std::size_t>(entry.bytes));
+  check_checksum(entry, checksum);
+}
+
+void SafetensorsFile::verify(std::string_view name) const {
+  if (checksums_.empty()) return;
+  const SafetensorsEntry& entry = at(name);
+  constexpr std::uint64_t kPiece = 1 << 20;
+  static_assert(kPiece % detail::Checksum::kBlock == 0);
+  std::vector<unsigned char> piece(static_cast<std::size_t>(std::min(kPiece, entry.bytes)));
+  detail::Checksum checksum;
+  for (std::uint64_t done = 0; done < entry.bytes; done += piece.size()) {
+    piece.resize(static_cast<std::size_t>(std::min(kPiece, entry.bytes - done)));
+    read_bytes(entry, done, piece.size(), piece.data());
+    checksum.update(piece.data(), piece.size());
+  }
+  check_checksum(entry, checksum);
+}
+
+void SafetensorsFile::verify() const {
+  for (const SafetensorsEntry& entry : entries_) verify(entry.name);
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
@@ -59,27 +116,42 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
   return *entry;
 }
 
-void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, void* target) const {
-  const std::int64_t n = read_all_at(descriptor_->get(), target, entry.bytes, entry.offset);
-  LOCKSTEP_CHECK(n == static_cast<std::int64_t>(entry.bytes),
+void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, std::uint64_t at, std::uint64_t bytes,
+                                 void* target) const {
+  const std::int64_t n = read_all_at(descriptor_->get(), target, bytes, entry.offset + at);
+  LOCKSTEP_CHECK(n == static_cast<std::int64_t>(bytes),
                  "[safetensors] {}: tensor '{}' at offset {} could not be read: {}", path_, entry.name, entry.offset,
                  n < 0 ? std::strerror(errno) : "the file has become shorter");
-}
-
-void SafetensorsFile::check_bools(const SafetensorsEntry& entry, const unsigned char* values) const {
-  const unsigned char* end = values + entry.bytes;
+  if (entry.dtype != kBool) return;
+  const auto* values = static_cast<const unsigned char*>(target);
+  const unsigned char* end = values + bytes;
   const unsigned char* wrong = std::find_if(values, end, [](unsigned char value) { return value > 1; });
   LOCKSTEP_CHECK(wrong == end,
                  "[safetensors] {}: tensor '{}' is BOOL and has the byte {} at offset {}, expected 0 or 1; the file is "
                  "damaged",
-                 path_, entry.name, *wrong, entry.offset + static_cast<std::uint64_t>(wrong - values));
+                 path_, entry.name, *wrong, entry.offset + at + static_cast<std::uint64_t>(wrong - values));
 }
 
 Tensor SafetensorsFile::read(std::string_view name) const {
   const SafetensorsEntry& entry = at(name);
+  const LibraryAccess access;
   Tensor out = empty(entry.shape, {.dtype = entry.dtype});
-  read_bytes(entry, out.raw_data());
-  if (entry.dtype == kBool) check_bools(entry, static_cast<const unsigned char*>(out.raw_data()));
+  read_bytes(entry, 0, entry.bytes, out.raw_data());
+  check_checksum(entry, out.raw_data());
+  return out;
+}
+
+Tensor SafetensorsFile::read(std::string_view name, std::int64_t begin, std::int64_t size) const {
+  const SafetensorsEntry& entry = at(name);
+  const std::uint64_t element = element_size(entry.dtype);
+  LOCKSTEP_CHECK(begin >= 0 && size >= 0 && static_cast<std::uint64_t>(begin) <= entry.bytes / element &&
+                     static_cast<std::uint64_t>(size) <= entry.bytes / element - static_cast<std::uint64_t>(begin),
+                 "[safetensors] {}: tensor '{}' has {} elements; {} from element {} were asked for", path_, name,
+                 entry.bytes / element, size, begin);
+  Tensor out = empty({size}, {.dtype = entry.dtype});
+  read_bytes(entry, static_cast<std::uint64_t>(begin) * element, static_cast<std::uint64_t>(size) * element,
+             out.raw_data());
+  if (out.nbytes() == entry.bytes) check_checksum(entry, out.raw_data());
   return out;
 }
 
@@ -88,11 +160,12 @@ void SafetensorsFile::read_into(std::string_view name, const Tensor& target) con
   LOCKSTEP_CHECK(entry.shape == target.sizes() && entry.dtype == target.dtype(),
                  "[safetensors] {}: tensor '{}' is {} {}, expected {} {}", path_, name, lockstep::name(entry.dtype),
                  to_string(entry.shape), lockstep::name(target.dtype()), to_string(target.sizes()));
+  target.storage()->bump_version();
+  const LibraryAccess access;
   if (target.device().is_cpu() && target.is_contiguous() && entry.dtype != kBool)
-    read_bytes(entry, target.raw_data());
+    read_bytes(entry, 0, entry.bytes, target.raw_data());
   else
     copy_values(read(name), target);
-  target.storage()->bump_version();
 }
 
 }  // namespace lockstep::nn

@@ -224,4 +224,10 @@ std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, con
   return out + text;
 }
 
+std::size_t place_of_checksums(std::string_view header) {
+  const std::string before = fmt::format("\"{}\":\"", kChecksumsKey);
+  const std::size_t found = header.find(before);
+  return found == std::string_view::npos ? found : found + before.size();
+}
+
 }  // namespace lockstep::nn::detail

@@ -2,6 +2,7 @@
 
 // The JSON header of a safetensors file. For .cpp files only.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,11 +12,18 @@
 
 namespace lockstep::nn::detail {
 
+/// The metadata key under which save_safetensors() keeps checksum_digits() of the header, with zeros for these digits,
+/// and of each tensor in the order of their bytes.
+inline constexpr const char* kChecksumsKey = "lockstep.checksums";
+
 /// Parses and checks a header against the number of data bytes that follow it. `base` is the data's offset in the file.
 void parse_safetensors_header(const std::string& path, std::string_view json, std::uint64_t base,
                               std::uint64_t data_bytes, std::vector<SafetensorsEntry>& entries, Metadata& metadata);
 
 /// The header, length prefix included, padded so that the data starts at a multiple of 8.
 std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
+
+/// Where the digits under kChecksumsKey begin in a header (or its JSON); npos: nowhere.
+std::size_t place_of_checksums(std::string_view header);
 
 }  // namespace lockstep::nn::detail

@@ -23,10 +23,10 @@ BEGIN, END = "<!-- rows: scripts/fault_table.py -->", "<!-- end of rows -->"
 # Sections in the order of the document: title, and the tests whose names begin so.
 SECTIONS = [
     ("A rank is killed or stopped", ("All/Killed.", "KilledOnGloo", "All/KilledInRendezvous", "Crashed", "Stopped",
-                                     "All/StoreHolder")),
+                                     "All/StoreHolder", "Split.", "All/InAPart")),
     ("A rank calls something else, or nothing more", ("All/Calls", "CallsOnGloo", "Calls.")),
     ("The job does not come together", ("Start.",)),
-    ("The store, the network, the disk", ("StoreServer", "All/Link", "Disk")),
+    ("The store, the network, the disk", ("StoreServer", "All/Link", "Disk", "OutOfDescriptors")),
 ]
 
 

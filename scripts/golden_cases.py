@@ -291,4 +291,42 @@ def shape():
     return g
 
 
-FAMILIES = {"elementwise": elementwise, "reduce": reduce, "product": product, "norm": norm, "shape": shape}
+def attention():
+    """What a transformer is made of."""
+    g = Golden()
+    sdpa = F.scaled_dot_product_attention
+    q, k, v = Input(2, 3, 5, 4), Input(2, 3, 7, 4), Input(2, 3, 7, 6)
+    g.case("sdpa", sdpa, q=q, k=k, v=v)
+    g.case("sdpa_scale", lambda q, k, v: sdpa(q, k, v, scale=0.3), q=q, k=k, v=v)
+    g.case("sdpa_causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), q=Input(2, 3, 6, 4), k=Input(2, 3, 6, 4), v=Input(2, 3, 6, 4))
+    g.case("sdpa_causal_uneven", lambda q, k, v: sdpa(q, k, v, is_causal=True), q=q, k=k, v=v)
+    g.case("sdpa_mask", lambda q, k, v, m: sdpa(q, k, v, m), q=q, k=k, v=v, m=Fixed(uniform("mask", (5, 7), -3, 3)))
+    seen = uniform("seen", (2, 1, 5, 7)) > -0.5
+    g.case("sdpa_bool_mask", lambda q, k, v, m: sdpa(q, k, v, m), q=q, k=k, v=v, m=Fixed(seen))
+    g.case("sdpa_mask_gradient", lambda q, k, v, m: sdpa(q, k, v, m), q=q, k=k, v=v, m=Input(3, 5, 7))
+    g.case("sdpa_grouped", lambda q, k, v: sdpa(q, k, v, enable_gqa=True), q=Input(2, 4, 5, 4), k=Input(2, 2, 7, 4), v=Input(2, 2, 7, 4))
+    x = Input(2, 3, 4, 5, low=-2, high=3)
+    g.case("rms_norm_1", lambda x, w: F.rms_norm(x, (5,), w), x=x, w=Input(5))
+    g.case("rms_norm_2", lambda x, w: F.rms_norm(x, (4, 5), w, 0.1), x=x, w=Input(4, 5))
+    g.case("rms_norm_plain", lambda x: F.rms_norm(x, (5,)), x=x)
+    g.case("tril", torch.tril, x=Input(2, 4, 5))
+    g.case("tril_diagonal", lambda x: torch.tril(x, 2), x=Input(4, 5))
+    g.case("triu", torch.triu, x=Input(4, 5))
+    g.case("triu_diagonal", lambda x: torch.triu(x, -1), x=Input(2, 4, 5))
+    g.case("topk", lambda x: x.topk(3)[0], x=Input(4, 7))
+    g.case("topk_smallest", lambda x: x.topk(2, 0, largest=False)[0], x=Input(4, 7))
+    g.case("topk_indices", lambda x: x.topk(3, 1)[1], x=Fixed(uniform("topk", (4, 7))))
+    g.case("sin", torch.sin, x=Input(3, 7, low=-9, high=9))
+    g.case("cos", torch.cos, x=Input(3, 7, low=-9, high=9))
+    g.case("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), x=Input(3, 7, low=-4, high=4))
+    return g
+
+
+FAMILIES = {
+    "elementwise": elementwise,
+    "reduce": reduce,
+    "product": product,
+    "norm": norm,
+    "shape": shape,
+    "attention": attention,
+}

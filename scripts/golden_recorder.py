@@ -33,6 +33,22 @@ def weights(shape):
     return torch.tensor([((37 * i) % 101 - 50) / 64 for i in range(count)], dtype=torch.float64).reshape(shape)
 
 
+def write_safetensors(path, tensors, metadata):
+    """Writes tensors given by name as (safetensors dtype, shape, bytes)."""
+    header, offset = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    header["__metadata__"] = metadata
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            file.write(data)
+    print(f"{path}: {len(tensors)} tensors, {offset + len(text) + 8} bytes")
+
+
 class Fixed:
     """An input that takes no gradient; `changed` if the operation writes to it."""
 
@@ -87,20 +103,5 @@ class Golden:
                 self.put(name, f"grad.{key}", arguments[key].grad)
 
     def write(self, path):
-        header, offset = {}, 0
-        for name, values in self.tensors.items():
-            end = offset + values.nbytes
-            header[name] = {
-                "dtype": DTYPES[values.dtype.name],
-                "shape": list(values.shape),
-                "data_offsets": [offset, end],
-            }
-            offset = end
-        header["__metadata__"] = {"recorded_with": f"torch {torch.__version__}"}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        with open(path, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for values in self.tensors.values():
-                file.write(values.tobytes())
-        print(f"{path}: {len(self.tensors)} tensors, {offset + len(text) + 8} bytes")
+        tensors = {name: (DTYPES[v.dtype.name], v.shape, v.tobytes()) for name, v in self.tensors.items()}
+        write_safetensors(path, tensors, {"recorded_with": f"torch {torch.__version__}"})

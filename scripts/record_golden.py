@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Records PyTorch's values for tests/golden/: every operation, one small model, optimizers and schedules.
 
-usage: python3 scripts/record_golden.py [OUTPUT_DIR]      (needs torch >= 1.13 and numpy; Debian: python3-torch)
+usage: python3 scripts/record_golden.py [OUTPUT_DIR]            (needs torch >= 1.13 and numpy; Debian: python3-torch)
+       python3 scripts/record_golden.py --samples [OUTPUT_DIR]  PyTorch's own samples (tests/golden/samples; torch 2.15,
+                                                                expecttest; see golden_samples.py), one of each pattern
+       python3 scripts/record_golden.py --all OUTPUT_DIR        all of them, for LOCKSTEP_TEST_SAMPLES=OUTPUT_DIR
 
 Inputs are made here, deterministically, and stored beside the results, so that the tests need no Python.
 """
@@ -14,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from golden_cases import FAMILIES
 from golden_recorder import Golden, uniform
+from golden_samples import record_samples
 
 
 class LeNet(torch.nn.Module):
@@ -130,9 +134,16 @@ def clip():
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "tests/golden")
+    arguments = sys.argv[1:]
+    switch = arguments.pop(0) if arguments and arguments[0].startswith("--") else ""
+    if switch not in ("", "--samples", "--all") or len(arguments) > 1 or (switch == "--all" and not arguments):
+        sys.exit(__doc__)
+    golden = pathlib.Path(__file__).parent.parent / "tests/golden"
+    folder = pathlib.Path(arguments[0]) if arguments else golden / "samples" if switch else golden
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    if switch:
+        return record_samples(folder, everything=switch == "--all")
     for name, family in FAMILIES.items():
         family().write(folder / f"{name}.safetensors")
     checkpoint, results = model()

@@ -43,7 +43,7 @@ lockstep_optional(CUDA lockstep_cuda_found "${lockstep_cuda_description}" nvidia
 if(LOCKSTEP_HAS_CUDA)
   add_library(lockstep_cuda_runtime INTERFACE)
   if(LOCKSTEP_CUDA_EMULATED)
-    target_include_directories(lockstep_cuda_runtime INTERFACE ${PROJECT_SOURCE_DIR}/core/cuda/emulated/include)
+    target_include_directories(lockstep_cuda_runtime INTERFACE ${PROJECT_SOURCE_DIR}/emulated/core/include)
   else()
     target_link_libraries(lockstep_cuda_runtime INTERFACE CUDA::cudart_static)
     target_include_directories(lockstep_cuda_runtime SYSTEM INTERFACE ${LOCKSTEP_CUBLASLT_INCLUDE_DIR}

@@ -56,17 +56,23 @@ std::optional<Checkpoints::Found> Checkpoints::newest() const {
   if (path_.empty()) return std::nullopt;
   std::vector<Found> candidates = history();
   if (std::error_code ignored; fs::exists(path_, ignored)) candidates.push_back({path_});
-  std::optional<Found> best;
   std::string failure;
-  for (Found& each : candidates) {
+  const auto readable = [&](const auto& read) {
     try {
-      each.step = nn::read_training_state(each.path).step;
+      read();
+      return true;
     } catch (const Error& error) {
       failure = error.what();
-      continue;
+      return false;
     }
-    if (!best || each.step >= best->step) best = each;
-  }
+  };
+  std::vector<Found> found;
+  for (Found& each : candidates)
+    if (readable([&] { each.step = nn::read_training_state(each.path).step; })) found.push_back(each);
+  std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
+  // All of the values are looked at in the one that is taken.
+  while (!found.empty() && !readable([&] { nn::SafetensorsFile(found.back().path).verify(); })) found.pop_back();
+  const std::optional<Found> best = found.empty() ? std::nullopt : std::optional(found.back());
   LOCKSTEP_CHECK(
       best || candidates.empty(),
       "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "

@@ -69,8 +69,9 @@ class Console final : public Sink {
     if (result.stopped_by != 0) return;
     std::string text = "result:";
     for (const auto& [name, value] : result.evaluation) text += fmt::format(" {}={:.4f}", as_key(name), value);
-    message(text + fmt::format(" steps={} seconds={:.2f} {}_per_s={:.0f} weights_sha256={}", result.steps,
-                               result.seconds, as_key(run_.unit), result.samples_per_s, result.weights_sha256));
+    message(text + fmt::format(" steps={} seconds={:.2f} {}_per_s={:.0f} weights_sha256={} state_sha256={}",
+                               result.steps, result.seconds, as_key(run_.unit), result.samples_per_s,
+                               result.weights_sha256, result.state_sha256));
   }
 
  private:

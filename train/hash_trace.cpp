@@ -13,6 +13,7 @@ std::string hash_of(const Tensor& tensor) {
   if (!tensor.defined()) return "none";
   const Tensor value = as_contiguous(move_values(tensor.detach(), Device()));
   Sha256 hash;
+  const LibraryAccess access;
   hash.update(value.raw_data(), value.nbytes());
   return to_hex(hash.finish()).substr(0, 16);
 }

@@ -11,13 +11,12 @@
 namespace lockstep::train {
 namespace {
 
-void bound(CLI::Option* option, double least, double most) {
-  if (least != -Program::kInfinity && most != Program::kInfinity)
-    option->check(CLI::Range(least, most));
-  else if (least != -Program::kInfinity)
-    option->check(command_line::at_least(least));
-  else if (most != Program::kInfinity)
-    option->check(CLI::Range(std::numeric_limits<double>::lowest(), most));
+// Of a bound that may be infinite, which is none.
+template <typename T>
+CLI::Validator within(double least, double most) {
+  using Limits = std::numeric_limits<T>;
+  return command_line::number<T>(least == -Program::kInfinity ? Limits::lowest() : static_cast<T>(least),
+                                 most == Program::kInfinity ? Limits::max() : static_cast<T>(most));
 }
 
 }  // namespace
@@ -37,17 +36,17 @@ void Program::add_option(const std::string& name, std::string& value, const std:
 }
 
 void Program::add_option(const std::string& name, double& value, const std::string& help, double least, double most) {
-  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
+  options_->app.add_option(name, value, help)->check(within<double>(least, most))->capture_default_str();
 }
 
 void Program::add_option(const std::string& name, std::optional<double>& value, const std::string& help, double least,
                          double most) {
-  bound(options_->app.add_option(name, value, help), least, most);
+  options_->app.add_option(name, value, help)->check(within<double>(least, most));
 }
 
 void Program::add_option(const std::string& name, std::int64_t& value, const std::string& help, double least,
                          double most) {
-  bound(options_->app.add_option(name, value, help)->capture_default_str(), least, most);
+  options_->app.add_option(name, value, help)->check(within<std::int64_t>(least, most))->capture_default_str();
 }
 
 void Program::add_flag(const std::string& name, bool& value, const std::string& help) {
@@ -86,9 +85,13 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       launch.name = options.name;
       return launcher::run_local(launch, std::vector<std::string>(argv + 1, argv + argc));
     }
-    Workers workers(options.workers);
-    options.run.workers = workers.count();
-    return body(workers, options.run);
+    try {
+      Workers workers(options.workers);
+      options.run.workers = workers.count();
+      return body(workers, options.run);
+    } catch (const distributed::ProcessGroupError& error) {
+      throw Error(error.brief());  // the whole is in the log
+    }
   });
 }
 

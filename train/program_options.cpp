@@ -14,7 +14,7 @@
 namespace lockstep::train {
 namespace {
 
-using command_line::at_least;
+using command_line::number;
 using command_line::throw_not_available;
 using command_line::UsageError;
 
@@ -31,10 +31,12 @@ void refuse_backend_that_is_missing(const std::string& backend) {
                                          : "install libgloo-dev and build again, or use --backend auto");
 }
 
-distributed::CommunicationHookPtr make_hook(const std::string& compress) {
+distributed::CommunicationHookPtr make_hook(const std::string& compress,
+                                            const std::shared_ptr<optim::GradScaler>& scaler) {
   if (compress == "fp16") return distributed::fp16_compression();
   if (compress == "bf16") return distributed::bf16_compression();
-  if (compress == "powersgd") return distributed::power_sgd();
+  if (compress == "powersgd")
+    return distributed::power_sgd({.loss_scale = [scaler] { return scaler ? scaler->scale_factor() : 1.0; }});
   return nullptr;
 }
 
@@ -55,11 +57,11 @@ void Program::Options::add_common() {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->group(who);
   app.add_option("--nproc", nproc, "ddp without a launcher: start this many local processes")
-      ->check(CLI::Range(1, 1024))
+      ->check(number(1, 1024))
       ->group(who);
   app.add_option("--devices", devices, "dp: device indices, such as 0,1")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1023))
+      ->check(number(0, 1023))
       ->group(who);
   app.add_option("--backend", workers.job.backend,
                  "auto (nccl for CUDA devices; else shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
@@ -67,32 +69,38 @@ void Program::Options::add_common() {
       ->group(who);
   app.add_option("--init-method", workers.job.init_method, "env://, tcp://HOST:PORT or file:///PATH")->group(who);
   auto* const rank = app.add_option("--rank", workers.job.rank, "This process among --world-size, without a launcher")
-                         ->check(CLI::Range(0, 1 << 20))
+                         ->check(number(0, 1 << 20))
                          ->group(who);
   auto* const world_size = app.add_option("--world-size", workers.job.world_size, "Processes of the job")
-                               ->check(CLI::Range(1, 1 << 20))
+                               ->check(number(1, 1 << 20))
                                ->needs(rank)
                                ->group(who);
   rank->needs(world_size);
   // What torch.distributed.launch appends; LOCAL_RANK says the same.
   app.add_option("--local-rank", ignored)->group("");
   app.add_option("--timeout", timeout, "Deadline in seconds of the meeting and of each collective")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(number(0.001, 86400.0))
       ->group(who);
-  app.add_option("--threads", workers.threads, "Threads of each process")->check(CLI::Range(1, 1024))->group(who);
+  app.add_option("--threads", workers.threads, "Threads of each process")->check(number(1, 1024))->group(who);
 
   const std::string how = "How to train";
-  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(at_least(1))->group(how);
-  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")->check(at_least(0))->group(how);
-  app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
-      ->check(at_least(1))
+  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(number<std::int64_t>(1))->group(how);
+  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")
+      ->check(number<std::int64_t>(0))
       ->group(how);
-  app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")->group(how);
+  app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
+      ->check(number<std::int64_t>(1))
+      ->group(how);
+  app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")
+      ->check(number<std::uint64_t>())
+      ->group(how);
   app.add_option("--lockstep", workers.logical_shards,
                  "Logical shards, a power of two: the same bits on any number of workers up to it")
+      ->check(number<std::int64_t>())
       ->group(how);
   app.add_option("--accumulate", workers.accumulate,
                  "Compute each step in this many slices, one after the other: less memory, the same gradients")
+      ->check(number<std::int64_t>())
       ->group(how);
   app.add_option("--amp", amp, "Mixed precision, off, bf16 or fp16: products and convolutions in that type")
       ->check(CLI::IsMember({"off", "bf16", "fp16"}))
@@ -109,13 +117,13 @@ void Program::Options::add_common() {
   app.add_option("--checkpoint", run.checkpoint, "Training checkpoint to write, at the end and on SIGTERM")
       ->group(files);
   app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
-      ->check(at_least(0))
+      ->check(number<std::int64_t>(0))
       ->group(files);
   app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
-      ->check(at_least(0))
+      ->check(number(0.0))
       ->group(files);
   app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
-      ->check(at_least(1))
+      ->check(number<std::int64_t>(1))
       ->group(files);
   app.add_option(
          "--resume", run.resume,
@@ -155,8 +163,9 @@ void Program::Options::settle() {
   if (app.count("--lockstep") > 0) check_lockstep();
 
   workers.job.timeout = distributed::Milliseconds(static_cast<std::int64_t>(timeout * 1000));
-  workers.hook = make_hook(compress);
   run.amp = amp == "fp16" ? kFloat16 : amp == "bf16" ? kBFloat16 : kFloat32;
+  if (run.amp == kFloat16 && !run.scaler) run.scaler = std::make_shared<optim::GradScaler>();
+  workers.hook = make_hook(compress, run.scaler);
   run.logical_shards = workers.logical_shards;
   if (no_progress) run.progress = Progress::lines;
 }

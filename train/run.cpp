@@ -38,7 +38,7 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
       options(std::move(given)),
       group(step.group()),
       is_rank0(!group || group->rank() == 0),
-      update(step, optimizer, options.amp, options.graph),
+      update(step, optimizer, {.amp = options.amp, .scaler = options.scaler, .graph = options.graph}),
       checkpoints(options.checkpoint, options.keep_checkpoints),
       agreement(group),
       losses([this](const StepReport& report) {
@@ -80,6 +80,7 @@ void Run::State::begin() {
     try_output("hash trace", options.trace_hashes, false);
     try_output("profile", options.profile, true);
     if (step.trace()) try_output("trace", options.trace, false);
+    if (!options.checkpoint.empty()) checkpoint_lock.emplace(options.checkpoint);
   });
   resume();
   on_rank0([&] { checkpoints.refuse_later_than(done); });
@@ -95,7 +96,7 @@ void Run::State::begin() {
   for (const auto& sink : sinks)
     sink->begin({.total_steps = total_steps,
                  .first_step = first_step,
-                 .batch_size = loader.options().batch_size,
+                 .batch_size = loader.options().batch_size * options.units_per_sample,
                  .unit = options.unit});
   if (!resumed.empty()) message(resumed);
   if (const Device device = step.module().device(); device.is_cuda())
@@ -116,13 +117,14 @@ void Run::State::begin() {
 void Run::State::train_epoch(std::int64_t epoch) {
   call(callbacks.on_epoch_begin, epoch);
   const auto start = Clock::now();
-  auto batches = loader.epoch(static_cast<std::uint64_t>(epoch), done - epoch * loader.steps_per_epoch());
+  auto batches = loader.epoch(epoch, done - epoch * loader.steps_per_epoch());
   for (const data::Batch& batch : batches) {
     profile(false);
     const std::int64_t number = done;
     const Tensor value = train_on(batch);
-    samples += batch.global_size;
-    losses.add({.step = number, .epoch = epoch, .learning_rate = optimizer.lr(), .samples = batch.global_size}, value);
+    const std::int64_t units = batch.global_size * options.units_per_sample;
+    samples += units;
+    losses.add({.step = number, .epoch = epoch, .learning_rate = optimizer.lr(), .samples = units}, value);
     call(callbacks.on_step_end, number, value);
     write_step_trace();
 
@@ -145,8 +147,7 @@ void Run::State::train_epoch(std::int64_t epoch) {
 
 Tensor Run::State::train_on(const data::Batch& batch) {
   const RandomKeyGuard key(static_cast<std::uint64_t>(done), 0);
-  if (learning_rate) optimizer.set_lr(learning_rate(done));
-  if (momentum) optimizer.set_momentum(momentum(done));
+  if (schedule) schedule->set_position(done);
   call(callbacks.on_step_begin, done);
   std::function<void()> on_gradients;
   if (callbacks.on_gradients) on_gradients = [this] { callbacks.on_gradients(done); };
@@ -191,7 +192,9 @@ Result Run::State::finish() {
   result.seconds = seconds;
   result.samples_per_s = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
   result.weights_sha256 = nn::weights_sha256(step.module());
+  result.state_sha256 = nn::state_sha256(step.module());
   signal.reset();
+  checkpoint_lock.reset();
   if (stopped_by != 0)
     message(fmt::format("stopped by SIGTERM after step {} of {}; '{}' holds the training, go on with --resume auto",
                         done, total_steps, options.checkpoint));
@@ -211,8 +214,11 @@ std::int64_t Run::total_steps() const {
 }
 
 void Run::set_schedule(optim::Schedule learning_rate, optim::Schedule momentum) {
-  state_->learning_rate = std::move(learning_rate);
-  state_->momentum = std::move(momentum);
+  set_schedule(std::vector<optim::Schedule>{std::move(learning_rate)}, std::move(momentum));
+}
+
+void Run::set_schedule(std::vector<optim::Schedule> learning_rates, optim::Schedule momentum) {
+  state_->schedule.emplace(state_->optimizer, std::move(learning_rates), std::move(momentum));
 }
 
 void Run::set_evaluation(Evaluation evaluation) {

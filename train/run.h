@@ -4,11 +4,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/train/evaluation.h"
@@ -30,12 +32,16 @@ struct RunOptions {
   std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
   /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
   DType amp = kFloat32;
+  /// Scales the loss if `amp` is kFloat16; for who sets it up otherwise, or follows its scale, as
+  /// PowerSgdOptions::loss_scale does. Null: one with the defaults.
+  std::shared_ptr<optim::GradScaler> scaler = nullptr;
   bool graph = true;  ///< steps as CUDA graphs, where they can be
   /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
   /// all.
   std::int64_t logical_shards = 0;
-  int workers = 0;               ///< for messages; 0: as many as there are processes
-  std::string unit = "samples";  ///< what a sample is called, in the plural
+  int workers = 0;                    ///< for messages; 0: as many as there are processes
+  std::string unit = "samples";       ///< what throughput counts, in the plural
+  std::int64_t units_per_sample = 1;  ///< such as the tokens of a sample, where the unit is "tokens"
   /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical
   /// shards are watched over in any case.
   nn::Metadata settings = {};
@@ -98,8 +104,10 @@ class Run {
   /// Steps from the beginning to the end, those before a resumption included.
   std::int64_t total_steps() const;
 
-  /// The learning rate by step, and the momentum. Without: what the optimizer has.
+  /// The learning rate by step, and the momentum. Without: what the optimizer has. Errors as optim::LRScheduler.
   void set_schedule(optim::Schedule learning_rate, optim::Schedule momentum = {});
+  /// A learning rate for each parameter group of the optimizer.
+  void set_schedule(std::vector<optim::Schedule> learning_rates, optim::Schedule momentum = {});
   /// What to measure after each epoch.
   void set_evaluation(Evaluation evaluation);
   /// One more that hears how the run goes; on rank 0 alone.
@@ -109,8 +117,8 @@ class Run {
 
   /// Trains to the end, once; a collective. Before the first step every output is tried, the checkpoint is looked for
   /// and loaded. Throws Error for a path that cannot be written, a checkpoint that does not fit, or one of a later step
-  /// that would be overwritten. What cannot be written at the end is written elsewhere, and the Error, thrown when all
-  /// else is done, says where.
+  /// that would be overwritten, or one that another training, still running, writes. What cannot be written at the end
+  /// is written elsewhere, and the Error, thrown when all else is done, says where.
   Result train();
 
   /// From a callback, on every rank: this step is the last one.

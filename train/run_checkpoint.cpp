@@ -78,6 +78,7 @@ void Run::State::resume() {
   if (path.empty()) return;
   if (!group) return load(path, path);
   const distributed::Rank0File file(path, *group);
+  on_rank0([&] { file.read([](const std::string& here) { nn::SafetensorsFile(here).verify(); }); });
   file.read([&](const std::string& here) { load(path, here); });
 }
 

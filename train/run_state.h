@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/train/agreement.h"
+#include "lockstep/train/checkpoint_lock.h"
 #include "lockstep/train/checkpoints.h"
 #include "lockstep/train/hash_trace.h"
 #include "lockstep/train/loss_log.h"
@@ -59,12 +60,13 @@ struct Run::State {
   bool is_rank0;
   Update update;
   Checkpoints checkpoints;
+  std::optional<CheckpointLock> checkpoint_lock;  // on rank 0, while train() runs
   Agreement agreement;
   LossLog losses;
   std::optional<HashTrace> hashes;
   std::optional<StopSignal> signal;
   std::vector<std::unique_ptr<Sink>> sinks;
-  optim::Schedule learning_rate, momentum;
+  std::optional<optim::LRScheduler> schedule;
   std::optional<Evaluation> evaluation;
   Values measured;
   std::int64_t measured_at = -1;  // the step

@@ -15,8 +15,8 @@ using Values = std::vector<std::pair<std::string, double>>;
 struct RunDescription {
   std::int64_t total_steps = 0;  ///< from the beginning to the end
   std::int64_t first_step = 0;   ///< above 0 if the run was resumed
-  std::int64_t batch_size = 0;   ///< samples a step, over all workers
-  std::string unit;              ///< what a sample is called, in the plural
+  std::int64_t batch_size = 0;   ///< units a step, over all workers
+  std::string unit;              ///< what is counted, in the plural: "images", "tokens"
 };
 
 /// One step of training.
@@ -25,7 +25,7 @@ struct StepReport {
   std::int64_t epoch = 0;      ///< from 0
   double loss = 0.0;           ///< of the global batch
   double learning_rate = 0.0;  ///< that the step was made with
-  std::int64_t samples = 0;    ///< of all workers
+  std::int64_t samples = 0;    ///< of all workers, in units
 };
 
 /// What a run has come to.
@@ -33,8 +33,9 @@ struct Result {
   Values evaluation;           ///< of the last evaluation; empty if there was none
   std::int64_t steps = 0;      ///< made by this run, without those before a resumption
   double seconds = 0.0;        ///< of training, without evaluations
-  double samples_per_s = 0.0;  ///< of all workers, over `seconds`
+  double samples_per_s = 0.0;  ///< of all workers, over `seconds`, in units
   std::string weights_sha256;  ///< see nn::weights_sha256()
+  std::string state_sha256;    ///< see nn::state_sha256()
   /// The signal that ended the run before its last step; 0: none did.
   int stopped_by = 0;
 

@@ -1,5 +1,7 @@
 #include "lockstep/train/update.h"
 
+#include <optional>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -8,15 +10,15 @@ namespace lockstep::train {
 
 using distributed::LossValue;
 
-Update::Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, DType amp, bool graph)
+Update::Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Options options)
     : step_(step),
       optimizer_(optimizer),
-      amp_(amp),
-      graph_(graph),
-      captured_(step, optimizer, {.capture = graph && amp != kFloat16}) {
-  LOCKSTEP_CHECK(amp == kFloat32 || amp == kFloat16 || amp == kBFloat16,
-                 "[run] mixed precision in {} was asked for, expected float16 or bfloat16 (float32: none)", name(amp));
-  if (amp == kFloat16) scaler_.emplace();
+      amp_(options.amp),
+      graph_(options.graph),
+      captured_(step, optimizer, {.capture = options.graph && options.amp != kFloat16}) {
+  LOCKSTEP_CHECK(amp_ == kFloat32 || amp_ == kFloat16 || amp_ == kBFloat16,
+                 "[run] mixed precision in {} was asked for, expected float16 or bfloat16 (float32: none)", name(amp_));
+  if (amp_ == kFloat16) scaler_ = options.scaler ? options.scaler : std::make_shared<optim::GradScaler>();
 }
 
 Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss,

@@ -3,7 +3,7 @@
 // For .cpp files only.
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "lockstep/core/dtype.h"
@@ -19,9 +19,14 @@ namespace lockstep::train {
 /// precision, with something done to the gradients in between. All that a run knows of steps.
 class Update {
  public:
-  /// `amp`: kBFloat16, kFloat16 (with a scaled loss) or kFloat32, which means no mixed precision. `graph`: steps may be
-  /// CUDA graphs. The step and the optimizer must outlive this object.
-  Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, DType amp, bool graph);
+  struct Options {
+    DType amp = kFloat32;  ///< kBFloat16, kFloat16 (with a scaled loss) or kFloat32, which means no mixed precision
+    std::shared_ptr<optim::GradScaler> scaler = nullptr;  ///< of float16; null: one with the defaults
+    bool graph = true;                                    ///< steps may be CUDA graphs
+  };
+
+  /// The step and the optimizer must outlive this object.
+  Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Options options);
 
   /// One step: gradients, then on_gradients() if there is one, then the update. Returns the loss over the global batch,
   /// one float64 element, valid until the next call; reading it may wait for a device.
@@ -30,14 +35,14 @@ class Update {
   /// Why steps are not CUDA graphs; empty if they are, or on a CPU.
   std::string obstacle() const;
   /// Of float16: its state belongs into checkpoints. Else null.
-  optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  optim::GradScaler* scaler() { return scaler_.get(); }
 
  private:
   distributed::TrainingStep& step_;
   optim::Optimizer& optimizer_;
   DType amp_;
   bool graph_;
-  std::optional<optim::GradScaler> scaler_;
+  std::shared_ptr<optim::GradScaler> scaler_;
   distributed::CapturedStep captured_;
 };
 

@@ -56,8 +56,9 @@ data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> datas
 }
 
 std::unique_ptr<optim::Optimizer> Workers::make_optimizer(nn::Module& module, const OptimizerFactory& factory) const {
-  if (!options_.zero) return factory(module.parameters());
-  return std::make_unique<distributed::ZeroRedundancyOptimizer>(module.parameters(), group(), factory);
+  std::unique_ptr<optim::Optimizer> optimizer = factory(module.parameters());
+  if (!options_.zero) return optimizer;
+  return std::make_unique<distributed::ZeroRedundancyOptimizer>(std::move(optimizer), group());
 }
 
 }  // namespace lockstep::train

@@ -71,11 +71,13 @@ int run(int argc, char** argv) {
       "all-reduce of 1 MB between two processes with each backend. Status 1 if something failed.",
       "lockstep-doctor"};
   app.add_flag("--json", json, "print one JSON object");
-  app.add_option("--port", port, "the job's port; default: MASTER_PORT, if set")->type_name("P");
+  app.add_option("--port", port, "the job's port; default: MASTER_PORT, if set")
+      ->type_name("P")
+      ->check(lockstep::command_line::number(1, 65535));
   app.add_option("--connect", request.peer, "also try to reach this machine, on that port (29500)")->type_name("HOST");
   app.add_option("--timeout", timeout, "seconds for each attempt to reach something")
       ->type_name("S")
-      ->check(CLI::Range(0.1, 3600.0))
+      ->check(lockstep::command_line::number(0.1, 3600.0))
       ->capture_default_str();
   app.add_flag("--mpi-rank", mpi_rank)->group("");
   if (!lockstep::command_line::parse(app, argc, argv)) return 0;

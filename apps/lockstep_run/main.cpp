@@ -27,25 +27,32 @@ int run(int argc, char** argv) {
       "lockstep-run"};
   app.add_option("--nproc-per-node", nproc, "workers on this machine, or auto: one for each GPU, else for each core")
       ->type_name("N|auto")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(1, 4096))
+      ->check(CLI::IsMember({"auto"}) | lockstep::command_line::number(1, 4096))
       ->capture_default_str();
-  app.add_option("--nnodes", options.nnodes, "machines of the job")->type_name("M")->capture_default_str();
-  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")->type_name("R");
+  app.add_option("--nnodes", options.nnodes, "machines of the job")
+      ->type_name("M")
+      ->check(lockstep::command_line::number<int>())
+      ->capture_default_str();
+  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")
+      ->type_name("R")
+      ->check(lockstep::command_line::number<int>());
   app.add_option("--master-addr", options.master_addr, "address of machine 0, for --nnodes > 1")
       ->type_name("A")
       ->capture_default_str();
   app.add_option("--master-port", options.master_port, "port of machine 0, for --nnodes > 1")
       ->type_name("P")
+      ->check(lockstep::command_line::number<int>())
       ->capture_default_str();
   app.add_option("--max-restarts", options.max_restarts, "how often all workers are started again after a failure")
-      ->type_name("K");
+      ->type_name("K")
+      ->check(lockstep::command_line::number<int>());
   app.add_option("--min-nproc", options.min_nproc,
                  "elastic: after a failure go on with the workers that are left, at least so many in all")
-      ->check(lockstep::command_line::at_least(1))
+      ->check(lockstep::command_line::number(1))
       ->type_name("m");
   app.add_option("--node-timeout", node_timeout, "seconds after which a machine that shows no sign of life is lost")
       ->type_name("S")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(lockstep::command_line::number(0.001, 86400.0))
       ->capture_default_str();
   app.add_option("--log-dir", options.log_dir, "also write each worker's output to DIR/rank<R>.out and DIR/rank<R>.err")
       ->type_name("DIR");

@@ -10,22 +10,31 @@
 namespace lockstep::models {
 
 Tensor LeNet::forward(Tensor x) {
-  return fc2(fc1(conv2(conv1(x)).flatten(1)));
+  x = relu(max_pool2d(conv1(x), 2));
+  x = relu(max_pool2d(conv2(x), 2));
+  x = relu(fc1(x.flatten(1)));
+  return fc2(x);
 }
 
 Tensor Cnn::forward(Tensor x) {
-  x = dropout1(conv2(conv1(x)));
-  return fc2(dropout2(fc1(x.flatten(1))));
+  x = relu(conv1(x));
+  x = max_pool2d(relu(conv2(x)), 2);
+  x = dropout1(x);
+  x = relu(fc1(x.flatten(1)));
+  return fc2(dropout2(x));
 }
 
 Tensor LeNetBn::forward(Tensor x) {
   x = relu(max_pool2d(bn1(conv1(x)), 2));
   x = relu(max_pool2d(bn2(conv2(x)), 2));
-  return fc2(fc1(x.flatten(1)));
+  x = relu(fc1(x.flatten(1)));
+  return fc2(x);
 }
 
 Tensor Mlp::forward(Tensor x) {
-  return fc3(fc2(fc1(x.flatten(1))));
+  x = relu(fc1(x.flatten(1)));
+  x = relu(fc2(x));
+  return fc3(x);
 }
 
 const std::vector<std::string>& model_names() {

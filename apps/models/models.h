@@ -14,9 +14,9 @@ namespace lockstep::models {
 /// The small convolutional network of many MNIST examples, after LeCun et al. (1998): 21,840 parameters.
 struct LeNet : nn::Module {
   using nn::Module::Module;
-  nn::Conv2d conv1{this, "conv1", 1, 10, 5, {.relu = true, .pool = true}};
-  nn::Conv2d conv2{this, "conv2", 10, 20, 5, {.relu = true, .pool = true}};
-  nn::Linear fc1{this, "fc1", 320, 50, {.relu = true}};
+  nn::Conv2d conv1{this, "conv1", 1, 10, 5};
+  nn::Conv2d conv2{this, "conv2", 10, 20, 5};
+  nn::Linear fc1{this, "fc1", 320, 50};
   nn::Linear fc2{this, "fc2", 50, 10};
   Tensor forward(Tensor x) override;
 };
@@ -24,10 +24,10 @@ struct LeNet : nn::Module {
 /// The network of PyTorch's MNIST example, with dropout: 1,199,882 parameters.
 struct Cnn : nn::Module {
   using nn::Module::Module;
-  nn::Conv2d conv1{this, "conv1", 1, 32, 3, {.relu = true}};
-  nn::Conv2d conv2{this, "conv2", 32, 64, 3, {.relu = true, .pool = true}};
+  nn::Conv2d conv1{this, "conv1", 1, 32, 3};
+  nn::Conv2d conv2{this, "conv2", 32, 64, 3};
   nn::Dropout dropout1{this, "dropout1", 0.25};
-  nn::Linear fc1{this, "fc1", 9216, 128, {.relu = true}};
+  nn::Linear fc1{this, "fc1", 9216, 128};
   nn::Dropout dropout2{this, "dropout2", 0.5};
   nn::Linear fc2{this, "fc2", 128, 10};
   Tensor forward(Tensor x) override;
@@ -40,7 +40,7 @@ struct LeNetBn : nn::Module {
   nn::BatchNorm2d bn1{this, "bn1", 10};
   nn::Conv2d conv2{this, "conv2", 10, 20, 5};
   nn::BatchNorm2d bn2{this, "bn2", 20};
-  nn::Linear fc1{this, "fc1", 320, 50, {.relu = true}};
+  nn::Linear fc1{this, "fc1", 320, 50};
   nn::Linear fc2{this, "fc2", 50, 10};
   Tensor forward(Tensor x) override;
 };
@@ -48,8 +48,8 @@ struct LeNetBn : nn::Module {
 /// 784-512-512-10 with relu: 669,706 parameters.
 struct Mlp : nn::Module {
   using nn::Module::Module;
-  nn::Linear fc1{this, "fc1", 784, 512, {.relu = true}};
-  nn::Linear fc2{this, "fc2", 512, 512, {.relu = true}};
+  nn::Linear fc1{this, "fc1", 784, 512};
+  nn::Linear fc2{this, "fc2", 512, 512};
   nn::Linear fc3{this, "fc3", 512, 10};
   Tensor forward(Tensor x) override;
 };

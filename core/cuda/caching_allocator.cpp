@@ -45,7 +45,8 @@ CachingAllocator::CachingAllocator(std::unique_ptr<DeviceMemory> memory, int dev
 CachingAllocator::~CachingAllocator() {
   // Memory in use stays with whoever uses it; the rest goes back.
   for (std::size_t i = 0; i < pools_.size(); ++i) {
-    for (const Waiting& waiting : pools_[i].waiting) memory_->destroy(waiting.event);
+    for (const Waiting& waiting : pools_[i].waiting)
+      if (waiting.event) memory_->destroy(waiting.event);
     return_segments(pools_[i], static_cast<int>(i));
   }
 }
@@ -68,11 +69,11 @@ void* CachingAllocator::allocate(std::size_t bytes, Device device) {
   const std::size_t rounded = round_up(bytes, kRounding);
   const Handle stream = memory_->current_stream(device.index);
   const bool capturing = memory_->is_capturing(device.index, stream);
-  if (!capturing) collect(p, /*wait=*/false);
+  if (!capturing) collect(p, device.index, /*wait=*/false);
   Block* block = take_free(p, rounded, stream);
   if (!block) block = take_segment(p, device.index, rounded, stream);
   if (!block && !capturing) {
-    collect(p, /*wait=*/true);
+    collect(p, device.index, /*wait=*/true);
     return_segments(p, device.index);
     block = take_segment(p, device.index, rounded, stream);
   }
@@ -142,11 +143,16 @@ void CachingAllocator::deallocate(void* data, std::size_t, Device device) noexce
   block->in_use = false;
   p.stats.in_use -= block->bytes;
   p.stats.cached = p.held - p.stats.in_use;
-  for (const Handle stream : std::exchange(block->other_streams, {})) {
-    p.waiting.push_back({memory_->record(device.index, stream), block});
-    ++block->pending_events;
+  try {
+    for (const Handle stream : std::exchange(block->other_streams, {})) {
+      const bool captured = memory_->is_capturing(device.index, stream);
+      p.waiting.push_back({stream, captured ? nullptr : memory_->record(device.index, stream), block});
+      ++block->pending_events;
+    }
+    if (block->pending_events == 0) make_free(p, block);
+  } catch (...) {
+    ++block->pending_events;  // the device has failed, and nobody can say when the others are done: never used again
   }
-  if (block->pending_events == 0) make_free(p, block);
 }
 
 void CachingAllocator::make_free(Pool& pool, Block* block) {
@@ -175,18 +181,26 @@ void CachingAllocator::join_next(Pool& pool, Block* block) {
   pool.blocks.erase(gone->data);
 }
 
-void CachingAllocator::collect(Pool& pool, bool wait) {
-  std::vector<Waiting> still;
-  for (const Waiting& waiting : pool.waiting) {
-    if (wait) memory_->wait(waiting.event);
-    if (!wait && !memory_->is_done(waiting.event)) {
-      still.push_back(waiting);
+bool CachingAllocator::is_over(int device, Waiting& waiting, bool wait) {
+  if (!waiting.event) {
+    if (memory_->is_capturing(device, waiting.stream)) return false;
+    waiting.event = memory_->record(device, waiting.stream);
+  }
+  if (wait) memory_->wait(device, waiting.event);
+  return wait || memory_->is_done(device, waiting.event);
+}
+
+void CachingAllocator::collect(Pool& pool, int device, bool wait) {
+  for (std::size_t i = 0; i < pool.waiting.size();) {
+    if (!is_over(device, pool.waiting[i], wait)) {
+      ++i;
       continue;
     }
-    memory_->destroy(waiting.event);
-    if (--waiting.block->pending_events == 0) make_free(pool, waiting.block);
+    const Waiting over = std::exchange(pool.waiting[i], pool.waiting.back());
+    pool.waiting.pop_back();
+    memory_->destroy(over.event);
+    if (--over.block->pending_events == 0) make_free(pool, over.block);
   }
-  pool.waiting = std::move(still);
 }
 
 void CachingAllocator::return_segments(Pool& pool, int device) {
@@ -209,7 +223,7 @@ void CachingAllocator::return_segments(Pool& pool, int device) {
 void CachingAllocator::empty_cache() {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < pools_.size(); ++i) {
-    collect(pools_[i], /*wait=*/true);
+    collect(pools_[i], static_cast<int>(i), /*wait=*/true);
     return_segments(pools_[i], static_cast<int>(i));
   }
 }

@@ -29,13 +29,14 @@ class DeviceMemory {
   virtual Info info(int device) = 0;
   /// The stream that work of this thread goes to.
   virtual Handle current_stream(int device) = 0;
-  /// True while work put on the stream is recorded instead of done; then no event may be asked about.
+  /// True while work put on the stream is recorded instead of done; an event recorded there then is the graph's, and
+  /// cannot be asked about.
   virtual bool is_capturing(int device, Handle stream) = 0;
   /// An event that is done when all work put on the stream so far is.
   virtual Handle record(int device, Handle stream) = 0;
-  virtual bool is_done(Handle event) = 0;
+  virtual bool is_done(int device, Handle event) = 0;
   /// Blocks until it is done.
-  virtual void wait(Handle event) = 0;
+  virtual void wait(int device, Handle event) = 0;
   virtual void destroy(Handle event) noexcept = 0;
 };
 
@@ -44,7 +45,7 @@ class DeviceMemory {
 /// belongs to the stream that was current when it was allocated, and a freed block is handed out again at once, but to
 /// that stream alone: what is still queued there ran, or will run, before whatever uses the block next. A tensor that
 /// another stream uses must be told so with record_stream(); its block then comes back only after an event on that
-/// stream.
+/// stream, which is recorded when the tensor goes, or, if the stream is being captured then, after the capture.
 ///
 /// Sizes are rounded up to 512 bytes. Blocks up to 1 MiB are cut from segments of 2 MiB, larger ones below 10 MiB from
 /// segments of 20 MiB, others get a segment of their own size, rounded to 2 MiB. The smallest free block that fits is
@@ -90,7 +91,8 @@ class CachingAllocator final : public Allocator {
     bool operator()(const Block* a, const Block* b) const;
   };
   struct Waiting {
-    Handle event;
+    Handle stream;  // which used the block
+    Handle event;   // null: not recorded yet, as the stream was being captured
     Block* block;
   };
   struct Pool {
@@ -110,7 +112,8 @@ class CachingAllocator final : public Allocator {
   void split(Pool& pool, Block* block, std::size_t bytes);
   void make_free(Pool& pool, Block* block);
   void join_next(Pool& pool, Block* block);
-  void collect(Pool& pool, bool wait);
+  bool is_over(int device, Waiting& waiting, bool wait);
+  void collect(Pool& pool, int device, bool wait);
   void return_segments(Pool& pool, int device);
   [[noreturn]] void throw_out_of_memory(const Pool& pool, int device, std::size_t bytes) const;
 

@@ -7,6 +7,7 @@
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::cuda {
@@ -49,8 +50,8 @@ void copy_to_device(const Tensor& source, const Tensor& target) {
   const Tensor from = prepared(source, target);
   Tensor to = target.is_contiguous() ? target : empty_like(target);
   copy_bytes(from, to, target.device().index);
-  // The runtime has read pageable memory when the call returns, but not pinned memory.
-  if (is_pinned(from)) Stream::current(target.device().index).synchronize();
+  // Pinned memory is read later; pageable memory may be too, where the device reads it by itself (Grace Hopper, HMM).
+  Stream::current(target.device().index).synchronize();
   if (!to.is_same(target)) copy_within(to, target);
 }
 
@@ -99,6 +100,15 @@ void copy_between(const Tensor& source, const Tensor& target) {
 void copy(const Tensor& source, const Tensor& target) {
   if (target.numel() == 0) return;
   if (source.device() == target.device()) return copy_within(source, target);
+  if (source.device().is_cpu() || target.device().is_cpu()) {
+    const Device device = source.device().is_cpu() ? target.device() : source.device();
+    // A graph would keep the host's address, and each replay read or write what lies there then.
+    if (is_capturing(device.index))
+      throw Error(
+          "[copy] values cannot go from " + to_string(source.device()) + " to " + to_string(target.device()) +
+          " while a CUDA graph is captured: replays would use the host's memory as it is then; make them before "
+          "the capture, or on the device");
+  }
   if (source.device().is_cpu()) return copy_to_device(source, target);
   if (target.device().is_cpu()) return copy_to_host(source, target);
   copy_between(source, target);

@@ -2,9 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/cuda/requirements.h"
 #include "lockstep/core/cuda/stream.h"
 
 namespace lockstep::cuda {
@@ -14,19 +19,39 @@ namespace {
 struct Devices {
   int count = 0;
   std::string why_none;
+  std::vector<std::string> obstacles;  // by device: why it cannot be used; mostly empty
 
   Devices() {
     const cudaError_t status = cudaGetDeviceCount(&count);
-    if (status == cudaSuccess && count > 0) return;
+    if (status == cudaSuccess && count > 0) {
+      look_at_architectures();
+      return;
+    }
     count = 0;
     cudaGetLastError();  // the failure is handled here, later calls should not meet it
-    if (status == cudaErrorInsufficientDriver)
-      why_none = "there is no CUDA driver, or it is older than the CUDA runtime of this build";
+    int driver = 0, runtime = 0;
+    if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        cudaRuntimeGetVersion(&runtime) == cudaSuccess)
+      why_none = explain_driver(driver, runtime);
     else if (status == cudaErrorNoDevice || status == cudaSuccess)
       why_none = "no CUDA device was found";
     else
       why_none =
           fmt::format("CUDA devices cannot be counted: {} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+  }
+
+  // Devices for which there is no code are counted all the same, as their numbers are the driver's, unless all are
+  // such.
+  void look_at_architectures() {
+    for (int device = 0; device < count; ++device) {
+      int major = 0, minor = 0;
+      LOCKSTEP_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+      LOCKSTEP_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+      obstacles.push_back(explain_architecture(LOCKSTEP_CUDA_ARCHITECTURES, major, minor));
+    }
+    if (std::ranges::any_of(obstacles, &std::string::empty)) return;
+    why_none = fmt::format("cuda:0 is there, but {}", obstacles.front());
+    count = 0;
   }
 };
 
@@ -45,6 +70,10 @@ int device_count() {
 }
 std::string why_unavailable() {
   return devices().why_none;
+}
+
+const std::string& device_obstacle(int index) {
+  return devices().obstacles[static_cast<std::size_t>(index)];
 }
 
 std::string device_name(int index) {

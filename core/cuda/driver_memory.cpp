@@ -66,7 +66,8 @@ class DriverMemory final : public DeviceMemory {
     return event;
   }
 
-  bool is_done(Handle event) override {
+  bool is_done(int device, Handle event) override {
+    const DeviceGuard guard(device);
     const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
     if (status == cudaErrorNotReady) {
       cudaGetLastError();
@@ -76,7 +77,10 @@ class DriverMemory final : public DeviceMemory {
     return true;
   }
 
-  void wait(Handle event) override { LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event))); }
+  void wait(int device, Handle event) override {
+    const DeviceGuard guard(device);
+    LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
+  }
   void destroy(Handle event) noexcept override { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
 };
 
@@ -148,7 +152,7 @@ PlainAllocator& plain_allocator() {
 }  // namespace
 
 Allocator& device_allocator() {
-  require_device(0);
+  if (!is_available()) require_device(0);
   if (caches()) return caching_allocator();
   return plain_allocator();
 }

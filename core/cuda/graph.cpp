@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "lockstep/core/computation.h"
 #include "lockstep/core/cuda/check.h"
 
 namespace lockstep::cuda {
@@ -25,12 +26,14 @@ Graph::~Graph() = default;
 
 Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
   auto handle = std::make_unique<Handle>(stream);
+  Computation::settle_devices();  // no part of the graph
   const StreamGuard guard(stream);
   // Thread-local: what other threads do meanwhile, such as watching over collectives, is their business.
   LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
     body();
+    Computation::settle_devices();
   } catch (...) {
     cudaStreamEndCapture(stream.handle(), &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -48,6 +51,7 @@ Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
 }
 
 void Graph::launch() const {
+  Computation::settle_devices();  // the graph may change what they read
   const DeviceGuard guard(stream_.device());
   LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(handle_->exec, stream_.handle()));
 }

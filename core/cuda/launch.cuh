@@ -34,8 +34,12 @@ __device__ inline std::int64_t all_threads() {
 
 /// Queues kernel(arguments...) on a stream of the present device. Throws Error if it cannot be started; what goes wrong
 /// later shows when somebody waits.
+///
+/// Each of our libraries has a CUDA runtime of its own, linked statically, which knows that library's kernels alone:
+/// this must not be the one function of several libraries that the dynamic linker picks, so each file has its own.
 template <typename... P, typename... A>
-void launch_on(CUstream_st* stream, void (*kernel)(P...), dim3 grid, dim3 block, A&&... arguments) {
+[[gnu::always_inline]] static inline void launch_on(CUstream_st* stream, void (*kernel)(P...), dim3 grid, dim3 block,
+                                                    A&&... arguments) {
 #if defined(__CUDACC__)
   kernel<<<grid, block, 0, stream>>>(static_cast<P>(std::forward<A>(arguments))...);
   LOCKSTEP_CUDA_CHECK_LAUNCH();
@@ -45,15 +49,17 @@ void launch_on(CUstream_st* stream, void (*kernel)(P...), dim3 grid, dim3 block,
 }
 
 /// Where a kernel on `tensor` is launched: its device, made the present one for the lifetime of this, and that device's
-/// current stream.
-class Launch {
+/// current stream. Hidden for the same reason.
+class [[gnu::visibility("hidden")]] Launch {
  public:
   explicit Launch(const Tensor& tensor)
       : guard_(tensor.device().index), stream_(Stream::current(tensor.device().index).handle()) {}
-  CUstream_st* stream() const { return stream_; }
+  CUstream_st* stream() const {
+    return stream_;
+  }
 
   template <typename Kernel, typename... A>
-  void operator()(Kernel* kernel, dim3 grid, dim3 block, A&&... arguments) const {
+  [[gnu::always_inline]] inline void operator()(Kernel* kernel, dim3 grid, dim3 block, A&&... arguments) const {
     launch_on(stream_, kernel, grid, block, std::forward<A>(arguments)...);
   }
 

@@ -15,6 +15,11 @@ std::string why_unavailable() {
   return "this build of lockstep has no CUDA";
 }
 
+const std::string& device_obstacle(int) {
+  static const std::string none;
+  return none;
+}
+
 std::string device_name(int index) {
   require_device(index);
   return {};

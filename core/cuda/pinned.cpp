@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/context.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/stream.h"
 
@@ -51,7 +52,10 @@ Tensor empty_pinned(const Shape& sizes, DType dtype) {
       blocks.pop_back();
     }
   }
-  if (!data) LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocDefault));
+  if (!data) {
+    const DeviceGuard guard(device_with_context());
+    LOCKSTEP_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocPortable));
+  }
   {
     const std::lock_guard lock(m.mutex);
     m.in_use[static_cast<const char*>(data)] = bytes;

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/computation.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/context.h"
 #include "lockstep/core/cuda/device.h"
 
 namespace lockstep::cuda {
@@ -76,6 +78,7 @@ Stream Stream::from_pool(int device, bool high_priority) {
 }
 
 void Stream::synchronize() const {
+  Computation::settle_devices();
   const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(handle_));
 }
@@ -111,11 +114,13 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 
 void Event::record(const Stream& stream) {
+  Computation::settle_devices();
   const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaEventRecord(handle_, stream.handle()));
 }
 
 bool Event::is_done() const {
+  const DeviceGuard guard(device_);
   const cudaError_t status = cudaEventQuery(handle_);
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // no failure, and nothing for a later call to find
@@ -126,10 +131,12 @@ bool Event::is_done() const {
 }
 
 void Event::synchronize() const {
+  const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(handle_));
 }
 
 double Event::elapsed_ms(const Event& start) const {
+  const DeviceGuard guard(device_);
   float milliseconds = 0;
   LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.handle_, handle_));
   return milliseconds;
@@ -144,7 +151,7 @@ DeviceGuard::DeviceGuard(int device) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (previous_ >= 0) cudaSetDevice(previous_);
+  if (previous_ >= 0 && has_context(previous_)) cudaSetDevice(previous_);
 }
 
 StreamGuard::StreamGuard(const Stream& stream) : device_(stream.device()), previous_(Stream::current(stream.device())) {

@@ -60,7 +60,8 @@ class Event {
   CUevent_st* handle_ = nullptr;
 };
 
-/// Makes `device` the CUDA runtime's present device of this thread.
+/// Makes `device` the CUDA runtime's present device of this thread. Afterwards the one before is it again, if it is in
+/// use (Note [Contexts]).
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

@@ -16,6 +16,7 @@ inline constexpr std::size_t kSliceBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kWholeBytes = std::size_t{16} << 10;
 
 inline std::byte* bytes_of(const Tensor& tensor) {
+  const LibraryAccess access;
   return static_cast<std::byte*>(tensor.raw_data());
 }
 

@@ -60,6 +60,7 @@ class Verdicts {
       return seen.state->trouble.empty() ? Verdict::left : Verdict::in_place;
     if (seen.state && front_ > 0 && seen.state->called == front_ && seen.state->fingerprint != call_)
       return Verdict::mismatched;
+    if (seen.answered && !seen.state->elsewhere.empty()) return Verdict::in_place;  // another group's ranks know more
     if (seen.answered) return front_ > 0 && seen.state->called < front_ ? Verdict::behind : Verdict::in_place;
     if (seen.fate == ProcessFate::gone) return Verdict::gone;
     if (seen.fate == ProcessFate::stopped) return Verdict::stopped;
@@ -79,6 +80,8 @@ class Verdicts {
         if (seen.state && seen.state->running)
           return fmt::format("{} in {}{}{}", several ? "wait" : "waits", seen.state->collective,
                              point_to_point(*seen.state), step(*seen.state));
+        if (seen.state && !seen.state->elsewhere.empty())
+          return fmt::format("{} in {}{}", several ? "wait" : "waits", seen.state->elsewhere, step(*seen.state));
         return fmt::format("{} alive, {}", is, place(seen));
       case Verdict::unknown:
         return fmt::format("{} out of sight, {}", is, place(seen));
@@ -122,6 +125,7 @@ class Verdicts {
     std::string text = state.collective.empty()
                            ? "before its first collective"
                            : fmt::format("{} {}", state.running ? "in" : "after", state.collective);
+    if (!state.elsewhere.empty()) text += ", in " + state.elsewhere;
     return "last seen " + text + point_to_point(state) + step(state);
   }
 
@@ -142,9 +146,7 @@ class Verdicts {
   std::uint64_t call_;
 };
 
-std::string remedy(Verdict verdict, const std::vector<int>& ranks, const std::vector<Observation>& observations) {
-  const auto& state = observations[static_cast<std::size_t>(ranks.front())].state;
-  const std::string who = ranks_text(ranks);
+std::string remedy(Verdict verdict, const std::string& who, const std::optional<PeerState>& state) {
   const auto pid = state ? state->process.pid : -1;
   switch (verdict) {
     case Verdict::ended:
@@ -189,10 +191,17 @@ std::string ranks_text(const std::vector<int>& ranks) {
 }
 
 Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
-                   const std::string& store_error, std::int64_t now_ms) {
+                   const std::string& store_error, std::int64_t now_ms, const std::vector<int>& ranks) {
   const Verdicts verdicts(failure, observations, store_error, now_ms);
   const int world = static_cast<int>(observations.size());
   Diagnosis result;
+
+  const auto job_rank = [&](int rank) { return ranks.empty() ? rank : ranks[static_cast<std::size_t>(rank)]; };
+  const auto names_of = [&](std::vector<int> some) {
+    std::ranges::transform(some, some.begin(), job_rank);
+    std::ranges::sort(some);
+    return ranks_text(some);
+  };
 
   struct Group {
     Verdict verdict;
@@ -214,13 +223,16 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
   }
 
   std::string causes, waiting, lines, remedies;
+  std::vector<int> culprits;
   for (const Group& group : groups) {
     const int first = group.ranks.front();
     const std::string text =
-        fmt::format("{} {}", ranks_text(group.ranks), verdicts.sentence(first, group.verdict, group.ranks.size() > 1));
+        fmt::format("{} {}", names_of(group.ranks), verdicts.sentence(first, group.verdict, group.ranks.size() > 1));
     if (group.verdict == worst && worst > Verdict::unknown) {
       causes += (causes.empty() ? "" : "; ") + text;
-      if (remedies.empty()) remedies = remedy(worst, group.ranks, observations);
+      culprits.insert(culprits.end(), group.ranks.begin(), group.ranks.end());
+      if (remedies.empty())
+        remedies = remedy(worst, names_of(group.ranks), observations[static_cast<std::size_t>(first)].state);
     } else if (group.verdict == Verdict::in_place || group.verdict == Verdict::behind) {
       waiting += (waiting.empty() ? "" : "; ") + text;
     }
@@ -229,14 +241,21 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     for (const int r : group.ranks) {
       const auto& state = observations[static_cast<std::size_t>(r)].state;
       if (state && !state->trouble.empty() && state->ended_by.empty())
-        lines += fmt::format("\n    rank {} says: {}", r, state->trouble);
+        lines += fmt::format("\n    rank {} says: {}", job_rank(r), state->trouble);
     }
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
-  // Two ranks that do not meet point to point, say: nobody is missing, and what the other one does is all there is.
+  // Nobody is missing, and ranks have not met in another group of the job: then one of those has said why.
+  for (int r = 0; r < world && causes.empty(); ++r) {
+    const auto& state = observations[static_cast<std::size_t>(r)].state;
+    if (state && state->trouble.starts_with(kInPart))
+      causes = fmt::format("rank {} says: {}", job_rank(r), state->trouble);
+  }
+  // Or two ranks do not meet point to point, say: what the other one does is all there is.
   if (causes.empty() && failure.peer >= 0 && failure.peer < world)
-    causes = fmt::format("{} {}", ranks_text({failure.peer}),
+    causes = fmt::format("{} {}", names_of({failure.peer}),
                          verdicts.sentence(failure.peer, verdicts.verdict(failure.peer), false));
+  if (!culprits.empty()) result.culprits = names_of(culprits);
   result.headline = causes;
   if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;
   if (!store_error.empty())

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/distributed/failure/peer_state.h"
@@ -16,6 +17,9 @@ struct OperationFailure {
   int peer = -1;  ///< the rank that was waited for, if known
 };
 
+/// How a cause begins that ranks found in a group which was split from this one: "in the group of ranks 2, 3: ...".
+inline constexpr std::string_view kInPart = "in the group of ";
+
 /// What one rank knows of another when it has asked everybody.
 struct Observation {
   std::optional<PeerState> state;
@@ -28,6 +32,8 @@ struct Diagnosis {
   /// One sentence, the same on every rank that has heard the same: who is the cause, and what the others wait for.
   /// "rank 2 is alive, but still after all_reduce #17 (...) at step 41; ranks 0, 1, 3 wait in all_reduce #18 (...)"
   std::string headline;
+  /// Who is the cause: "rank 2"; empty if nobody can tell.
+  std::string culprits;
   /// One line for each rank, or for several in the same place, and what to do.
   std::string report;
   /// The ranks that answered, in order: who reports is the first.
@@ -35,9 +41,9 @@ struct Diagnosis {
 };
 
 /// `observations` are by rank, this one's own among them (answered). `store_error` is not empty if the store was lost
-/// on the way, so that nobody could answer.
+/// on the way, so that nobody could answer. `ranks`: the job's number of each, which is told; empty: the same.
 Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
-                   const std::string& store_error, std::int64_t now_ms);
+                   const std::string& store_error, std::int64_t now_ms, const std::vector<int>& ranks = {});
 
 /// "rank 3", "ranks 0, 2-5"; `ranks` in rising order.
 std::string ranks_text(const std::vector<int>& ranks);

@@ -1,5 +1,6 @@
 #include "lockstep/distributed/failure/group_failure.h"
 
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -8,13 +9,20 @@
 #include "lockstep/distributed/failure/tell_launcher.h"
 
 namespace lockstep::distributed {
+namespace {
 
-GroupFailure::GroupFailure(const FlightRecorder& recorder, Milliseconds timeout, StorePtr store,
+constexpr std::string_view kFailed = " failed: ";
+
+}  // namespace
+
+GroupFailure::GroupFailure(const FlightRecorder& recorder, Place place, Milliseconds timeout, StorePtr store,
                            std::function<void()> abort_backend)
-    : recorder_(recorder), rank_(recorder.rank()), timeout_(timeout), abort_backend_(std::move(abort_backend)) {
+    : recorder_(recorder), place_(std::move(place)), timeout_(timeout), abort_backend_(std::move(abort_backend)) {
   if (store)
-    monitor_ = std::make_unique<PeerMonitor>(std::move(store), rank_, recorder.world_size(), timeout,
-                                             [this](const OperationFailure& failure) { fail(failure); });
+    monitor_ = std::make_unique<PeerMonitor>(
+        std::move(store), place_.rank, place_.world_size, timeout,
+        [this](const OperationFailure& failure) { fail(failure); }, place_.ranks,
+        place_.parent ? place_.parent->monitor() : nullptr);
 }
 
 GroupFailure::~GroupFailure() {
@@ -31,19 +39,26 @@ void GroupFailure::start() {
 }
 
 bool GroupFailure::failing() const {
-  const std::lock_guard lock(mutex_);
-  return failing_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failing_) return true;
+  }
+  return place_.parent && place_.parent->failing();
 }
 
 std::exception_ptr GroupFailure::error() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return failure_;
+  }
+  return place_.parent ? place_.parent->error() : nullptr;
 }
 
 void GroupFailure::end_by_own_doing(const std::string& reason) {
   if (failing()) return;
   tell_launcher(reason, /*own=*/true);
   if (monitor_) monitor_->set_ended_by(reason);
+  if (place_.parent) place_.parent->end_by_own_doing(reason);
   fail({{}, reason, -1});
 }
 
@@ -58,24 +73,58 @@ std::exception_ptr GroupFailure::fail(const OperationFailure& failure) {
     failing_ = true;
   }
   tell_launcher(failure.cause, /*own=*/false);  // unless it has been told that it is
-  if (monitor_) monitor_->announce(failure);
-  abort_backend_();
-  const std::string text = tell(failure);
+  // If it is the parent that fails, its announcement reaches them all.
+  if (monitor_ && !(place_.parent && place_.parent->failing())) monitor_->announce(failure);
+  if (!place_.parent) abort_backend_();
+  const ProcessGroupError error = place_.parent ? tell_parent(failure) : tell(failure);
   const std::lock_guard lock(mutex_);
-  FlightDumps::write_after_failure(recorder_, text);
-  failure_ = std::make_exception_ptr(ProcessGroupError(text));
+  FlightDumps::write_after_failure(recorder_, error.what());
+  failure_ = std::make_exception_ptr(error);
   changed_.notify_all();
   return failure_;
 }
 
-std::string GroupFailure::tell(const OperationFailure& failure) {
+ProcessGroupError GroupFailure::tell(const OperationFailure& failure) {
   const std::string what = failure.operation.empty() ? "the process group" : failure.operation;
-  std::string text = fmt::format("[Rank {}] {} failed: ", rank_, what);
-  if (!monitor_) return text + failure.cause;
+  const std::string text = fmt::format("[Rank {}] {}{}", job_rank(place_.rank), what, kFailed);
+  if (!monitor_) return ProcessGroupError(text + failure.cause);
   const Diagnosis diagnosis = monitor_->diagnose(failure);
-  if (monitor_->is_reporter(failure, diagnosis)) logging::error("{}", diagnosis.report);
-  if (diagnosis.headline.empty()) return text + failure.cause;
-  return text + fmt::format("{} ({})", diagnosis.headline, failure.cause);
+  const bool reports = monitor_->is_reporter(failure, diagnosis);
+  if (reports) logging::error("{}", diagnosis.report);
+  if (diagnosis.headline.empty()) return ProcessGroupError(text + failure.cause);
+  std::string brief;
+  if (const int reporter = reports ? place_.rank : monitor_->reporter(diagnosis);
+      reporter >= 0 && !diagnosis.culprits.empty() && logging::enabled(logging::Level::error))
+    brief = fmt::format("[Rank {}] {} failed because of {}; rank {}'s report says more", job_rank(place_.rank),
+                        what.substr(0, what.find(" (")), diagnosis.culprits, job_rank(reporter));
+  return ProcessGroupError(text + fmt::format("{} ({})", diagnosis.headline, failure.cause), brief);
+}
+
+// What this group's ranks know goes into the parent's report, which is the only one.
+ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
+  const std::string where = std::string(kInPart) + ranks_text(place_.ranks);
+  const std::string what = fmt::format("{} {}", failure.operation.empty() ? "an operation" : failure.operation, where);
+  GroupFailure& parent = *place_.parent;
+  std::string cause;
+  if (!parent.failing()) {
+    const Diagnosis diagnosis = monitor_ ? monitor_->diagnose(failure) : Diagnosis{};
+    cause = diagnosis.headline.empty() ? failure.cause : fmt::format("{} ({})", diagnosis.headline, failure.cause);
+    parent.fail({what, fmt::format("{}: {}", where, cause), -1});
+  }
+  try {
+    std::rethrow_exception(parent.fail({}));
+  } catch (const ProcessGroupError& error) {
+    if (cause.empty()) {
+      cause = error.what();
+      if (const std::size_t at = cause.find(kFailed); at != std::string::npos) cause.erase(0, at + kFailed.size());
+    }
+    return ProcessGroupError(fmt::format("[Rank {}] {}{}{}", job_rank(place_.rank), what, kFailed, cause),
+                             error.brief());
+  }
+}
+
+int GroupFailure::job_rank(int rank) const {
+  return place_.ranks.empty() ? rank : place_.ranks[static_cast<std::size_t>(rank)];
 }
 
 }  // namespace lockstep::distributed

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 
@@ -34,10 +35,12 @@ std::string rank_key(const char* prefix, int rank) {
 }  // namespace
 
 PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
-                         std::function<void(OperationFailure)> on_failure)
+                         std::function<void(OperationFailure)> on_failure, std::vector<int> ranks, PeerMonitor* parent)
     : store_(std::move(store)),
       rank_(rank),
       world_size_(world_size),
+      ranks_(std::move(ranks)),
+      parent_(parent),
       timeout_(timeout),
       interval_(std::clamp(timeout / 10, Milliseconds(20), Milliseconds(1'000))),
       request_timeout_(std::clamp(timeout / 4, Milliseconds(100), Milliseconds(5'000))),
@@ -59,6 +62,7 @@ PeerMonitor::~PeerMonitor() {
 }
 
 void PeerMonitor::stop() {
+  if (parent_) parent_->part_ended(*this);
   process_end::remove(*this);
   {
     const std::lock_guard lock(mutex_);
@@ -71,7 +75,22 @@ void PeerMonitor::stop() {
   if (watcher_.joinable()) watcher_.join();
 }
 
+void PeerMonitor::part_started(const PeerMonitor& part, const OperationInfo& operation) {
+  const std::lock_guard lock(mutex_);
+  elsewhere_ = operation;
+  elsewhere_of_ = &part;
+  ++changes_;
+}
+
+void PeerMonitor::part_ended(const PeerMonitor& part) {
+  const std::lock_guard lock(mutex_);
+  if (elsewhere_of_ != &part) return;
+  elsewhere_of_ = nullptr;
+  ++changes_;
+}
+
 void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64_t fingerprint) {
+  if (parent_) parent_->part_started(*this, operation);
   const std::lock_guard lock(mutex_);
   state_.called = operation.number + 1;
   state_.running = true;
@@ -85,6 +104,7 @@ void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64
 }
 
 void PeerMonitor::collective_ended() {
+  if (parent_) parent_->part_ended(*this);
   const std::lock_guard lock(mutex_);
   state_.running = false;
   state_.since_ms = wall_now_ms();
@@ -113,7 +133,8 @@ void PeerMonitor::set_ended_by(std::string_view reason) {
 
 PeerState PeerMonitor::own_state() const {
   PeerState state;
-  OperationInfo collective, point_to_point;
+  OperationInfo collective, point_to_point, elsewhere;
+  std::string part;
   bool has_point_to_point = false;
   {
     const std::lock_guard lock(mutex_);
@@ -121,9 +142,12 @@ PeerState PeerMonitor::own_state() const {
     collective = collective_;
     point_to_point = point_to_point_;
     has_point_to_point = has_point_to_point_;
+    elsewhere = elsewhere_;
+    if (elsewhere_of_) part = ranks_text(elsewhere_of_->ranks_);
   }
   if (state.called > 0) state.collective = describe(collective);
   if (has_point_to_point) state.point_to_point = describe(point_to_point);
+  if (!part.empty()) state.elsewhere = fmt::format("{} in the group of {}", describe(elsewhere), part);
   return state;
 }
 
@@ -242,6 +266,12 @@ void PeerMonitor::tell(const OperationFailure& failure) {
   if (!told_.exchange(true)) on_failure_(failure);
 }
 
+/// The rank that "failed" names; this one if the store holds nonsense.
+int PeerMonitor::rank_in(const std::string& text) const {
+  const auto rank = parse_number<int>(text);
+  return rank && *rank >= 0 && *rank < world_size_ ? *rank : rank_;
+}
+
 bool PeerMonitor::look_for_failure() {
   {
     const std::lock_guard lock(mutex_);
@@ -250,7 +280,8 @@ bool PeerMonitor::look_for_failure() {
   if (!store_->check({"failed"}, request_timeout_)) return false;
   const std::string who = store_->get("failed", request_timeout_);
   const PeerState own = own_state();
-  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", who), -1});
+  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", job_rank(rank_in(who))),
+        -1});
   return true;
 }
 
@@ -270,9 +301,9 @@ bool PeerMonitor::look_for_mismatch() {
     const auto state = read("state", r);
     if (!state) continue;
     if (state->left && state->called < own.called && cause.empty())
-      cause = fmt::format("rank {} has left the group without calling it", r);
+      cause = fmt::format("rank {} has left the group without calling it", job_rank(r));
     if (state->called == own.called && state->fingerprint != own.fingerprint)
-      cause = fmt::format("rank {} called {} instead", r, state->collective);
+      cause = fmt::format("rank {} called {} instead", job_rank(r), state->collective);
     const std::lock_guard lock(mutex_);
     last_read_[static_cast<std::size_t>(r)] = state;
   }
@@ -340,7 +371,7 @@ Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
   if (!store_error.empty())
     for (Observation& other : seen)
       if (!other.answered && other.state) other.fate = fate_of(other.state->process);
-  return distributed::diagnose(failure, seen, store_error, wall_now_ms());
+  return distributed::diagnose(failure, seen, store_error, wall_now_ms(), ranks_);
 }
 
 bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {
@@ -353,6 +384,10 @@ bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& 
     // Without the store nobody can be asked: rank 0 reports, or rank 1 if it is rank 0 that is missing.
     return rank_ == 0 || (rank_ == 1 && failure.peer == 0);
   }
+}
+
+int PeerMonitor::reporter(const Diagnosis& diagnosis) const {
+  return diagnosis.alive.empty() || !store_error().empty() ? -1 : diagnosis.alive.front();
 }
 
 void PeerMonitor::leave_now(std::string_view reason, bool is_failure) {

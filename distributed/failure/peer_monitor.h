@@ -37,9 +37,12 @@ namespace lockstep::distributed {
 class PeerMonitor {
  public:
   /// `on_failure` is called at most once, from a thread of the monitor, when another rank has failed or will never
-  /// come.
+  /// come. Of a group that was split from another: `ranks`, by rank, the job's number, which messages name, and
+  /// `parent`, the other group's monitor, which outlives this one and learns where the rank is. Empty and null: of the
+  /// job's group.
   PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
-              std::function<void(OperationFailure)> on_failure);
+              std::function<void(OperationFailure)> on_failure, std::vector<int> ranks = {},
+              PeerMonitor* parent = nullptr);
   /// Begins to publish and to watch. Apart from the constructor, so that `on_failure` may use the monitor.
   void start();
   /// Publishes that this rank has left, and waits for the monitor's threads. Further calls do nothing.
@@ -60,6 +63,8 @@ class PeerMonitor {
   Diagnosis diagnose(const OperationFailure& failure);
   /// True on one rank: the one that is to tell the whole story.
   bool is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis);
+  /// Another rank that tells it; -1 if that cannot be known, because the store is lost.
+  int reporter(const Diagnosis& diagnosis) const;
 
   /// For the end of the process: publishes at once that this rank has left, and why; a failure is announced as well.
   void leave_now(std::string_view reason, bool is_failure);
@@ -72,9 +77,13 @@ class PeerMonitor {
   void read_identities();
   void refresh_one();
   void tell(const OperationFailure& failure);
+  int rank_in(const std::string& text) const;
+  void part_started(const PeerMonitor& part, const OperationInfo& operation);
+  void part_ended(const PeerMonitor& part);
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
   std::optional<PeerState> read(const char* prefix, int rank);
+  int job_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<std::size_t>(rank)]; }
   bool stopping() const;
   bool watching() const;
   Milliseconds pause() const;
@@ -84,6 +93,8 @@ class PeerMonitor {
   StorePtr store_;
   int rank_;
   int world_size_;
+  std::vector<int> ranks_;
+  PeerMonitor* parent_;
   Milliseconds timeout_;
   Milliseconds interval_;
   Milliseconds request_timeout_;
@@ -95,9 +106,11 @@ class PeerMonitor {
   OperationInfo collective_;  // of state_
   OperationInfo point_to_point_;
   bool has_point_to_point_ = false;
-  std::uint64_t changes_ = 1;    // of state_
-  std::uint64_t published_ = 0;  // value of changes_ when last published
-  Milliseconds started_at_{0};   // steady clock; of the running collective
+  OperationInfo elsewhere_;                    // of a group that was split from this one
+  const PeerMonitor* elsewhere_of_ = nullptr;  // that group's; null: this rank is in none
+  std::uint64_t changes_ = 1;                  // of state_
+  std::uint64_t published_ = 0;                // value of changes_ when last published
+  Milliseconds started_at_{0};                 // steady clock; of the running collective
   bool stop_ = false;
   bool announced_ = false;
   bool store_lost_ = false;  // the publisher's last request has failed

@@ -11,6 +11,7 @@ std::string PeerState::encode() const {
       .integer(fingerprint)
       .bytes(collective)
       .bytes(point_to_point)
+      .bytes(elsewhere)
       .integer(static_cast<std::uint64_t>(step))
       .byte(left)
       .bytes(ended_by)
@@ -32,6 +33,7 @@ PeerState PeerState::decode(std::string_view text) {
   state.fingerprint = fields.integer();
   state.collective = fields.bytes();
   state.point_to_point = fields.bytes();
+  state.elsewhere = fields.bytes();
   state.step = static_cast<std::int64_t>(fields.integer());
   state.left = fields.byte() != 0;
   state.ended_by = fields.bytes();

@@ -15,6 +15,7 @@ struct PeerState {
   std::uint64_t fingerprint = 0;  ///< of that collective
   std::string collective;         ///< its description; empty if there was none yet
   std::string point_to_point;     ///< the last send, recv or exchange begun; empty if none
+  std::string elsewhere;          ///< the collective it is in of a group that was split from this one; empty if none
   std::int64_t step = -1;         ///< training step; -1 if the program does not say
   bool left = false;              ///< has taken its leave of the group
   std::string ended_by;           ///< its own doing, if it gave up by itself: "threw: ...", "aborted: ..."

@@ -5,9 +5,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
@@ -20,6 +23,10 @@
 
 namespace lockstep::distributed::gloo {
 namespace {
+
+/// Gloo waits so many times its timeout for a connection, one that a rank never makes which has ended meanwhile. Of no
+/// effect later, since each wait for a message has a timeout of its own.
+constexpr int kConnectShare = 5;
 
 /// Our store in Gloo's terms.
 class StoreAdapter final : public ::gloo::rendezvous::Store {
@@ -34,9 +41,8 @@ class StoreAdapter final : public ::gloo::rendezvous::Store {
     return {value.begin(), value.end()};
   }
   void wait(const std::vector<std::string>& keys) override { store_.wait(keys); }
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    store_.wait(keys, timeout);
-  }
+  /// Gloo's timeout is that of a connection; see kConnectShare.
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { store_.wait(keys); }
 
  private:
   distributed::Store& store_;
@@ -175,11 +181,19 @@ class SigpipeBlocked {
   sigset_t before_;
 };
 
+constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
+
+bool is_out_of_descriptors(std::string_view message) {
+  return message.find(std::strerror(EMFILE)) != std::string_view::npos;
+}
+
 /// Gloo itself crashes on a name that it cannot resolve.
 void check_address(const std::string& address) {
   try {
     listen_on(address, 0);
   } catch (const Error& error) {
+    LOCKSTEP_CHECK(!is_out_of_descriptors(error.what()), "[gloo] no connection can be made: {}; {}", error.what(),
+                   kRaiseLimit);
     LOCKSTEP_CHECK(false,
                    "[gloo] '{}' is neither an interface nor an address of this machine ({}); set LOCKSTEP_INTERFACE to "
                    "one of them, or leave it unset",
@@ -207,7 +221,7 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
     const SigpipeBlocked blocked;
     auto device = ::gloo::transport::tcp::CreateDevice(attr);
     auto context = std::make_shared<::gloo::rendezvous::Context>(group.rank, group.world_size);
-    context->setTimeout(group.timeout);
+    context->setTimeout(std::max(group.timeout / kConnectShare, Milliseconds(1)));
     PrefixStore addresses("gloo", store);
     addresses.set_timeout(group.timeout);
     StoreAdapter adapter(addresses);
@@ -216,10 +230,12 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
                                 std::make_shared<PrefixStore>("monitor", store));
   } catch (const std::exception& error) {
     const std::string lost = lost_ranks(*store, group);
-    throw ProcessGroupError(
-        fmt::format("[gloo] rank {} cannot connect to the other ranks from {}: {}; {}", group.rank,
-                    options.interface.empty() ? options.address : options.interface, error.what(),
-                    lost.empty() ? "set LOCKSTEP_INTERFACE to the interface or address that they can reach" : lost));
+    throw ProcessGroupError(fmt::format("[gloo] rank {} cannot connect to the other ranks from {}: {}; {}", group.rank,
+                                        options.interface.empty() ? options.address : options.interface, error.what(),
+                                        is_out_of_descriptors(error.what()) ? kRaiseLimit
+                                        : lost.empty()
+                                            ? "set LOCKSTEP_INTERFACE to the interface or address that they can reach"
+                                            : lost));
   }
 }
 

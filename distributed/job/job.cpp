@@ -9,6 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
@@ -175,6 +176,7 @@ std::vector<std::string> available_backends() {
 }
 
 Job init(const InitOptions& options) {
+  keep_standard_streams_open();
   check_backend(options.backend);
   LOCKSTEP_CHECK(options.timeout.count() > 0, "[init] the timeout is {} ms; expected a positive one",
                  options.timeout.count());

@@ -58,9 +58,14 @@ class Group {
     for (Worker& worker : workers_) {
       worker.out().finish();
       worker.err().finish();
-      if (result_.failure && result_.failure->rank == worker.rank())
-        result_.failure->last_lines = worker.err().last_lines();
+      for (const Stream* stream : {&worker.out(), &worker.err()})
+        if (!stream->copy_error().empty()) result_.log_error = stream->copy_error();
     }
+    for (Worker& worker : workers_)
+      if (result_.failure && result_.failure->rank == worker.rank()) {
+        result_.failure->last_lines = worker.err().last_lines();
+        result_.failure->lines_since = worker.err().lines_since();
+      }
     result_.all_succeeded =
         std::none_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.ending()->failed(); });
     return result_;
@@ -146,6 +151,7 @@ class Group {
                               *failed.ending(),
                               std::chrono::duration<double>(first_at_ - started_).count(),
                               {},
+                              0,
                               known ? own->text : std::string(),
                               said != reports.end() && !said->own};
     end_workers(SIGTERM);

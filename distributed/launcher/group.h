@@ -22,6 +22,7 @@ struct Failure {
   Ending ending;
   double seconds = 0;                  ///< since the group was started
   std::deque<std::string> last_lines;  ///< of its stderr
+  std::size_t lines_since = 0;         ///< that others have written to stderr since
   std::string said;                    ///< by its report; empty: it made none
   bool follows = false;                ///< it said that it fails because of another rank, which is not one of these
 };
@@ -32,6 +33,7 @@ struct GroupResult {
   int lost = 0;            ///< workers that failed by themselves: the first, and all that a signal had ended by then
   int interrupted_by = 0;  ///< the signal that this process was sent
   bool all_succeeded = false;
+  std::string log_error;             ///< why what workers wrote is not all in their log files; empty if it is
   std::string stopped_from_outside;  ///< why `stop` asked for the end
 };
 

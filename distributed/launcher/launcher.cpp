@@ -10,6 +10,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/launcher/agent.h"
 #include "lockstep/distributed/launcher/environment.h"
 #include "lockstep/distributed/launcher/failure_reports.h"
@@ -35,6 +36,7 @@ constexpr milliseconds kConnectTry{1000};
 // For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended.
 constexpr milliseconds kCauseTime{2'000};
 constexpr std::size_t kMinTokenLength = 16;
+constexpr std::size_t kScreen = 24;  // lines of a terminal that are seen at once
 
 void validate(const Options& options, const std::vector<std::string>& command) {
   const auto require = [](bool ok, const std::string& message) {
@@ -162,6 +164,9 @@ class Launcher {
       FailureReports reports;
       const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
                                            outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+      if (!result.log_error.empty())
+        say(fmt::format("the files in '{}' are not complete: {}; what is missing there has come through here",
+                        options_.log_dir, result.log_error));
       std::optional<SharedFailure> failure;
       if (agent_ && result.failure && result.failure->follows) failure = agent_->others_failure(kCauseTime);
       const bool elsewhere = failure.has_value();
@@ -211,12 +216,14 @@ class Launcher {
       say(text + "; " + said);
       return text + "; " + said;
     }
-    if (options_.output == Output::rank0_plain && failure.rank == 0) {
-      say(text);  // its stderr has just come through unchanged
-      return text + ": " + failure.last_lines.back();
+    // Its stderr has come through, and is repeated only if it is out of sight.
+    if (failure.lines_since <= kScreen) {
+      const bool plain = options_.output == Output::rank0_plain && failure.rank == 0;
+      say(text + (plain ? "" : fmt::format("; its last lines on stderr stand above, behind [{}]", failure.rank)));
+    } else {
+      say(text + "; its last lines on stderr:");
+      for (const std::string& line : failure.last_lines) say("  | " + line);
     }
-    say(text + "; its last lines on stderr:");
-    for (const std::string& line : failure.last_lines) say("  | " + line);
     return text + ": " + failure.last_lines.back();
   }
 
@@ -280,6 +287,7 @@ class Launcher {
 
 int run(const Options& options, const std::vector<std::string>& command) {
   validate(options, command);
+  keep_standard_streams_open();
   std::fflush(nullptr);  // what this process has printed comes before what the workers print
   return Launcher(options, command).run();
 }

@@ -20,6 +20,7 @@ bool takes_more(int fd) {
 
 void Outlet::write(std::string_view text) {
   kept_ += text;
+  lines_ += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   flush();
 }
 

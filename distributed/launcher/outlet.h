@@ -25,6 +25,7 @@ class Outlet {
   /// Writes what is taken without waiting.
   void flush();
   int fd() const { return fd_; }
+  std::size_t lines() const { return lines_; }  ///< that write() was given so far
   bool empty() const { return kept_.size() == written_; }
   /// So much is kept that workers should rather wait than give more.
   bool full() const { return kept_.size() - written_ > kMostKept; }
@@ -35,6 +36,7 @@ class Outlet {
   int fd_;
   std::string kept_;
   std::size_t written_ = 0;  // of kept_
+  std::size_t lines_ = 0;
 };
 
 /// The launcher's stdout and stderr.

@@ -21,7 +21,8 @@ void Stream::pump() {
     finish();
     return;
   }
-  if (copy_) write_all(copy_.get(), buffer, static_cast<std::size_t>(count));
+  if (copy_ && !write_all(copy_.get(), buffer, static_cast<std::size_t>(count)) && copy_error_.empty())
+    copy_error_ = std::strerror(errno);
   std::string_view rest(buffer, static_cast<std::size_t>(count));
   while (!rest.empty()) {
     const auto end = rest.find('\n');
@@ -45,6 +46,7 @@ void Stream::emit(std::string_view line) {
   text += line;
   text += '\n';
   target_->write(text);
+  lines_at_ = target_->lines();
   if (!keep_lines_) return;
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kKeptLines) last_lines_.pop_front();

@@ -14,6 +14,7 @@ namespace lockstep::launcher {
 /// lines.
 class Stream {
  public:
+  /// `copy`: holds nothing if there is none.
   Stream(FileDescriptor source, Outlet& target, std::string prefix, FileDescriptor copy, bool keep_lines)
       : source_(std::move(source)),
         target_(&target),
@@ -28,7 +29,11 @@ class Stream {
   void pump();
   /// Passes on what is left of an unfinished line and closes the source.
   void finish();
+  /// Why the copy is not whole; empty if it is, or there is none.
+  const std::string& copy_error() const { return copy_error_; }
   const std::deque<std::string>& last_lines() const { return last_lines_; }
+  /// Lines that the outlet has been given by others since the last one of this stream.
+  std::size_t lines_since() const { return target_->lines() - lines_at_; }
 
  private:
   void emit(std::string_view line);
@@ -39,7 +44,9 @@ class Stream {
   FileDescriptor copy_;
   bool keep_lines_;
   std::string partial_;
+  std::string copy_error_;
   std::deque<std::string> last_lines_;
+  std::size_t lines_at_ = 0;  // of target_, after the last one
 };
 
 /// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.

@@ -18,6 +18,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/posix.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/launcher/environment.h"
 #include "lockstep/distributed/launcher/failure_reports.h"
 #include "lockstep/distributed/launcher/group.h"
@@ -184,6 +185,7 @@ void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOpti
   LOCKSTEP_CHECK(nprocs >= 1 && nprocs <= kMaxWorkers, "[spawn] {} processes; expected 1 to {}", nprocs, kMaxWorkers);
   LOCKSTEP_CHECK(options.kill_after.count() > 0, "[spawn] kill_after must be positive");
   make_log_dir(options.log_dir);
+  keep_standard_streams_open();
   std::fflush(nullptr);  // or each copy would print it again
   Spawn call(function, nprocs, options);
   const GroupResult result = call.run();

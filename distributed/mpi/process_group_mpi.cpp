@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -23,6 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 // One message of MPI's at most; its counts are ints.
 constexpr std::size_t kMessageBytes = std::size_t{1} << 30;
+// Up to this size a message is copied behind its tag; the tag of a larger one is a message of its own.
+constexpr std::size_t kSmallBytes = 4096;
 // How long a wait only gives the core away between its looks, before it sleeps between them.
 constexpr std::chrono::microseconds kPatience{100};
 constexpr std::chrono::microseconds kLongestNap{500};
@@ -46,9 +50,10 @@ void check(int code, const char* what) {
 
 /// Note [MPI]
 /// MPI moves bytes for us, as Gloo does, on a communicator of this group's own; the collectives are ours.
-/// - MPI's tags have 22 bits at least; ours are folded to that. Two messages on their way at once between the same
-/// ranks
-///   under one folded tag are met in the order of their sends, which is the order of the receives within collectives.
+/// - Tags here have 64 bits, and MPI's 15 at least, 22 or 31 as a rule; ours are folded to that. Two messages under one
+///   folded tag are met in the order of their sends, which is that of the receives within a group's collectives. For
+///   the others the whole tag travels along, in front of a small message and behind a large one, and a receive that has
+///   met another operation's message is an error.
 /// - MPI has no deadlines: a wait looks, and sleeps longer and longer between its looks.
 /// - An MPI launcher ends all ranks when one has died.
 class MpiTransport final : public Transport {
@@ -86,18 +91,22 @@ class MpiTransport final : public Transport {
       }
     }
 
+    /// Under one lock, so that what belongs together is met together.
     void start(std::uint64_t tag, std::byte* data, std::size_t bytes) {
       const std::lock_guard lock(mpi_mutex());
-      for (std::size_t at = 0; at < bytes; at += kMessageBytes) {
-        const int count = static_cast<int>(std::min(kMessageBytes, bytes - at));
-        MPI_Request part = MPI_REQUEST_NULL;
-        const int code =
-            sends_
-                ? MPI_Isend(data + at, count, MPI_BYTE, peer_, static_cast<int>(tag), transport_.communicator_, &part)
-                : MPI_Irecv(data + at, count, MPI_BYTE, peer_, static_cast<int>(tag), transport_.communicator_, &part);
-        check_part(code);
-        parts_.push_back(part);
+      const int folded = static_cast<int>(tag % transport_.tag_limit_);
+      tag_ = tag;
+      if (sends_) met_ = tag;
+      if (bytes <= kSmallBytes) {
+        data_ = data;
+        small_.resize(sizeof tag + bytes);
+        if (sends_) std::memcpy(small_.data(), &tag, sizeof tag);
+        if (sends_) std::memcpy(small_.data() + sizeof tag, data, bytes);
+        return post(folded, small_.data(), small_.size());
       }
+      for (std::size_t at = 0; at < bytes; at += kMessageBytes)
+        post(folded, data + at, std::min(kMessageBytes, bytes - at));
+      post(folded, &met_, sizeof met_);
     }
 
     void wait(Deadline deadline) override {
@@ -117,13 +126,33 @@ class MpiTransport final : public Transport {
     }
 
    private:
+    void post(int tag, void* data, std::size_t bytes) {
+      const int count = static_cast<int>(bytes);
+      MPI_Request part = MPI_REQUEST_NULL;
+      check_part(sends_ ? MPI_Isend(data, count, MPI_BYTE, peer_, tag, transport_.communicator_, &part)
+                        : MPI_Irecv(data, count, MPI_BYTE, peer_, tag, transport_.communicator_, &part));
+      parts_.push_back(part);
+    }
+
     bool ended() {
       const std::lock_guard lock(mpi_mutex());
       int done = 1;
       for (MPI_Request& part : parts_) {
         if (done && part != MPI_REQUEST_NULL) check_part(MPI_Test(&part, &done, MPI_STATUS_IGNORE));
       }
+      if (done != 0 && !sends_) take();
       return done != 0;
+    }
+
+    void take() {
+      if (!small_.empty()) std::memcpy(&met_, small_.data(), sizeof met_);
+      if (met_ != tag_)
+        throw TransportError(peer_,
+                             fmt::format("two operations with rank {} have met under one of MPI's tags, of which "
+                                         "there are {}; use another backend",
+                                         peer_, transport_.tag_limit_));
+      if (!small_.empty()) std::memcpy(data_, small_.data() + sizeof met_, small_.size() - sizeof met_);
+      small_.clear();
     }
 
     void check_part(int code) const {
@@ -137,13 +166,16 @@ class MpiTransport final : public Transport {
     const MpiTransport& transport_;
     int peer_;
     bool sends_;
+    std::uint64_t tag_ = 0, met_ = 0;  // its own, and that of the message which has come
+    std::byte* data_ = nullptr;        // of a small message
+    std::vector<std::byte> small_;     // with its tag in front
     std::vector<MPI_Request> parts_;
   };
 
   std::unique_ptr<Request> start(int peer, std::uint64_t tag, void* data, std::size_t bytes, bool sends) {
     if (aborted_) throw TransportError(peer, "the group was aborted");
     auto request = std::make_unique<MpiRequest>(*this, peer, sends);
-    request->start(tag % tag_limit_, static_cast<std::byte*>(data), bytes);
+    request->start(tag, static_cast<std::byte*>(data), bytes);
     return request;
   }
 

@@ -34,7 +34,13 @@ ncclDataType_t data_type(DType dtype) {
   }
 }
 
-ncclRedOp_t reduction(ReduceOp op) {
+// Sums of half types overflow at 65504: NCCL divides each rank's values before it adds them.
+bool divides_first(ReduceOp op, DType dtype) {
+  return op == ReduceOp::avg && is_floating_point(dtype) && element_size(dtype) == 2;
+}
+
+ncclRedOp_t reduction(ReduceOp op, DType dtype) {
+  if (divides_first(op, dtype)) return ncclAvg;
   switch (op) {
     case ReduceOp::product:
       return ncclProd;
@@ -48,6 +54,7 @@ ncclRedOp_t reduction(ReduceOp op) {
 }
 
 char* bytes_of(const Tensor& tensor, std::size_t offset = 0) {
+  const LibraryAccess access;
   return static_cast<char*>(tensor.raw_data()) + offset;
 }
 
@@ -73,12 +80,12 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
       case OperationKind::all_reduce:
         return communicator_->check(
             nccl.all_reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
-                            reduction(operation.reduce), comm, stream),
+                            reduction(operation.reduce, input.dtype()), comm, stream),
             "ncclAllReduce");
       case OperationKind::reduce:
         return communicator_->check(
             nccl.reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
-                        reduction(operation.reduce), operation.peer, comm, stream),
+                        reduction(operation.reduce, input.dtype()), operation.peer, comm, stream),
             "ncclReduce");
       case OperationKind::all_gather:
         return communicator_->check(
@@ -87,7 +94,7 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
       case OperationKind::reduce_scatter:
         return communicator_->check(
             nccl.reduce_scatter(bytes_of(input), bytes_of(output), count_of(output), data_type(input.dtype()),
-                                reduction(operation.reduce), comm, stream),
+                                reduction(operation.reduce, input.dtype()), comm, stream),
             "ncclReduceScatter");
       case OperationKind::gather:
       case OperationKind::scatter:
@@ -115,7 +122,8 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
   const bool has_result = operation.kind != OperationKind::reduce || operation.peer == group_.rank();
   const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
                         operation.kind == OperationKind::reduce_scatter;
-  if (averages && has_result && operation.reduce == ReduceOp::avg) divide(output, group_.world_size());
+  if (averages && has_result && operation.reduce == ReduceOp::avg && !divides_first(operation.reduce, input.dtype()))
+    divide(output, group_.world_size());
 }
 
 void NcclExecutor::issue_all_to_all(const Operation& operation, ncclComm_t comm) {

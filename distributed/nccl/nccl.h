@@ -23,10 +23,12 @@ std::string why_unavailable();
 /// communicator's asynchronous errors, the deadline of each operation from the moment when it starts on the device, and
 /// the failure of the group, which its peer monitor may have found (Note [Peer monitor]). A failure aborts the
 /// communicator, so that kernels which wait for a rank that is gone come to an end, and is told the other ranks through
-/// the store. A communicator is destroyed in good order only if nothing has failed.
+/// the store. A communicator is destroyed in good order only if nothing has failed, and no captured graph with its
+/// operations lives on (Note [Communicator]).
 ///
-/// Averages are sums, divided afterwards by us. Sums along the shard tree gather all units everywhere and add them in
-/// the tree's order. Operations between two ranks run in the order of issue on each; use exchange() where both send.
+/// Averages are sums, divided afterwards by us, but for half types, whose sums may overflow: NCCL divides those first.
+/// Sums along the shard tree gather all units everywhere and add them in the tree's order. Operations between two ranks
+/// run in the order of issue on each; use exchange() where both send.
 
 /// Adds such an executor to a group that serves CPU tensors. `store` must be empty of keys of other groups. Before NCCL
 /// starts the ranks compare their devices: two ranks on one device are an error that names both, unless NCCL has been

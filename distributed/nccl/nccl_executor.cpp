@@ -21,6 +21,7 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at what is under way
 constexpr auto kPoll = std::chrono::microseconds(50);  // of a host that waits
+constexpr Milliseconds kFarewell = std::chrono::seconds(5);
 
 using Clock = std::chrono::steady_clock;
 
@@ -101,7 +102,8 @@ NcclExecutor::NcclExecutor(ProcessGroup& group, Store& store, Device device)
   compare_devices(store, group.options(), device.index);
   const ncclUniqueId id = exchange_id(store, group.options());
   const cuda::DeviceGuard guard(device.index);
-  communicator_ = std::make_unique<Communicator>(id, group.rank(), group.world_size(), deadline());
+  communicator_ = std::make_unique<Communicator>(id, group.rank(), group.world_size(), device.index, deadline(),
+                                                 std::min(kFarewell, group.timeout()));
   barrier_value_ = zeros({1}, {.device = device});
   cuda::Stream::current(device.index).synchronize();
   watchdog_ = std::thread([this] { watch_pending(); });
@@ -149,8 +151,34 @@ Deadline NcclExecutor::deadline() const {
   return deadline_in(group_.timeout());
 }
 
+std::unique_ptr<Executor> NcclExecutor::split(const SplitGroup& part) {
+  LOCKSTEP_CHECK(part.store, "[nccl] a group is split by ranks that meet in a store; found none");
+  return std::make_unique<NcclExecutor>(part.group, *part.store, device_);
+}
+
+// From the first moment of a failure, before anybody knows its cause: what is on the device then may be garbage.
+void NcclExecutor::throw_if_failed() const {
+  if (failure_->failing()) std::rethrow_exception(failure_->fail({}));
+}
+
+// On stream_, which is the current one. NCCL connects the ranks in their first operation: one that is missing shows in
+// this call, and no watchdog has seen the operation yet.
+void NcclExecutor::issue(const Operation& operation, std::uint64_t record, bool capturing) {
+  PeerMonitor* const monitor = failure_->monitor();
+  if (!std::exchange(connected_, true) && monitor && !is_point_to_point(operation.kind))
+    monitor->collective_started(info_of(operation), fingerprint(operation));
+  try {
+    issue_on_stream(operation);
+  } catch (const Error& error) {
+    if (capturing && !failure_->failing()) throw;  // the capture is given up, and nothing else
+    group_.recorder().started(record);
+    group_.recorder().finished(record, false);
+    std::rethrow_exception(failure_->fail({describe(operation), error.what(), -1}));
+  }
+}
+
 WorkPtr NcclExecutor::launch(Operation operation, std::uint64_t record) {
-  if (const std::exception_ptr error = failure_->error()) std::rethrow_exception(error);
+  throw_if_failed();
   const std::lock_guard launching(launch_mutex_);
   const cuda::DeviceGuard guard(device_.index);
   const cuda::Stream compute = cuda::Stream::current(device_.index);
@@ -164,7 +192,7 @@ WorkPtr NcclExecutor::launch(Operation operation, std::uint64_t record) {
   {
     const cuda::StreamGuard here(stream_);
     if (!capturing) begun.record(stream_);
-    issue_on_stream(operation);
+    issue(operation, record, capturing);
     work->done_.record(stream_);
   }
   if (capturing) {
@@ -184,13 +212,14 @@ WorkPtr NcclExecutor::launch(Operation operation, std::uint64_t record) {
   return work;
 }
 
-WorkPtr NcclExecutor::watch(std::string_view what) {
-  if (const std::exception_ptr error = failure_->error()) std::rethrow_exception(error);
+WorkPtr NcclExecutor::watch(std::string_view what, const std::function<void()>& launch) {
+  throw_if_failed();
   const cuda::DeviceGuard guard(device_.index);
   const cuda::Stream compute = cuda::Stream::current(device_.index);
   auto work = std::make_shared<NcclWork>(std::string(what), 3 * group_.timeout(), device_.index, false, failure_);
   cuda::Event begun(device_.index);
   begun.record(compute);
+  launch();
   work->done_.record(compute);
   {
     const std::lock_guard lock(mutex_);

@@ -23,7 +23,8 @@ class NcclExecutor final : public Executor {
   std::string_view backend() const override { return "nccl"; }
   void check(const Tensor& tensor, OperationKind kind) const override;
   WorkPtr launch(Operation operation, std::uint64_t record) override;
-  WorkPtr watch(std::string_view what) override;
+  std::unique_ptr<Executor> split(const SplitGroup& part) override;
+  WorkPtr watch(std::string_view what, const std::function<void()>& launch) override;
   void abort() override;
   void stop() override;
 
@@ -31,6 +32,8 @@ class NcclExecutor final : public Executor {
   class NcclWork;
   struct Pending;
 
+  void throw_if_failed() const;
+  void issue(const Operation& operation, std::uint64_t record, bool capturing);
   void issue_on_stream(const Operation& operation);
   void issue_tree(const Operation& operation);
   void issue_all_to_all(const Operation& operation, ncclComm_t comm);
@@ -46,6 +49,7 @@ class NcclExecutor final : public Executor {
   std::mutex abort_mutex_;  // of abort(), which may find that the communicator has gone
   std::unique_ptr<Communicator> communicator_;
   std::mutex launch_mutex_;
+  bool connected_ = false;  // an operation has been issued: NCCL has connected the ranks
   /// What captured operations use: a graph may be launched as long as the group lives.
   std::vector<Tensor> captured_;
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
@@ -18,6 +19,14 @@ namespace lockstep::distributed {
 class ProcessGroupError : public Error {
  public:
   using Error::Error;
+  ProcessGroupError(const std::string& message, std::string brief) : Error(message), brief_(std::move(brief)) {}
+
+  /// For a program to print before it ends: one line that does not repeat what a rank's report in the log says, or
+  /// what() if there is no report.
+  std::string brief() const { return brief_.empty() ? what() : brief_; }
+
+ private:
+  std::string brief_;
 };
 
 /// How values of several ranks become one. `avg` is the sum, then divided by the world size by us, on every backend.

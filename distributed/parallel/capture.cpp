@@ -22,8 +22,11 @@ constexpr std::size_t kMostGraphs = 4;
 constexpr std::size_t kStages = 3;
 
 std::string key_of(const data::Batch& batch) {
-  return fmt::format("{}{} {}{} of {}", name(batch.x.dtype()), to_string(batch.x.sizes()), name(batch.y.dtype()),
-                     to_string(batch.y.sizes()), batch.global_size);
+  std::string key;
+  batch.for_each([&](const char* each, const Tensor& tensor) {
+    key += fmt::format("{} {}{} ", each, name(tensor.dtype()), to_string(tensor.sizes()));
+  });
+  return key + fmt::format("of {}", batch.global_size);
 }
 
 /// What a recording has seen of the model: with another place or another set of trained parameters, or in another mode,
@@ -31,6 +34,7 @@ std::string key_of(const data::Batch& batch) {
 using Identity = std::vector<const void*>;
 
 Identity identity_of(nn::Module& module) {
+  const LibraryAccess access;
   Identity identity{module.is_training() ? &module : nullptr};
   for (const Tensor& parameter : module.parameters()) {
     identity.push_back(parameter.raw_data());
@@ -56,7 +60,10 @@ struct CapturedStep::Graphs {
     cuda::Stream::current(device.index).synchronize();
   }
 
+  /// Of one size of batch.
   struct Recorded {
+    int warm = 0;          // steps without a graph, so far
+    bool refused = false;  // it cannot be captured
     data::Batch slots;
     Tensor loss;
     std::vector<Tensor> gradients;  // by parameter; undefined where there is none
@@ -66,7 +73,7 @@ struct CapturedStep::Graphs {
 
   /// Pinned memory that a batch waits in until the device has fetched it.
   struct Stage {
-    Tensor x, y;
+    std::map<std::string, Tensor> pinned;  // by name
     std::optional<cuda::Event> fetched;
   };
 
@@ -80,37 +87,31 @@ struct CapturedStep::Graphs {
   cuda::Stream stream;
   Tensor random_step;
   Identity identity;
-  std::map<std::string, Recorded> recorded;
+  std::map<std::string, Recorded> sizes;
   std::array<Stage, kStages> stages;
   std::size_t next_stage = 0;
 };
 
 // On `stream`, the current one.
 void CapturedStep::Graphs::fill(const data::Batch& batch, const data::Batch& slots) {
-  if (batch.x.device().is_cuda()) {
-    copy_values(batch.x, slots.x);
-    copy_values(batch.y, slots.y);
-    return;
-  }
   Stage& stage = stages[next_stage++ % kStages];
   if (stage.fetched) stage.fetched->synchronize();
-  const auto through = [&](Tensor& pinned, const Tensor& from, const Tensor& to) {
+  batch.for_each([&](const char* name, const Tensor& from) {
+    if (from.device().is_cuda()) return copy_values(from, slots[name]);
+    Tensor& pinned = stage.pinned[name];
     if (!pinned.defined() || pinned.sizes() != from.sizes() || pinned.dtype() != from.dtype())
       pinned = cuda::empty_pinned(from.sizes(), from.dtype());
     copy_values(from, pinned);
-    cuda::copy_async(pinned, to);
-  };
-  through(stage.x, batch.x, slots.x);
-  through(stage.y, batch.y, slots.y);
+    cuda::copy_async(pinned, slots[name]);
+  });
   if (!stage.fetched) stage.fetched.emplace(device.index);
   stage.fetched->record(stream);
 }
 
 void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer,
                                   const data::Batch& batch, const LossFunction& loss) {
-  made.slots.x = empty(batch.x.sizes(), {.dtype = batch.x.dtype(), .device = device});
-  made.slots.y = empty(batch.y.sizes(), {.dtype = batch.y.dtype(), .device = device});
-  made.slots.global_size = batch.global_size;
+  made.slots = batch.map(
+      [&](const Tensor& tensor) { return empty(tensor.sizes(), {.dtype = tensor.dtype(), .device = device}); });
   made.loss = empty({1}, {.dtype = kFloat64, .device = device});
   const DeviceRandomStep random(random_step);
   made.graph = cuda::Graph::capture(stream, [&] {
@@ -131,9 +132,12 @@ Tensor CapturedStep::Graphs::replay(Recorded& recorded, TrainingStep& step, opti
   fill(batch, recorded.slots);
   if (recorded.draws) fill_values(random_step, static_cast<double>(number));
   optimizer.prepare_step();
-  recorded.graph->launch();
+  const auto launch = [&] { recorded.graph->launch(); };
+  if (ProcessGroup* group = step.group())
+    group->watch(fmt::format("step {}, a CUDA graph", number), launch);
+  else
+    launch();
   for (const Tensor& parameter : parameters) parameter.storage()->bump_version();
-  if (ProcessGroup* group = step.group()) group->watch(fmt::format("step {}, a CUDA graph", number));
   return recorded.loss;
 }
 
@@ -157,50 +161,54 @@ CapturedStep::~CapturedStep() {
   }
 }
 
+// The random keys' step is the caller's, if it set one, else the count of steps here, replays or not.
 Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
-  if (obstacle_.empty())
-    if (Tensor value = replay(batch, loss); value.defined()) return value;
+  const std::uint64_t count = steps_++;
+  const std::uint64_t number = guarded_random_step().value_or(count);
+  if (graphs_)
+    if (Tensor value = replay(batch, loss, number); value.defined()) return value;
+  const RandomKeyGuard key(number, 0);
   Tensor value = step_(batch, loss);
   optimizer_.step();
   return value;
 }
 
 // Of a graph that exists or is made now; undefined where the step is to be run without.
-Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss) {
+Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss, std::uint64_t number) {
   Graphs& graphs = *graphs_;
   const cuda::Stream caller = cuda::Stream::current(graphs.device.index);
-  const std::string key = key_of(batch);
   if (Identity now = identity_of(step_.module()); now != graphs.identity) {
-    if (!graphs.recorded.empty()) graphs.stream.synchronize();
-    graphs.recorded.clear();
+    if (!graphs.sizes.empty()) graphs.stream.synchronize();
+    graphs.sizes.clear();
     graphs.identity = std::move(now);
-    warm_ = 0;
   }
-  auto found = graphs.recorded.find(key);
-  if (found == graphs.recorded.end()) {
-    if (warm_ < options_.warmup || graphs.recorded.size() == kMostGraphs) {
-      ++warm_;
-      return {};
-    }
+  const std::string key = key_of(batch);
+  if (!graphs.sizes.contains(key) && graphs.sizes.size() == kMostGraphs) return {};
+  Graphs::Recorded& size = graphs.sizes[key];
+  if (size.refused) return {};
+  if (!size.graph) {
+    // Each size brings kernels and algorithm choices of its own, which a capture must find made.
+    if (size.warm++ < options_.warmup) return {};
     follow(graphs.stream, caller);
     const cuda::StreamGuard guard(graphs.stream);
-    Graphs::Recorded made;
     try {
-      graphs.record(made, step_, optimizer_, batch, loss);
+      graphs.record(size, step_, optimizer_, batch, loss);
     } catch (const Error& error) {
-      obstacle_ = error.what();
+      size = Graphs::Recorded();
+      size.refused = true;
       step_.abandon();
-      logging::info("steps are not captured as a CUDA graph: {}", obstacle_);
+      if (nodes_ == 0) obstacle_ = error.what();  // else other sizes have graphs
+      logging::info("steps on batches of {} are not captured as a CUDA graph: {}", key, error.what());
       return {};
     }
-    nodes_ = made.graph->nodes();
-    found = graphs.recorded.emplace(key, std::move(made)).first;
+    nodes_ = size.graph->nodes();
+    obstacle_.clear();
   }
   follow(graphs.stream, caller);
   Tensor value;
   {
     const cuda::StreamGuard guard(graphs.stream);
-    value = graphs.replay(found->second, step_, optimizer_, batch, guarded_random_step().value_or(warm_ + replays_));
+    value = graphs.replay(size, step_, optimizer_, batch, number);
   }
   follow(caller, graphs.stream);
   ++replays_;

@@ -16,15 +16,16 @@ namespace lockstep::distributed {
 struct CapturedStepOptions {
   /// Off: every step is started kernel by kernel.
   bool capture = true;
-  /// Steps before the capture, in which what is made once is made: the optimizer's state, algorithm choices, handles.
+  /// Steps before the capture of each size of batch, in which what is made once is made: the optimizer's state,
+  /// handles, and that size's kernels and algorithm choices.
   int warmup = 3;
 };
 
 /// Note [Captured steps]
 /// A training step and its optimizer's update as one CUDA graph: forward, backward, all-reduce and update are recorded
 /// once, and each further step is one launch. Batches are copied into tensors that the graph reads; the learning rate
-/// and the step of random keys lie in device memory. One graph is made for each size of batch, four at most; further
-/// sizes are computed without.
+/// and the step of random keys lie in device memory. One graph is made for each size of batch, of the first four that
+/// come; further sizes are computed without, and so is one whose capture fails.
 ///
 ///   CapturedStep train(step, optimizer);
 ///   for (const data::Batch& batch : batches) {
@@ -33,8 +34,9 @@ struct CapturedStepOptions {
 ///   }
 ///
 /// What a replay does is what the recorded step did, so nothing on the host may depend on the data: the loss function
-/// is not called again. Where a step cannot be recorded (on the CPU, in lockstep mode, on several devices of a process,
-/// with a model that reads values back), each step runs as it would without, and obstacle() says why.
+/// is not called again, and values of the host cannot go to the device in it. Where a step cannot be recorded (on the
+/// CPU, in lockstep mode, on several devices of a process, with a model that reads values back), each step runs as it
+/// would without, and obstacle() says why. Destroy it before the process group that its graphs use.
 class CapturedStep {
  public:
   /// Both must outlive this object, and their tensors must stay where they are.
@@ -57,13 +59,13 @@ class CapturedStep {
  private:
   struct Graphs;
 
-  Tensor replay(const data::Batch& batch, const LossFunction& loss);
+  Tensor replay(const data::Batch& batch, const LossFunction& loss, std::uint64_t number);
 
   TrainingStep& step_;
   optim::Optimizer& optimizer_;
   CapturedStepOptions options_;
   std::string obstacle_;
-  int warm_ = 0;
+  std::uint64_t steps_ = 0;
   std::uint64_t replays_ = 0;
   std::size_t nodes_ = 0;
   std::unique_ptr<Graphs> graphs_;

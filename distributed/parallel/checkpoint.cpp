@@ -7,15 +7,37 @@ namespace lockstep::distributed {
 
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
                      const nn::TrainingState& state, ProcessGroup& group, const optim::LRScheduler* scheduler) {
-  if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
-  on_rank0(group, [&] { nn::save_checkpoint(path, module, optimizer, state, scheduler); });
+  std::vector<const optim::LRScheduler*> schedulers;
+  if (scheduler) schedulers.push_back(scheduler);
+  save_checkpoint(path, module, {optimizer}, state, group, schedulers);
+}
+
+void save_checkpoint(const std::string& path, const nn::Module& module,
+                     const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                     const nn::TrainingState& state, ProcessGroup& group,
+                     const std::vector<const optim::LRScheduler*>& schedulers) {
+  for (optim::Optimizer& optimizer : optimizers)
+    if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
+  on_rank0(group, [&] {
+    nn::save_checkpoint(path, module, {optimizers.begin(), optimizers.end()}, state, schedulers);
+  });
 }
 
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, optim::Optimizer& optimizer,
                                   ProcessGroup& group, optim::LRScheduler* scheduler) {
+  std::vector<optim::LRScheduler*> schedulers;
+  if (scheduler) schedulers.push_back(scheduler);
+  return load_checkpoint(path, module, {optimizer}, group, schedulers);
+}
+
+nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module,
+                                  const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                  ProcessGroup& group, const std::vector<optim::LRScheduler*>& schedulers) {
   const Rank0File file(path, group);
+  // Each rank reads what it needs of the file, which may be parts of tensors; one looks at all of it.
+  on_rank0(group, [&] { file.read([](const std::string& here) { nn::SafetensorsFile(here).verify(); }); });
   nn::TrainingState state;
-  file.read([&](const std::string& here) { state = nn::load_checkpoint(here, module, optimizer, scheduler); });
+  file.read([&](const std::string& here) { state = nn::load_checkpoint(here, module, optimizers, schedulers); });
   return state;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/checkpoint.h"
@@ -14,9 +16,19 @@ void save_checkpoint(const std::string& path, const nn::Module& module, optim::O
                      const nn::TrainingState& state, ProcessGroup& group,
                      const optim::LRScheduler* scheduler = nullptr);
 
+/// The same for several optimizers, see nn::save_checkpoint().
+void save_checkpoint(const std::string& path, const nn::Module& module,
+                     const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                     const nn::TrainingState& state, ProcessGroup& group,
+                     const std::vector<const optim::LRScheduler*>& schedulers = {});
+
 /// nn::load_checkpoint() for a job: rank 0 reads, all ranks load the same bytes, wherever they run; `path` is that of
 /// rank 0. A collective. Errors as nn::load_checkpoint(), on every rank.
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, optim::Optimizer& optimizer,
                                   ProcessGroup& group, optim::LRScheduler* scheduler = nullptr);
+/// The same for several optimizers.
+nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module,
+                                  const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                  ProcessGroup& group, const std::vector<optim::LRScheduler*>& schedulers = {});
 
 }  // namespace lockstep::distributed

@@ -9,6 +9,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -44,6 +45,7 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
   const int world = options.group ? options.group->world_size() : 1;
   const data::Range mine = data::partition(batches, world, options.group ? options.group->rank() : 0);
   const Device device = module.device();
+  if (world > 1) broadcast_coalesced(module.buffers(), *options.group);
 
   // A row for each batch, zero but on the rank that computed it: adding them up over the ranks is exact.
   const auto columns = static_cast<std::int64_t>(count);
@@ -51,9 +53,7 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
   if (mine.size() > 0) {
     auto epoch = loader.epoch(0, mine.begin);
     for (const data::Batch& batch : epoch) {
-      data::Batch here = batch;
-      here.x = move_values(batch.x, device);
-      here.y = move_values(batch.y, device);
+      const data::Batch here = batch.map([&](const Tensor& tensor) { return move_values(tensor, device); });
       const std::vector<double> row = values(here);
       LOCKSTEP_CHECK(row.size() == count, "[evaluate] expected {} values for each batch, found {}", count, row.size());
       std::copy(row.begin(), row.end(), table.data<double>() + columns * epoch.step());

@@ -26,6 +26,9 @@ struct EvaluateOptions {
 ///
 ///   const auto sums = evaluate(model, test_set, 2, [&](const data::Batch& batch) -> std::vector<double> { ... });
 ///
+/// All ranks get rank 0's buffers first, and keep them: running statistics of batch norm differ between ranks after a
+/// step of plain DistributedDataParallel. Parameters must be the same on all ranks, as training leaves them.
+///
 /// `values` must return `count` numbers. It is called with tensors on the module's device. A collective if there is a
 /// group. The module is in its former mode afterwards.
 std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,

@@ -1,5 +1,6 @@
 #include "lockstep/distributed/parallel/share_runner.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,23 +13,28 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/nn/deferred_statistics.h"
+#include "lockstep/nn/unregistered.h"
 
 namespace lockstep::distributed {
 namespace {
 
-data::Batch moved(data::Batch batch, Device device) {
-  if (batch.x.defined()) batch.x = move_values(batch.x, device);
-  if (batch.y.defined()) batch.y = move_values(batch.y, device);
-  return batch;
+data::Batch moved(const data::Batch& batch, Device device) {
+  return batch.map([&](const Tensor& tensor) { return move_values(tensor, device); });
 }
 
 // So that neither values' places in memory nor later writes to the batch show in a shard.
 data::Batch copy_of(const data::Batch& batch, Device device) {
-  const auto copy = [&](const Tensor& tensor) {
+  return batch.map([&](const Tensor& tensor) {
     return device == tensor.device() ? copy_contiguous(tensor) : move_values(tensor, device);
-  };
-  return {copy(batch.x), copy(batch.y), batch.global_size};
+  });
 }
+
+// A logical shard's forward pass has its own random key and keeps its batch statistics apart.
+struct ShardForward {
+  ShardForward(std::uint64_t step, std::int64_t shard) : key(step, static_cast<std::uint32_t>(shard)) {}
+  const RandomKeyGuard key;
+  nn::DeferredStatistics statistics;
+};
 
 }  // namespace
 
@@ -47,14 +53,23 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
                                           : slices_of_part(part.size(), slices_, empty_slices);
   if (sums_) sums_->begin();
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    const data::Batch samples = rows_of(here, shares[i].samples);
-    const LossValue value =
-        sums_ ? forward(copy_of(samples, device), step, shares[i].index, loss) : loss(module_, samples);
+    data::Batch samples = rows_of(here, shares[i].samples);
+    std::optional<ShardForward> shard;
+    if (sums_) {
+      samples = copy_of(samples, device);
+      shard.emplace(step, shares[i].index);
+    }
+    const LossValue value = loss(module_, samples);
     check_loss(value);
-    const double factor = value.sum_factor(samples.size());
-    // The mean over no samples is NaN.
-    if (!sums_ && factor != 0.0) add_to_sum(value.value(), factor);
-    count_ += value.count_of(samples.size());
+    if (std::exchange(looks_, false)) nn::detail::warn_of_unregistered(value.value(), {}, module_);
+    const double factor = value.sum_factor(samples.size()), count = value.count_of(samples.size());
+    if (shard) {
+      sums_->add_totals(shares[i].index, value.value().item<double>() * factor, count, shard->statistics);
+      shard.reset();
+    } else if (factor != 0.0) {  // the mean over no samples is NaN
+      add_to_sum(value.value(), factor);
+    }
+    count_ += count;
     counted_ = counted_ || value.count();
     if (i + 1 == shares.size()) {
       last_ = value.value();
@@ -65,17 +80,6 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
     }
   }
   if (sums_) sums_->close(shares.empty() ? -1 : shares.back().index);
-}
-
-LossValue ShareRunner::forward(const data::Batch& samples, std::uint64_t step, std::int64_t shard,
-                               const LossFunction& loss) {
-  const RandomKeyGuard key(step, static_cast<std::uint32_t>(shard));
-  nn::DeferredStatistics statistics;
-  LossValue value = loss(module_, samples);
-  check_loss(value);
-  sums_->add_totals(shard, value.value().item<double>() * value.sum_factor(samples.size()),
-                    value.count_of(samples.size()), statistics);
-  return value;
 }
 
 void ShareRunner::add_to_sum(const Tensor& value, double factor) {

@@ -29,6 +29,8 @@ class ShareRunner {
   /// Throws what the loss function throws.
   void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale = 1.0,
              bool empty_slices = false);
+  /// The first loss is looked at for tensors that are trained by nobody; see nn::detail::warn_of_unregistered().
+  void look_for_unregistered() { looks_ = true; }
   /// Sum of the losses of slices, one float64 element on the module's device; undefined without samples.
   const Tensor& device_sum() const { return sum_; }
   /// The same, waiting for the device.
@@ -45,13 +47,13 @@ class ShareRunner {
   void finish(double divisor);
 
  private:
-  LossValue forward(const data::Batch& samples, std::uint64_t step, std::int64_t shard, const LossFunction& loss);
   void add_to_sum(const Tensor& value, double factor);
   void backward(const Tensor& value, double factor, double divisor);
 
   nn::Module& module_;
   std::int64_t slices_ = 1;
   ShardSums* sums_ = nullptr;
+  bool looks_ = false;
   double scale_ = 1.0;
   double assumed_ = 1.0;  // the divisor of the passes before the last
   std::int64_t passes_ = 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "lockstep/core/copy.h"
-
 namespace lockstep::distributed {
 namespace {
 
@@ -38,7 +36,7 @@ data::Range samples_of_worker(std::int64_t size, std::int64_t shards, int worker
 
 data::Batch rows_of(const data::Batch& batch, const data::Range& range) {
   if (range.begin == 0 && range.size() == batch.size()) return batch;
-  return {rows(batch.x, range.begin, range.size()), rows(batch.y, range.begin, range.size()), batch.global_size};
+  return data::rows_of(batch, range.begin, range.size());
 }
 
 }  // namespace lockstep::distributed

@@ -13,6 +13,12 @@ namespace lockstep::distributed {
 namespace {
 
 constexpr const char* kName = "ZeroRedundancyOptimizer";
+constexpr const char* kGroups = optim::OptimizerState::kGroups;
+
+Tensor groups_of(const optim::Optimizer& optimizer) {
+  const std::vector<std::size_t>& groups = optimizer.group_of_parameters();
+  return tensor(std::vector<std::int64_t>(groups.begin(), groups.end()));
+}
 
 // `size` elements from `begin` of a contiguous tensor, seen as one row.
 Tensor part(const Tensor& tensor, std::int64_t begin, std::int64_t size) {
@@ -34,19 +40,24 @@ void check_agreement(const std::vector<Tensor>& parameters, ProcessGroup& group)
 
 }  // namespace
 
-ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::vector<Tensor> parameters, ProcessGroupPtr group,
-                                                 const Factory& factory, std::size_t chunk_bytes)
-    : Optimizer(std::move(parameters), 0.0, {}, kName), group_(std::move(group)) {
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, ProcessGroupPtr group,
+                                                 std::size_t chunk_bytes)
+    : group_(std::move(group)), local_(std::move(whole)) {
+  LOCKSTEP_CHECK(local_, "[{}] the optimizer to divide is null", kName);
   LOCKSTEP_CHECK(group_, "[{}] the process group is null", kName);
-  check_agreement(this->parameters(), *group_);
+  take_groups_of(*local_);
+  check_agreement(parameters(), *group_);
   divide(chunk_bytes);
+  std::vector<std::size_t> group_of;
   for (const Piece& piece : own_) {
-    const Tensor& parameter = this->parameters()[piece.parameter];
-    shares_.push_back(part(parameter, piece.begin, piece.size));
+    shares_.push_back(part(parameters()[piece.parameter], piece.begin, piece.size));
+    group_of.push_back(group_of_parameters()[piece.parameter]);
   }
-  if (shares_.empty()) shares_.push_back(empty({0}, options_of(this->parameters().front())));
-  local_ = factory(shares_);
-  LOCKSTEP_CHECK(local_, "[{}] the factory returned null", kName);
+  if (shares_.empty()) {
+    shares_.push_back(empty({0}, options_of(parameters().front())));
+    group_of.push_back(0);
+  }
+  local_->replace_parameters(shares_, group_of);
 }
 
 void ZeroRedundancyOptimizer::divide(std::size_t chunk_bytes) {
@@ -153,14 +164,18 @@ void ZeroRedundancyOptimizer::gather(const Group& group) {
   }
 }
 
-std::vector<std::string> ZeroRedundancyOptimizer::state_names() const {
+// Whether the optimizer has a state tensor of this name for a parameter.
+bool ZeroRedundancyOptimizer::keeps(std::size_t parameter, const std::string& state) const {
+  const std::vector<std::string> names = local_->state_names(group_of_parameters()[parameter]);
+  return std::find(names.begin(), names.end(), state) != names.end();
+}
+
+// Of the state of any of its parameters, the same on every rank.
+std::vector<std::string> ZeroRedundancyOptimizer::names_in(const Group& group) const {
   std::vector<std::string> names;
-  for (const nn::NamedTensor& each : local_->state().tensors) {
-    const std::size_t dot = each.name.rfind('.');
-    if (dot == std::string::npos) continue;  // "steps"
-    if (std::string prefix = each.name.substr(0, dot); std::find(names.begin(), names.end(), prefix) == names.end())
-      names.push_back(std::move(prefix));
-  }
+  for (const std::size_t i : group.members)
+    for (std::string& name : local_->state_names(group_of_parameters()[i]))
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   return names;
 }
 
@@ -181,31 +196,37 @@ void ZeroRedundancyOptimizer::consolidate() {
   optim::OptimizerState whole;
   whole.type = name();
   whole.tensors.push_back({"steps", move_values(all_steps, Device(kCPU))});
-  std::size_t next_own = 0;  // own_ is in the order of groups and chunks
+  if (num_param_groups() > 1) whole.tensors.push_back({kGroups, groups_of(*this)});
+  std::size_t first_own = 0;  // own_ is in the order of groups and chunks
   for (const Group& each : groups_) {
     const TensorOptions options{.dtype = state_dtype(each.dtype), .device = each.device};
-    const std::size_t first_own = next_own;
-    for (const std::string& name : state_names()) {
-      const std::size_t first_tensor = whole.tensors.size();
+    for (const std::string& name : names_in(each)) {
+      std::map<std::size_t, Tensor> whole_of;  // by parameter
       if (root)
         for (const std::size_t i : each.members)
-          whole.tensors.push_back({fmt::format("{}.{}", name, i), empty(parameters()[i].sizes(), options)});
-      next_own = first_own;
+          if (keeps(i, name)) {
+            whole_of.emplace(i, empty(parameters()[i].sizes(), options));
+            whole.tensors.push_back({fmt::format("{}.{}", name, i), whole_of.at(i)});
+          }
+      std::size_t next_own = first_own;
       for (const Chunk& chunk : each.chunks) {
         const Tensor mine = zeros({chunk.block}, options);
         const auto [first, last] = own_range(chunk);
-        for (const Piece& piece : pieces_in(each, first, last))
-          copy_values(local.at(fmt::format("{}.{}", name, next_own++)), part(mine, piece.at - first, piece.size));
+        for (const Piece& piece : pieces_in(each, first, last)) {
+          const std::string key = fmt::format("{}.{}", name, next_own++);
+          if (keeps(piece.parameter, name)) copy_values(local.at(key), part(mine, piece.at - first, piece.size));
+        }
         const Tensor all = root ? empty({chunk.block * group_->world_size()}, options) : Tensor();
         group_->gather(all, mine, 0)->wait();
         if (!root) continue;
-        std::size_t member = 0;
-        for (const Piece& piece : pieces_in(each, chunk.begin, chunk.begin + chunk.size)) {
-          while (each.members[member] != piece.parameter) ++member;
-          copy_values(part(all, piece.at - chunk.begin, piece.size),
-                      part(whole.tensors[first_tensor + member].tensor, piece.begin, piece.size));
-        }
+        for (const Piece& piece : pieces_in(each, chunk.begin, chunk.begin + chunk.size))
+          if (const auto found = whole_of.find(piece.parameter); found != whole_of.end())
+            copy_values(part(all, piece.at - chunk.begin, piece.size), part(found->second, piece.begin, piece.size));
       }
+    }
+    for (const Chunk& chunk : each.chunks) {
+      const auto [first, last] = own_range(chunk);
+      first_own += pieces_in(each, first, last).size();
     }
   }
   if (root) whole_ = std::move(whole);
@@ -221,36 +242,38 @@ optim::OptimizerState ZeroRedundancyOptimizer::state() const {
   return state;
 }
 
-void ZeroRedundancyOptimizer::load_state(const optim::OptimizerState& state) {
+std::function<void()> ZeroRedundancyOptimizer::prepare_load(const optim::OptimizerStateReader& state) {
   const NoGradGuard no_grad;
   LOCKSTEP_CHECK(state.type == name(), "[{}] the state to load is that of {}; construct the same optimizer", name(),
                  state.type.empty() ? "no optimizer" : state.type);
-  std::map<std::string, Tensor> given;
-  for (const nn::NamedTensor& each : state.tensors) given.emplace(each.name, each.tensor);
-  std::map<std::string, std::pair<Shape, DType>> expected;
-  expected.emplace("steps", std::pair{Shape({static_cast<std::int64_t>(parameters().size())}), kInt64});
-  const std::vector<std::string> names = state_names();
+  const auto& given = state.tensors;
+  std::map<std::string, optim::OptimizerStateReader::Entry> expected;
+  expected["steps"] = {Shape({static_cast<std::int64_t>(parameters().size())}), kInt64};
+  if (num_param_groups() > 1) expected[kGroups] = expected["steps"];
   for (std::size_t i = 0; i < parameters().size(); ++i)
-    for (const std::string& name : names)
-      expected.emplace(fmt::format("{}.{}", name, i),
-                       std::pair{parameters()[i].sizes(), state_dtype(parameters()[i].dtype())});
+    for (const std::string& name : local_->state_names(group_of_parameters()[i]))
+      expected[fmt::format("{}.{}", name, i)] = {parameters()[i].sizes(), state_dtype(parameters()[i].dtype())};
   std::string problems;
   const auto complain = [&](const std::string& text) { problems += (problems.empty() ? "" : "; ") + text; };
   for (const auto& [key, what] : expected) {
     const auto found = given.find(key);
     if (found == given.end())
       complain("missing " + key);
-    else if (found->second.sizes() != what.first || found->second.dtype() != what.second)
-      complain(fmt::format("{} is {} {}, expected {} {}", key, lockstep::name(found->second.dtype()),
-                           to_string(found->second.sizes()), lockstep::name(what.second), to_string(what.first)));
+    else if (found->second.sizes != what.sizes || found->second.dtype != what.dtype)
+      complain(fmt::format("{} is {} {}, expected {} {}", key, lockstep::name(found->second.dtype),
+                           to_string(found->second.sizes), lockstep::name(what.dtype), to_string(what.sizes)));
   }
   for (const auto& [key, value] : given)
     if (!expected.contains(key)) complain("unexpected " + key);
+  if (problems.empty() && num_param_groups() > 1 &&
+      state.read_all(kGroups).to_vector<std::int64_t>() != groups_of(*this).to_vector<std::int64_t>())
+    complain("its parameters are in other groups than this optimizer's");
   LOCKSTEP_CHECK(problems.empty(), "[{}] the state to load does not fit: {}", name(), problems);
 
   optim::OptimizerState share = local_->state();
-  const std::vector<std::int64_t> steps = given.at("steps").to_vector<std::int64_t>();
+  const std::vector<std::int64_t> steps = state.read_all("steps").to_vector<std::int64_t>();
   for (nn::NamedTensor& each : share.tensors) {
+    if (each.name == kGroups) continue;  // those of the pieces
     const std::size_t dot = each.name.rfind('.');
     if (dot == std::string::npos) {
       std::vector<std::int64_t> own(shares_.size(), 0);
@@ -260,19 +283,13 @@ void ZeroRedundancyOptimizer::load_state(const optim::OptimizerState& state) {
     }
     if (own_.empty()) continue;
     const Piece& piece = own_[std::stoul(each.name.substr(dot + 1))];
-    const Tensor& whole = given.at(fmt::format("{}.{}", each.name.substr(0, dot), piece.parameter));
-    each.tensor = part(as_contiguous(whole), piece.begin, piece.size);
+    each.tensor = state.read(fmt::format("{}.{}", each.name.substr(0, dot), piece.parameter), piece.begin, piece.size);
   }
   share.scalars = state.scalars;
-  local_->load_state(share);
-  whole_.reset();
-}
-
-void ZeroRedundancyOptimizer::scalars(std::int64_t, double*) const {
-  LOCKSTEP_ASSERT(false, "a sharded optimizer updates nothing by itself");
-}
-void ZeroRedundancyOptimizer::update(const Tensor&, const Plan&) {
-  LOCKSTEP_ASSERT(false, "a sharded optimizer updates nothing by itself");
+  return [this, load = local_->prepare_load(optim::reader_of(share))] {
+    load();
+    whole_.reset();
+  };
 }
 
 }  // namespace lockstep::distributed

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,25 +23,26 @@ namespace lockstep::distributed {
 /// step needs no more memory besides than a chunk. An element's update depends on nothing but its own gradient and
 /// state, so the weights have the same bits as with the undivided optimizer.
 ///
-/// step() is a collective; set_lr() and set_momentum() must do the same on every rank. The state is whole only after
-/// consolidate(), on rank 0, where it is like that of an undivided optimizer: a checkpoint says nothing about who saved
-/// it, and can be loaded by any number of ranks, with and without this class.
+/// step() is a collective; set_lr(), set_momentum() and changed options must be the same on every rank. The state is
+/// whole only after consolidate(), on rank 0, where it is like that of an undivided optimizer: a checkpoint says
+/// nothing about who saved it, and can be loaded by any number of ranks, with and without this class.
 class ZeroRedundancyOptimizer final : public optim::Optimizer {
  public:
-  /// Makes the optimizer of this rank's share.
-  using Factory = std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor> parameters)>;
-
-  /// The same parameters, in the same order, on every rank, contiguous; throws Error if their sizes differ.
-  ZeroRedundancyOptimizer(std::vector<Tensor> parameters, ProcessGroupPtr group, const Factory& factory,
+  /// `whole`: the undivided optimizer, of the same parameters, in the same order and groups, on every rank, contiguous;
+  /// it has made no step, and so keeps no state yet. Its options are those of every share. Throws Error if the sizes
+  /// of the parameters differ between the ranks.
+  ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, ProcessGroupPtr group,
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
   void step() override;
   void prepare_step() override;
 
-  double lr() const override { return local_->lr(); }
-  void set_lr(double lr) override { local_->set_lr(lr); }
-  double momentum() const override { return local_->momentum(); }
-  void set_momentum(double value) override { local_->set_momentum(value); }
+  using Optimizer::set_lr;
+  using Optimizer::set_momentum;
+  double lr(std::size_t group = 0) const override { return local_->lr(group); }
+  void set_lr(double lr, std::size_t group) override { local_->set_lr(lr, group); }
+  double momentum(std::size_t group = 0) const override { return local_->momentum(group); }
+  void set_momentum(double value, std::size_t group) override { local_->set_momentum(value, group); }
   /// That of the optimizer inside.
   const char* name() const override { return local_->name(); }
 
@@ -48,10 +50,10 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void consolidate();
   /// On rank 0, after consolidate(); otherwise throws Error.
   optim::OptimizerState state() const override;
-  /// Every rank gives the whole state, and keeps its share.
-  void load_state(const optim::OptimizerState& state) override;
+  /// Every rank gives the whole state, and reads its share.
+  std::function<void()> prepare_load(const optim::OptimizerStateReader& state) override;
 
-  /// The optimizer of this rank's share.
+  /// The optimizer of this rank's share: the one that was given, with pieces of the parameters in their place.
   const optim::Optimizer& local() const { return *local_; }
 
  private:
@@ -77,14 +79,19 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
     std::int64_t at;
   };
 
-  void scalars(std::int64_t step, double* out) const override;
-  void update(const Tensor& like, const Plan& plan) override;
+  std::vector<std::string> names_of_state(int) const override { return {}; }
+  void check_options(std::size_t) const override {}
+  void check_rates(std::size_t, double, double) const override {}
+  std::map<std::string, double> settings(std::size_t) const override { return {}; }
+  void scalars(std::size_t, std::int64_t, double*) const override {}
+  void update(const Tensor&, const Plan&) override {}
   void divide(std::size_t chunk_bytes);
   static std::vector<Piece> pieces_in(const Group& group, std::int64_t begin, std::int64_t end);
   std::pair<std::int64_t, std::int64_t> own_range(const Chunk& chunk) const;
   void lend();
   void gather(const Group& group);
-  std::vector<std::string> state_names() const;
+  bool keeps(std::size_t parameter, const std::string& state) const;
+  std::vector<std::string> names_in(const Group& group) const;
 
   ProcessGroupPtr group_;
   std::vector<Group> groups_;
@@ -94,13 +101,12 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::optional<optim::OptimizerState> whole_;
 };
 
-/// `zero_redundancy<optim::AdamW>(model.parameters(), job.process_group(), {.lr = 1e-3})`.
+/// `zero_redundancy<optim::AdamW>(model.parameters(), job.process_group(), optim::AdamWOptions{.lr = 1e-3})`.
 template <typename O, typename Options>
 std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(std::vector<Tensor> parameters, ProcessGroupPtr group,
                                                          const Options& options) {
-  return std::make_unique<ZeroRedundancyOptimizer>(
-      std::move(parameters), std::move(group),
-      [&](std::vector<Tensor> share) { return std::make_unique<O>(std::move(share), options); });
+  return std::make_unique<ZeroRedundancyOptimizer>(std::make_unique<O>(std::move(parameters), options),
+                                                   std::move(group));
 }
 
 }  // namespace lockstep::distributed

@@ -14,7 +14,10 @@
 namespace lockstep::distributed {
 
 ProcessGroup::ProcessGroup(ProcessGroupOptions options)
-    : options_(options), recorder_(options.recorded_operations, options.rank, options.world_size) {
+    : options_(std::move(options)),
+      recorder_(options_.recorded_operations,
+                options_.ranks.empty() ? options_.rank : options_.ranks.at(static_cast<std::size_t>(options_.rank)),
+                options_.world_size) {
   LOCKSTEP_CHECK(options_.world_size >= 1, "[ProcessGroup] world_size is {}; expected at least 1", options_.world_size);
   LOCKSTEP_CHECK(options_.rank >= 0 && options_.rank < options_.world_size,
                  "[ProcessGroup] rank is {}; expected 0 to {} for a world of {}", options_.rank,
@@ -24,8 +27,18 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options)
   for (auto* counts : {&sends_, &recvs_, &exchanges_}) counts->resize(static_cast<std::size_t>(options_.world_size));
 }
 
-ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store) : ProcessGroup(options) {
-  failure_ = std::make_shared<GroupFailure>(recorder_, timeout(), std::move(store), [this] { abort_executors(); });
+ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store, std::shared_ptr<ProcessGroup> parent)
+    : ProcessGroup(std::move(options)) {
+  store_ = std::move(store);
+  parent_ = std::move(parent);
+  GroupFailure::Place place{.rank = rank(), .world_size = world_size(), .ranks = options_.ranks};
+  if (parent_) place.parent = parent_->failure_;
+  failure_ =
+      std::make_shared<GroupFailure>(recorder_, std::move(place), timeout(), store_, [this] { abort_executors(); });
+  if (parent_) {
+    const std::lock_guard lock(parent_->executors_mutex_);
+    parent_->parts_.push_back(this);
+  }
   FlightDumps::add(recorder_);
   failure_->start();
 }
@@ -38,6 +51,9 @@ ProcessGroup::~ProcessGroup() {
   if (!failure_) return;
   failure_->stop();
   FlightDumps::remove(recorder_);
+  if (!parent_) return;
+  const std::lock_guard lock(parent_->executors_mutex_);
+  std::erase(parent_->parts_, this);
 }
 
 void ProcessGroup::add(DeviceType type, std::unique_ptr<Executor> executor) {
@@ -61,8 +77,8 @@ std::string_view ProcessGroup::backend() const {
   return executor_of().backend();
 }
 
-WorkPtr ProcessGroup::watch(std::string_view what) {
-  return executor_of().watch(what);
+WorkPtr ProcessGroup::watch(std::string_view what, const std::function<void()>& launch) {
+  return executor_of().watch(what, launch);
 }
 
 void ProcessGroup::abort(std::string_view reason) {
@@ -73,6 +89,7 @@ void ProcessGroup::abort_executors() {
   const std::lock_guard lock(executors_mutex_);
   for (const auto& executor : executors_)
     if (executor) executor->abort();
+  for (ProcessGroup* part : parts_) part->abort_executors();
 }
 
 bool ProcessGroup::failed() const {
@@ -210,6 +227,9 @@ WorkPtr ProcessGroup::issue(Operation operation) {
   operation.step = step_;
   operation.step_checked = step_checked_;
   if (!is_point_to_point(operation.kind)) check_outside_rank0_only(operation, rank());
+  // Here, with all of the caller's threads, and not on the executor's.
+  if (operation.input.defined()) operation.input.storage()->settle();
+  if (operation.output.defined()) operation.output.storage()->before_change();
   const std::lock_guard lock(issue_mutex_);
   const auto peer = static_cast<std::size_t>(operation.peer);
   switch (operation.kind) {

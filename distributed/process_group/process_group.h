@@ -28,6 +28,8 @@ struct ProcessGroupOptions {
   Milliseconds timeout{300'000};
   /// Operations the flight recorder keeps.
   std::size_t recorded_operations = 1024;
+  /// Of a group that was split from another: the job's number of each rank. Empty: the same.
+  std::vector<int> ranks = {};
 };
 
 /// Note [ProcessGroup]
@@ -41,7 +43,7 @@ struct ProcessGroupOptions {
 ///
 /// After a failure (see ProcessGroupError) the group is dead on every rank: the failed Work and every later call
 /// rethrow the reason. Make a new group to go on.
-class ProcessGroup {
+class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:
   /// Lets queued operations end (each has its deadline), then leaves the group in good order.
   ~ProcessGroup();
@@ -88,6 +90,23 @@ class ProcessGroup {
   /// of any size; the two directions run at once.
   WorkPtr exchange(const Tensor& send_tensor, const Tensor& recv_tensor, int peer);
 
+  /// Note [Split groups]
+  /// Ranks that give the same color become a group of their own, numbered by `key` and, where keys are equal, in the
+  /// order of their ranks here. A collective: who gives a negative color takes part and gets null.
+  ///
+  /// The new group has a numbering, a flight recorder, a monitor and threads of its own, and the connections of this
+  /// one (on CUDA devices a communicator of its own), which it keeps alive. On the CPU no operation of one group waits
+  /// for one of another, in whatever order each rank issues them. On CUDA devices ranks that are in two groups must
+  /// issue the operations of both in the same order.
+  ///
+  /// A job's groups fail together: what ends one ends the group that it was split from, and all that were split from
+  /// that, on every rank, and the errors name the operation, its group and the ranks by their numbers in the job. That
+  /// an operation of the group itself never ends is noticed by its ranks, in the same way as in any group.
+  std::shared_ptr<ProcessGroup> split(int color, int key = 0);
+  /// The job's number of a rank of this group, as messages have it: `rank` itself unless the group is split from
+  /// another. Throws Error for a rank outside.
+  int job_rank(int rank) const;
+
   /// The last operations, oldest first, with the times they were queued, started and finished.
   std::vector<OperationRecord> records() const { return recorder_.records(); }
   /// Adds them to a file as JSON lines; see Note [Flight dumps]. Throws Error if it cannot be written.
@@ -100,9 +119,11 @@ class ProcessGroup {
   void set_step(std::int64_t step, bool checked = false);
   std::int64_t step() const { return step_; }  ///< that set_step() named last
 
-  /// Collectives of this group that were captured in a CUDA graph have been launched on the current stream: watches
-  /// over what is there now as over an operation called `what`. Returns null where nothing can be captured.
-  WorkPtr watch(std::string_view what);
+  /// Calls `launch`, which launches a CUDA graph with collectives of this group on the current stream, and watches over
+  /// what it puts there as over an operation called `what`: its deadline runs from the moment when the stream comes to
+  /// it. Throws the group's error, and launches nothing, once the group has failed. Returns null where nothing can be
+  /// captured.
+  WorkPtr watch(std::string_view what, const std::function<void()>& launch);
 
   /// Gives up: ends every running and queued operation with an error and refuses more. Other ranks learn of it.
   void abort(std::string_view reason);
@@ -115,7 +136,8 @@ class ProcessGroup {
   explicit ProcessGroup(ProcessGroupOptions options);
   /// `store` is the ranks' common ground for diagnosing failures and must be scoped to this group; null: nobody is
   /// asked.
-  ProcessGroup(ProcessGroupOptions options, StorePtr store);
+  /// `parent`: the group that it was split from; null: none.
+  ProcessGroup(ProcessGroupOptions options, StorePtr store, std::shared_ptr<ProcessGroup> parent = nullptr);
   /// Has tensors on this type of device served, before the first operation. The last executor added also runs what has
   /// no tensor, and names the backend.
   void add(DeviceType type, std::unique_ptr<Executor> executor);
@@ -137,9 +159,13 @@ class ProcessGroup {
                     OperationKind kind) const;
 
   ProcessGroupOptions options_;
+  StorePtr store_;
+  std::shared_ptr<ProcessGroup> parent_;  // outlives this group
   FlightRecorder recorder_;
   std::shared_ptr<GroupFailure> failure_;
-  std::mutex executors_mutex_;  // of add() and a failure's thread
+  std::mutex executors_mutex_;        // of add(), split groups that come and go, and a failure's thread
+  std::vector<ProcessGroup*> parts_;  // that were split from this one, as long as they live
+  std::uint64_t splits_ = 0;
   std::array<std::unique_ptr<Executor>, kDeviceTypes> executors_;
   Executor* last_executor_ = nullptr;
   std::mutex issue_mutex_;  // keeps numbers in the order of launch

@@ -13,10 +13,15 @@ class SingleExecutor final : public Executor {
   std::string_view backend() const override { return "self"; }
   void check(const Tensor&, OperationKind) const override {}
 
+  std::unique_ptr<Executor> split(const SplitGroup& part) override {
+    return std::make_unique<SingleExecutor>(part.group);
+  }
+
   WorkPtr launch(Operation operation, std::uint64_t record) override {
     auto work = std::make_shared<Work>(describe(operation), group_.timeout());
     group_.recorder().started(record);
     if (operation.divisor.defined()) {
+      const LibraryAccess access;
       const void* part = operation.input.raw_data();
       const TreeNode root;
       tree_sum(operation.output.dtype(), operation.output.raw_data(), {&part, 1}, {&root, 1}, operation.output.numel(),

@@ -2,11 +2,13 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/distributed/collectives/sub_transport.h"
 #include "lockstep/distributed/failure/group_failure.h"
 
 namespace lockstep::distributed {
@@ -23,13 +25,18 @@ void block_sigpipe() {
 
 }  // namespace
 
-TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, std::unique_ptr<Transport> transport)
+TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, std::shared_ptr<Transport> transport)
     : Executor(group),
       backend_(std::move(backend)),
       transport_(std::move(transport)),
       collectives_(*transport_, group.rank(), group.world_size()),
       failure_(*group.failure()) {
   threads_.emplace_back([this] { run_collectives(); });
+}
+
+std::unique_ptr<Executor> TransportExecutor::split(const SplitGroup& part) {
+  auto transport = std::make_shared<SubTransport>(transport_, part.members, part.number);
+  return std::make_unique<TransportExecutor>(part.group, backend_, std::move(transport));
 }
 
 void TransportExecutor::stop() {
@@ -112,7 +119,7 @@ void TransportExecutor::run(Task& task) {
       OperationFailure failure;
       failure.operation = task.work->description();
       failure.cause = exception.what();
-      if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = lost->peer();
+      if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = rank_of(lost->peer());
       error = failure_.fail(failure);
     }
   }
@@ -120,6 +127,14 @@ void TransportExecutor::run(Task& task) {
   const WorkPtr work = std::move(task.work);
   task.operation = {};  // the tensors go before the caller is told
   work->complete(error);
+}
+
+/// Of a split group the transport below knows the job's numbers.
+int TransportExecutor::rank_of(int job_rank) const {
+  const std::vector<int>& ranks = group_.options().ranks;
+  if (ranks.empty()) return job_rank;
+  const auto found = std::ranges::find(ranks, job_rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
 void TransportExecutor::transfer(const Operation& operation, Deadline deadline) {
@@ -131,6 +146,7 @@ void TransportExecutor::transfer(const Operation& operation, Deadline deadline) 
     const std::uint64_t kind = message_tag(route, tensor.nbytes(), static_cast<std::uint64_t>(tensor.dtype()));
     return message_tag(kind, operation.number, 0x70327000);
   };
+  const LibraryAccess access;
   std::unique_ptr<Transport::Request> recv, send;
   if (const Tensor& output = operation.output; output.defined() && output.nbytes() > 0)
     recv = transport_->recv(operation.peer, tag(operation.peer, output), output.raw_data(), output.nbytes());

@@ -19,12 +19,13 @@ namespace lockstep::distributed {
 class TransportExecutor : public Executor {
  public:
   /// `group` has a failure().
-  TransportExecutor(ProcessGroup& group, std::string backend, std::unique_ptr<Transport> transport);
+  TransportExecutor(ProcessGroup& group, std::string backend, std::shared_ptr<Transport> transport);
   ~TransportExecutor() override { TransportExecutor::stop(); }
 
   std::string_view backend() const override { return backend_; }
   void check(const Tensor& tensor, OperationKind kind) const override;
   WorkPtr launch(Operation operation, std::uint64_t record) override;
+  std::unique_ptr<Executor> split(const SplitGroup& part) override;
   void abort() override { transport_->abort(); }
   void stop() override;
 
@@ -39,9 +40,10 @@ class TransportExecutor : public Executor {
   void run_point_to_point();
   void run(Task& task);
   void transfer(const Operation& operation, Deadline deadline);
+  int rank_of(int job_rank) const;
 
   std::string backend_;
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Transport> transport_;  // split groups use it too
   Collectives collectives_;
   GroupFailure& failure_;
 

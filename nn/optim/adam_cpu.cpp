@@ -7,7 +7,7 @@ namespace lockstep::optim::detail {
 
 void adam_cpu(const Optimizer::Plan& plan) {
   dispatch_floating(plan.dtype, "Adam", [&]<typename T>() {
-    if (plan.runs.front().state[2])
+    if (plan.form == kAdamAmsgrad)
       update_runs<T, 3, AdamUpdate<compute_t<T>, true>>(plan.runs);
     else
       update_runs<T, 2, AdamUpdate<compute_t<T>, false>>(plan.runs);

@@ -6,7 +6,7 @@ namespace lockstep::optim::detail {
 
 void adam_cuda(const Optimizer::Plan& plan) {
   dispatch_floating(plan.dtype, "Adam", [&]<typename T>() {
-    if (plan.runs.front().state[2])
+    if (plan.form == kAdamAmsgrad)
       update_runs<T, 3, AdamUpdate<compute_t<T>, true>>(plan);
     else
       update_runs<T, 2, AdamUpdate<compute_t<T>, false>>(plan);

@@ -70,8 +70,8 @@ GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm,
                  static_cast<double>(result));
   for (const Gradients& gradients : by_device) {
     const Device device = gradients.front().device();
-    scale_kernel(gradients.front())(gradients, norm.device() == device ? norm : move_values(norm, device));
     bump_versions(gradients);
+    scale_kernel(gradients.front())(gradients, norm.device() == device ? norm : move_values(norm, device));
   }
   return result;
 }
@@ -80,8 +80,8 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
   LOCKSTEP_CHECK(limit >= 0.0, "[clip_grad_value_] expected limit >= 0, found {}", limit);
   const NoGradGuard no_grad;
   for (const Gradients& gradients : detail::gradients_by_device(parameters)) {
-    clamp_kernel(gradients.front())(gradients, limit);
     bump_versions(gradients);
+    clamp_kernel(gradients.front())(gradients, limit);
   }
 }
 

@@ -44,8 +44,8 @@ bool GradScaler::unscale(const Optimizer& optimizer) {
   for (const detail::Gradients& gradients : detail::gradients_by_device(optimizer.parameters())) {
     const Device device = gradients.front().device();
     flags.push_back(zeros({1}, {.dtype = kInt32, .device = device}));
-    unscale_kernel(gradients.front())(gradients, 1.0 / scale_, flags.back());
     for (const Tensor& grad : gradients) grad.storage()->bump_version();
+    unscale_kernel(gradients.front())(gradients, 1.0 / scale_, flags.back());
   }
   for (const Tensor& flag : flags) finite_ = finite_ && flag.item<std::int64_t>() == 0;
   stage_ = Stage::kUnscaled;

@@ -28,13 +28,10 @@ bool follows(const Optimizer::Run& last, const Optimizer::Run& next, std::size_t
   return true;
 }
 
-void check_lr(double lr, const char* type) {
-  LOCKSTEP_CHECK(std::isfinite(lr) && lr >= 0.0, "[{}] expected a finite lr >= 0, found {}", type, lr);
-}
-
 // An element in two parameters would be updated twice a step. Gaps between a parameter's elements count as its own only
 // where both have none.
 void check_apart(const std::vector<Tensor>& parameters, const char* type) {
+  const LibraryAccess access;
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].numel() > 0) order.push_back(i);
@@ -52,19 +49,70 @@ void check_apart(const std::vector<Tensor>& parameters, const char* type) {
   }
 }
 
-}  // namespace
-
-Optimizer::Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std::string> state_names, const char* type)
-    : parameters_(std::move(parameters)), steps_(parameters_.size(), 0), state_names_(std::move(state_names)), lr_(lr) {
-  LOCKSTEP_CHECK(!parameters_.empty(), "[{}] expected at least one parameter, found none; pass model.parameters()",
-                 type);
-  check_lr(lr, type);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor& p = parameters_[i];
+void check_parameters(const std::vector<Tensor>& parameters, const char* type) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& p = parameters[i];
     LOCKSTEP_CHECK(p.defined() && p.is_floating_point() && p.is_leaf(),
                    "[{}] parameter {} is not a floating-point leaf; pass model.parameters()", type, i);
   }
-  check_apart(parameters_, type);
+  check_apart(parameters, type);
+}
+
+}  // namespace
+
+void Optimizer::add_parameters(std::vector<Tensor> parameters, int form) {
+  std::vector<Tensor> all = parameters_;
+  all.insert(all.end(), parameters.begin(), parameters.end());
+  check_parameters(all, name());
+  forms_.push_back(form);
+  parameters_ = std::move(all);
+  group_of_.resize(parameters_.size(), forms_.size() - 1);
+  steps_.resize(parameters_.size(), 0);
+}
+
+void Optimizer::replace_parameters(std::vector<Tensor> parameters, std::vector<std::size_t> group_of) {
+  LOCKSTEP_CHECK(buckets_.empty(), "[{}] parameters can be replaced only before the first step", name());
+  LOCKSTEP_CHECK(parameters.size() == group_of.size(), "[{}] expected a group for each of {} parameters, found {}",
+                 name(), parameters.size(), group_of.size());
+  for (const std::size_t group : group_of) check_group(group);
+  check_parameters(parameters, name());
+  parameters_ = std::move(parameters);
+  group_of_ = std::move(group_of);
+  steps_.assign(parameters_.size(), 0);
+}
+
+void Optimizer::take_groups_of(const Optimizer& other) {
+  LOCKSTEP_CHECK(other.buckets_.empty(), "[{}] has made steps; hand it over before its first", other.name());
+  parameters_ = other.parameters_;
+  group_of_ = other.group_of_;
+  forms_ = other.forms_;
+  steps_.assign(parameters_.size(), 0);
+}
+
+std::vector<std::string> Optimizer::state_names(std::size_t group) const {
+  check_group(group);
+  return names_of_state(forms_[group]);
+}
+
+void Optimizer::check_not_empty() const {
+  LOCKSTEP_CHECK(!parameters_.empty(), "[{}] expected at least one parameter, found none; pass model.parameters()",
+                 name());
+}
+
+void Optimizer::check_group(std::size_t group) const {
+  LOCKSTEP_CHECK(group < forms_.size(), "[{}] there is no parameter group {}; the optimizer has {}", name(), group,
+                 forms_.size());
+}
+
+void Optimizer::check_form(std::size_t group, bool fits) const {
+  LOCKSTEP_CHECK(fits,
+                 "[{}] momentum, nesterov and amsgrad of parameter group {} cannot be switched on or off later; make "
+                 "the group with them",
+                 name(), group);
+}
+
+void Optimizer::check_lr(double lr) const {
+  LOCKSTEP_CHECK(std::isfinite(lr) && lr >= 0.0, "[{}] expected a finite lr >= 0, found {}", name(), lr);
 }
 
 DType Optimizer::state_dtype(DType parameter) {
@@ -72,8 +120,11 @@ DType Optimizer::state_dtype(DType parameter) {
 }
 
 void Optimizer::set_lr(double lr) {
-  check_lr(lr, name());
-  lr_ = lr;
+  for (std::size_t group = 0; group < num_param_groups(); ++group) set_lr(lr, group);
+}
+
+void Optimizer::set_momentum(double value) {
+  for (std::size_t group = 0; group < num_param_groups(); ++group) set_momentum(value, group);
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
@@ -88,30 +139,36 @@ void Optimizer::zero_grad(bool set_to_none) {
 }
 
 void Optimizer::make_state() {
-  if (!groups_.empty()) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  if (has_state()) return;
+  const std::size_t first = buckets_.size();  // those before keep their memory
+  for (std::size_t i = with_state_; i < parameters_.size(); ++i) {
     const Tensor& p = parameters_[i];
-    Group* group = nullptr;
-    for (Group& g : groups_)
-      if (g.plan.dtype == p.dtype() && g.device == p.device()) group = &g;
-    if (!group) {
-      group = &groups_.emplace_back();
-      group->plan.dtype = p.dtype();
-      group->device = p.device();
-      group->offsets = {0};
+    const int form = forms_[group_of_[i]];
+    const auto same = std::find_if(
+        buckets_.begin() + static_cast<std::ptrdiff_t>(first), buckets_.end(),
+        [&](const Bucket& b) { return b.plan.dtype == p.dtype() && b.device == p.device() && b.plan.form == form; });
+    Bucket& bucket = same != buckets_.end() ? *same : buckets_.emplace_back();
+    if (bucket.members.empty()) {
+      bucket.plan.dtype = p.dtype();
+      bucket.plan.form = form;
+      bucket.device = p.device();
+      bucket.state_names = names_of_state(form);
+      bucket.offsets = {0};
     }
-    group->members.push_back(i);
-    group->offsets.push_back(group->offsets.back() + p.numel());
+    bucket.members.push_back(i);
+    bucket.offsets.push_back(bucket.offsets.back() + p.numel());
   }
-  for (Group& group : groups_) {
-    const TensorOptions options{.dtype = state_dtype(group.plan.dtype), .device = group.device};
-    for (std::size_t s = 0; s < state_names_.size(); ++s)
-      group.buffers.push_back(zeros({group.offsets.back()}, options));
-    group.dense_parameters.resize(group.members.size());
-    group.dense_gradients.resize(group.members.size());
+  with_state_ = parameters_.size();
+  for (std::size_t b = first; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    const TensorOptions options{.dtype = state_dtype(bucket.plan.dtype), .device = bucket.device};
+    for (std::size_t s = 0; s < bucket.state_names.size(); ++s)
+      bucket.buffers.push_back(zeros({bucket.offsets.back()}, options));
+    bucket.dense_parameters.resize(bucket.members.size());
+    bucket.dense_gradients.resize(bucket.members.size());
     // Of the size it may ever need: a captured graph goes on reading this one.
-    if (group.device.is_cuda())
-      group.plan.table = zeros({step_table_words(group.members.size())}, {.dtype = kInt64, .device = group.device});
+    if (bucket.device.is_cuda())
+      bucket.plan.table = zeros({step_table_words(bucket.members.size())}, {.dtype = kInt64, .device = bucket.device});
   }
 }
 
@@ -119,81 +176,90 @@ bool Optimizer::is_capturing(const Device& device) const {
   return device.is_cuda() && cuda::is_capturing(device.index);
 }
 
+void Optimizer::check_all_options() const {
+  for (std::size_t group = 0; group < num_param_groups(); ++group) check_options(group);
+}
+
 void Optimizer::prepare_step() {
   const NoGradGuard no_grad;
+  check_all_options();
   make_state();
-  for (Group& group : groups_)
-    if (group.device.is_cuda()) prepare(group);
+  for (Bucket& bucket : buckets_)
+    if (bucket.device.is_cuda()) prepare(bucket);
 }
 
 void Optimizer::step() {
   const NoGradGuard no_grad;
   const profile::Scope scope("optimizer", name());
-  LOCKSTEP_CHECK(!groups_.empty() || !is_capturing(parameters_.front().device()),
+  check_all_options();
+  LOCKSTEP_CHECK(has_state() || !is_capturing(parameters_.front().device()),
                  "[{}] the first step cannot be captured, because it makes the optimizer's state; call step() or "
                  "prepare_step() once before the capture",
                  name());
   make_state();
-  for (Group& group : groups_) {
-    if (is_capturing(group.device))
-      make_plan(group, false);
+  for (Bucket& bucket : buckets_) {
+    if (is_capturing(bucket.device))
+      make_plan(bucket, false);
     else
-      prepare(group);
-    launch(group);
+      prepare(bucket);
+    launch(bucket);
   }
 }
 
 // What has to be updated, and with `count` as a new step.
-void Optimizer::make_plan(Group& group, bool count) {
-  const DType dtype = group.plan.dtype;
+void Optimizer::make_plan(Bucket& bucket, bool count) {
+  const DType dtype = bucket.plan.dtype;
   const std::size_t element = element_size(dtype), state_element = element_size(state_dtype(dtype));
-  std::vector<Run>& runs = group.plan.runs;
+  const LibraryAccess access;
+  std::vector<Run>& runs = bucket.plan.runs;
   runs.clear();
-  group.copies_in.clear();
-  group.copies_out.clear();
+  std::size_t options_of_last = 0;  // the group whose options the last run has
+  bucket.copies_in.clear();
+  bucket.copies_out.clear();
   const auto dense = [](Tensor& kept, const Tensor& like) -> const Tensor& {
     if (!kept.defined()) kept = empty(like.sizes(), options_of(like));
     return kept;
   };
-  for (std::size_t m = 0; m < group.members.size(); ++m) {
-    const std::size_t i = group.members[m];
+  for (std::size_t m = 0; m < bucket.members.size(); ++m) {
+    const std::size_t i = bucket.members[m];
     const Tensor& p = parameters_[i];
     LOCKSTEP_CHECK(
-        p.dtype() == dtype && p.device() == group.device,
-        "[{}] parameter {} was {} on {} at the first step and is {} on {} now; move or cast the model first, "
+        p.dtype() == dtype && p.device() == bucket.device,
+        "[{}] parameter {} was {} on {} at its first step and is {} on {} now; move or cast the model first, "
         "then construct the optimizer",
-        name(), i, lockstep::name(dtype), to_string(group.device), lockstep::name(p.dtype()), to_string(p.device()));
+        name(), i, lockstep::name(dtype), to_string(bucket.device), lockstep::name(p.dtype()), to_string(p.device()));
     const Tensor grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
     Tensor value = p.detach(), gradient = grad;
     if (!grad.is_contiguous()) {
-      gradient = dense(group.dense_gradients[m], grad);
-      group.copies_in.emplace_back(grad, gradient);
+      gradient = dense(bucket.dense_gradients[m], grad);
+      bucket.copies_in.emplace_back(grad, gradient);
     }
     if (!p.is_contiguous()) {
-      value = dense(group.dense_parameters[m], p);
-      group.copies_in.emplace_back(p, value);
-      group.copies_out.emplace_back(value, p);
+      value = dense(bucket.dense_parameters[m], p);
+      bucket.copies_in.emplace_back(p, value);
+      bucket.copies_out.emplace_back(value, p);
     }
     if (count) ++steps_[i];
     Run run{value.raw_data(), gradient.raw_data(), {}, p.numel(), steps_[i], {}};
-    for (std::size_t s = 0; s < group.buffers.size(); ++s)
-      run.state[s] =
-          static_cast<char*>(group.buffers[s].raw_data()) + static_cast<std::size_t>(group.offsets[m]) * state_element;
-    if (!runs.empty() && follows(runs.back(), run, element, state_element)) {
+    for (std::size_t s = 0; s < bucket.buffers.size(); ++s)
+      run.state[s] = static_cast<char*>(bucket.buffers[s].raw_data()) +
+                     static_cast<std::size_t>(bucket.offsets[m]) * state_element;
+    if (!runs.empty() && options_of_last == group_of_[i] && follows(runs.back(), run, element, state_element)) {
       runs.back().numel += run.numel;
     } else {
-      scalars(run.step, run.scalars);
+      options_of_last = group_of_[i];
+      scalars(options_of_last, run.step, run.scalars);
       runs.push_back(run);
     }
     p.storage()->bump_version();
   }
 }
 
-void Optimizer::prepare(Group& group) {
-  make_plan(group, true);
-  if (!group.device.is_cuda()) return;
-  const std::vector<Run>& runs = group.plan.runs;
+void Optimizer::prepare(Bucket& bucket) {
+  make_plan(bucket, true);
+  if (!bucket.device.is_cuda()) return;
+  const std::vector<Run>& runs = bucket.plan.runs;
   std::vector<std::uint64_t> words(static_cast<std::size_t>(step_table_words(runs.size())));
   auto* table = reinterpret_cast<StepTable*>(words.data());
   auto* rows = reinterpret_cast<StepTableRun*>(table + 1);
@@ -202,76 +268,19 @@ void Optimizer::prepare(Group& group) {
     rows[r] = {runs[r], table->chunks};
     table->chunks += step_chunks(runs[r].numel);
   }
-  cuda::store(words.data(), group.plan.table.raw_data(), words.size() * 8, group.device.index);
+  cuda::store(words.data(), bucket.plan.table.raw_data(), words.size() * 8, bucket.device.index);
 }
 
-void Optimizer::launch(Group& group) {
-  if (group.plan.runs.empty()) return;
-  for (const auto& [from, to] : group.copies_in) copy_values(from, to);
-  update(parameters_[group.members.front()], group.plan);
-  for (const auto& [from, to] : group.copies_out) copy_values(from, to);
+void Optimizer::launch(Bucket& bucket) {
+  if (bucket.plan.runs.empty()) return;
+  for (const auto& [from, to] : bucket.copies_in) copy_values(from, to);
+  update(parameters_[bucket.members.front()], bucket.plan);
+  for (const auto& [from, to] : bucket.copies_out) copy_values(from, to);
 }
 
-Tensor Optimizer::state_view(const Group& group, std::size_t member, std::size_t which) const {
-  const Shape& sizes = parameters_[group.members[member]].sizes();
-  return group.buffers[which].as_strided(sizes, contiguous_strides(sizes), group.offsets[member]);
-}
-
-OptimizerState Optimizer::state() const {
-  const_cast<Optimizer*>(this)->make_state();  // all zero before the first step: the same as absent
-  OptimizerState out;
-  out.type = name();
-  out.tensors.push_back({"steps", tensor(steps_)});
-  for (const Group& group : groups_)
-    for (std::size_t s = 0; s < state_names_.size(); ++s)
-      for (std::size_t m = 0; m < group.members.size(); ++m)
-        out.tensors.push_back({fmt::format("{}.{}", state_names_[s], group.members[m]), state_view(group, m, s)});
-  out.scalars = settings();
-  out.scalars.insert({{"lr", lr_}, {"momentum", momentum()}});
-  return out;
-}
-
-void Optimizer::load_state(const OptimizerState& state) {
-  LOCKSTEP_CHECK(state.type == name(), "[{}] the state to load is that of {}; construct the same optimizer", name(),
-                 state.type.empty() ? "no optimizer" : state.type);
-  std::map<std::string, Tensor> given;
-  for (const nn::NamedTensor& t : state.tensors) given.emplace(t.name, t.tensor);
-  const OptimizerState own = this->state();
-  std::string problems;
-  const auto complain = [&](std::string text) { problems += (problems.empty() ? "" : "; ") + std::move(text); };
-  for (const nn::NamedTensor& t : own.tensors) {
-    const auto found = given.find(t.name);
-    if (found == given.end()) {
-      complain("missing " + t.name);
-    } else if (found->second.sizes() != t.tensor.sizes() || found->second.dtype() != t.tensor.dtype()) {
-      complain(fmt::format("{} is {} {}, expected {} {}", t.name, lockstep::name(found->second.dtype()),
-                           to_string(found->second.sizes()), lockstep::name(t.tensor.dtype()),
-                           to_string(t.tensor.sizes())));
-    }
-  }
-  for (const auto& [key, value] : given) {
-    bool known = false;
-    for (const nn::NamedTensor& t : own.tensors) known = known || t.name == key;
-    if (!known) complain("unexpected " + key);
-  }
-  for (const char* key : {"lr", "momentum"})
-    if (!state.scalars.contains(key)) complain(std::string("missing ") + key);
-  for (const auto& [key, value] : settings())
-    if (const auto found = state.scalars.find(key); found != state.scalars.end() && found->second != value)
-      complain(
-          fmt::format("it was saved with {} {}, this optimizer was constructed with {}", key, found->second, value));
-  LOCKSTEP_CHECK(problems.empty(), "[{}] the state to load does not fit: {}", name(), problems);
-  const std::vector<std::int64_t> steps = given.at("steps").to_vector<std::int64_t>();
-  for (const std::int64_t step : steps)
-    LOCKSTEP_CHECK(step >= 0, "[{}] the state to load does not fit: a parameter has done {} steps", name(), step);
-  const double lr = state.scalars.at("lr"), momentum = state.scalars.at("momentum");
-  check_lr(lr, name());
-  if (momentum != this->momentum()) set_momentum(momentum);  // the last that may throw
-
-  set_lr(lr);
-  steps_ = steps;
-  for (const nn::NamedTensor& t : own.tensors)
-    if (t.name != "steps") copy_values(given.at(t.name), t.tensor);
+Tensor Optimizer::state_view(const Bucket& bucket, std::size_t member, std::size_t which) const {
+  const Shape& sizes = parameters_[bucket.members[member]].sizes();
+  return bucket.buffers[which].as_strided(sizes, contiguous_strides(sizes), bucket.offsets[member]);
 }
 
 }  // namespace lockstep::optim

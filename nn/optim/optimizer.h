@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -14,10 +16,52 @@ namespace lockstep::optim {
 
 /// What a checkpoint keeps of an optimizer.
 struct OptimizerState {
-  std::string type;                       ///< "SGD", "Adam", "AdamW"
-  std::vector<nn::NamedTensor> tensors;   ///< "steps", "momentum.0", ...; the number is the parameter's place
-  std::map<std::string, double> scalars;  ///< "lr" and "momentum", which schedules change, and settings()
+  static constexpr const char* kGroups = "param_groups";  ///< see tensors
+  std::string type;                                       ///< "SGD", "Adam", "AdamW"
+  /// "steps", "momentum.0", ...; the number is the parameter's place. With several groups also kGroups: the group of
+  /// each parameter.
+  std::vector<nn::NamedTensor> tensors;
+  /// The first group's "lr" and "momentum", which schedules change, and settings(); another's as "param_groups.1.lr".
+  std::map<std::string, double> scalars;
 };
+
+/// Parameters that are updated with options of their own, such as a weight decay of 0:
+///   optim::AdamW optimizer({{weights, {.lr = 1e-3, .weight_decay = 0.1}}, {biases, {.lr = 1e-3, .weight_decay = 0}}});
+template <typename Options>
+struct ParamGroup {
+  std::vector<Tensor> params;  ///< floating-point leaves; may be empty
+  Options options = {};        ///< all of them: a group takes none over from another
+};
+
+/// A group of an optimizer, seen through Optimizer's param_groups().
+template <typename Options>
+struct ParamGroupView {
+  std::vector<Tensor> params;  ///< those it has
+  /// May be changed between steps; checked in the next one. What decides about the state that is kept (whether there is
+  /// a momentum, nesterov, amsgrad) stays as it was.
+  Options& options;
+};
+
+/// A state that is read as it is needed, tensor by tensor and in parts: one of a file, say, of which each rank of a
+/// ZeroRedundancyOptimizer wants its share alone.
+struct OptimizerStateReader {
+  /// What is known of a tensor without reading it.
+  struct Entry {
+    Shape sizes;
+    DType dtype;
+  };
+
+  std::string type;                       ///< as in OptimizerState
+  std::map<std::string, Entry> tensors;   ///< by name
+  std::map<std::string, double> scalars;  ///< as in OptimizerState
+  /// `size` elements of a tensor from element `begin` on, row-major, as a tensor of one dimension. Throws Error.
+  std::function<Tensor(const std::string& name, std::int64_t begin, std::int64_t size)> read;
+
+  Tensor read_all(const std::string& name) const;  ///< of its sizes
+};
+
+/// Of a state in memory.
+OptimizerStateReader reader_of(const OptimizerState& state);
 
 /// Note [Optimizers]
 /// Changes parameters by their gradients. Holds handles on the tensors, so it sees what module.to() and load() put
@@ -39,8 +83,9 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// Updates every parameter that has a gradient; the others keep value and state. Throws Error if a parameter moved to
-  /// another device or dtype since the first step. While the device's work is captured for a graph, the update is
-  /// recorded and not counted as a step; throws Error then unless there was a step or prepare_step() before.
+  /// another device or dtype since its first step, or if options have become wrong. While the device's work is captured
+  /// for a graph, the update is recorded and not counted as a step; throws Error then unless there was a step or
+  /// prepare_step() before.
   virtual void step();
   /// Begins a step for parameters on CUDA devices: counts it, and queues what it takes from lr(), momentum() and the
   /// gradients' addresses. step() does this itself. Before each replay of a graph that has captured step():
@@ -49,25 +94,45 @@ class Optimizer {
   /// See nn::Module::zero_grad().
   void zero_grad(bool set_to_none = false);
 
-  virtual double lr() const { return lr_; }  ///< learning rate of the next step
-  virtual void set_lr(double lr);
+  /// Parameters are in groups, numbered from 0, each with options of its own; often it is one.
+  std::size_t num_param_groups() const { return forms_.size(); }
+  /// The group of each parameter.
+  const std::vector<std::size_t>& group_of_parameters() const { return group_of_; }
+
+  /// Learning rate of a group's next step.
+  virtual double lr(std::size_t group = 0) const = 0;
+  virtual void set_lr(double lr, std::size_t group) = 0;
+  void set_lr(double lr);  ///< of all groups
   /// SGD's momentum, Adam's beta1: what OneCycle cycles.
-  virtual double momentum() const = 0;
-  virtual void set_momentum(double value) = 0;
+  virtual double momentum(std::size_t group = 0) const = 0;
+  virtual void set_momentum(double value, std::size_t group) = 0;
+  void set_momentum(double value);  ///< of all groups
 
   /// Half types keep their state in float: a beta2 of 0.999 has no effect in eight bits of mantissa.
   static DType state_dtype(DType parameter);
 
-  const std::vector<Tensor>& parameters() const { return parameters_; }  ///< those it was made with
+  /// Those of all groups, in the order in which they were given.
+  const std::vector<Tensor>& parameters() const { return parameters_; }
+  /// For one that updates parts of parameters in the place of others, as ZeroRedundancyOptimizer lets it: puts
+  /// `parameters`, of the groups `group_of`, in the place of its own. Throws Error after the first step, and for what
+  /// the constructor refuses.
+  void replace_parameters(std::vector<Tensor> parameters, std::vector<std::size_t> group_of);
+  /// Of the state tensors that it keeps of each parameter of a group: "momentum".
+  std::vector<std::string> state_names(std::size_t group) const;
   /// "SGD", "Adam", ...: in checkpoints and messages.
   virtual const char* name() const = 0;
 
   /// Handles on the present state; values change with the next step.
   virtual OptimizerState state() const;
   /// Copies `state` into this optimizer. Throws Error, before anything changes, for another type of optimizer, another
-  /// number of parameters, tensors that are missing, unexpected or of another shape, values out of range, or settings()
-  /// that differ from this optimizer's (those that the state lacks are passed over: older files have none).
-  virtual void load_state(const OptimizerState& state);
+  /// number of parameters, another division into groups, tensors that are missing, unexpected or of another shape,
+  /// values out of range, or settings() that differ from this optimizer's (those that the state lacks are passed over:
+  /// older files have none).
+  void load_state(const OptimizerStateReader& state) { prepare_load(state)(); }
+  void load_state(const OptimizerState& state);
+  /// load_state() up to where it changes something: throws what that would throw, has read the whole state, and returns
+  /// what is left to do. For several things that are to be loaded together or not at all.
+  virtual std::function<void()> prepare_load(const OptimizerStateReader& state);
 
   /// State tensors that a formula may keep of a parameter.
   static constexpr int kMaxState = 3;
@@ -82,29 +147,45 @@ class Optimizer {
     std::int64_t step;       ///< 1 in the first step of these elements
     double scalars[9];       ///< what scalars() says of this step
   };
-  /// The update of all parameters of one dtype on one device.
+  /// The update of all parameters of one dtype on one device whose groups have one form of the formula.
   struct Plan {
     DType dtype;            ///< of the parameters
+    int form;               ///< see names_of_state()
     std::vector<Run> runs;  ///< in the order of the parameters
     Tensor table;           ///< `runs` for a CUDA device; see nn/optim/step_table.h
   };
 
  protected:
-  /// `state_names`: one name for each state tensor of a parameter; at most kMaxState. Throws Error for an empty
-  /// list, an undefined tensor, one that is not a floating-point leaf, or two that are one or share their memory.
-  Optimizer(std::vector<Tensor> parameters, double lr, std::vector<std::string> state_names, const char* type);
+  Optimizer() = default;
+  /// For one that hands on its work: the groups and parameters of `other`.
+  void take_groups_of(const Optimizer& other);
+  /// The next group. `form`: of its formula, see names_of_state(). Throws Error, and has done nothing then, for an
+  /// undefined tensor, one that is not a floating-point leaf, or two that are one or share their memory.
+  void add_parameters(std::vector<Tensor> parameters, int form);
+  void check_not_empty() const;                                ///< Throws Error if there is no parameter at all.
+  void check_group(std::size_t group) const;                   ///< Throws Error if there is no such group.
+  void check_form(std::size_t group, bool fits) const;         ///< Throws Error unless `fits`.
+  void check_lr(double lr) const;                              ///< Throws Error if it is out of range.
+  int form(std::size_t group) const { return forms_[group]; }  ///< as given to add_parameters()
 
-  /// What of the options stays as it was constructed; a state is loaded only where they are the same.
-  virtual std::map<std::string, double> settings() const { return {}; }
-  /// What the formula of a parameter's step number `step` takes from the options as they are now.
-  virtual void scalars(std::int64_t step, double* out) const = 0;
+  /// Names of the state tensors that a form of the formula keeps of a parameter; at most kMaxState.
+  virtual std::vector<std::string> names_of_state(int form) const = 0;
+  /// Throws Error for options that are out of range, or of another form than when the group was made.
+  virtual void check_options(std::size_t group) const = 0;
+  /// Throws Error if these could not be set.
+  virtual void check_rates(std::size_t group, double lr, double momentum) const = 0;
+  /// The options of a group that lr() and momentum() do not tell. A state is loaded only where they are the same.
+  virtual std::map<std::string, double> settings(std::size_t group) const = 0;
+  /// What the formula of step number `step` of a group's parameter takes from the options as they are now.
+  virtual void scalars(std::size_t group, std::int64_t step, double* out) const = 0;
   /// Runs the kernel. `like` is on the plan's device.
   virtual void update(const Tensor& like, const Plan& plan) = 0;
 
  private:
-  /// Parameters of one dtype and device, in order, and their state, one flat buffer a name.
-  struct Group {
+  /// Parameters of one plan, in order, and their state, one flat buffer a name.
+  struct Bucket {
     Device device;
+    std::vector<std::string> state_names;
     std::vector<std::size_t> members;
     std::vector<std::int64_t> offsets;
     std::vector<Tensor> buffers;
@@ -114,18 +195,108 @@ class Optimizer {
     std::vector<std::pair<Tensor, Tensor>> copies_in, copies_out;  ///< from, to
   };
 
+  void check_all_options() const;
   void make_state();
+  bool has_state() const { return with_state_ == parameters_.size(); }
   bool is_capturing(const Device& device) const;
-  void make_plan(Group& group, bool count);
-  void prepare(Group& group);
-  void launch(Group& group);
-  Tensor state_view(const Group& group, std::size_t member, std::size_t which) const;
+  void make_plan(Bucket& bucket, bool count);
+  void prepare(Bucket& bucket);
+  void launch(Bucket& bucket);
+  Tensor state_view(const Bucket& bucket, std::size_t member, std::size_t which) const;
 
   std::vector<Tensor> parameters_;
+  std::vector<std::size_t> group_of_;  // each parameter's
+  std::vector<int> forms_;             // each group's
   std::vector<std::int64_t> steps_;
-  std::vector<std::string> state_names_;
-  std::vector<Group> groups_;
-  double lr_;
+  std::vector<Bucket> buckets_;
+  std::size_t with_state_ = 0;  // parameters that are in buckets: the first ones
 };
+
+/// An optimizer whose options are a struct, one for each group of parameters. `kMomentum`: what momentum() is in it.
+template <typename Options, double Options::*kMomentum>
+class OptimizerWith : public Optimizer {
+ public:
+  /// The groups, to read and to change options: `for (auto& group : optimizer.param_groups()) group.options.lr *= 0.1;`
+  std::vector<ParamGroupView<Options>> param_groups();
+  /// One more; its parameters begin with no state. Throws Error as the constructor, and has done nothing then.
+  void add_param_group(ParamGroup<Options> group);
+
+  using Optimizer::set_lr;
+  using Optimizer::set_momentum;
+  double lr(std::size_t group = 0) const override { return options(group).lr; }
+  void set_lr(double lr, std::size_t group) override { set(&Options::lr, lr, group); }
+  double momentum(std::size_t group = 0) const override { return options(group).*kMomentum; }
+  void set_momentum(double value, std::size_t group) override { set(kMomentum, value, group); }
+
+ protected:
+  /// Throws Error for options out of range.
+  virtual void check(const Options& options) const = 0;
+  /// The form of the formula that a group with these options has.
+  virtual int form_of(const Options& options) const = 0;
+  /// Whether a group of this form can go on with these options.
+  virtual bool fits(const Options& options, int form) const { return form_of(options) == form; }
+
+  void add_param_groups(std::vector<ParamGroup<Options>> groups);
+  const Options& options(std::size_t group) const;
+
+ private:
+  void check_options(std::size_t group) const override { check_fits(options_[group], group); }
+  void check_rates(std::size_t group, double lr, double momentum) const override;
+  void check_fits(const Options& options, std::size_t group) const;
+  void set(double Options::*option, double value, std::size_t group);
+
+  std::vector<Options> options_;  // each group's
+};
+
+template <typename Options, double Options::*kMomentum>
+std::vector<ParamGroupView<Options>> OptimizerWith<Options, kMomentum>::param_groups() {
+  std::vector<ParamGroupView<Options>> groups;
+  for (Options& options : options_) groups.push_back({{}, options});
+  for (std::size_t i = 0; i < parameters().size(); ++i)
+    groups[group_of_parameters()[i]].params.push_back(parameters()[i]);
+  return groups;
+}
+
+template <typename Options, double Options::*kMomentum>
+void OptimizerWith<Options, kMomentum>::add_param_group(ParamGroup<Options> group) {
+  check(group.options);
+  options_.reserve(options_.size() + 1);
+  add_parameters(std::move(group.params), form_of(group.options));
+  options_.push_back(group.options);
+}
+
+template <typename Options, double Options::*kMomentum>
+void OptimizerWith<Options, kMomentum>::add_param_groups(std::vector<ParamGroup<Options>> groups) {
+  for (ParamGroup<Options>& group : groups) add_param_group(std::move(group));
+  check_not_empty();
+}
+
+template <typename Options, double Options::*kMomentum>
+const Options& OptimizerWith<Options, kMomentum>::options(std::size_t group) const {
+  check_group(group);
+  return options_[group];
+}
+
+template <typename Options, double Options::*kMomentum>
+void OptimizerWith<Options, kMomentum>::check_fits(const Options& options, std::size_t group) const {
+  check(options);
+  check_form(group, fits(options, form(group)));
+}
+
+template <typename Options, double Options::*kMomentum>
+void OptimizerWith<Options, kMomentum>::check_rates(std::size_t group, double lr, double momentum) const {
+  Options changed = options(group);
+  changed.lr = lr;
+  changed.*kMomentum = momentum;
+  check_fits(changed, group);
+}
+
+template <typename Options, double Options::*kMomentum>
+void OptimizerWith<Options, kMomentum>::set(double Options::*option, double value, std::size_t group) {
+  Options changed = options(group);
+  changed.*option = value;
+  check_fits(changed, group);
+  options_[group] = changed;
+}
 
 }  // namespace lockstep::optim

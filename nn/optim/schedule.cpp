@@ -5,13 +5,14 @@
 #include <numbers>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/double_math.h"
 
 namespace lockstep::optim {
 namespace {
 
 double anneal(double from, double to, double share, bool linear) {
   if (linear) return from + (to - from) * share;
-  return to + (from - to) / 2.0 * (1.0 + std::cos(std::numbers::pi * share));
+  return to + (from - to) / 2.0 * (1.0 + math::portable_cos(std::numbers::pi * share));
 }
 
 /// The value of a curve that goes through first, middle, (first,) last at OneCycle's turning points.
@@ -37,13 +38,13 @@ double one_cycle(const OneCycle& c, std::int64_t step, double first, double midd
 
 double StepLR::operator()(std::int64_t step) const {
   LOCKSTEP_CHECK(step_size >= 1, "[StepLR] expected step_size >= 1, found {}", step_size);
-  return lr * std::pow(gamma, static_cast<double>(step / step_size));
+  return lr * math::portable_pow(gamma, static_cast<double>(step / step_size));
 }
 
 double CosineAnnealing::operator()(std::int64_t step) const {
   LOCKSTEP_CHECK(period >= 1, "[CosineAnnealing] expected period >= 1, found {}", period);
   const double angle = std::numbers::pi * static_cast<double>(step) / static_cast<double>(period);
-  return min_lr + (lr - min_lr) * (1.0 + std::cos(angle)) / 2.0;
+  return min_lr + (lr - min_lr) * (1.0 + math::portable_cos(angle)) / 2.0;
 }
 
 double OneCycle::operator()(std::int64_t step) const {
@@ -63,8 +64,19 @@ double LinearWarmup::operator()(std::int64_t step) const {
 }
 
 LRScheduler::LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum)
+    : LRScheduler(optimizer, std::vector<Schedule>{std::move(lr)}, std::move(momentum)) {}
+
+LRScheduler::LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedule momentum)
     : optimizer_(optimizer), lr_(std::move(lr)), momentum_(std::move(momentum)) {
-  LOCKSTEP_CHECK(lr_, "[LRScheduler] has no schedule");
+  const std::size_t groups = optimizer.num_param_groups();
+  LOCKSTEP_CHECK(lr_.size() == 1 || lr_.size() == groups,
+                 "[LRScheduler] expected {} schedules, one for each parameter group, found {}", groups, lr_.size());
+  for (const Schedule& each : lr_) LOCKSTEP_CHECK(each, "[LRScheduler] has no schedule");
+  for (std::size_t group = lr_.size(); group < groups; ++group)
+    LOCKSTEP_CHECK(optimizer.lr(group) == optimizer.lr(0),
+                   "[LRScheduler] parameter groups 0 and {} have learning rates {} and {}, and one schedule was given; "
+                   "pass one for each of the {} groups",
+                   group, optimizer.lr(0), optimizer.lr(group), groups);
   set_position(0);
 }
 
@@ -76,7 +88,8 @@ LRScheduler::LRScheduler(Optimizer& optimizer, const OneCycle& schedule)
 void LRScheduler::set_position(std::int64_t position) {
   LOCKSTEP_CHECK(position >= 0, "[LRScheduler] expected a position >= 0, found {}", position);
   position_ = position;
-  optimizer_.set_lr(lr_(position));
+  for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group)
+    optimizer_.set_lr(lr_[lr_.size() == 1 ? 0 : group](position), group);
   if (momentum_) optimizer_.set_momentum(momentum_(position));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "lockstep/nn/optim/optimizer.h"
 
@@ -61,7 +62,11 @@ struct LinearWarmup {
 /// after each optimizer.step(). The optimizer must outlive it.
 class LRScheduler {
  public:
+  /// One schedule for all parameter groups. Throws Error if these were made with different rates: say then what each is
+  /// to have.
   LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum = {});
+  /// A schedule for each parameter group. Throws Error for another number of them.
+  LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedule momentum = {});
   /// Cycles the momentum too, unless cycle_momentum is off.
   LRScheduler(Optimizer& optimizer, const OneCycle& schedule);
 
@@ -72,7 +77,7 @@ class LRScheduler {
 
  private:
   Optimizer& optimizer_;
-  Schedule lr_;
+  std::vector<Schedule> lr_;  // one for all groups, or one for each
   Schedule momentum_;
   std::int64_t position_ = 0;
 };

@@ -10,19 +10,19 @@ namespace {
 
 constexpr KernelTable<detail::SgdKernel> sgd_kernel{"SGD", detail::sgd_cpu, LOCKSTEP_CUDA_KERNEL(detail::sgd_cuda)};
 
-std::vector<std::string> state_names(const SGDOptions& options) {
-  return options.momentum != 0.0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{};
-}
-
-void check_momentum(double value) {
-  LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[SGD] expected a finite momentum >= 0, found {}", value);
-}
-
 }  // namespace
 
 SGD::SGD(std::vector<Tensor> parameters, SGDOptions options)
-    : Optimizer(std::move(parameters), options.lr, state_names(options), "SGD"), options_(options) {
-  check_momentum(options.momentum);
+    : SGD(std::vector<ParamGroup<SGDOptions>>{{std::move(parameters), options}}) {}
+
+SGD::SGD(std::vector<ParamGroup<SGDOptions>> groups) {
+  add_param_groups(std::move(groups));
+}
+
+void SGD::check(const SGDOptions& options) const {
+  check_lr(options.lr);
+  LOCKSTEP_CHECK(std::isfinite(options.momentum) && options.momentum >= 0.0,
+                 "[SGD] expected a finite momentum >= 0, found {}", options.momentum);
   LOCKSTEP_CHECK(std::isfinite(options.weight_decay) && options.weight_decay >= 0.0,
                  "[SGD] expected a finite weight_decay >= 0, found {}", options.weight_decay);
   LOCKSTEP_CHECK(std::isfinite(options.dampening), "[SGD] expected a finite dampening, found {}", options.dampening);
@@ -31,30 +31,36 @@ SGD::SGD(std::vector<Tensor> parameters, SGDOptions options)
                  options.momentum, options.dampening);
 }
 
-void SGD::set_momentum(double value) {
-  check_momentum(value);
-  LOCKSTEP_CHECK(options_.momentum != 0.0 || value == 0.0,
-                 "[SGD] momentum cannot be switched on later; construct the optimizer with momentum > 0");
-  // Exactly 0 would read as "keeps no buffers"; the smallest number has the same effect and does not.
-  options_.momentum = options_.momentum != 0.0 && value == 0.0 ? 5e-324 : value;
+int SGD::form_of(const SGDOptions& options) const {
+  if (options.momentum == 0.0) return detail::kSgdPlain;
+  return options.nesterov ? detail::kSgdNesterov : detail::kSgdMomentum;
 }
 
-void SGD::scalars(std::int64_t step, double* out) const {
-  out[0] = lr();
-  out[1] = options_.weight_decay;
-  out[2] = options_.momentum;
+// A momentum that a schedule takes to 0 keeps its buffer.
+bool SGD::fits(const SGDOptions& options, int form) const {
+  return form_of(options) == form || (options.momentum == 0.0 && form == detail::kSgdMomentum);
+}
+
+std::vector<std::string> SGD::names_of_state(int form) const {
+  return form == detail::kSgdPlain ? std::vector<std::string>{} : std::vector<std::string>{"momentum"};
+}
+
+void SGD::scalars(std::size_t group, std::int64_t step, double* out) const {
+  const SGDOptions& o = options(group);
+  out[0] = o.lr;
+  out[1] = o.weight_decay;
+  out[2] = o.momentum;
   // The buffer is zero at first, so that a share of 1 makes the first value g itself, as PyTorch's.
-  out[3] = step == 1 ? 1.0 : 1.0 - options_.dampening;
+  out[3] = step == 1 ? 1.0 : 1.0 - o.dampening;
 }
 
-std::map<std::string, double> SGD::settings() const {
-  return {{"dampening", options_.dampening},
-          {"weight_decay", options_.weight_decay},
-          {"nesterov", options_.nesterov ? 1.0 : 0.0}};
+std::map<std::string, double> SGD::settings(std::size_t group) const {
+  const SGDOptions& o = options(group);
+  return {{"dampening", o.dampening}, {"weight_decay", o.weight_decay}, {"nesterov", o.nesterov ? 1.0 : 0.0}};
 }
 
 void SGD::update(const Tensor& like, const Plan& plan) {
-  sgd_kernel(like)(plan, options_.nesterov);
+  sgd_kernel(like)(plan);
 }
 
 }  // namespace lockstep::optim

@@ -16,26 +16,28 @@ struct SGDOptions {
 /// Stochastic gradient descent with torch.optim.SGD's formulas:
 ///   g = grad + weight_decay * p;  b = momentum * b + (1 - dampening) * g, at first b = g;
 ///   p -= lr * (nesterov ? g + momentum * b : momentum ? b : g)
-class SGD final : public Optimizer {
+class SGD final : public OptimizerWith<SGDOptions, &SGDOptions::momentum> {
  public:
   /// Throws Error for options out of range.
   explicit SGD(std::vector<Tensor> parameters, SGDOptions options = {});
+  /// Each group with its own options.
+  explicit SGD(std::vector<ParamGroup<SGDOptions>> groups);
 
   const char* name() const override { return "SGD"; }
-  double momentum() const override { return options_.momentum; }
-  /// Throws Error if the optimizer was made with momentum 0: it keeps no buffers then.
-  void set_momentum(double value) override;
 
  private:
-  void scalars(std::int64_t step, double* out) const override;
+  void check(const SGDOptions& options) const override;
+  int form_of(const SGDOptions& options) const override;
+  bool fits(const SGDOptions& options, int form) const override;
+  std::vector<std::string> names_of_state(int form) const override;
+  void scalars(std::size_t group, std::int64_t step, double* out) const override;
   void update(const Tensor& like, const Plan& plan) override;
-  std::map<std::string, double> settings() const override;
-
-  SGDOptions options_;
+  std::map<std::string, double> settings(std::size_t group) const override;
 };
 
 namespace detail {
-using SgdKernel = void(const Optimizer::Plan& plan, bool nesterov);
+enum SgdForm { kSgdPlain, kSgdMomentum, kSgdNesterov };
+using SgdKernel = void(const Optimizer::Plan& plan);
 SgdKernel sgd_cpu, sgd_cuda;
 }  // namespace detail
 

@@ -5,12 +5,12 @@
 
 namespace lockstep::optim::detail {
 
-void sgd_cpu(const Optimizer::Plan& plan, bool nesterov) {
+void sgd_cpu(const Optimizer::Plan& plan) {
   dispatch_floating(plan.dtype, "SGD", [&]<typename T>() {
     using C = compute_t<T>;
-    if (!plan.runs.front().state[0])
+    if (plan.form == kSgdPlain)
       update_runs<T, 0, SgdPlain<C>>(plan.runs);
-    else if (nesterov)
+    else if (plan.form == kSgdNesterov)
       update_runs<T, 1, SgdMomentum<C, true>>(plan.runs);
     else
       update_runs<T, 1, SgdMomentum<C, false>>(plan.runs);

@@ -4,12 +4,12 @@
 
 namespace lockstep::optim::detail {
 
-void sgd_cuda(const Optimizer::Plan& plan, bool nesterov) {
+void sgd_cuda(const Optimizer::Plan& plan) {
   dispatch_floating(plan.dtype, "SGD", [&]<typename T>() {
     using C = compute_t<T>;
-    if (!plan.runs.front().state[0])
+    if (plan.form == kSgdPlain)
       update_runs<T, 0, SgdPlain<C>>(plan);
-    else if (nesterov)
+    else if (plan.form == kSgdNesterov)
       update_runs<T, 1, SgdMomentum<C, true>>(plan);
     else
       update_runs<T, 1, SgdMomentum<C, false>>(plan);

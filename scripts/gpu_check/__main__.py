@@ -14,13 +14,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import gtests  # noqa: E402
+import jobs  # noqa: E402
 import report  # noqa: E402
 import speed  # noqa: E402
 import training  # noqa: E402
 from machine import Machine  # noqa: E402
 from steps import FAILED, Failure, NotHere, Recorder, run  # noqa: E402
 
-SECTIONS = ["tests", "training", "time", "speed", "kernels", "memcheck", "speed-rest", "racecheck"]
+# What matters most comes first: ten minutes tell much.
+SECTIONS = ["tests", "curves", "hashes", "graphs", "shared-gpu", "faults", "speed", "time", "kernels", "memcheck",
+            "speed-rest", "initcheck", "synccheck", "racecheck", "soak"]
 
 
 @dataclasses.dataclass
@@ -29,9 +32,14 @@ class Size:
     tests: tuple = None  # None: all programs
     tests_only: str = None
     tests_limit: float = 400
+    graphs_only: str = "Captur|Graph|Replay|Ends"
     train_limit: float = 150
     sanitizer_limit: float = 400
     speed_limit: float = 500
+    fault_timeout: int = 20  # seconds; the deadline of the job's operations
+    fault_epoch: int = 0  # after which a rank is stopped or killed; by then graphs are replayed
+    endless: tuple = ("--epochs", "1000")
+    soak: float = 600
     curve: tuple = ("--max-steps", "200")
     curve_models: tuple = ("mlp", "cnn", "lenet-bn")
     lockstep: tuple = ("--epochs", "1", "--max-steps", "100")
@@ -51,7 +59,9 @@ class Size:
 
 # To try these scripts out on the emulated device, which is ten thousand times slower.
 TINY = Size(tests=("test_parallel_emulated_cuda", "test_ops", "test_core_cuda"), tests_only="Captured|linear|DynamicLibrary",
+            graphs_only="ReplaysHaveTheBits|ValuesOfTheHost",
             curve=("--max-steps", "4", "--batch-size", "4"), curve_models=(),
+            fault_timeout=4, fault_epoch=3, endless=("--epochs", "1000", "--batch-size", "20"), soak=0,
             lockstep=("--epochs", "1", "--max-steps", "2", "--batch-size", "8"), lockstep_nets=(("lenet", "sgd"),),
             epoch=("--epochs", "1", "--max-steps", "4", "--batch-size", "4"), recipes=Size.recipes[:1],
             first_rows=("mlp:4:float32",), other_rows=(),
@@ -198,14 +208,18 @@ def main():
         recorder = Recorder(out / (report.file_name(about) + ".json"), about, arguments.budget, dry_run)
         check_start(recorder, machine)
         bodies = {"tests": lambda: gtests.check(recorder, machine, size),
-                  "training": lambda: training.check(recorder, machine, size, data, real, work / "train"),
+                  "curves": lambda: training.check_curves(recorder, machine, size, data, real, work / "train"),
+                  "hashes": lambda: training.check_hashes(recorder, machine, size, data, real, work / "train"),
+                  "graphs": lambda: gtests.check_graphs(recorder, machine, size),
+                  "shared-gpu": lambda: training.check_shared(recorder, machine, size, data, real, work / "train"),
+                  "faults": lambda: jobs.check_faults(recorder, machine, size, data, work / "jobs"),
+                  "soak": lambda: jobs.check_soak(recorder, machine, size, data),
                   "time": lambda: training.check_time(recorder, machine, size, data, real, work / "train"),
                   "speed": lambda: speed.check_first(recorder, machine, size, work / "speed"),
                   "kernels": lambda: speed.check_kernels(recorder, machine, size, work / "speed"),
                   "speed-rest": lambda: speed.check_rest(recorder, machine, size, work / "speed")}
-        for tool in ("memcheck", "racecheck"):
-            bodies[tool] = lambda tool=tool: recorder.step(
-                "sanitizer", tool, lambda: gtests.sanitize(recorder, machine, tool, size))
+        for tool in ("memcheck", "initcheck", "synccheck", "racecheck"):
+            bodies[tool] = lambda tool=tool: gtests.check_with(recorder, machine, tool, size)
         for section in SECTIONS:
             if section in arguments.sections.split(","):
                 bodies[section]()

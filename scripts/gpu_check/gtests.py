@@ -161,22 +161,58 @@ def check(recorder, machine, size):
                       lambda entry=entry: run_program(recorder, machine, entry, size.tests_limit, jobs, only=size.tests_only))
 
 
+def ends_alone(recorder, machine, entry, limit, only):
+    """Each of these tests in a process of its own, whose end counts too: what is destroyed after main() may hang or
+    crash."""
+    names = [name for name in list_tests(machine, entry) if re.search(only, name)]
+    if not names:
+        raise Failure(f"{entry['name']} has no tests {only}")
+    environment, skipped = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0"), 0
+    for name in names:
+        outcome = run([entry["program"], f"--gtest_filter={name}"], recorder.left(limit), environment)
+        if not outcome.ok:
+            raise Failure(f"{name} {outcome.why()}", outcome.output)
+        skipped += "[  SKIPPED ]" in outcome.output
+    if skipped == len(names):
+        raise NotHere("all of them are skipped here")
+    return f"{len(names) - skipped} processes ended well"
+
+
+def check_graphs(recorder, machine, size):
+    for entry in machine.programs["tests"]:
+        if not re.search("parallel|nccl", entry["name"]) or (machine.emulated and entry["name"] not in size.tests):
+            continue
+        recorder.step("graphs", f"each test of {entry['name']} alone, to the end of its process",
+                      lambda entry=entry: ends_alone(recorder, machine, entry, 120, size.graphs_only))
+
+
 SANITIZER_ERROR = 86
 CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
 
 
-def sanitize(recorder, machine, tool, size):
-    """One of compute-sanitizer's tools over the kernel tests, several processes at a time."""
-    program = next((entry for entry in machine.programs["tests"] if entry["name"] == "test_cuda"), None)
+# What runs under the tools: kernels under all, and under memcheck what lives longer than a kernel.
+KERNELS, GRAPHS, NCCL = ("test_cuda", None), ("test_parallel_cuda", "Captur|Graph|Replay"), ("test_nccl_cuda", None)
+
+
+def check_with(recorder, machine, tool, size):
+    for name, only in (KERNELS, GRAPHS, NCCL) if tool == "memcheck" else (KERNELS,):
+        recorder.step("sanitizer", tool if name == "test_cuda" else f"{tool}, {name}",
+                      lambda name=name, only=only: sanitize(recorder, machine, tool, size, name, only))
+
+
+def sanitize(recorder, machine, tool, size, name, only):
+    """One of compute-sanitizer's tools over tests, several processes at a time."""
+    program = next((entry for entry in machine.programs["tests"] if entry["name"] == name), None)
     found = run(["compute-sanitizer", "--version"], 30)
     if not found.ok:
         raise NotHere("compute-sanitizer is not available")
     if not program:
-        raise NotHere("this build has no kernel tests")
-    names = list_tests(machine, program)
+        raise NotHere(f"this build has no {name}")
+    names = [test for test in list_tests(machine, program) if not only or re.search(only, test)]
     jobs = min(12, max(1, (os.cpu_count() or 2) - 2))
     # Without the cache, a block that its tensor has left is gone, and the tool sees who still uses it.
-    environment = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0", LOCKSTEP_CUDA_MEMORY_CACHE="0")
+    # Graphs need the cache.
+    environment = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0", LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
     prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_ERROR), "--print-limit", "5"]
     end = time.monotonic() + recorder.left(size.sanitizer_limit)
     tests, reports, unfinished = Tests(), [], []
@@ -210,7 +246,7 @@ def sanitize(recorder, machine, tool, size):
             unfinished += left
     data = {"tests": len(names), "ran": len(tests.results), "passed": tests.count("passed"), "no_time": len(unfinished),
             "reports": reports[:20]}
-    note = f"{data['ran']} of {len(names)} kernel tests ran under it, {len(reports)} reports"
+    note = f"{data['ran']} of {len(names)} tests ran under it, {len(reports)} reports"
     if reports:
         failure = Failure(note, reports[0])
         failure.data = data

@@ -13,6 +13,9 @@ BARS = {("lenet", 64, "float32"): {"PyTorch eager": 5.0, "PyTorch graphs": 1.2},
         ("cnn", 256, "bf16"): {"PyTorch eager": 1.2, "PyTorch compile": 1.2, "PyTorch graphs": 1.2}}
 
 
+DDP_BAR = 1.0  # a step of two GPUs, at most so many times PyTorch's
+
+
 def throughput(recorder, machine, size, folder, rows):
     program = machine.program("cuda_throughput")
     if not program:
@@ -126,7 +129,12 @@ def ddp(recorder, machine, size):
         lines = [line for line in peer.output.splitlines() if line.startswith("{")]
         data["peer"] = json.loads(lines[-1]) if peer.ok and lines else {"error": peer.output[-500:]}
         if peer.ok and lines:
-            note += f"; PyTorch ddp {data['peer']['ms']['ddp']['median']:.2f} ms"
+            theirs, ours = data["peer"]["ms"]["ddp"]["median"], data["ms"]["ddp"]["median"]
+            note += f"; PyTorch ddp {theirs:.2f} ms"
+            if ours > DDP_BAR * theirs:
+                failure = Failure(f"{note}: {ours / theirs:.2f} times PyTorch's, aim {DDP_BAR}", output)
+                failure.data = data
+                raise failure
     return note, data
 
 

@@ -201,23 +201,40 @@ class Training:
                 f"evaluation ({min(row[2] for row in rows):.4f} at least)", data)
 
 
-def check(recorder, machine, size, data, real, folder):
-    training = Training(recorder, machine, size, data, real, folder)
+def check_curve(training, mode):
     # Steps small enough that no rounding flips a pooling window's maximum, which alone is 1e-4 of a loss.
-    gentle = ["--model", "lenet", "--lr", "0.005", "--momentum", "0.5", "--epochs", "1", *size.curve]
-    for mode in training.modes():
-        reference = "cpu" if mode.startswith("single") else "single"
-        recorder.step("training", f"curve, lenet, {mode}",
-                      lambda mode=mode, reference=reference: training.curve(mode, reference, gentle, f"lenet {reference}"))
+    gentle = ["--model", "lenet", "--lr", "0.005", "--momentum", "0.5", "--epochs", "1", *training.size.curve]
+    reference = "cpu" if mode.startswith("single") else "single"
+    training.recorder.step("training", f"curve, lenet, {mode}",
+                           lambda: training.curve(mode, reference, gentle, f"lenet {reference}"))
+
+
+def check_curves(recorder, machine, size, data, real, folder):
+    training = Training(recorder, machine, size, data, real, folder)
+    for mode, (_, ranks) in training.modes().items():
+        if ranks != "shared":
+            check_curve(training, mode)
     for model in size.curve_models:
         recorder.step("training", f"curve, {model}, single", lambda model=model: training.curve(
             "single", "cpu", ["--model", model, "--lr", "0.005", "--momentum", "0.5", *size.curve], f"{model} cpu"))
-    for model, optimizer in size.lockstep_nets:
-        recorder.step("training", f"lockstep, {model}, {optimizer}", lambda model=model, optimizer=optimizer: training.lockstep(
-            ["--model", model, "--optimizer", optimizer, *size.lockstep]))
     for amp in ("bf16", "fp16"):
         recorder.step("training", f"mixed precision, {amp}",
                       lambda amp=amp: training.mixed_precision(amp, ["--model", "lenet", *size.epoch]))
+
+
+def check_hashes(recorder, machine, size, data, real, folder):
+    training = Training(recorder, machine, size, data, real, folder)
+    for model, optimizer in size.lockstep_nets:
+        recorder.step("training", f"lockstep, {model}, {optimizer}", lambda model=model, optimizer=optimizer: training.lockstep(
+            ["--model", model, "--optimizer", optimizer, *size.lockstep]))
+
+
+def check_shared(recorder, machine, size, data, real, folder):
+    """Two ranks on one GPU, through NCCL: what one GPU can tell of several processes."""
+    training = Training(recorder, machine, size, data, real, folder)
+    for mode, (_, ranks) in training.modes().items():
+        if ranks == "shared":
+            check_curve(training, mode)
 
 
 def check_time(recorder, machine, size, data, real, folder):

@@ -93,6 +93,26 @@ class Elastic : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
+// One rank's report says what has happened; the others, and the launcher, do not repeat it.
+TEST_F(Elastic, AFailureIsToldOnce) {
+  Process job(Arguments{LOCKSTEP_RUN, "--nproc-per-node", "3", "--", LOCKSTEP_MNIST_TRAIN, "--mode", "ddp",
+                        "--checkpoint", checkpoint(), "--checkpoint-every", "5", "--threads", "1", "--timeout", "20"} +
+              training(100'000));
+  wait_for_checkpoint();
+  ::kill(worker(job.pid(), 1), SIGKILL);
+  const Finished end = job.wait(60);
+  EXPECT_EQ(end.status, 128 + SIGKILL);
+  std::istringstream lines(end.err);
+  int reports = 0, rest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    reports += line.find("has failed: rank 1 is gone") != std::string::npos ? 1 : 0;
+    rest += line.find("because of rank 1; rank 0's report says more") != std::string::npos ? 1 : 0;
+    EXPECT_TRUE(line.find("mnist_train: ") == std::string::npos || line.find("is gone") == std::string::npos) << line;
+  }
+  EXPECT_EQ(reports, 1) << end.err;
+  EXPECT_EQ(rest, 2) << end.err;
+}
+
 TEST_F(Elastic, AKilledWorkerChangesNothing) {
   constexpr int kSteps = 200;
   const std::string expected = undisturbed(kSteps);

@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
     CommandLines, MnistTrainRefuses,
     ::testing::Values(
         BadCommand{"unknown_flag", {"--nonsense"}, 2, "--nonsense"},
-        BadCommand{"batch_size_0", {"--batch-size", "0"}, 2, "--batch-size: 0 is below 1"},
+        BadCommand{"batch_size_0", {"--batch-size", "0"}, 2, "--batch-size: 0 is out of range; expected 1 or more"},
         BadCommand{"batch_size_text", {"--batch-size", "many"}, 2, "--batch-size"},
         BadCommand{"unknown_model", {"--model", "resnet"}, 2, "resnet"},
         BadCommand{"lockstep_6", {"--lockstep", "6"}, 2, "--lockstep 6 is not a power of two"},
@@ -77,7 +77,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCommand{"tensorboard", {"--tensorboard", "x"}, 2, "--tensorboard is not available"},
         BadCommand{"nproc_single", {"--mode", "single", "--nproc", "2"}, 2, "--nproc belongs to --mode ddp"},
         BadCommand{"devices_single", {"--mode", "single", "--devices", "0,1"}, 2, "--devices belongs to --mode dp"},
-        BadCommand{"bad_devices", {"--devices", "0,x"}, 2, "--devices: Value x not in range 0 to 1023"},
+        BadCommand{"bad_devices",
+                   {"--devices", "0,x"},
+                   2,
+                   "--devices: 'x' is no whole number, or too large; expected 0 to 1023"},
+        BadCommand{"empty_device", {"--devices", "0,,"}, 2, "--devices: '0,,' has an empty item"},
+        BadCommand{
+            "negative_seed", {"--seed", "-1"}, 2, "--seed: '-1' is no whole number, or too large; expected 0 or more"},
+        BadCommand{"overflow",
+                   {"--max-steps", "99999999999999999999"},
+                   2,
+                   "--max-steps: '99999999999999999999' is no whole number, or too large"},
+        BadCommand{"nan_timeout", {"--timeout", "nan"}, 2, "--timeout: 'nan' is no finite number"},
         BadCommand{"amp_unknown", {"--amp", "int8"}, 2, "--amp"},
         BadCommand{"compress_single", {"--compress", "fp16"}, 2, "--compress belongs to --mode ddp"},
         BadCommand{"compress_unknown", {"--mode", "ddp", "--compress", "zip"}, 2, "--compress"},
@@ -101,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                    2,
                    "--sync-batch-norm cannot be used with --lockstep"},
         BadCommand{"zero_single", {"--zero"}, 2, "--zero belongs to --mode ddp"},
-        BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr: -1 is below 0"},
+        BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr: -1 is out of range; expected 0 or more"},
         BadCommand{"rank_without_world_size", {"--rank", "0"}, 2, "--rank requires --world-size"},
         BadCommand{"rank_and_nproc",
                    {"--rank=0", "--world_size=2", "--nproc=2"},
@@ -137,7 +148,7 @@ TEST(MnistTrain, EndsWithTheResultLine) {
   EXPECT_TRUE(std::regex_match(
       last_line(result.out),
       std::regex("result: test_accuracy=0\\.\\d{4} test_loss=\\d+\\.\\d{4} steps=3 seconds=\\d+\\.\\d\\d "
-                 "images_per_s=\\d+ weights_sha256=[0-9a-f]{64}")))
+                 "images_per_s=\\d+ weights_sha256=[0-9a-f]{64} state_sha256=[0-9a-f]{64}")))
       << result.out;
 }
 

@@ -38,13 +38,18 @@ struct FakeMemory final : DeviceMemory {
   Handle current_stream(int) override { return stream; }
   bool is_capturing(int, Handle on) override { return on && on == captured; }
   Handle record(int, Handle on) override {
+    if (faulty) throw Error("an illegal memory access was encountered");
     recorded.push_back(on);
     char* const event = reinterpret_cast<char*>(0x1000) + recorded.size();
     events.insert(event);
+    if (on && on == captured) captured_events.insert(event);
     return event;
   }
-  bool is_done(Handle event) override { return done.contains(event); }
-  void wait(Handle event) override {
+  bool is_done(int, Handle event) override {
+    if (captured_events.contains(event)) throw Error("operation not permitted on an event last recorded in a capture");
+    return done.contains(event);
+  }
+  void wait(int, Handle event) override {
     done.insert(event);
     ++waits;
   }
@@ -61,7 +66,9 @@ struct FakeMemory final : DeviceMemory {
   std::map<void*, std::size_t> segments;
   std::vector<Handle> recorded;
   std::set<Handle> events;
+  std::set<Handle> captured_events;
   std::set<Handle> done;
+  bool faulty = false;
   char* next = reinterpret_cast<char*>(std::uintptr_t{1} << 40);
 };
 
@@ -230,6 +237,30 @@ TEST_F(CachingAllocatorTest, WrongDevicesAndMemoryAreErrors) {
   int elsewhere = 0;
   EXPECT_NE(error_of([&] { allocator->record_stream(&elsewhere, kDevice, stream(1)); }).find("is no memory in use"),
             std::string::npos);
+}
+
+TEST_F(CachingAllocatorTest, ATensorFreedDuringACaptureComesBackAfterIt) {
+  void* const block = get(1000);
+  allocator->record_stream(block, kDevice, stream(5));
+  memory->captured = stream(5);
+  put(block);
+  void* const other = get(2000);  // on another stream, which asks what is over
+  EXPECT_NE(other, block);
+  EXPECT_TRUE(memory->recorded.empty());
+  memory->captured = nullptr;
+  EXPECT_NE(get(1000), block);  // the event is recorded now, and not done
+  EXPECT_EQ(memory->recorded, std::vector<Handle>{stream(5)});
+  memory->finish_all();
+  EXPECT_EQ(get(1000), block);
+}
+
+TEST_F(CachingAllocatorTest, AfterAFaultOfTheDeviceABlockOfSeveralStreamsIsGivenUp) {
+  void* const block = get(1000);
+  allocator->record_stream(block, kDevice, stream(5));
+  memory->faulty = true;
+  put(block);  // ends the process if it throws
+  EXPECT_NE(get(1000), block);
+  EXPECT_EQ(allocator->stats(kDevice).in_use, 1024u);
 }
 
 }  // namespace

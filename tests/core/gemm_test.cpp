@@ -196,14 +196,15 @@ TYPED_TEST(GemmTest, ARowOrAColumnHasTheBitsItHasInALargerProduct) {
 // Note [Order of a product], spelled out.
 TYPED_TEST(GemmTest, EachElementIsOneChainOfFusedMultiplyAddsInEachBlock) {
   const Case<TypeParam> c(false, true, 3, 5, 2 * gemm_detail::kInner + 11);
+  const std::int64_t block = gemm_detail::inner_block(c.g.k);
   for (const InstructionSet set : instruction_sets()) {
     const std::vector<TypeParam> result = c.own(set);
     for (std::int64_t i = 0; i < 3; ++i)
       for (std::int64_t j = 0; j < 5; ++j) {
         TypeParam total = 0;
-        for (std::int64_t first = 0; first < c.g.k; first += gemm_detail::kInner) {
+        for (std::int64_t first = 0; first < c.g.k; first += block) {
           TypeParam sum = 0;
-          for (std::int64_t p = first; p < std::min(first + gemm_detail::kInner, c.g.k); ++p)
+          for (std::int64_t p = first; p < std::min(first + block, c.g.k); ++p)
             sum = std::fma(c.a[static_cast<std::size_t>(i * c.g.a.stride + p)],
                            c.b[static_cast<std::size_t>(j * c.g.b.stride + p)], sum);
           total = first == 0 ? sum : total + sum;
@@ -280,6 +281,7 @@ TEST(Gemm, SettingsAreReadStrictly) {
   EXPECT_THROW(choose_instruction_set("sse2", both), Error);
   EXPECT_THROW(choose_instruction_set("avx512", {InstructionSet::avx2}), Error);
   EXPECT_THROW(choose_instruction_set(nullptr, {}), Error);
+  EXPECT_EQ(gemm_detail::choose_kernels(nullptr), Kernels::own);
   EXPECT_EQ(gemm_detail::choose_kernels("own"), Kernels::own);
   EXPECT_EQ(gemm_detail::choose_kernels("libraries"), Kernels::libraries);
   EXPECT_THROW(gemm_detail::choose_kernels("blas"), Error);

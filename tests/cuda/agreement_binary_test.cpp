@@ -57,6 +57,14 @@ const OpCase kCases[] = {
     binary("div_row", leaves(kOdd, {37}, 0.5, 2.0), kDiv),
     binary("maximum", ties(kOdd, kOdd), [](const Tensor& a, const Tensor& b) { return maximum(a, b); }),
     binary("minimum", ties(kOdd, {37}), [](const Tensor& a, const Tensor& b) { return minimum(a, b); }),
+    {"clamp_tensors",
+     [] {
+       return TensorList{make_leaf(kOdd, 1), make_leaf({37}, 2, kFloat64, -1.0, 0.0),
+                         make_leaf({37}, 3, kFloat64, 0.0, 1.0)};
+     },
+     [](const TensorList& in) { return TensorList{clamp(in[0], in[1], in[2])}; }},
+    binary("div_integers_rounded", integers(kOdd, {37}),
+           [](const Tensor& a, const Tensor& b) { return div(a - 3, b + 1, RoundingMode::floor); }),
     binary("pow", leaves(kOdd, kOdd, 0.5, 2.0), [](const Tensor& a, const Tensor& b) { return pow(a, b); }),
     binary("numbers", leaves(kOdd, kOdd, 0.5, 2.0),
            [](const Tensor& a, const Tensor& b) {

@@ -79,6 +79,35 @@ const OpCase kCases[] = {
     dropped("dropout_nothing", {0, 37}, 0.5),
     {"dropout_unaligned", [] { return TensorList{make_leaf({1001}, 1)}; },
      [](const TensorList& in) { return TensorList{dropout(in[0].slice(0, 1, 1001), 0.5)}; }},
+    {"index_of_pairs",
+     [] {
+       return TensorList{make_leaf({5, 6, 3}, 1), make_input({4, 1}, 2, kInt64, 0.0, 5.0),
+                         make_input({3}, 3, kInt64, -6.0, 6.0)};
+     },
+     [](const TensorList& in) {
+       return TensorList{in[0].index({in[1], in[2]})};
+     },
+     4.0},
+    {"index_of_a_mask",
+     [] {
+       return TensorList{make_leaf({5, 6, 3}, 1), make_input({5, 6}, 2, kInt64, 0.0, 2.0) == 1};
+     },
+     [](const TensorList& in) {
+       return TensorList{in[0].index({in[1]}), in[0].masked_fill(in[1].unsqueeze(2), 3.5)};
+     }},
+    {"index_put",
+     [] {
+       return TensorList{make_leaf({5, 6}, 1), make_leaf({8, 6}, 2), make_input({8}, 3, kInt64, 0.0, 5.0)};
+     },
+     [](const TensorList& in) {
+       return TensorList{index_put(in[0], {in[2]}, in[1]), index_put(in[0], {in[2]}, in[1], true)};
+     },
+     4.0},
+    {"embedding_by_frequency", indexed({6, 8}, {50}, 6),
+     [](const TensorList& in) {
+       return TensorList{embedding(in[0], in[1], EmbeddingLookup{.scale_grad_by_freq = true})};
+     },
+     4.0},
     {"dropout2d",
      [] {
        return TensorList{make_leaf({5, 6, 3, 7}, 1)};

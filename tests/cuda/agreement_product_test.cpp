@@ -25,7 +25,7 @@ OpCase linear_case(const char* name, const Shape& x, std::int64_t outputs, bool 
           },
           [=](const TensorList& in) {
             const Tensor b = bias ? in[2] : Tensor();
-            return TensorList{with_relu ? linear_relu(in[0], in[1], b) : linear(in[0], in[1], b)};
+            return TensorList{with_relu ? linear(in[0], in[1], b).relu() : linear(in[0], in[1], b)};
           },
           // A value that is 0 but for rounding may pass relu on one side only.
           1.0, true, !with_relu};
@@ -37,6 +37,13 @@ const OpCase kCases[] = {
     product("matmul_one_column", {6, 9}, {9, 1}),
     product("matmul_inner_one", {6, 1}, {1, 5}),
     product("matmul_large", {70, 130}, {130, 65}),
+    {"matmul_of_integers",
+     [] {
+       return TensorList{make_input({2, 5, 7}, 1, kInt64, -9.0, 9.0), make_input({7, 3}, 2, kInt64, -9.0, 9.0)};
+     },
+     [](const TensorList& in) {
+       return TensorList{matmul(in[0], in[1]), matmul(in[0].to(kInt32), in[1].to(kInt32)), matmul(in[1].t(), in[1])};
+     }},
     product("dot", {11}, {11}),
     product("vector_matrix", {7}, {7, 3}),
     product("matrix_vector", {5, 7}, {7}),

@@ -3,11 +3,22 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
+#include <thread>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/allocator.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/graph.h"
+#include "lockstep/core/cuda/memory.h"
+#include "lockstep/core/cuda/pinned.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/emulated/core/faults.h"
+#include "lockstep/emulated/core/memory.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -17,6 +28,7 @@ using cuda::Event;
 using cuda::Stream;
 using cuda::StreamGuard;
 using cuda::emulated::enqueue_kernel;
+namespace faults = cuda::emulated::faults;
 
 const Device kDevice{kCUDA, 0};
 
@@ -24,6 +36,12 @@ float sum_of(const Tensor& x) {
   float sum = 0;
   for (const float value : x.to_vector<float>()) sum += value;
   return sum;
+}
+
+TEST(EmulatedDevice, TestsAreGivenFour) {
+  int count = 0;
+  LOCKSTEP_CUDA_CHECK(cudaGetDeviceCount(&count));
+  EXPECT_EQ(count, 4) << "set LOCKSTEP_EMULATED_CUDA_DEVICES=4, as ctest does";
 }
 
 TEST(EmulatedDevice, TheHostCannotTouchItsMemory) {
@@ -143,6 +161,107 @@ TEST(EmulatedDevice, AGraphDoesNothingUntilItIsLaunchedAndThenAllOfIt) {
   EXPECT_EQ(sum_of(y), 32.0f);
   LOCKSTEP_CUDA_CHECK(cudaGraphExecDestroy(exec));
   LOCKSTEP_CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+TEST(EmulatedDevice, ACaptureKeepsTheAddressOfPageableMemory) {
+  const Stream stream = Stream::create(0);
+  const Tensor x = zeros({1}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  float value = 1.0f;
+  const cuda::Graph graph = cuda::Graph::capture(stream, [&] {
+    LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(x.raw_data(), &value, 4, cudaMemcpyDefault, stream.handle()));
+  });
+  value = 2.0f;
+  graph.launch();
+  stream.synchronize();
+  EXPECT_EQ(x.item<float>(), 2.0f);
+}
+
+TEST(EmulatedDevice, AnEventOfACaptureCannotBeAskedAbout) {
+  const Stream stream = Stream::create(0);
+  Event event(0);
+  const cuda::Graph graph = cuda::Graph::capture(stream, [&] { event.record(stream); });
+  EXPECT_NE(error_of([&] { event.is_done(); }).find("cudaErrorCapturedEvent"), std::string::npos);
+  EXPECT_NE(error_of([&] { event.synchronize(); }).find("cudaErrorCapturedEvent"), std::string::npos);
+}
+
+TEST(EmulatedDevice, AFailureStays) {
+  const Stream stream = Stream::default_of(0);
+  faults::fail_device(cudaErrorIllegalAddress);
+  EXPECT_NE(error_of([&] { stream.synchronize(); }).find("illegal memory access"), std::string::npos);
+  EXPECT_NE(error_of([&] { zeros({1}, {.device = kDevice}); }).find("illegal memory access"), std::string::npos);
+  faults::fail_device(cudaSuccess);
+  stream.synchronize();
+}
+
+// --- of what stands on it: mistakes that a real device punishes -----------------------------------------------------
+
+TEST(DeviceMemory, ATensorFreedDuringACaptureDoesNoHarm) {
+  const Stream captured = Stream::create(0);
+  Tensor x = zeros({1000}, {.device = kDevice});
+  cuda::record_stream(x, captured);
+  const cuda::Graph graph = cuda::Graph::capture(captured, [&] { x = Tensor(); });
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(sum_of(ones({1000}, {.device = kDevice})), 1000.0f);
+    captured.synchronize();
+  }
+}
+
+TEST(DeviceMemory, ATensorMayGoAfterTheDeviceHasFailed) {
+  const Stream other = Stream::from_pool(0);
+  Tensor x = zeros({1000}, {.device = kDevice});
+  cuda::record_stream(x, other);
+  faults::fail_device(cudaErrorIllegalAddress);
+  x = Tensor();  // ends the process if it throws
+  faults::fail_device(cudaSuccess);
+}
+
+TEST(DeviceMemory, MayEndAtAnyAllocation) {
+  const auto compute = [] {
+    const Tensor a = full({40, 40}, 1.0, {.device = kDevice}), b = full({1 << 19}, 2.0, {.device = kDevice});
+    sum_of(a.matmul(a));
+  };
+  int failures = 0;
+  for (bool ends = false; !ends; ++failures) {
+    allocator(kCUDA).empty_cache();
+    faults::fail_allocation(failures);
+    try {
+      compute();
+      ends = true;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos) << error.what();
+    }
+    faults::fail_allocation(-1);
+    compute();
+  }
+  EXPECT_GE(failures, 2);
+}
+
+TEST(DeviceMemory, HostMemoryMayChangeAsSoonAsItWasCopied) {
+  Tensor host = ones({1000});
+  const Tensor x = host.to(kDevice);
+  fill_values(host, 7.0);
+  EXPECT_EQ(sum_of(x), 1000.0f);
+}
+
+// In a process of its own, which has used no device yet.
+TEST(Contexts, ARankOnAnotherDeviceLeavesTheFirstAlone) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto use_the_second = [] {
+    const Device mine(kCUDA, 1);
+    const Tensor x = ones({16}, {.device = mine});
+    const Tensor pinned = cuda::empty_pinned({16});
+    std::thread([&] {
+      const Tensor y = x.to(kFloat64);
+      Event event(1);
+      event.record(Stream::current(1));
+      event.synchronize();
+      const Tensor other = cuda::empty_pinned({1 << 20});
+    }).join();
+    const bool right = sum_of(x) == 16.0f && cuda::emulated::is_used(1) && !cuda::emulated::is_used(0);
+    std::_Exit(right ? 0 : 1);
+  };
+  EXPECT_EXIT(use_the_second(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -40,6 +40,13 @@ const Case kCases[] = {
     adam("adam", {.lr = 0.01}),
     adam("adam_weight_decay", {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}),
     adamw("adamw", {.lr = 0.02, .weight_decay = 0.3}),
+    {"groups",
+     [](const std::vector<Tensor>& p) {
+       using Groups = std::vector<ParamGroup<AdamOptions>>;
+       return std::make_unique<Adam>(Groups{{{p.begin(), p.begin() + 2}, {.lr = 0.02, .weight_decay = 0.1}},
+                                            {{p.begin() + 2, p.begin() + 5}, {.lr = 0.01, .amsgrad = true}},
+                                            {{p.begin() + 5, p.end()}, {.lr = 0.04}}});
+     }},
 };
 
 enum class Layout { kApart, kFlat, kStrided };

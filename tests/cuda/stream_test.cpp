@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "lockstep/autograd/ops/linear/linear.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/memory.h"
@@ -113,6 +115,26 @@ TEST_F(CudaStream, TwoDevicesCopyInOrder) {
   EXPECT_EQ(y.to_vector<float>(), std::vector<float>(1 << 16, 3.0f));
   copy_values(cast_values(y, kFloat64), x);
   EXPECT_EQ(x.to_vector<float>(), std::vector<float>(1 << 16, 3.0f));
+}
+
+// A result that waits (Note [Pending values]) goes to the stream of its call, before an event that is recorded after
+// it.
+TEST_F(CudaStream, APendingResultComesBeforeALaterEvent) {
+  const Stream first = Stream::from_pool(device_), second = Stream::from_pool(device_);
+  const Tensor x = full({64, 8}, 1.0, {.device = test_device()}), weight = full({4, 8}, 2.0, {.device = test_device()});
+  Stream::default_of(device_).synchronize();
+  Event done(device_);
+  Tensor result;
+  {
+    const StreamGuard guard(first);
+    result = relu(linear(x, weight));
+    EXPECT_TRUE(result.storage()->is_pending());
+    done.record(first);
+    EXPECT_FALSE(result.storage()->is_pending());
+  }
+  second.wait(done);
+  const StreamGuard guard(second);
+  EXPECT_EQ(result.to_vector<float>(), std::vector<float>(256, 16.0f));
 }
 
 }  // namespace

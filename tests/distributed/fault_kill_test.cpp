@@ -37,6 +37,39 @@ TEST_F(KilledOnGloo, InACollective) {
       "gloo");
 }
 
+class InAPart : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, InAPart, ::testing::Values("auto", "gloo"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Ranks 1 and 2 are in a group of their own, and rank 0 is not.
+TEST_P(InAPart, AKilledRankIsNamedByTheWholeJob) {
+  const std::string backend = GetParam();
+  run({.text = "`kill -9` of rank 1 in an operation of a group of ranks 1 and 2" +
+               std::string(backend == "gloo" ? ", Gloo" : ""),
+       .scenario = "part",
+       .signal = SIGKILL,
+       .expected = {.everywhere = {"rank 1 is gone: process "}, .in_report = {"the group of 3 ranks has failed"}}},
+      backend);
+}
+
+TEST_P(InAPart, AStoppedRankIsNamedByTheWholeJob) {
+  const std::string backend = GetParam();
+  run({.text = "`SIGSTOP` of rank 1 in an operation of a group of ranks 1 and 2" +
+               std::string(backend == "gloo" ? ", Gloo" : ""),
+       .scenario = "part",
+       .signal = SIGSTOP,
+       .expected = {.everywhere = {"rank 1 is stopped (SIGSTOP or a debugger)"}}},
+      backend);
+}
+
+TEST(Split, AKilledRankIsNamedByTheOthers) {
+  run({.text = "`kill -9` of rank 1 while the others split the group",
+       .scenario = "split",
+       .signal = SIGKILL,
+       .expected = {.everywhere = {"rank 1 is gone: process ", "split of the group"}}});
+}
+
 class KilledInRendezvous : public ::testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(All, KilledInRendezvous, ::testing::Range(0, kWorld),

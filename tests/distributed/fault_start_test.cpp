@@ -88,5 +88,22 @@ TEST(Start, HalfOpenConnectionsToTheStore) {
   row.check({&job[0], &job[1], &job[2]}, {.status = 0, .report = false});
 }
 
+// A rank that has no descriptors left for Gloo's connections; what the others wait for never comes.
+TEST(OutOfDescriptors, IsToldAsWhatItIsAndEndsAllByTheDeadline) {
+  const HostedStore store;
+  std::vector<std::unique_ptr<Worker>> workers;
+  Row row("rank 1 may open no more files when Gloo connects the ranks");
+  for (int r = 0; r < kWorld; ++r) {
+    WorkerOptions options{.rank = r, .scenario = "none", .backend = "gloo", .environment = store.environment()};
+    if (r == 1) options.wrapper = {"sh", "-c", "ulimit -n 6; exec \"$@\"", "sh"};
+    workers.push_back(std::make_unique<Worker>(options));
+  }
+  EXPECT_EQ(workers[1]->status(2 * kDeadline), 3);
+  EXPECT_NE(workers[1]->err().find("raise the limit on open files (ulimit -n)"), std::string::npos)
+      << workers[1]->err();
+  row.check({workers[0].get(), workers[2].get()},
+            {.everywhere = {"cannot connect to the other ranks", "rank 1 is gone"}, .report = false}, 3 * kDeadline);
+}
+
 }  // namespace
 }  // namespace lockstep::fault_test

@@ -83,9 +83,12 @@ class Training {
       if (faulty_) say("phase " + scenario_);
       for (;;) group_.all_reduce(ls::ones({2'000'000}))->wait();
     }
+    if (scenario_ == "split" || scenario_ == "part") part();
     if (scenario_ == "checkpoint" || scenario_ == "full_disk") checkpoint(model);
     if (!faulty_) return;
-    if (scenario_ != "checkpoint" && scenario_ != "forward" && scenario_ != "backward") say("phase " + scenario_);
+    if (scenario_ != "checkpoint" && scenario_ != "split" && scenario_ != "part" && scenario_ != "forward" &&
+        scenario_ != "backward")
+      say("phase " + scenario_);
     if (scenario_ == "idle") std::this_thread::sleep_for(std::chrono::minutes(2));
     if (scenario_ == "late") std::this_thread::sleep_for(4 * timeout_);
     if (scenario_ == "slow") std::this_thread::sleep_for(timeout_ / 2);
@@ -105,6 +108,15 @@ class Training {
       const ls::distributed::Rank0Only scope("counting the samples");
       group_.all_reduce(ls::ones({1}));
     }
+  }
+
+  /// Ranks 1 and 2 work in a group of their own, and rank 0 waits for them in the job's.
+  void part() {
+    here("split");
+    const ls::distributed::ProcessGroupPtr part = group_.split(group_.rank() == 0 ? 1 : 0);
+    if (faulty_) say("phase part");
+    while (part->world_size() > 1) part->all_reduce(ls::ones({1000}))->wait();
+    group_.barrier()->wait();
   }
 
   void checkpoint(Net& model) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -106,8 +107,9 @@ TEST(Launcher, ReportsTheFirstFailureAndEndsTheOthers) {
   EXPECT_LT(run.seconds, 10);
   EXPECT_TRUE(has(run.err, "rank 1 (pid "));
   EXPECT_TRUE(has(run.err, "failed first: it exited with status 7 after 0."));
-  EXPECT_TRUE(has(run.err, "lockstep-run:   | the cause\n"));
-  EXPECT_FALSE(has(run.err, "| late effect"));
+  EXPECT_TRUE(has(run.err, "[1] the cause\n"));
+  EXPECT_TRUE(has(run.err, "stand above, behind [1]\n"));
+  EXPECT_EQ(run.err.find("the cause"), run.err.rfind("the cause")) << "said once";
 }
 
 TEST(Launcher, ReportsAWorkerThatASignalKilled) {
@@ -118,8 +120,10 @@ TEST(Launcher, ReportsAWorkerThatASignalKilled) {
   EXPECT_TRUE(has(run.err, "it wrote nothing to stderr"));
 }
 
-TEST(Launcher, KeepsTheLastLinesOfALongMessage) {
-  const Finished run = run_shell(1, "for i in $(seq 100); do echo line $i >&2; done; exit 1");
+TEST(Launcher, RepeatsTheLastLinesIfTheyAreOutOfSight) {
+  const Finished run = run_shell(2,
+                                 "case $RANK in 1) for i in $(seq 100); do echo line $i >&2; done; sleep 0.4; exit 1;; "
+                                 "*) sleep 0.2; for i in $(seq 40); do echo waiting >&2; done; sleep 60;; esac");
   EXPECT_EQ(run.status, 1);
   EXPECT_TRUE(has(run.err, "lockstep-run:   | line 100\n"));
   EXPECT_FALSE(has(run.err, "lockstep-run:   | line 50\n"));
@@ -189,7 +193,7 @@ TEST_P(FirstFailure, IsReportedWithItsOwnMessage) {
     EXPECT_TRUE(has(run.err, "lockstep-run: rank 1 (pid "));
     EXPECT_TRUE(has(run.err, "failed first"));
     if (scenario == "throw_own") {
-      EXPECT_TRUE(has(run.err, "lockstep-run:   | fault_worker: out of milk"));
+      EXPECT_TRUE(has(run.err, "[1] fault_worker: out of milk"));
     }
     if (scenario == "uncaught") {
       EXPECT_TRUE(has(run.err, "out of bread"));
@@ -241,6 +245,30 @@ TEST(Launcher, LooksAfterItsWorkersWhileNobodyReadsItsOutput) {
   EXPECT_TRUE(has(run.err, "rank 1 (pid "));
   EXPECT_GT(run.out.size(), std::size_t{1} << 20);  // nothing that was taken from a worker is lost
   EXPECT_EQ(run.out.back(), '\n');
+}
+
+// Started by a supervisor that closes everything: no pipe or connection may get the number of a standard stream.
+TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
+  for (const std::string closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
+    const std::string folder = fresh_folder();
+    const std::string command =
+        LOCKSTEP_RUN_PROGRAM " --nproc-per-node 3 --log-dir " + folder + " -- " + kWorker + " meet " + closed;
+    const Finished run = Process({"/bin/sh", "-c", command}, {}).wait(20);
+    EXPECT_EQ(run.status, 0) << closed << run.out << run.err;
+    for (const std::string rank : {"0", "1", "2"})
+      EXPECT_EQ(contents(folder + "/rank" + rank + ".out"), "rank " + rank + " met 3\n") << closed;
+  }
+}
+
+TEST(Launcher, ALogThatCannotBeWrittenIsToldOnce) {
+  const std::string folder = fresh_folder();
+  for (const char* name : {"/rank0.out", "/rank1.err"}) std::filesystem::create_symlink("/dev/full", folder + name);
+  const Finished run = run_shell(2, "echo out; echo err >&2", {"--log-dir", folder});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] out", "[1] out"}));
+  EXPECT_TRUE(has(run.err, "are not complete: No space left on device")) << run.err;
+  EXPECT_EQ(run.err.find("not complete"), run.err.rfind("not complete"));
+  EXPECT_EQ(contents(folder + "/rank1.out"), "out\n");
 }
 
 TEST(Launcher, RestartsTheGroup) {
@@ -307,8 +335,10 @@ INSTANTIATE_TEST_SUITE_P(
         UsageCase{"NoProgramAtAll", {"--nproc-per-node", "2"}, "there is no program to start"},
         UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "there is no program to start"},
         UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
-        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "Value 0 not in range 1 to 4096"},
-        UsageCase{"Words", {"--nproc-per-node", "two", "--", "true"}, "Value two not in range 1 to 4096"},
+        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "0 is out of range; expected 1 to 4096"},
+        UsageCase{"Words",
+                  {"--nproc-per-node", "two", "--", "true"},
+                  "'two' is no whole number, or too large; expected 1 to 4096"},
         UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
         UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
         UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},

@@ -107,6 +107,28 @@ else()
 endif()
 run("mnist_train --help" ${prefix}/bin/mnist_train --help)
 
+run("the forms that people type" ${work_dir}/consumer/forms)
+message("${out}")
+
+# They compile without a warning in each language version, and so do the README's programs.
+file(GLOB programs ${build_dir}/tests/readme/readme_*.cpp)
+find_program(gcc NAMES g++)
+find_program(clang NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18)
+foreach(each IN ITEMS gcc clang)
+  if(NOT ${each})
+    message("not tried: the forms with ${each}, which is not here")
+    continue()
+  endif()
+  foreach(version IN ITEMS c++20 c++2b)
+    set(sources ${source_dir}/tests/install/consumer/forms.cpp)
+    if(each STREQUAL "clang" AND version STREQUAL "c++20")
+      list(APPEND sources ${programs})
+    endif()
+    run("users' programs with ${each} in ${version}" ${${each}} -std=${version} -Wall -Wextra -Wpedantic -Wconversion
+      -Wsign-conversion -Woverloaded-virtual -Werror -fsyntax-only -I${prefix}/include ${sources})
+  endforeach()
+endforeach()
+
 # What a user waits for: the whole program above, optimised, on one core. The aim is 3 s of processor time; the limit
 # leaves room for a slower machine.
 set(flags "-std=c++20 -O2 -I${source_dir}/tests/install/consumer/own -I${prefix}/include")

@@ -175,6 +175,66 @@ TEST_F(Checkpoint, ARefusedFileChangesNothing) {
   EXPECT_EQ(weights_sha256(other), before);
 }
 
+// A net of two parts, each with an optimizer and a scheduler of its own.
+struct TwoOptimizers {
+  Net net;
+  optim::SGD sgd{net.fc1.parameters(), {.lr = 0.1, .momentum = 0.9}};
+  optim::AdamW adam{{{{net.fc2.weight}, {.lr = 0.01}}, {{net.fc2.bias}, {.lr = 0.02, .weight_decay = 0.0}}}};
+  optim::LRScheduler first{sgd, optim::StepLR{.lr = 0.1, .gamma = 0.5}};
+  optim::LRScheduler second{adam, {optim::StepLR{.lr = 0.01, .gamma = 0.1}, optim::StepLR{.lr = 0.02}}};
+
+  void train() {
+    sgd.zero_grad();
+    adam.zero_grad();
+    net(make_input({6, 4}, 1, kFloat32)).sum().backward();
+    sgd.step();
+    adam.step();
+    first.step();
+    second.step();
+  }
+};
+
+TEST_F(Checkpoint, KeepsSeveralOptimizers) {
+  TwoOptimizers a, b;
+  a.net.eval();
+  b.net.eval();
+  a.train();
+  a.train();
+  a.first.step();  // the positions differ
+  save_checkpoint(path(), a.net, {a.sgd, a.adam}, {}, {&a.first, &a.second});
+  load_checkpoint(path(), b.net, {b.sgd, b.adam}, {&b.first, &b.second});
+  EXPECT_EQ(b.first.position(), 3);
+  EXPECT_EQ(b.second.position(), 2);
+  EXPECT_EQ(b.adam.lr(1), a.adam.lr(1));
+  a.train();
+  b.train();
+  EXPECT_EQ(weights_sha256(a.net), weights_sha256(b.net));
+  Net weights_alone;
+  load(weights_alone, path());
+}
+
+TEST_F(Checkpoint, OfOtherOptimizersChangesNothing) {
+  TwoOptimizers a, b;
+  a.train();
+  save_checkpoint(path(), a.net, {a.sgd, a.adam}, {});
+  const std::string before = weights_sha256(b.net);
+  EXPECT_NE(error_of([&] {
+              load_checkpoint(path(), b.net, b.sgd);
+            }).find("holds the state of 2 optimizers (SGD, AdamW), and 1 were given"),
+            std::string::npos);
+  b.adam.param_groups()[1].options.weight_decay = 0.5;  // the second does not fit: the first must not be loaded
+  EXPECT_NE(error_of([&] {
+              load_checkpoint(path(), b.net, {b.sgd, b.adam});
+            }).find("saved with param_groups.1.weight"),
+            std::string::npos);
+  EXPECT_EQ(b.sgd.state().tensors.front().tensor.to_vector<double>(), (std::vector<double>{0, 0}));
+  EXPECT_EQ(weights_sha256(b.net), before);
+  EXPECT_NE(error_of([&] {
+              load_checkpoint(path(), b.net, {b.adam, b.sgd});
+            }).find("[AdamW] the state to load is that of SGD"),
+            std::string::npos);
+}
+
 TEST_F(Checkpoint, ErrorsSayWhatIsWrong) {
   const auto contains = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

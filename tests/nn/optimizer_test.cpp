@@ -221,7 +221,7 @@ TEST(Optimizer, FollowsAModelThatMovesBeforeTheFirstStep) {
   EXPECT_NE(fc.weight.to_vector<double>(), before);
   fc.to(Device(kCPU, 0));
   const std::string error = error_of([&] { optimizer.step(); });
-  EXPECT_NE(error.find("was float32 on cpu:1 at the first step and is float32 on cpu:0 now"), std::string::npos)
+  EXPECT_NE(error.find("was float32 on cpu:1 at its first step and is float32 on cpu:0 now"), std::string::npos)
       << error;
 }
 
@@ -262,7 +262,7 @@ TEST(Optimizer, ErrorsSayWhatIsWrong) {
   const auto contains = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  contains(error_of([&] { SGD({}); }), "[SGD] expected at least one parameter, found none");
+  contains(error_of([&] { SGD(std::vector<Tensor>{}); }), "[SGD] expected at least one parameter, found none");
   contains(error_of([&] { SGD({p, p}); }), "[SGD] parameter 1 was passed twice");
   contains(error_of([&] { SGD({p, p.detach()}); }), "[SGD] parameters 0 and 1 share their memory; pass one of them");
   contains(error_of([&] { SGD({p.detach().view({2, 1}), make_leaf({3}), p}); }), "share their memory");

@@ -70,10 +70,12 @@ TEST_F(Safetensors, EveryDtypeComesBack) {
 TEST_F(Safetensors, BytesAreTheFormats) {
   const Tensor f = tensor<float>({1.0f, -2.0f}).as_strided({2, 1}, {1, 1}, 0);
   save_safetensors({{"mask", tensor<bool>({true, false})}, {"w", f}}, path(), {{"k", "v"}});
-  std::string expected = R"({"__metadata__":{"k":"v"},"w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
-                         R"("mask":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]}})";
+  std::string expected =
+      R"({"__metadata__":{"k":"v","lockstep.checksums":"03173d4a5291b5893b4e2cacb2a900e6790b5201e0ed43f1"},)"
+      R"("w":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+      R"("mask":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]}})";
   expected.resize((expected.size() + 7) / 8 * 8, ' ');
-  const std::string length{static_cast<char>(expected.size()), 0, 0, 0, 0, 0, 0, 0};
+  const std::string length{static_cast<char>(static_cast<unsigned char>(expected.size())), 0, 0, 0, 0, 0, 0, 0};
   expected = length + expected + std::string("\0\0\x80\x3f\0\0\0\xc0\x01\0", 10);
   EXPECT_EQ(bytes_of(path()), expected);
 }

@@ -98,7 +98,8 @@ TEST(Schedule, RefusesNonsense) {
   contains(error_of([] { LinearWarmup{.steps = 2}(1); }), "[LinearWarmup] has no schedule");
   contains(error_of([&] { LRScheduler(sgd, Schedule()); }), "[LRScheduler] has no schedule");
   contains(error_of([&] { LRScheduler(sgd, StepLR{}).set_position(-1); }), "position >= 0");
-  contains(error_of([&] { LRScheduler(sgd, OneCycle{.total_steps = 20}); }), "momentum cannot be switched on later");
+  contains(error_of([&] { LRScheduler(sgd, OneCycle{.total_steps = 20}); }),
+           "of parameter group 0 cannot be switched on or off later");
 }
 
 }  // namespace

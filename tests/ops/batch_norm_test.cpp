@@ -175,6 +175,16 @@ TEST(BatchNormParts, HalvesCombineToTheWhole) {
                rows(leaf.grad(), 2, 4), 1e-10, 1e-12);
 }
 
+TEST(BatchNorm, UpdatesRunningStatisticsOfAnyLayout) {
+  const Tensor x = make_input({4, 3});
+  const Tensor mean = zeros({3}, {.dtype = kFloat64}), var = ones({3}, {.dtype = kFloat64});
+  const Tensor gaps = zeros({6}, {.dtype = kFloat64}), strided = gaps.as_strided({3}, {2}, 0);
+  batch_norm(x, mean, var, {.training = true});
+  batch_norm(x, strided, ones({3}, {.dtype = kFloat64}), {.training = true});
+  expect_close(strided, mean, 0, 0);
+  expect_close(gaps.as_strided({3}, {2}, 1), zeros({3}), 0, 0);
+}
+
 TEST(BatchNormErrors, NameTheProblem) {
   const Tensor x = make_input({4, 3}, 1, kFloat32);
   const Tensor m = zeros({3}), v = ones({3});

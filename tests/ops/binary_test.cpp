@@ -6,23 +6,28 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
 namespace {
 
+using testing::check_op;
+using testing::check_threads;
 using testing::error_of;
 using testing::expect_close;
 using testing::make_input;
 using testing::make_leaf;
 using testing::make_strided;
+using testing::OpCase;
+using testing::TensorList;
 
 using TensorFunction = Tensor (*)(const Tensor&, const Tensor&);
 using Function = double (*)(double, double);
@@ -145,29 +150,28 @@ TEST_P(Binary, IntegersStayIntegers) {
   }
 }
 
-TEST_P(Binary, Gradients) {
+TEST_P(Binary, Operation) {
   const Op& op = GetParam();
   if (!op.gradient) {
     EXPECT_FALSE(op.run(make_leaf({3}), make_leaf({3})).requires_grad());
     return;
   }
-  for (const Pair& shapes : {Pair{{3, 4}, {3, 4}}, Pair{{3, 4}, {4}}, Pair{{3, 1}, {2, 1, 4}}, Pair{{}, {3}}}) {
-    const auto function = [&](const std::vector<Tensor>& in) { return op.run(in[0], in[1]); };
-    gradcheck(function, {make_leaf(shapes.a, 1, kFloat64, op.low, 2.0), make_leaf(shapes.b, 2, kFloat64, op.low, 2.0)});
-    gradcheck(function,
-              {make_leaf(shapes.a, 1, kFloat64, op.low, 2.0), make_input(shapes.b, 2, kFloat64, op.low, 2.0)});
-    gradcheck(function,
-              {make_input(shapes.a, 1, kFloat64, op.low, 2.0), make_leaf(shapes.b, 2, kFloat64, op.low, 2.0)});
-  }
-}
-
-TEST_P(Binary, BitsDoNotDependOnThreads) {
-  const Op& op = GetParam();
-  const Tensor a = make_input({300, 333}, 1, kFloat32, op.low, 2.0), b = make_input({333}, 2, kFloat32, op.low, 2.0);
-  set_num_threads(1);
-  const auto one = op.run(a, b).to_vector<float>();
-  set_num_threads(2);
-  EXPECT_EQ(one, op.run(a, b).to_vector<float>());
+  const auto of_shapes = [&](const Pair& shapes, bool a_trained, bool b_trained) {
+    const auto input = [&op](const Shape& sizes, std::uint32_t seed, bool trained) {
+      return trained ? make_leaf(sizes, seed, kFloat64, op.low, 2.0) : make_input(sizes, seed, kFloat64, op.low, 2.0);
+    };
+    return OpCase{.name = op.name,
+                  .inputs =
+                      [=] {
+                        return TensorList{input(shapes.a, 1, a_trained), input(shapes.b, 2, b_trained)};
+                      },
+                  .run = [&op](const TensorList& in) { return TensorList{op.run(in[0], in[1])}; },
+                  .slack = 3.0};
+  };
+  for (const Pair& shapes : {Pair{{3, 4}, {3, 4}}, Pair{{3, 4}, {4}}, Pair{{3, 1}, {2, 1, 4}}, Pair{{}, {3}}})
+    for (const auto& [a_trained, b_trained] : {std::pair(true, true), std::pair(true, false), std::pair(false, true)})
+      check_op(of_shapes(shapes, a_trained, b_trained));
+  check_threads(of_shapes({{300, 333}, {333}}, true, true));
 }
 
 TEST_P(Binary, RefusesWhatDoesNotFit) {
@@ -295,7 +299,12 @@ TEST_P(WithScalar, ValuesAndGradients) {
         expect_close(op.run(input), expected, tolerance(dtype));
       }
     }
-  gradcheck([&](const std::vector<Tensor>& in) { return op.run(in[0]); }, {make_leaf({3, 4}, 4, kFloat64, 0.5, 2.0)});
+  check_op({.name = op.name,
+            .inputs =
+                [] {
+                  return TensorList{make_leaf({3, 4}, 4, kFloat64, 0.5, 2.0)};
+                },
+            .run = [&](const TensorList& in) { return TensorList{op.run(in[0])}; }});
 }
 
 TEST(BinaryScalars, ComparisonsFromBothSides) {

@@ -1,11 +1,11 @@
-#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool.h"
+// A convolution under a pool and a relu, whose kernels compute them together.
 
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
-#include "lockstep/autograd/ops/conv2d_pool/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/kernel_table.h"
@@ -19,6 +19,10 @@ using testing::expect_close;
 using testing::make_input;
 using testing::make_leaf;
 using testing::make_strided;
+
+Tensor block(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {}) {
+  return relu(max_pool2d(conv2d(x, weight, bias, options), 2));
+}
 
 struct Case {
   const char* name;
@@ -44,7 +48,7 @@ Results run(const Case& c, DType dtype = kFloat32, bool x_needs_grad = true) {
   const Tensor x = make_input(c.x, 1, dtype), weight = make_leaf(c.weight, 2, dtype);
   if (x_needs_grad) x.set_requires_grad(true);
   const Tensor bias = c.bias ? make_leaf({c.weight[0]}, 3, dtype) : Tensor();
-  const Tensor y = conv2d_pool_relu(x, weight, bias, c.options);
+  const Tensor y = block(x, weight, bias, c.options);
   y.backward(make_input(y.sizes(), 4, dtype).clamp(0.0, std::nullopt));
   return {y, x.grad(), weight.grad(), c.bias ? bias.grad() : Tensor()};
 }
@@ -85,8 +89,7 @@ TEST_P(Conv2dPoolCases, alignment_does_not_change_bits) {
   const Tensor space = empty({x.numel() + 1});
   const Tensor moved = space.as_strided(c.x, x.strides(), 1);
   copy_values(x, moved);
-  EXPECT_EQ(conv2d_pool_relu(moved, weight, {}, c.options).to_vector<float>(),
-            conv2d_pool_relu(x, weight, {}, c.options).to_vector<float>());
+  EXPECT_EQ(block(moved, weight, {}, c.options).to_vector<float>(), block(x, weight, {}, c.options).to_vector<float>());
 }
 
 TEST_P(Conv2dPoolCases, without_a_gradient_of_x) {
@@ -122,7 +125,7 @@ TEST(Conv2dPool, the_usual_blocks_are_fused) {
 TEST(Conv2dPool, other_dtypes_run_the_operations) {
   for (const DType dtype : {kFloat64, kFloat16, kBFloat16}) {
     const Tensor x = make_input({2, 2, 7, 8}, 1, dtype), w = make_input({3, 2, 3, 3}, 2, dtype);
-    const Tensor y = conv2d_pool_relu(x, w);
+    const Tensor y = block(x, w);
     EXPECT_EQ(y.dtype(), dtype);
     EXPECT_EQ(y.to_vector<double>(), relu(max_pool2d(conv2d(x, w), 2)).to_vector<double>());
   }
@@ -130,22 +133,21 @@ TEST(Conv2dPool, other_dtypes_run_the_operations) {
 
 TEST(Conv2dPool, gradients_equal_central_differences) {
   const Tensor x = make_leaf({2, 2, 6, 7}, 1), w = make_leaf({3, 2, 3, 2}, 2), b = make_leaf({3}, 3);
-  gradcheck([](const std::vector<Tensor>& in) { return conv2d_pool_relu(in[0], in[1], in[2], {.padding = 1}); },
-            {x, w, b});
+  gradcheck([](const std::vector<Tensor>& in) { return block(in[0], in[1], in[2], {.padding = 1}); }, {x, w, b});
 }
 
 TEST(Conv2dPool, strided_and_empty_inputs) {
   const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_input({4, 3, 3, 3}, 2, kFloat32);
-  expect_close(conv2d_pool_relu(make_strided(x), make_strided(w)), conv2d_pool_relu(x, w));
-  EXPECT_EQ(conv2d_pool_relu(empty({0, 3, 8, 8}), w).sizes(), Shape({0, 4, 3, 3}));
+  expect_close(block(make_strided(x), make_strided(w)), block(x, w));
+  EXPECT_EQ(block(empty({0, 3, 8, 8}), w).sizes(), Shape({0, 4, 3, 3}));
 }
 
 // relu hides a minus, not a NaN.
 TEST(Conv2dPool, nan_passes) {
   const Tensor x = ones({1, 1, 4, 4}), w = full({1, 1, 1, 1}, -1.0);
-  EXPECT_EQ(conv2d_pool_relu(x, w).to_vector<float>(), (std::vector<float>{0, 0, 0, 0}));
+  EXPECT_EQ(block(x, w).to_vector<float>(), (std::vector<float>{0, 0, 0, 0}));
   x.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> y = conv2d_pool_relu(x, w).to_vector<float>();
+  const std::vector<float> y = block(x, w).to_vector<float>();
   EXPECT_TRUE(std::isnan(y[0]));
   EXPECT_EQ(y[1], 0.0f);
 }
@@ -153,10 +155,10 @@ TEST(Conv2dPool, nan_passes) {
 TEST(Conv2dPool, a_frozen_weight_leaves_the_bias_its_gradient) {
   const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_input({4, 3, 3, 3}, 2, kFloat32);
   const Tensor b = make_leaf({4}, 3, kFloat32);
-  conv2d_pool_relu(x, w, b).sum().backward();
+  block(x, w, b).sum().backward();
   set_reference_kernels(true);
   const Tensor expected = make_leaf({4}, 3, kFloat32);
-  conv2d_pool_relu(x, w, expected).sum().backward();
+  block(x, w, expected).sum().backward();
   set_reference_kernels(false);
   EXPECT_FALSE(w.grad().defined());
   expect_close(b.grad(), expected.grad());
@@ -164,17 +166,15 @@ TEST(Conv2dPool, a_frozen_weight_leaves_the_bias_its_gradient) {
 
 TEST(Conv2dPool, a_changed_operand_is_noticed) {
   const Tensor x = make_input({2, 3, 8, 8}, 1, kFloat32), w = make_leaf({4, 3, 3, 3}, 2, kFloat32);
-  const Tensor y = conv2d_pool_relu(x, w).sum();
+  const Tensor y = block(x, w).sum();
   x.fill_(0.0);
   const std::string message = testing::error_of([&] { y.backward(); });
-  EXPECT_NE(message.find("[Conv2dPoolReluBackward]"), std::string::npos) << message;
+  EXPECT_NE(message.find("[Conv2dBackward]"), std::string::npos) << message;
 }
 
 TEST(Conv2dPool, errors_are_those_of_its_parts) {
   const Tensor x = ones({1, 4, 5, 5}), w = ones({2, 4, 3, 3});
-  const auto message = [](const Tensor& x, const Tensor& w) {
-    return testing::error_of([&] { conv2d_pool_relu(x, w); });
-  };
+  const auto message = [](const Tensor& x, const Tensor& w) { return testing::error_of([&] { block(x, w); }); };
   EXPECT_NE(message(ones({4, 5, 5}), w).find("[conv2d]"), std::string::npos);
   EXPECT_NE(message(x, ones({2, 4, 5, 5})).find("[max_pool2d]"), std::string::npos);
 }

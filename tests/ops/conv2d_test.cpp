@@ -4,19 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/thread_pool.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
 namespace {
 
+using testing::check_op;
 using testing::expect_close;
 using testing::make_input;
 using testing::make_leaf;
-using testing::make_strided;
+using testing::TensorList;
 
 struct Case {
   const char* name;
@@ -41,7 +42,7 @@ struct Results {
 Results run(const Case& c, DType dtype, bool relu = false) {
   const Tensor x = make_leaf(c.x, 1, dtype), weight = make_leaf(c.weight, 2, dtype);
   const Tensor bias = c.bias ? make_leaf({c.weight[0]}, 3, dtype) : Tensor();
-  const Tensor y = relu ? conv2d_relu(x, weight, bias, c.options) : conv2d(x, weight, bias, c.options);
+  const Tensor y = relu ? conv2d(x, weight, bias, c.options).relu() : conv2d(x, weight, bias, c.options);
   y.backward(make_input(y.sizes(), 4, dtype));
   return {y, x.grad(), weight.grad(), c.bias ? bias.grad() : Tensor()};
 }
@@ -71,7 +72,8 @@ class Conv2dCases : public ::testing::TestWithParam<Case> {};
 // another one, as in use.
 TEST_P(Conv2dCases, every_engine_equals_the_reference) {
   const Results expected = run_reference(GetParam()), expected_relu = run_reference(GetParam(), true);
-  for (const Conv2dPath path : {Conv2dPath::automatic, Conv2dPath::im2col, Conv2dPath::onednn, Conv2dPath::direct}) {
+  for (const Conv2dPath path :
+       {Conv2dPath::automatic, Conv2dPath::im2col, Conv2dPath::own, Conv2dPath::onednn, Conv2dPath::direct}) {
     if (!conv2d_path_available(path)) continue;
     SCOPED_TRACE(static_cast<int>(path));
     const PathGuard guard(path);
@@ -96,7 +98,8 @@ TEST_P(Conv2dCases, other_dtypes) {
 
 TEST_P(Conv2dCases, thread_count_does_not_change_bits) {
   const int before = num_threads();
-  for (const Conv2dPath path : {Conv2dPath::automatic, Conv2dPath::im2col, Conv2dPath::onednn, Conv2dPath::direct}) {
+  for (const Conv2dPath path :
+       {Conv2dPath::automatic, Conv2dPath::im2col, Conv2dPath::own, Conv2dPath::onednn, Conv2dPath::direct}) {
     if (!conv2d_path_available(path)) continue;
     SCOPED_TRACE(static_cast<int>(path));
     const PathGuard guard(path);
@@ -136,26 +139,31 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"narrow", {2, 3, 10, 3}, {4, 3, 3, 2}, true}),
     case_name);
 
-class Conv2dGradients : public ::testing::TestWithParam<Case> {};
+class Conv2dOperation : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Conv2dGradients, equal_central_differences) {
+TEST_P(Conv2dOperation, values_and_gradients) {
   const Case& c = GetParam();
-  std::vector<Tensor> inputs = {make_leaf(c.x, 1), make_leaf(c.weight, 2)};
-  if (c.bias) inputs.push_back(make_leaf({c.weight[0]}, 3));
-  for (const bool reference : {false, true}) {
-    set_reference_kernels(reference);
-    const auto convolve = [&](const std::vector<Tensor>& in) {
-      return conv2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), c.options);
-    };
-    EXPECT_NO_THROW(gradcheck(convolve, inputs)) << "reference kernels: " << reference;
-    set_reference_kernels(false);
-  }
+  for (const bool relu : {false, true})
+    check_op({.name = c.name,
+              .inputs =
+                  [&] {
+                    TensorList inputs = {make_leaf(c.x, 1), make_leaf(c.weight, 2)};
+                    if (c.bias) inputs.push_back(make_leaf({c.weight[0]}, 3));
+                    return inputs;
+                  },
+              .run =
+                  [&](const TensorList& in) {
+                    const Tensor bias = in.size() > 2 ? in[2] : Tensor();
+                    const Tensor y = conv2d(in[0], in[1], bias, c.options);
+                    return TensorList{relu ? y.relu() : y};
+                  },
+              .slack = 4.0});
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Small, Conv2dGradients,
+    Small, Conv2dOperation,
     ::testing::Values(
-        Case{"plain", {2, 2, 5, 4}, {3, 2, 3, 2}, true},
+        Case{"plain", {2, 2, 5, 4}, {3, 2, 3, 2}, true}, Case{"one_image", {2, 4, 4}, {2, 2, 3, 3}, false},
         Case{"padding_stride", {2, 2, 5, 6}, {2, 2, 3, 3}, false, {.stride = 2, .padding = 1}},
         Case{"groups_dilation", {1, 4, 6, 5}, {4, 2, 2, 2}, true, {.padding = {1, 0}, .dilation = 2, .groups = 2}}),
     case_name);
@@ -171,20 +179,6 @@ TEST(Conv2d, known_values) {
 TEST(Conv2d, one_image_needs_no_batch) {
   const Tensor x = make_input({2, 6, 6}, 1), w = make_input({3, 2, 3, 3}, 2);
   expect_close(conv2d(x, w), conv2d(x.unsqueeze(0), w)[0], 0, 0);
-  gradcheck([](const std::vector<Tensor>& in) { return conv2d(in[0], in[1]); },
-            {make_leaf({2, 4, 4}, 1), make_leaf({2, 2, 3, 3}, 2)});
-}
-
-TEST(Conv2d, relu_form_gates_the_gradient) {
-  const Case c{"gate", {2, 2, 6, 6}, {3, 2, 3, 3}, true};
-  const Tensor x = make_leaf(c.x, 1), w = make_leaf(c.weight, 2), b = make_leaf({3}, 3);
-  gradcheck([](const std::vector<Tensor>& in) { return conv2d_relu(in[0], in[1], in[2]); }, {x, w, b});
-}
-
-TEST(Conv2d, strided_inputs) {
-  const Tensor x = make_input({2, 3, 7, 8}, 1, kFloat32), w = make_input({4, 3, 3, 3}, 2, kFloat32);
-  const Tensor b = make_input({4}, 3, kFloat32);
-  expect_close(conv2d(make_strided(x), make_strided(w), make_strided(b)), conv2d(x, w, b));
 }
 
 TEST(Conv2d, empty_sizes) {

@@ -5,8 +5,8 @@
 #include "lockstep/core/cpu/philox_words.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/random.h"
-#include "lockstep/core/thread_pool.h"
-#include "tests/support/view_testing.h"
+#include "tests/support/op_case.h"
+#include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
 namespace {
@@ -100,20 +100,18 @@ TEST(DropoutOp, KeepsTheStatedShare) {
   }
 }
 
-TEST(DropoutOp, BitsDoNotDependOnThreads) {
-  const int threads = num_threads();
-  std::vector<std::vector<double>> results;
-  for (int n : {1, 2, 5}) {
-    set_num_threads(n);
-    manual_seed(9);
-    results.push_back(dropout(make_input({123457}, 1, kFloat32), 0.5).to_vector<double>());
-    results.push_back(dropout2d(make_input({9, 40, 20, 20}, 1, kFloat32), 0.5).to_vector<double>());
-  }
-  set_num_threads(threads);
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_EQ(results[0], results[4]);
-  EXPECT_EQ(results[1], results[3]);
-  EXPECT_EQ(results[1], results[5]);
+OpCase dropout_case(const Shape& sizes, bool channels = false) {
+  return {
+      .name = "dropout",
+      .inputs = [=] { return TensorList{make_leaf(sizes)}; },
+      .run = [=](const TensorList& in) { return TensorList{channels ? dropout2d(in[0], 0.3) : dropout(in[0], 0.3)}; }};
+}
+
+TEST(DropoutOp, Operation) {
+  check_op(dropout_case({5, 7}));
+  check_op(dropout_case({2, 5, 2, 3}, true));
+  check_threads(dropout_case({123457}));
+  check_threads(dropout_case({9, 40, 20, 20}, true));
 }
 
 TEST(DropoutOp, EachCallDrawsAnewAndTheSeedRepeats) {
@@ -149,21 +147,16 @@ TEST(DropoutOp, DroppedIsZeroWhateverItWas) {
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i] == 0.0, !keep[i]) << i;
 }
 
-TEST(DropoutOp, Gradcheck) {
-  const auto fixed = [](const std::vector<Tensor>& in) {
-    manual_seed(4);
-    return dropout(in[0], 0.3);
-  };
-  gradcheck(fixed, {make_leaf({5, 7})});
-}
-
 TEST(DropoutOp, Errors) {
   EXPECT_EQ(error_of([] { dropout(zeros({2}), 1.5); }), "[dropout] expected a probability p in [0, 1], found 1.5");
   EXPECT_EQ(error_of([] { dropout(zeros({2}), std::nan("")); }),
             "[dropout] expected a probability p in [0, 1], found nan");
   EXPECT_EQ(error_of([] { dropout(zeros({2}, {.dtype = kInt64})); }),
             "[dropout] expected a floating-point tensor, found int64");
-  EXPECT_EQ(error_of([] { dropout2d(zeros({2, 3, 4})); }), "[dropout2d] expected shape [N, C, H, W], found [2, 3, 4]");
+  EXPECT_EQ(error_of([] {
+              dropout2d(zeros({2, 3}));
+            }),
+            "[dropout2d] expected shape [N, C, H, W] or [C, H, W], found [2, 3]");
 }
 
 }  // namespace

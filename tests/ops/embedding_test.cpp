@@ -1,5 +1,7 @@
 #include "lockstep/autograd/ops/embedding/embedding.h"
 
+#include <limits>
+
 #include "tests/support/op_case.h"
 #include "tests/support/view_testing.h"
 
@@ -42,6 +44,24 @@ TEST(EmbeddingOp, PaddingRowGetsNoGradient) {
     expect_close(out, embedding(weight, kRows), 0, 0);
     out.backward(ones({4, 2}, {.dtype = kFloat64}));
     EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{1, 1, 0, 0, 1, 1}));
+  }
+}
+
+TEST(EmbeddingOp, GradientsByFrequency) {
+  const Tensor weight = make_leaf({3, 2});
+  embedding(weight, kRows, EmbeddingLookup{.scale_grad_by_freq = true})
+      .backward(tensor<double>({1, 2, 3, 4, 5, 6, 7, 8}).view({4, 2}));
+  EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{7, 8, 3, 4, 3, 4}));
+}
+
+TEST(EmbeddingOp, RowsAreScaledDownToANorm) {
+  for (const double norm : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+    const Tensor weight = tensor<double>({3, 4, 0.1, 0.2, 30, 40}).view({3, 2});
+    const Tensor out =
+        embedding(weight, tensor<std::int64_t>({0, 1, 0}), EmbeddingLookup{.max_norm = 1.0, .norm_type = norm});
+    const double length = norm == 1.0 ? 7.0 : norm == 2.0 ? 5.0 : 4.0;
+    expect_close(weight, tensor<double>({3 / length, 4 / length, 0.1, 0.2, 30, 40}).view({3, 2}), 1e-6);
+    expect_close(out, weight.index_select(0, tensor<std::int64_t>({0, 1, 0})), 0, 0);
   }
 }
 

@@ -32,7 +32,7 @@ const GoldenCase kCases[] = {
     {"linear_no_bias", [](In in) { return linear(in["input"], in["weight"]); }},
     {"linear_vector", [](In in) { return linear(in["input"], in["weight"], in["bias"]); }},
     {"linear_3d", [](In in) { return linear(in["input"], in["weight"], in["bias"]); }},
-    {"linear_relu", [](In in) { return linear_relu(in["x"], in["w"], in["b"]); }},
+    {"linear_relu", [](In in) { return linear(in["x"], in["w"], in["b"]).relu(); }},
 
     {"conv2d_3x3", [](In in) { return conv(in); }},
     {"conv2d_1x1", [](In in) { return conv(in); }},
@@ -51,7 +51,7 @@ const GoldenCase kCases[] = {
        return conv(in, {.stride = {2, 3}, .padding = {2, 1}, .dilation = {2, 1}, .groups = 2});
      }},
     {"conv2d_no_bias", [](In in) { return conv2d(in["input"], in["weight"]); }},
-    {"conv2d_relu", [](In in) { return conv2d_relu(in["x"], in["w"], in["b"], {.padding = 1}); }},
+    {"conv2d_relu", [](In in) { return conv2d(in["x"], in["w"], in["b"], {.padding = 1}).relu(); }},
 
     {"max_pool2d", [](In in) { return max_pool2d(in["x"], 2); }},
     {"max_pool2d_ties", [](In in) { return max_pool2d(in["x"], 2); }},

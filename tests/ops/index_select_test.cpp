@@ -81,6 +81,14 @@ TEST(IndexSelectOp, HalfGradientsAreSummedInFloat) {
   EXPECT_EQ(x.grad().item(), 1000.0);
 }
 
+TEST(IndexSelectOp, AScalarStaysOne) {
+  const Tensor x = make_leaf({});
+  const Tensor out = x.index_select(0, at({0}));
+  EXPECT_EQ(out.dim(), 0);
+  out.backward();
+  EXPECT_EQ(x.grad().item(), 1.0);
+}
+
 TEST(IndexSelectOp, Errors) {
   const Tensor x = zeros({2, 3});
   EXPECT_EQ(error_of([&] {
@@ -98,8 +106,10 @@ TEST(IndexSelectOp, Errors) {
   EXPECT_EQ(error_of([&] { x.index_select(0, zeros({2}, {.dtype = kInt64, .device = Device(kCPU, 1)})); }),
             "[index_select] the index is on cpu:1 and the tensor on cpu:0; move one of them");
   EXPECT_EQ(error_of([&] { x.index_select(0, Tensor()); }), "[index_select] the index tensor is undefined");
-  EXPECT_EQ(error_of([&] { zeros({}).index_select(0, at({0})); }),
-            "[index_select] expected a tensor with at least one dimension, found a scalar");
+  EXPECT_EQ(error_of([&] {
+              zeros({}).index_select(0, at({0, 0}));
+            }),
+            "[index_select] expected one position for a scalar, found 2");
 }
 
 }  // namespace

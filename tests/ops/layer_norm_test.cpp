@@ -73,6 +73,52 @@ TEST(LayerNormValues, HalfInputsTakeFloatParametersAndGiveThemFloatGradients) {
   EXPECT_EQ(b.grad().dtype(), kFloat32);
 }
 
+class RmsNorm : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
+                         ::testing::Values(Case{{4}, {4}}, Case{{2, 3, 4}, {3, 4}}, Case{{7, 33}, {33}},
+                                           Case{{300, 100}, {100}}, Case{{0, 5}, {5}}, Case{{3, 0}, {0}}));
+TEST_P(RmsNorm, ValuesAndGradients) {
+  const Shape normalized = GetParam().normalized;
+  for (const bool weighted : {false, true})
+    check_op({.name = "",
+              .inputs =
+                  [=] {
+                    return TensorList{make_leaf(GetParam().sizes, 1, kFloat64, -1, 4), make_leaf(normalized, 2)};
+                  },
+              .run =
+                  [=](const TensorList& in) {
+                    return TensorList{rms_norm(in[0], normalized, weighted ? in[1] : Tensor(), 1e-2)};
+                  },
+              .slack = 8,
+              .expected =
+                  [=](const TensorList& in) {
+                    const std::int64_t width = normalized.numel();
+                    const Tensor x = copy_contiguous(in[0].detach()), y = empty_like(x);
+                    const std::vector<double> weight = in[1].to_vector<double>();
+                    for (std::int64_t first = 0; first < x.numel(); first += width) {
+                      const double* row = x.data<double>() + first;
+                      double squares = 0;
+                      for (std::int64_t i = 0; i < width; ++i) squares += row[i] * row[i];
+                      const double factor = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-2);
+                      for (std::int64_t i = 0; i < width; ++i)
+                        y.data<double>()[first + i] =
+                            row[i] * factor * (weighted ? weight[static_cast<std::size_t>(i)] : 1.0);
+                    }
+                    return TensorList{y};
+                  }});
+}
+
+TEST(RmsNormErrors, NameTheProblem) {
+  EXPECT_NE(error_of([] {
+              rms_norm(ones({2, 3}), {4});
+            }).find("[rms_norm] expected an input whose shape ends in"),
+            std::string::npos);
+  EXPECT_NE(error_of([] {
+              rms_norm(ones({2, 3}), {3}, ones({2}));
+            }).find("[rms_norm] expected weight of shape [3]"),
+            std::string::npos);
+}
+
 TEST(LayerNormErrors, NameTheProblem) {
   const Tensor x = make_input({2, 3, 4}, 1, kFloat32);
   const struct {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -17,7 +18,7 @@ struct Case {
 };
 
 Tensor apply(const Case& c, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return c.relu ? linear_relu(x, weight, bias) : linear(x, weight, bias);
+  return c.relu ? relu(linear(x, weight, bias)) : linear(x, weight, bias);
 }
 
 Tensor expected_linear(const Case& c, const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -71,7 +72,7 @@ TEST(Linear, gradients_of_large_layers_equal_float64) {
     for (const DType dtype : {kFloat32, kFloat64}) {
       const Tensor x = make_leaf({rows, 300}, 1, dtype), w = make_leaf({200, 300}, 2, dtype);
       const Tensor b = make_leaf({200}, 3, dtype);
-      linear_relu(x, w, b).backward(make_input({rows, 200}, 4, dtype));
+      relu(linear(x, w, b)).backward(make_input({rows, 200}, 4, dtype));
       grads[dtype == kFloat64] = {x.grad(), w.grad(), b.grad()};
     }
     for (int i = 0; i < 3; ++i) expect_close(grads[0][i], grads[1][i], 1e-4, 1e-4);
@@ -87,7 +88,24 @@ TEST(Linear, no_gradient_for_an_input_that_needs_none) {
 
 TEST(Linear, relu_keeps_nan) {
   const Tensor x = full({1, 1}, std::nan("")), w = ones({1, 1});
-  EXPECT_TRUE(std::isnan(linear_relu(x, w).item()));
+  EXPECT_TRUE(std::isnan(relu(linear(x, w)).item()));
+}
+
+TEST(Linear, one_output_and_integers) {
+  check_op({.name = "",
+            .inputs =
+                [] {
+                  return TensorList{make_leaf({2, 3, 4}), make_leaf({4}, 2), make_leaf({}, 3)};
+                },
+            .run = [](const TensorList& in) { return TensorList{linear(in[0], in[1], in[2])}; },
+            .expected =
+                [](const TensorList& in) {
+                  const Tensor weight = in[1].detach().as_strided({1, 4}, {4, 1}, 0);
+                  const Tensor bias = in[2].detach().as_strided({1}, {1}, 0);
+                  return TensorList{linear(copy_contiguous(in[0].detach()), weight, bias).view({2, 3})};
+                }});
+  const Tensor x = tensor<std::int64_t>({1, 2, 3, 4}).view({2, 2});
+  EXPECT_EQ(linear(x, x, tensor<std::int64_t>({1, -1})).to_vector<double>(), (std::vector<double>{6, 10, 12, 24}));
 }
 
 TEST(Linear, errors_name_the_sizes) {
@@ -95,11 +113,12 @@ TEST(Linear, errors_name_the_sizes) {
     return error_of([&] { linear(x, w, b); });
   };
   EXPECT_NE(message(ones({2, 3}), ones({4, 5}), {}).find("expected x of sizes [*, 5]"), std::string::npos);
-  EXPECT_NE(message(ones({2, 3}), ones({3}), {}).find("[out, in]"), std::string::npos);
+  EXPECT_NE(message(ones({2, 3}), ones({1, 4, 3}), {}).find("[out, in]"), std::string::npos);
+  EXPECT_NE(message(ones({2, 3}), ones({3}), ones({3})).find("a bias without dimensions"), std::string::npos);
   EXPECT_NE(message(ones({2, 3}), ones({4, 3}), ones({3})).find("bias of sizes [4], found [3]"), std::string::npos);
   EXPECT_NE(message(ones({2, 3}), ones({4, 3}, {.dtype = kFloat64}), {}).find("weight is float64"), std::string::npos);
   EXPECT_NE(message(ones({2, 3}), ones({4, 3}, {.device = {kCPU, 1}}), {}).find("cpu:1"), std::string::npos);
-  EXPECT_NE(message(ones({2, 3}, {.dtype = kInt64}), ones({4, 3}), {}).find("floating-point"), std::string::npos);
+  EXPECT_NE(message(ones({2, 3}, {.dtype = kInt64}), ones({4, 3}), {}).find("weight is float32"), std::string::npos);
 }
 
 }  // namespace

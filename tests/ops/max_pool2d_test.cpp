@@ -53,6 +53,24 @@ TEST_P(MaxPool2dCases, values_and_gradients) {
   check_op(pool(GetParam()));
 }
 
+// The element at each index is the maximum.
+TEST_P(MaxPool2dCases, indices) {
+  const Case& c = GetParam();
+  const Tensor x = make_input(c.x);
+  const auto [out, indices] = max_pool2d_with_indices(x, c.kernel, c.options);
+  expect_close(out, max_pool2d(x, c.kernel, c.options), 0, 0);
+  ASSERT_EQ(indices.dtype(), kInt64);
+  ASSERT_EQ(to_string(indices.sizes()), to_string(c.out));
+  const std::vector<double> values = x.to_vector<double>(), maxima = out.to_vector<double>();
+  const std::vector<std::int64_t> at = indices.to_vector<std::int64_t>();
+  const std::int64_t image = x.size(-1) * x.size(-2), windows = out.size(-1) * out.size(-2);
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    if (!std::isfinite(maxima[i])) continue;
+    ASSERT_LT(at[i], image);
+    EXPECT_EQ(values[static_cast<std::size_t>(static_cast<std::int64_t>(i) / windows * image + at[i])], maxima[i]) << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Windows, MaxPool2dCases,
     ::testing::Values(

@@ -81,6 +81,14 @@ TEST(SoftmaxValues, InfinitiesAndNanFollowPyTorch) {
   for (const auto& c : cases) expect_close(softmax(tensor(c.x), 0), tensor(c.y));
 }
 
+TEST(SoftmaxValues, ADtypeIsCastToFirst) {
+  const Tensor x = make_leaf({3, 4}, 1, kFloat32);
+  expect_close(softmax(x, 1, kFloat64), softmax(cast_values(x, kFloat64), 1), 0, 0);
+  x.log_softmax(0, kFloat64).backward(ones({3, 4}, {.dtype = kFloat64}));
+  EXPECT_EQ(x.grad().dtype(), kFloat32);
+  EXPECT_EQ(softmax(zeros({2}, {.dtype = kInt64}), 0, kFloat16).to_vector<double>(), (std::vector<double>{0.5, 0.5}));
+}
+
 TEST(SoftmaxErrors, NameTheOpAndTheProblem) {
   EXPECT_EQ(error_of([] { softmax(zeros({2}, {.dtype = kInt64}), 0); }),
             "[softmax] expected a floating-point input, found int64; cast it with to(kFloat32)");

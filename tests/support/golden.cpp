@@ -24,7 +24,11 @@ namespace {
 DType dtype_named(const std::string& name) {
   if (name == "F32") return kFloat32;
   if (name == "F64") return kFloat64;
+  if (name == "F16") return kFloat16;
+  if (name == "BF16") return kBFloat16;
   if (name == "I64") return kInt64;
+  if (name == "I32") return kInt32;
+  if (name == "U8") return kUInt8;
   if (name == "BOOL") return kBool;
   throw Error("golden file: unknown dtype " + name);
 }
@@ -67,34 +71,41 @@ void check(const GoldenFile& file, const GoldenCase& test_case, Mode mode) {
   }
 }
 
-// Tests that were carried to another machine have their files elsewhere.
-std::string source_dir() {
-  const char* other = std::getenv("LOCKSTEP_TEST_SOURCE_DIR");
-  return other ? other : LOCKSTEP_SOURCE_DIR;
-}
-
 }  // namespace
 
-GoldenFile::GoldenFile(const std::string& name) : path_(source_dir() + "/tests/golden/" + name + ".safetensors") {
-  std::ifstream stream(path_, std::ios::binary);
-  if (!stream) throw Error(path_ + " is missing; record it with scripts/record_golden.py");
+RecordedFile read_recorded(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw Error(path + " is missing; record it with scripts/record_golden.py");
   const std::vector<char> bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   std::uint64_t length = 0;
   if (bytes.size() >= 8) std::memcpy(&length, bytes.data(), 8);
-  if (bytes.size() < 8 || length > bytes.size() - 8) throw Error(path_ + ": the header is cut off");
+  if (bytes.size() < 8 || length > bytes.size() - 8) throw Error(path + ": the header is cut off");
   const char* data = bytes.data() + 8 + length;
   const std::size_t size = bytes.size() - 8 - length;
+  RecordedFile file;
   const auto header = nlohmann::json::parse(bytes.data() + 8, data);
   for (const auto& [key, entry] : header.items()) {
-    if (key == "__metadata__") continue;
+    if (key == "__metadata__") {
+      file.metadata = entry.get<std::map<std::string, std::string>>();
+      continue;
+    }
     const Shape sizes(entry.at("shape").get<std::vector<std::int64_t>>());
     Tensor tensor = empty(sizes, {.dtype = dtype_named(entry.at("dtype"))});
     const std::size_t begin = entry.at("data_offsets").at(0), end = entry.at("data_offsets").at(1);
-    if (begin > end || end > size || end - begin != tensor.nbytes()) throw Error(path_ + ": bad offsets of " + key);
+    if (begin > end || end > size || end - begin != tensor.nbytes()) throw Error(path + ": bad offsets of " + key);
     if (begin != end) std::memcpy(tensor.raw_data(), data + begin, end - begin);
-    tensors_[key] = tensor;
+    file.tensors[key] = tensor;
   }
+  return file;
 }
+
+std::string golden_folder() {
+  const char* other = std::getenv("LOCKSTEP_TEST_SOURCE_DIR");  // tests that were carried to another machine
+  return std::string(other ? other : LOCKSTEP_SOURCE_DIR) + "/tests/golden";
+}
+
+GoldenFile::GoldenFile(const std::string& name)
+    : path_(golden_folder() + "/" + name + ".safetensors"), tensors_(read_recorded(path_).tensors) {}
 
 const GoldenFile& GoldenFile::open(const std::string& name) {
   static std::map<std::string, GoldenFile> files;

@@ -13,6 +13,16 @@
 
 namespace lockstep::testing {
 
+/// What a safetensors file holds.
+struct RecordedFile {
+  std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+/// Throws Error if the file is missing or malformed.
+RecordedFile read_recorded(const std::string& path);
+/// The folder with the recorded values.
+std::string golden_folder();
+
 /// The tensors of tests/golden/NAME.safetensors, by "CASE|KEY".
 class GoldenFile {
  public:

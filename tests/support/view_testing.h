@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
+#include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -23,7 +24,7 @@ struct ViewCase {
   friend std::ostream& operator<<(std::ostream& out, const ViewCase& c) { return out << c.name; }
 };
 
-/// Values, sharing and gradients of a case, for a contiguous and for a strided input, and values in every dtype.
+/// Values and sharing of a case, values in every dtype, and what every operation is put through (check_op()).
 inline void check_view_case(const ViewCase& c) {
   const Tensor x = arange(static_cast<double>(0), static_cast<double>(c.sizes.numel()), 1.0, {.dtype = kFloat64})
                        .as_strided(c.sizes, contiguous_strides(c.sizes), 0);
@@ -40,10 +41,9 @@ inline void check_view_case(const ViewCase& c) {
     EXPECT_EQ(cast.dtype(), dtype);
     expect_close(cast_values(cast, kFloat64), result, 0, 0);
   }
-  gradcheck([&](const std::vector<Tensor>& in) { return c.run(in[0]); }, {make_leaf(c.sizes)});
-  Tensor strided = make_strided(make_input(c.sizes, 2));
-  strided.set_requires_grad(true);
-  gradcheck([&](const std::vector<Tensor>& in) { return c.run(in[0]); }, {strided});
+  check_op({.name = c.name,
+            .inputs = [&] { return TensorList{make_leaf(c.sizes)}; },
+            .run = [&](const TensorList& in) { return TensorList{c.run(in[0])}; }});
 }
 
 }  // namespace lockstep::testing

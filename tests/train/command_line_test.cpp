@@ -1,11 +1,17 @@
 // What every program on the run takes from its command line.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/program.h"
@@ -43,6 +49,35 @@ TEST(Parse, AProgramBeginsWithTheFirstWordThatIsNoOption) {
     EXPECT_EQ(workers, 2);
     EXPECT_EQ(program, (std::vector<std::string>{"program", "--n_workers", "--"}));
   }
+}
+
+// CLI11 alone takes -1 for 2^64 - 1, what is too large for the largest number there is, "010" for 8, and nan for a
+// number within any bounds.
+TEST(Parse, NumbersAreTakenOnlyIfTheyCanBeWhatIsWritten) {
+  const auto refusal_of = [](CLI::Validator check, std::string text) { return check(text); };
+  using command_line::number;
+  for (const char* text : {"-1", "18446744073709551616", "1x", "", " 1", "1.5", "0x1"})
+    EXPECT_NE(refusal_of(number<std::uint64_t>(), text), "") << text;
+  EXPECT_EQ(refusal_of(number<std::uint64_t>(), "18446744073709551615"), "");
+  EXPECT_EQ(refusal_of(number<std::int64_t>(), "-9223372036854775808"), "");
+  EXPECT_EQ(refusal_of(number<std::int64_t>(), "9223372036854775808"),
+            "'9223372036854775808' is no whole number, or too large");
+  EXPECT_EQ(refusal_of(number(1, 8), "9"), "9 is out of range; expected 1 to 8");
+  EXPECT_EQ(refusal_of(number(1), "0"), "0 is out of range; expected 1 or more");
+  EXPECT_EQ(refusal_of(number(0.0), "1e-3"), "");
+  for (const char* text : {"nan", "inf", "1e999", "one"})
+    EXPECT_EQ(refusal_of(number<double>(), text), fmt::format("'{}' is no finite number", text));
+}
+
+TEST(Parse, ListsHaveNoEmptyItems) {
+  for (const char* text : {"0,,1", ",0", "0,", ","})
+    for (const Arguments& argv : {Arguments{"program", "--some_list", text}}) {
+      CLI::App app;
+      std::vector<int> list;
+      app.add_option("--some-list", list)->delimiter(',');
+      EXPECT_THROW(command_line::parse(app, static_cast<int>(argv.size()), argv.data()), command_line::UsageError)
+          << text;
+    }
 }
 
 struct Outcome {
@@ -101,6 +136,33 @@ TEST(Program, EndsWithTheStatusOfWhatHappened) {
     EXPECT_EQ(outcome.status, 2) << wrong.front();
     EXPECT_EQ(outcome.calls, 0) << wrong.front();
   }
+}
+
+// What PowerSGD left out of one step's gradient enters the next one's in that one's scale.
+TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {
+  const Outcome made = run({"--mode", "ddp", "--device", "cpu", "--amp", "fp16", "--compress", "powersgd"});
+  ASSERT_TRUE(made.run.scaler && made.workers.hook);
+  const auto alone = distributed::make_single_process_group();
+  const auto after_a_matrix = [&](distributed::CommunicationHook& hook, double scale_factor) {
+    const Tensor flat = zeros({64});
+    const distributed::GradientBucket bucket{
+        .index = 0, .count = 1, .flat = flat, .gradients = {{"weight", flat.view({8, 8})}}};
+    for (int step = 0; step < 100; ++step) hook.reduce(bucket, *alone)->wait();  // the uncompressed ones
+    for (int i = 0; i < 8; ++i) flat.data<float>()[9 * i] = static_cast<float>(i + 1);
+    hook.reduce(bucket, *alone)->wait();
+    fill_values(flat, 0.0);
+    made.run.scaler->load_state({.scale = made.run.scaler->scale_factor() * scale_factor, .good_steps = 0});
+    hook.reduce(bucket, *alone)->wait();
+    return flat.to_vector<double>();
+  };
+  const std::vector<double> same = after_a_matrix(*distributed::power_sgd(), 1.0);
+  const std::vector<double> quarter = after_a_matrix(*made.workers.hook, 0.25);
+  double largest = 0.0;
+  for (std::size_t i = 0; i < same.size(); ++i) {
+    EXPECT_NEAR(quarter[i], same[i] / 4.0, 1e-6);
+    largest = std::max(largest, std::abs(same[i]));
+  }
+  EXPECT_GT(largest, 1e-3);
 }
 
 }  // namespace

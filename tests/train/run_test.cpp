@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -27,10 +28,10 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kStepsAnEpoch = 4;
 
 struct Net : nn::Module {
-  nn::Linear fc1{this, "fc1", 6, 8, {.relu = true}};
+  nn::Linear fc1{this, "fc1", 6, 8};
   nn::Dropout dropout{this, "dropout", 0.5};
   nn::Linear fc2{this, "fc2", 8, 3};
-  Tensor forward(Tensor x) override { return fc2(dropout(fc1(x))); }
+  Tensor forward(Tensor x) override { return fc2(dropout(relu(fc1(x)))); }
 };
 
 /// 30 samples: batches of 8, and a short one.
@@ -109,6 +110,43 @@ TEST_F(TrainRun, MixedPrecisionResumesWithItsLossScale) {
   EXPECT_EQ(weights({.epochs = 2, .amp = kFloat16, .resume = file("c")}), whole);
   EXPECT_NE(error_of([&] { weights({.epochs = 2, .resume = file("c")}); }).find("was trained with amp fp16, not off"),
             std::string::npos);
+}
+
+// Each would overwrite what the other has reached.
+TEST_F(TrainRun, TwoRunsDoNotShareACheckpoint) {
+  const RunOptions options{.epochs = 1, .checkpoint = file("c.safetensors")};
+  fs::create_symlink("c.safetensors", file("link"));
+  Training first(options);
+  std::string error, through_link;
+  first.run->callbacks().on_step_end = [&](std::int64_t step, const Tensor&) {
+    if (step != 1) return;
+    error = error_of([&] { Training(options).run->train(); });
+    through_link = error_of([&] { Training(RunOptions{.epochs = 1, .checkpoint = file("link")}).run->train(); });
+  };
+  first.run->train();
+  EXPECT_NE(error.find("c.safetensors' is the checkpoint of another training, which is still running (process " +
+                       std::to_string(::getpid()) + " on "),
+            std::string::npos)
+      << error;
+  EXPECT_NE(through_link.find("is the checkpoint of another training"), std::string::npos) << through_link;
+  EXPECT_EQ(nn::read_training_state(file("c.safetensors")).step, kStepsAnEpoch);
+  EXPECT_FALSE(fs::exists(file(".c.safetensors.lock")));
+  Training(RunOptions{.epochs = 2, .checkpoint = file("c.safetensors"), .resume = "auto"}).run->train();
+}
+
+// A crashed disk's newest file may be whole but for some bits.
+TEST_F(TrainRun, PassesOverADamagedCheckpoint) {
+  const std::string path = file("c.safetensors");
+  Training(RunOptions{.epochs = 1, .checkpoint = path, .checkpoint_every = 2, .keep_checkpoints = 2}).run->train();
+  const nn::SafetensorsFile whole(path);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(whole.entries().back().offset))
+      .put('\x55');
+  Training again({.epochs = 1, .checkpoint = path, .keep_checkpoints = 2, .resume = "auto"});
+  std::int64_t resumed_at = -1;
+  again.run->callbacks().on_resume = [&](const nn::TrainingState& state) { resumed_at = state.step; };
+  EXPECT_EQ(again.run->train().steps, kStepsAnEpoch - 2);
+  EXPECT_EQ(resumed_at, 2);
 }
 
 TEST_F(TrainRun, KeepsTheLastCheckpoints) {

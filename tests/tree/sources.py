@@ -23,10 +23,9 @@ def read(path, root=ROOT):
 
 
 def operations():
-    """Folders of autograd/ops with a header of their own name, less the internal ones: what autograd/ops.h includes."""
-    internal = re.search(r"set\(internal_ops ([\w ]*)\)", read("autograd/ops/CMakeLists.txt")).group(1).split()
+    """Folders of autograd/ops with a header of their own name: what autograd/ops.h includes."""
     folders = (path.parent.name for path in (ROOT / "autograd/ops").glob("*/*.h") if path.stem == path.parent.name)
-    return sorted(set(folders) - set(internal))
+    return sorted(set(folders))
 
 
 def includes(path, text):
@@ -81,7 +80,8 @@ def offered_headers(graph):
 
 
 def rooms():
-    """{folder: folders that its files may include}, from CMake. A folder may include itself."""
+    """{folder: folders that its files may include}, from CMake. A folder may include itself. emulated/<layer> belongs to
+    the layer of that name: it may include the same, and those above may include it."""
     folder_of, depends = {}, {}
     call = re.compile(r"lockstep_add_layer\(\s*NAME\s+(\w+)\s+PATH\s+(\S+?)(?:\s+DEPENDS\s+([\w\s]+?))?\s+SOURCES\b")
     for path in files("CMakeLists.txt"):
@@ -95,4 +95,12 @@ def rooms():
                 below(other, seen)
         return seen
 
-    return {folder_of[name]: {folder_of[n] for n in below(name, set())} for name in folder_of}
+    stand_ins = {name: f"emulated/{name}" for name in folder_of if (ROOT / "emulated" / name).is_dir()}
+    found = {}
+    for name in folder_of:
+        known = below(name, set())
+        may = {folder_of[n] for n in known} | {stand_ins[n] for n in known if n in stand_ins and n != name}
+        found[folder_of[name]] = may
+        if name in stand_ins:
+            found[stand_ins[name]] = may | {stand_ins[name]}
+    return found

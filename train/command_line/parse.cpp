@@ -3,9 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <optional>
+#include <type_traits>
 
+#include "lockstep/core/parse_number.h"
 #include "lockstep/train/command_line/main.h"
 
 namespace lockstep::command_line {
@@ -16,6 +21,16 @@ std::string with_dashes(std::string word) {
   const auto end = std::find(word.begin(), word.end(), '=');
   std::replace(word.begin(), end, '_', '-');
   return word;
+}
+
+// CLI11 passes over the empty items of "0,,1".
+void refuse_empty_items(const CLI::App& app, const std::string& word, const std::string& value) {
+  const CLI::Option* const option = app.get_option_no_throw(word);
+  const char between = option ? option->get_delimiter() : '\0';
+  if (between == '\0') return;
+  const std::string items = between + value + between;
+  if (items.find(std::string(2, between)) != std::string::npos)
+    throw UsageError(fmt::format("{}: '{}' has an empty item; see --help", word, value));
 }
 
 bool takes_next_word(const CLI::App& app, const std::string& word) {
@@ -35,7 +50,12 @@ bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::st
     if (!is_option && program) break;
     const bool is_long = words[i].rfind("--", 0) == 0;
     own.push_back(is_long ? with_dashes(words[i]) : words[i]);
-    if (is_option && i + 1 < words.size() && takes_next_word(app, own.back())) own.push_back(words[++i]);
+    if (const std::size_t equals = own.back().find('='); is_long && equals != std::string::npos)
+      refuse_empty_items(app, own.back().substr(0, equals), own.back().substr(equals + 1));
+    if (is_option && i + 1 < words.size() && takes_next_word(app, own.back())) {
+      refuse_empty_items(app, own.back(), words[i + 1]);
+      own.push_back(words[++i]);
+    }
   }
   if (program) {
     if (i < words.size() && words[i] == "--") ++i;
@@ -61,13 +81,29 @@ bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::st
   return true;
 }
 
-CLI::Validator at_least(double least) {
-  const auto check = [least](std::string& text) {
-    double value = 0;
-    if (!CLI::detail::lexical_cast(text, value)) return fmt::format("'{}' is no number", text);
-    return value >= least ? std::string() : fmt::format("{} is below {}", text, least);
+template <typename T>
+CLI::Validator number(T least, T most) {
+  const bool above = least > std::numeric_limits<T>::lowest(), below = most < std::numeric_limits<T>::max();
+  const std::string range = above && below          ? fmt::format("{} to {}", least, most)
+                            : above                 ? fmt::format("{} or more", least)
+                            : below                 ? fmt::format("{} or less", most)
+                            : std::is_unsigned_v<T> ? "0 or more"
+                                                    : std::string();
+  const auto check = [=](std::string& text) -> std::string {
+    const std::optional<T> value = parse_number<T>(text);
+    const bool finite = value && std::isfinite(static_cast<double>(*value));
+    if (finite && *value >= least && *value <= most) return {};
+    if (finite && !range.empty()) return fmt::format("{} is out of range; expected {}", text, range);
+    return fmt::format("'{}' is {}{}", text,
+                       std::is_integral_v<T> ? "no whole number, or too large" : "no finite number",
+                       range.empty() ? "" : "; expected " + range);
   };
-  return CLI::Validator(check, fmt::format(">= {}", least));
+  return CLI::Validator(check, range);
 }
+
+template CLI::Validator number(int, int);
+template CLI::Validator number(std::int64_t, std::int64_t);
+template CLI::Validator number(std::uint64_t, std::uint64_t);
+template CLI::Validator number(double, double);
 
 }  // namespace lockstep::command_line

@@ -3,6 +3,7 @@
 // What all programs do with their arguments, around CLI11. For .cpp files only.
 
 #include <CLI/CLI.hpp>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,10 @@ namespace lockstep::command_line {
 /// "--" or, without one, with the first word that is neither an option nor the value of one.
 bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::string>* program = nullptr);
 
-/// A check for CLI11: a number, and not below `least`. (CLI::Range says the largest number there is in its errors.)
-CLI::Validator at_least(double least);
+/// A check for CLI11: a number that T holds, written in full as in core/parse_number.h (CLI11 alone takes -1 for an
+/// unsigned number, and what is too large for the largest there is), finite, and within [least, most]. For int,
+/// std::int64_t, std::uint64_t and double.
+template <typename T>
+CLI::Validator number(T least = std::numeric_limits<T>::lowest(), T most = std::numeric_limits<T>::max());
 
 }  // namespace lockstep::command_line

@@ -50,12 +50,10 @@ void check_channel_tensor(const Tensor& tensor, const Tensor& input, const char*
                  what, to_string(tensor.device()), to_string(input.device()));
 }
 
-void check_running(const Tensor& tensor, const Tensor& input, bool training, const char* what) {
+void check_running(const Tensor& tensor, const Tensor& input, const char* what) {
   check_channel_tensor(tensor, input, what);
   if (!tensor.defined()) return;
   LOCKSTEP_CHECK(!needs_grad(tensor), "[batch_norm] {} must not require gradients", what);
-  LOCKSTEP_CHECK(!training || tensor.is_contiguous(), "[batch_norm] {} is updated in place and must be contiguous",
-                 what);
 }
 
 }  // namespace
@@ -70,8 +68,8 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
   LOCKSTEP_CHECK(input.dim() >= 2, "[batch_norm] expected an input of shape [N, C] or [N, C, d1, ...], found {}",
                  to_string(input.sizes()));
   LOCKSTEP_CHECK(options.eps >= 0.0, "[batch_norm] eps is {}, expected a value of at least 0", options.eps);
-  check_running(running_mean, input, options.training, "running_mean");
-  check_running(running_var, input, options.training, "running_var");
+  check_running(running_mean, input, "running_mean");
+  check_running(running_var, input, "running_var");
   check_channel_tensor(options.weight, input, "weight");
   check_channel_tensor(options.bias, input, "bias");
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -218,12 +219,12 @@ void for_each_run(const ChannelLayout& layout, Run&& run) {
   });
 }
 
-template <typename T>
+/// Writes each run of elements to place(offset, length), and then calls after(offset, length).
+template <typename T, typename Place, typename After>
 void apply(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight, const Tensor& bias,
-           const Tensor& output, double eps, const ChannelLayout& layout) {
+           double eps, const ChannelLayout& layout, Place&& place, After&& after) {
   using C = compute_t<T>;
   const T* x = input.data<T>();
-  T* y = output.data<T>();
   const C* center = mean.data<C>();
   std::vector<C> scale = inverse_deviations<C>(var, eps);
   const std::vector<C> factor = channel_values<C>(weight, layout.channels, C(1));
@@ -233,14 +234,18 @@ void apply(const Tensor& input, const Tensor& mean, const Tensor& var, const Ten
   const C* b = shift.data();
   if (layout.inner == 1) {
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t) {
+      T* const y = place(offset, length);
       for (std::int64_t i = 0; i < length; ++i)
-        y[offset + i] = static_cast<T>((static_cast<C>(x[offset + i]) - center[i]) * s[i] + b[i]);
+        y[i] = static_cast<T>((static_cast<C>(x[offset + i]) - center[i]) * s[i] + b[i]);
+      after(offset, length);
     });
   } else {
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t c) {
       const C middle = center[c], slope = s[c], level = b[c];
+      T* const y = place(offset, length);
       for (std::int64_t i = 0; i < length; ++i)
-        y[offset + i] = static_cast<T>((static_cast<C>(x[offset + i]) - middle) * slope + level);
+        y[i] = static_cast<T>((static_cast<C>(x[offset + i]) - middle) * slope + level);
+      after(offset, length);
     });
   }
 }
@@ -256,7 +261,8 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
   const C* center = mean.data<C>();
   const std::vector<C> inverse = inverse_deviations<C>(var, eps);
   std::vector<C> scale = channel_values<C>(weight, layout.channels, C(1));
-  // d = (g - a - (x - mean) * b) * scale
+  // d = (g - a - (x - mean) * b) * scale; where b is 0, an infinite x has no part in it.
+  const auto gradient = [](C g, C a, C distance, C b, C s) { return (g - a - (b == C(0) ? C(0) : distance * b)) * s; };
   std::vector<C> a(scale.size(), C(0)), b(scale.size(), C(0));
   for (std::size_t c = 0; c < scale.size(); ++c) {
     scale[c] *= inverse[c];
@@ -270,7 +276,7 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
       const C *s = scale.data(), *ap = a.data(), *bp = b.data();
       for (std::int64_t i = 0; i < length; ++i)
         d[offset + i] = static_cast<T>(
-            (static_cast<C>(g[offset + i]) - ap[i] - (static_cast<C>(x[offset + i]) - center[i]) * bp[i]) * s[i]);
+            gradient(static_cast<C>(g[offset + i]), ap[i], static_cast<C>(x[offset + i]) - center[i], bp[i], s[i]));
     });
   } else {
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t c) {
@@ -278,7 +284,7 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
       const C middle = center[c], s = scale[k], ac = a[k], bc = b[k];
       for (std::int64_t i = 0; i < length; ++i)
         d[offset + i] =
-            static_cast<T>((static_cast<C>(g[offset + i]) - ac - (static_cast<C>(x[offset + i]) - middle) * bc) * s);
+            static_cast<T>(gradient(static_cast<C>(g[offset + i]), ac, static_cast<C>(x[offset + i]) - middle, bc, s));
     });
   }
 }
@@ -301,8 +307,41 @@ void batch_norm_running_cpu(const Tensor& value, const Tensor& running, double s
 
 void batch_norm_apply_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                           const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout) {
-  dispatch_floating(input.dtype(), "batch_norm",
-                    [&]<typename T>() { apply<T>(input, mean, var, weight, bias, output, eps, layout); });
+  dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
+    T* const out = output.data<T>();
+    apply<T>(
+        input, mean, var, weight, bias, eps, layout, [=](std::int64_t offset, std::int64_t) { return out + offset; },
+        [](std::int64_t, std::int64_t) {});
+  });
+}
+
+void batch_norm_apply_linked_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                                 const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout,
+                                 const ElementwiseLinks& links) {
+  float* const values = output.data<float>();
+  apply<float>(
+      input, mean, var, weight, bias, eps, layout, [=](std::int64_t offset, std::int64_t) { return values + offset; },
+      [&](std::int64_t offset, std::int64_t length) { links.apply(values + offset, offset, length); });
+}
+
+void batch_norm_pool_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                         const Tensor& bias, double eps, ChannelLayout layout, const ElementwiseLinks& before,
+                         const Pool2dGeometry& pool, ReluPlace relu, const Tensor& output, const Tensor& positions) {
+  static thread_local std::vector<float> plane;
+  float* const out = output.data<float>();
+  std::uint8_t* const where = positions.defined() ? positions.data<std::uint8_t>() : nullptr;
+  const auto run = max_pool_rows::pool_plane_function(where != nullptr, relu);
+  apply<float>(
+      input, mean, var, weight, bias, eps, layout,
+      [](std::int64_t, std::int64_t length) {
+        plane.resize(static_cast<std::size_t>(length));
+        return plane.data();
+      },
+      [&](std::int64_t offset, std::int64_t length) {
+        before.apply(plane.data(), offset, length);
+        const std::int64_t at = offset / length * pool.oh * pool.ow;
+        run(plane.data(), pool.w, pool.oh, pool.ow, out + at, where ? where + at : nullptr);
+      });
 }
 
 void batch_norm_sums_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,

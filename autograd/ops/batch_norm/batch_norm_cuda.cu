@@ -38,7 +38,8 @@ struct InputGrad {
 
   struct Factors {
     C mean, a, b, scale;
-    __device__ C operator()(C g, C x) const { return (g - a - (x - mean) * b) * scale; }
+    // Where b is 0, an infinite x has no part in it.
+    __device__ C operator()(C g, C x) const { return (g - a - (b == C(0) ? C(0) : (x - mean) * b)) * scale; }
   };
   __device__ Factors at(std::int64_t c) const {
     const C inverse = C(1) / std::sqrt(var[c] + eps);

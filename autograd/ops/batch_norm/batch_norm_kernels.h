@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/channel_layout.h"
+#include "lockstep/autograd/ops/support/elementwise_links.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -19,6 +21,18 @@ BatchNormRunningKernel batch_norm_running_cpu, batch_norm_running_cuda;
 using BatchNormApplyKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                                   const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
 BatchNormApplyKernel batch_norm_apply_cpu, batch_norm_apply_cuda;
+/// The same, float32, with what follows.
+using BatchNormApplyLinkedKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
+                                        const Tensor& weight, const Tensor& bias, const Tensor& output, double eps,
+                                        ChannelLayout layout, const ElementwiseLinks& links);
+BatchNormApplyLinkedKernel batch_norm_apply_linked_cpu;
+/// The same up to a max pool of 2 x 2 side by side, which what comes `before` it leads to; `positions` may be
+/// undefined.
+using BatchNormPoolKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                                 const Tensor& bias, double eps, ChannelLayout layout, const ElementwiseLinks& before,
+                                 const Pool2dGeometry& pool, ReluPlace relu, const Tensor& output,
+                                 const Tensor& positions);
+BatchNormPoolKernel batch_norm_pool_cpu;
 using BatchNormSumsKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                                  const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
                                  ChannelLayout layout);

@@ -1,7 +1,10 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
@@ -16,6 +19,8 @@ constexpr KernelTable<BatchNormRunningKernel> running_kernel{"batch_norm", batch
                                                              LOCKSTEP_CUDA_KERNEL(batch_norm_running_cuda)};
 constexpr KernelTable<BatchNormApplyKernel> apply_kernel{"batch_norm", batch_norm_apply_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(batch_norm_apply_cuda)};
+constexpr KernelTable<BatchNormApplyLinkedKernel> apply_linked_kernel{"batch_norm", batch_norm_apply_linked_cpu};
+constexpr KernelTable<BatchNormPoolKernel> pool_kernel{"batch_norm and max_pool2d", batch_norm_pool_cpu};
 constexpr KernelTable<BatchNormSumsKernel> sums_kernel{"batch_norm backward", batch_norm_sums_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(batch_norm_sums_cuda)};
 constexpr KernelTable<BatchNormInputGradKernel> input_grad_kernel{"batch_norm backward", batch_norm_input_grad_cpu,
@@ -45,23 +50,80 @@ void update_running_statistics(const Tensor& running_mean, const Tensor& running
                                const ChannelStatistics& statistics, double momentum) {
   LOCKSTEP_ASSERT(statistics.count > 1, "running statistics from {} values per channel", statistics.count);
   const auto count = static_cast<double>(statistics.count);
-  if (running_mean.defined()) {
-    running_kernel(running_mean)(statistics.mean, running_mean, 1.0, momentum);
-    running_mean.storage()->bump_version();
-  }
-  if (running_var.defined()) {
-    running_kernel(running_var)(statistics.var, running_var, count / (count - 1.0), momentum);
-    running_var.storage()->bump_version();
-  }
+  const auto update = [&](const Tensor& running, const Tensor& batch, double correction) {
+    if (!running.defined()) return;
+    running.storage()->bump_version();
+    const Tensor dense = as_contiguous(running);
+    running_kernel(dense)(batch, dense, correction, momentum);
+    if (!dense.is_same(running)) copy_values(dense, running);
+  };
+  update(running_mean, statistics.mean, 1.0);
+  update(running_var, statistics.var, count / (count - 1.0));
 }
+
+namespace {
+
+/// Computed together with elementwise operations.
+class NormalizeComputation final : public Computation {
+ public:
+  NormalizeComputation(const Tensor& x, const Tensor& mean, const Tensor& var, const Tensor& weight, const Tensor& bias,
+                       double eps)
+      : Computation({x, mean, var, weight, bias}), eps_(eps) {}
+
+ private:
+  void compute() override {
+    const Tensor& x = input(0);
+    const Tensor out = empty_like(x);
+    apply_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_of(x));
+    deliver(0, out);
+  }
+
+  bool compute_through(std::span<Computation* const> links) override {
+    const Tensor& x = input(0);
+    ElementwiseLinks following;
+    if (x.dtype() != kFloat32 || !x.device().is_cpu()) return false;
+    for (std::size_t i = 0; i < links.size(); ++i)
+      if (auto* const pool = dynamic_cast<MaxPool2dComputation*>(links[i]))
+        return following.add(links.first(i)) && compute_pooled(following, *pool, links.subspan(i + 1));
+    if (!following.add(links)) return false;
+    const Tensor out = empty_like(x);
+    apply_linked_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_of(x), following);
+    deliver_to(*links.back(), 0, out);
+    return true;
+  }
+
+  bool compute_pooled(const ElementwiseLinks& before, MaxPool2dComputation& pool, std::span<Computation* const> after) {
+    const Pool2dGeometry& g = pool.geometry();
+    const auto* unary = after.empty() ? nullptr : dynamic_cast<const UnaryComputation*>(after[0]);
+    if (after.size() > 1 || (!after.empty() && !(unary && unary->op() == UnaryOp::relu))) return false;
+    const Tensor& x = input(0);
+    if (x.dim() != 4 || !is_max_pool_2x2(g) || g.h != x.sizes()[2] || g.w != x.sizes()[3]) return false;
+    const Tensor out = empty({x.sizes()[0], x.sizes()[1], g.oh, g.ow}, options_of(x));
+    const Tensor positions =
+        wanted_of(pool, 1) ? empty(out.sizes(), {.dtype = kUInt8, .device = x.device()}) : Tensor();
+    pool_kernel(x)(x, input(1), input(2), input(3), input(4), eps_, layout_of(x), before, g,
+                   after.empty() ? ReluPlace::none : ReluPlace::after, out, positions);
+    deliver_to(after.empty() ? static_cast<Computation&>(pool) : *after[0], 0, out);
+    if (positions.defined()) deliver_to(pool, 1, positions);
+    return true;
+  }
+
+  double eps_;
+};
+
+}  // namespace
 
 Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const Tensor& weight, const Tensor& bias,
                  double eps) {
-  const Tensor output = empty(input.sizes(), options_of(input));
-  apply_kernel(input)(as_contiguous(input), statistics.mean, statistics.var,
-                      weight.defined() ? as_contiguous(weight) : weight, bias.defined() ? as_contiguous(bias) : bias,
-                      output, eps, layout_of(input));
-  return output;
+  Tensor x = as_contiguous(input), mean = statistics.mean, var = statistics.var;
+  Tensor factor = weight.defined() ? as_contiguous(weight) : weight,
+         shift = bias.defined() ? as_contiguous(bias) : bias;
+  const bool waits = x.dtype() == kFloat32 && x.device().is_cpu() && x.numel() > 0 &&
+                     may_wait(x.numel(), {&x, &mean, &var, &factor, &shift});
+  const Tensor out = make_intrusive<NormalizeComputation>(x, mean, var, factor, shift, eps)
+                         ->add_result(input.sizes(), options_of(input));
+  if (!waits) out.storage()->settle();
+  return out;
 }
 
 GradientSums gradient_sums(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics, double eps) {

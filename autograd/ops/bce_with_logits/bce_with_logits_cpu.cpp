@@ -33,6 +33,13 @@ C sigmoid_of_minus(C x) {
   return (x < C(0) ? C(1) : e) / (C(1) + e);
 }
 
+/// The loss's derivative by x for label t and pos_weight p: (1 - t) sigmoid(x) - t p sigmoid(-x), which keeps its
+/// digits at both ends.
+template <typename C>
+C input_slope(C x, C t, C p) {
+  return (C(1) - t) * sigmoid_of_minus(-x) - t * p * sigmoid_of_minus(x);
+}
+
 /// The loss's derivative by the label: -x, and with pos_weight p, p log(1 + exp(-x)) - log(1 + exp(x)). `extra`: p - 1,
 /// or null.
 template <typename C>
@@ -97,7 +104,7 @@ void bce_with_logits_backward_cpu(const Tensor& grad, const Tensor& input, const
         const C label = static_cast<C>(t[i]), logit = static_cast<C>(x[i]);
         const C extra = p ? static_cast<C>(p[i]) - C(1) : C(0);
         const C factor = scale * static_cast<C>(g[i * step]) * (w ? static_cast<C>(w[i]) : C(1));
-        if (dx) dx[i] = static_cast<T>(factor * (C(1) - label - (C(1) + extra * label) * sigmoid_of_minus(logit)));
+        if (dx) dx[i] = static_cast<T>(factor * input_slope(logit, label, C(1) + extra));
         if (dt) dt[i] = static_cast<T>(factor * target_slope(logit, p ? &extra : nullptr));
       }
     });

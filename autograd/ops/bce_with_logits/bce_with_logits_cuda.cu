@@ -57,9 +57,10 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
   for (std::int64_t i = cuda::global_thread(); i < count; i += cuda::all_threads()) {
     const C t = in.label(i), z = in.logit(i), extra = in.extra(i);
     const C factor = scale * from_element<C>(grad[i * step]) * in.factor(i);
-    if (dx) dx[i] = to_element<T>(factor * (C(1) - t - (C(1) + extra * t) * sigmoid_of_minus(z)));
+    // As the CPU's input_slope() and target_slope().
+    if (dx)
+      dx[i] = to_element<T>(factor * ((C(1) - t) * sigmoid_of_minus(-z) - t * (C(1) + extra) * sigmoid_of_minus(z)));
     if (dt) {
-      // As the CPU's target_slope().
       dt[i] =
           to_element<T>(factor * (in.pos_weight ? (C(1) + extra) * softplus_of_minus(z) - softplus_of_minus(-z) : -z));
     }

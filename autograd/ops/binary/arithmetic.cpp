@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
@@ -118,9 +119,23 @@ class DivBackward final : public Node {
   Form form_a, form_b;
 };
 
+/// a + b joined to what one of them waits for; undefined if none does, or the kernels that it could join do not take
+/// it.
+Tensor joined_sum(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || !(can_be_joined(a) || can_be_joined(b))) return {};
+  if (a.sizes() != b.sizes() || a.dtype() != kFloat32 || b.dtype() != kFloat32 || !a.device().is_cpu()) return {};
+  if (!b.device().is_cpu() || !a.is_contiguous() || !b.is_contiguous()) return {};
+  const bool b_waits = !can_be_joined(a);
+  const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
+  other.storage()->settle();
+  if (other.storage()->is_lent() || !can_be_joined(pending)) return {};
+  return make_intrusive<SumComputation>(pending, other, b_waits)->add_result(a.sizes(), options_of(a));
+}
+
 Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* name) {
   if (alpha != 1.0) check_alpha(a, b, alpha, name);
-  Tensor out = compute(BinaryOp::add, a, b, alpha, name);
+  Tensor out = alpha == 1.0 ? joined_sum(a, b) : Tensor();
+  if (!out.defined()) out = compute(BinaryOp::add, a, b, alpha, name);
   if (auto* node = record<AddBackward>(out, {&a, &b})) {
     node->a = Form(a);
     node->b = Form(b);
@@ -130,6 +145,11 @@ Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* na
 }
 
 }  // namespace
+
+void SumComputation::compute() {
+  const Tensor &x = input(0), &other = input(1);
+  deliver(0, other_first_ ? binary_values(BinaryOp::add, other, x) : binary_values(BinaryOp::add, x, other));
+}
 
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha) {
   return compute(op, a, b, alpha, "binary");

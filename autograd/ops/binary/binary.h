@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "lockstep/core/scalar.h"
 #include "lockstep/core/tensor.h"
 
@@ -24,6 +26,13 @@ Tensor mul(const Tensor& a, Scalar b);
 Tensor div(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, Scalar b);
 Tensor div(Scalar a, const Tensor& b);
+/// How div() rounds quotients to whole numbers: towards zero or downwards.
+enum class RoundingMode : std::uint8_t { trunc, floor };
+/// The rounded quotient; its gradient is 0. Integers stay integers, and dividing them by 0 throws Error (on CUDA
+/// devices, whose values the host does not wait for, it gives 0). Throws Error for two bool tensors.
+Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding);
+Tensor div(const Tensor& a, Scalar b, RoundingMode rounding);
+Tensor div(Scalar a, const Tensor& b, RoundingMode rounding);
 /// The larger (smaller) of both; NaN if either is. Equal values share the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
@@ -34,6 +43,11 @@ Tensor minimum(const Tensor& a, Scalar b);
 /// a to the power b. Integers stay integers; a negative power of one other than 1 and -1 gives 0.
 Tensor pow(const Tensor& a, const Tensor& b);
 Tensor pow(Scalar a, const Tensor& b);
+
+/// x within bounds that are tensors, of which one may be undefined; all three broadcast and promote. NaN in any of them
+/// gives NaN. Where min is above max the result is max. The gradient goes to x between the bounds, else to the bound
+/// that took its place; x and a bound that are equal share it.
+Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max = {});
 
 /// Elements of a where condition (bool) is true, of b elsewhere. All three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);

@@ -46,6 +46,41 @@ struct Div {
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a / b; }
 };
 
+/// a / b towards zero. Integers: 0 where b is.
+template <typename T>
+struct DivTrunc {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      return b == -1 ? multiply(a, b) : a / b;  // the smallest integer has no counterpart, and wraps
+    } else {
+      return std::trunc(a / b);
+    }
+  }
+};
+
+/// a / b downwards. Integers: 0 where b is. Floating-point numbers as Python's `//`: from the remainder, which is
+/// exact, so that a quotient just below a whole number does not count as it.
+template <typename T>
+struct DivFloor {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0) return 0;
+      if (b == -1) return multiply(a, b);
+      return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
+    } else {
+      if (b == T(0)) return a / b;
+      const T remainder = std::fmod(a, b);
+      const bool below = remainder != T(0) && (remainder < T(0)) != (b < T(0));
+      const T quotient = (a - remainder) / b - (below ? T(1) : T(0));
+      if (quotient == T(0)) return std::copysign(T(0), a / b);
+      return std::round(quotient);
+    }
+  }
+};
+
 /// d(a / b) / db.
 template <typename T>
 struct DivByOther {
@@ -84,7 +119,7 @@ struct Pow {
         if (b & 1) result = multiply(result, a);
       return result;
     } else {
-      return std::pow(a, b);
+      return math::pow(a, b);
     }
   }
 };
@@ -93,7 +128,7 @@ struct Pow {
 template <typename T>
 struct PowByBase {
   T alpha;
-  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return b == T(0) ? T(0) : b * std::pow(a, b - T(1)); }
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return b == T(0) ? T(0) : b * math::pow(a, b - T(1)); }
 };
 
 /// d(a^b) / db.
@@ -101,7 +136,7 @@ template <typename T>
 struct PowByExponent {
   T alpha;
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
-    return a == T(0) && b >= T(0) ? T(0) : std::pow(a, b) * std::log(a);
+    return a == T(0) && b >= T(0) ? T(0) : math::pow(a, b) * math::log(a);
   }
 };
 
@@ -147,6 +182,10 @@ void visit(BinaryOp op, F&& f) {
       return f.template operator()<Minimum<T>>();
     case BinaryOp::pow:
       return f.template operator()<Pow<T>>();
+    case BinaryOp::div_trunc:
+      return f.template operator()<DivTrunc<T>>();
+    case BinaryOp::div_floor:
+      return f.template operator()<DivFloor<T>>();
     default:
       return;
   }

@@ -17,6 +17,8 @@ enum class BinaryOp : std::uint8_t {
   maximum,
   minimum,
   pow,
+  div_trunc,
+  div_floor,
   div_by_other,  ///< these and below: factors of gradients, see binary_functors.h
   greater_share,
   pow_by_base,
@@ -28,9 +30,9 @@ enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same }
 
 // What tells the operations apart in a profile.
 inline const char* profile_label(BinaryOp op) {
-  constexpr const char* kLabels[] = {"add",           "mul",          "div",           "maximum",     "minimum",
-                                     "pow",           "div_by_other", "greater_share", "pow_by_base", "pow_by_exponent",
-                                     "exp_difference"};
+  constexpr const char* kLabels[] = {
+      "add",       "mul",          "div",           "maximum",     "minimum",         "pow",           "div_trunc",
+      "div_floor", "div_by_other", "greater_share", "pow_by_base", "pow_by_exponent", "exp_difference"};
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {
@@ -48,6 +50,9 @@ struct Operand {
   Operand(double value) : scalar(value) {}
 };
 
+inline void settle_argument(const Operand& operand) {
+  if (operand.tensor) settle_argument(*operand.tensor);
+}
 inline void add_argument(profile::Scope& scope, const Operand& operand) {
   if (operand.tensor) scope.add(*operand.tensor);
 }

@@ -1,27 +1,15 @@
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 
-#include <utility>
-
 #include "lockstep/autograd/autocast.h"
-#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/autograd/ops/linear/linear_kernels.h"
+#include "lockstep/autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {
-
-constexpr KernelTable<Conv2dForward> conv2d_forward{
-    "conv2d", conv2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda), conv2d_forward_reference};
-constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_cpu,
-                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda),
-                                                               conv2d_backward_data_reference};
-constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_cpu,
-                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda),
-                                                                   conv2d_backward_weight_reference};
 
 // Nothing to multiply: the result (if it has elements) is the bias alone.
 bool no_products(const Conv2dGeometry& g) {
@@ -35,26 +23,15 @@ class Conv2dBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor &x = saved(0), &weight = saved(1), &y = saved(2);  // y: defined if relu was applied
-    Tensor grad = as_contiguous(grads[0]);
-    grads[0] = Tensor();
-    if (y.defined()) grad = relu_grad_values(std::move(grad), y);
-    if (needs_grad(0)) {
-      result[0] = empty(x.sizes(), options_of(x));
-      if (no_products(geometry_))
-        fill_values(result[0], 0);
-      else
-        conv2d_backward_data(x)(geometry_, grad, as_contiguous(weight), result[0]);
-    }
-    if (needs_grad(1) || needs_grad(2)) {
-      result[1] = empty(weight.sizes(), options_of(weight));
-      if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
-      if (no_products(geometry_)) {
-        fill_values(result[1], 0);
-        if (result[2].defined()) fill_values(result[2], 0);
-      } else {
-        conv2d_backward_weight(x)(geometry_, grad, as_contiguous(x), result[1], result[2]);
-      }
+    const Tensor &x = saved(0), &weight = saved(1);
+    if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
+    if (needs_grad(1) || needs_grad(2)) result[1] = empty(weight.sizes(), options_of(weight));
+    if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
+    if (no_products(geometry_)) {
+      for (const Tensor& each : result)
+        if (each.defined()) fill_values(each, 0);
+    } else {
+      conv2d_backward(geometry_, grads[0], as_contiguous(x), as_contiguous(weight), result[0], result[1], result[2]);
     }
     return result;
   }
@@ -120,37 +97,52 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
 
 namespace {
 
-Tensor conv2d_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options, bool relu) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return conv2d_impl(t..., options, relu); }, x, weight, bias);
-  if (x.defined() && x.dim() == 3)  // one image
-    return conv2d_impl(x.unsqueeze(0), weight, bias, options, relu).squeeze(0);
-  const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
-  const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
-  if (!no_products(g)) {
-    conv2d_forward(x)(g, as_contiguous(x), as_contiguous(weight), bias.defined() ? as_contiguous(bias) : bias, out,
-                      relu);
-  } else if (out.numel() > 0) {
-    fill_values(out, 0);
-    if (bias.defined())
-      copy_values(bias.as_strided({1, g.out, 1, 1}, {0, bias.strides()[0], 0, 0}, bias.offset()), out);
-    if (relu) copy_values(relu_grad_values(out, out), out);
+// With as many zeros on both sides, and the odd one beside x.
+Tensor conv2d_same(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv2dOptions options) {
+  LOCKSTEP_CHECK(options.stride == Size2d(1), "[conv2d] padding kSame needs a stride of 1, found {}x{}",
+                 options.stride.h, options.stride.w);
+  const Size2d zeros{options.dilation.h * (weight.size(2) - 1), options.dilation.w * (weight.size(3) - 1)};
+  options.padding = {zeros.h / 2, zeros.w / 2};
+  Tensor framed = x;
+  for (const int d : {2, 3}) {
+    if ((d == 2 ? zeros.h : zeros.w) % 2 == 0) continue;
+    Shape sizes = framed.sizes();
+    sizes[d] = 1;
+    framed = cat({framed, lockstep::zeros(sizes, options_of(x))}, d);
   }
-  if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
-    node->geometry_ = g;
-    node->save(x, weight, relu ? out : Tensor());
-  }
-  return out;
+  return conv2d(framed, weight, bias, options);
 }
 
 }  // namespace
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
-  return conv2d_impl(x, weight, bias, options, false);
-}
-
-Tensor conv2d_relu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
-  return conv2d_impl(x, weight, bias, options, true);
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return conv2d(t..., options); }, x, weight, bias);
+  if (x.defined() && x.dim() == 3)  // one image
+    return conv2d(x.unsqueeze(0), weight, bias, options).squeeze(0);
+  if (options.padding == kSame && x.defined() && x.dim() == 4 && weight.defined() && weight.dim() == 4)
+    return conv2d_same(x, weight, bias, options);
+  const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
+  Tensor out;
+  if (!no_products(g)) {
+    Tensor images = as_contiguous(x), filters = as_contiguous(weight),
+           shifts = bias.defined() ? as_contiguous(bias) : bias;
+    const bool waits =
+        (x.device().is_cuda() || x.dtype() == kFloat32) && may_wait(g.n * g.macs(), {&images, &filters, &shifts});
+    out = make_intrusive<Conv2dComputation>(g, images, filters, shifts)
+              ->add_result({g.n, g.out, g.oh, g.ow}, options_of(x));
+    if (!waits) out.storage()->settle();
+  } else {
+    out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
+    if (out.numel() > 0) fill_values(out, 0);
+    if (out.numel() > 0 && bias.defined())
+      copy_values(bias.as_strided({1, g.out, 1, 1}, {0, bias.strides()[0], 0, 0}, bias.offset()), out);
+  }
+  if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
+    node->geometry_ = g;
+    node->save(x, weight);
+  }
+  return out;
 }
 
 }  // namespace lockstep

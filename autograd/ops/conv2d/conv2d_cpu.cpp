@@ -3,7 +3,9 @@
 #include <atomic>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 
@@ -19,6 +21,8 @@ void im2col_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weig
 
 constexpr Conv2dEngine kIm2col{conv2d_forward_im2col, conv2d_backward_data_im2col, conv2d_backward_weight_im2col,
                                im2col_to_sink};
+constexpr Conv2dEngine kOwn{conv2d_forward_own, conv2d_backward_data_own, conv2d_backward_weight_own,
+                            conv2d_forward_own_to_sink};
 constexpr Conv2dEngine kOnednn{
     LOCKSTEP_ONEDNN_KERNEL(conv2d_forward_onednn), LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_data_onednn),
     LOCKSTEP_ONEDNN_KERNEL(conv2d_backward_weight_onednn), LOCKSTEP_ONEDNN_KERNEL(conv2d_forward_onednn_to_sink)};
@@ -34,10 +38,25 @@ std::atomic<Conv2dPath> forced_path{Conv2dPath::automatic};
 
 enum class Pass : unsigned char { forward, backward_data, backward_weight };
 
+// Where the direct kernels beat products on AVX2 and AVX-512 taken together: few channels, which leave tiles empty. The
+// choice must not depend on the processor, as the order of sums does on the engine.
+bool direct_beats_own(const Conv2dGeometry& g, Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return g.in <= 4 || (g.in <= 16 && g.out <= 32);
+    case Pass::backward_data:
+      return g.in <= 16 && g.out <= 32 && conv2d_direct_scatters(g);
+    case Pass::backward_weight:
+      return g.in <= 4 && g.out <= 16;
+  }
+  return false;
+}
+
 // Where the direct kernels beat oneDNN, measured on Zen 3 and Zen 4: few channels, as oneDNN's layouts hold 8 or 16 at
 // a time, but enough taps to pay for a tile's loads and stores. Without oneDNN they beat image columns nearly always.
 bool direct_is_best(const Conv2dGeometry& g, Pass pass) {
   if (!conv2d_direct_supports(g) || g.kw < 2) return false;
+  if (cpu::kernels() == cpu::Kernels::own) return direct_beats_own(g, pass);
   if (!kHasOnednn) return g.in <= 128;
   if (g.in * g.kh * g.kw < 16) return false;
   switch (pass) {
@@ -55,9 +74,11 @@ const Conv2dEngine& choose(const Conv2dGeometry& g, DType dtype, Pass pass) {
   if (dtype == kFloat64) return kIm2col;
   const Conv2dPath path = forced_path.load(std::memory_order_relaxed);
   if (path == Conv2dPath::im2col) return kIm2col;
+  if (path == Conv2dPath::own) return kOwn;
   if (path == Conv2dPath::onednn && kHasOnednn) return kOnednn;
   if (path == Conv2dPath::direct ? conv2d_direct_supports(g) : direct_is_best(g, pass)) return kDirect;
-  return kHasOnednn ? kOnednn : kIm2col;
+  if (cpu::kernels() == cpu::Kernels::own) return kOwn;
+  return kHasOnednn ? kOnednn : kOwn;
 }
 
 bool is_half(const Tensor& t) {
@@ -75,6 +96,7 @@ Tensor widened_empty(const Tensor& t) {
 }  // namespace
 
 void set_conv2d_path(Conv2dPath path) {
+  Computation::settle_all();
   forced_path = path;
 }
 

@@ -70,6 +70,12 @@ Conv2dForward conv2d_forward_im2col;
 Conv2dBackwardData conv2d_backward_data_im2col;
 Conv2dBackwardWeight conv2d_backward_weight_im2col;
 
+// Products whose panels are packed from the images: float32, any geometry; the same bits on any processor.
+Conv2dForward conv2d_forward_own;
+Conv2dBackwardData conv2d_backward_data_own;
+Conv2dBackwardWeight conv2d_backward_weight_own;
+Conv2dForwardToSink conv2d_forward_own_to_sink;
+
 // oneDNN: float32, any geometry.
 Conv2dForward conv2d_forward_onednn;
 Conv2dBackwardData conv2d_backward_data_onednn;
@@ -91,7 +97,7 @@ Conv2dBackwardData conv2d_backward_data_cuda;
 Conv2dBackwardWeight conv2d_backward_weight_cuda;
 
 /// Forces one engine for float32 on the CPU where it can serve (tests, benchmarks); `automatic` chooses.
-enum class Conv2dPath : unsigned char { automatic, im2col, onednn, direct };
+enum class Conv2dPath : unsigned char { automatic, im2col, own, onednn, direct };
 void set_conv2d_path(Conv2dPath path);
 /// False for onednn in a build without it.
 bool conv2d_path_available(Conv2dPath path);

@@ -35,7 +35,7 @@ enum class Kind : unsigned char { forward, backward_data, backward_weight };
 
 struct Key {
   Kind kind;
-  bool bias, relu;
+  bool bias;
   Conv2dGeometry geometry;  // n: images of one call
   friend bool operator==(const Key&, const Key&) = default;
 };
@@ -93,11 +93,6 @@ std::shared_ptr<const Plan> make_plan(const Key& key) {
   constexpr auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (key.relu) {
-    dnnl::post_ops after_convolution;
-    after_convolution.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-    attributes.set_post_ops(after_convolution);
-  }
 
   using Forward = dnnl::convolution_forward;
   const Forward::desc forward(dnnl::prop_kind::forward_training, algorithm, any_source, any_weights, plan->bias,
@@ -130,9 +125,8 @@ std::shared_ptr<const Plan> make_plan(const Key& key) {
 }
 
 // Making a plan compiles code (milliseconds), so plans are kept, most recently used first.
-std::shared_ptr<const Plan> find_plan(Kind kind, const Conv2dGeometry& g, std::int64_t images, bool bias = false,
-                                      bool relu = false) {
-  Key key{kind, bias, relu, g};
+std::shared_ptr<const Plan> find_plan(Kind kind, const Conv2dGeometry& g, std::int64_t images, bool bias = false) {
+  Key key{kind, bias, g};
   key.geometry.n = images;
   static std::mutex mutex;
   static std::list<std::pair<Key, std::shared_ptr<const Plan>>> plans;
@@ -227,12 +221,12 @@ void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, con
              const Conv2dSink* sink) {
   translate_errors("forward", [&] {
     const std::int64_t block = images_per_call(g);
-    const auto full = find_plan(Kind::forward, g, block, bias.defined(), relu);
+    const auto full = find_plan(Kind::forward, g, block, bias.defined());
     SharedWeights weights(*full, weight);
     parallel_for(g.n, block, [&](std::int64_t begin, std::int64_t end) {
       const cpu::OneOpenmpThread guard;
       const cpu::SignalsHeld held;
-      const auto plan = find_plan(Kind::forward, g, end - begin, bias.defined(), relu);
+      const auto plan = find_plan(Kind::forward, g, end - begin, bias.defined());
       dnnl::stream stream(engine());
       std::optional<Operand> own_weights;
       const std::int64_t image = g.out * g.oh * g.ow;
@@ -250,6 +244,9 @@ void forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, con
       plan->convolution.execute(stream, arguments);
       destination.restore(stream);
       stream.wait();
+      // Not oneDNN's relu, which makes a NaN and -0 what ours leaves.
+      if (relu)
+        for (std::int64_t i = 0; i < (end - begin) * image; ++i) result[i] = result[i] < 0.0f ? 0.0f : result[i];
       if (sink) (*sink)(begin, end - begin, result);
     });
   });

@@ -85,7 +85,7 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
         const T* xr = x + r * classes;
         const C top = norm[2 * r];
         const C* exps = shifted + (r - row) * classes;
-        norm[2 * r + 1] = std::log(
+        norm[2 * r + 1] = math::log(
             fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; })
                  : lane_sum<C>(classes, [&](std::int64_t c) { return math::exp(static_cast<C>(xr[c]) - top); }));
         C value = 0;

@@ -71,8 +71,9 @@ Tensor dropout(const Tensor& x, double p, bool training) {
 }
 
 Tensor dropout2d(const Tensor& x, double p, bool training) {
-  LOCKSTEP_CHECK(x.dim() == 4, "[dropout2d] expected shape [N, C, H, W], found {}", to_string(x.sizes()));
-  return drop(x, p, training, std::max<std::int64_t>(1, x.size(2) * x.size(3)), "dropout2d");
+  LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4, "[dropout2d] expected shape [N, C, H, W] or [C, H, W], found {}",
+                 to_string(x.sizes()));
+  return drop(x, p, training, std::max<std::int64_t>(1, x.size(-2) * x.size(-1)), "dropout2d");
 }
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@ namespace lockstep {
 /// and i alone. Floating-point tensors; throws Error unless 0 <= p <= 1.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
-/// The same for whole channels of x [N, C, H, W].
+/// The same for whole channels of x [N, C, H, W] or [C, H, W].
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace lockstep

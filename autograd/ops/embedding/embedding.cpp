@@ -1,6 +1,11 @@
 #include "lockstep/autograd/ops/embedding/embedding.h"
 
+#include <cmath>
+
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -10,13 +15,39 @@ namespace lockstep {
 
 namespace {
 
+/// How often each of `rows` occurs among the positions, on their device.
+Tensor occurrences(const Tensor& positions, std::int64_t rows, const Tensor& like) {
+  const Tensor each = ones({positions.numel(), 1}, {.dtype = kFloat32, .device = like.device()});
+  return detail::index_add_rows(each, positions.view({-1}), {rows, 1}, 0).view({rows});
+}
+
+/// Scales rows that occur in the positions and are longer than max_norm.
+void renormalize(const Tensor& weight, const Tensor& positions, double max_norm, double power) {
+  const NoGradGuard values_only;
+  const Tensor magnitudes = abs(weight);
+  const Tensor lengths = std::isinf(power) ? max(magnitudes, {1}) : pow(sum(pow(magnitudes, power), {1}), 1.0 / power);
+  const Tensor too_long = (occurrences(positions, weight.size(0), weight) > 0.0) * (lengths > max_norm);
+  const Tensor factors = where(too_long, max_norm / (lengths + 1e-7), 1.0);
+  weight.detach().mul_(factors.view({-1, 1}));
+}
+
 struct EmbeddingBackward final : Node {
   Shape weight_sizes;
   std::optional<std::int64_t> padding;
+  bool by_frequency = false;
 
   const char* name() const override { return "EmbeddingBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor weight_grad = detail::index_add_rows(grads[0], saved(0), weight_sizes, 0);
+    const Tensor& positions = saved(0);
+    Tensor grad = grads[0];
+    if (by_frequency) {
+      const Tensor shares =
+          reciprocal(occurrences(positions, weight_sizes[0], grad)).index_select(0, positions.view({-1}));
+      Shape column = positions.sizes();
+      column.push_back(1);
+      grad = grad * shares.view(column).to(grad.dtype());
+    }
+    const Tensor weight_grad = detail::index_add_rows(grad, positions, weight_sizes, 0);
     if (padding) fill_values(rows(weight_grad, *padding, 1), 0.0);
     return {weight_grad};
   }
@@ -25,16 +56,29 @@ struct EmbeddingBackward final : Node {
 }  // namespace
 
 Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx) {
+  return embedding(weight, index, EmbeddingLookup{.padding_idx = padding_idx});
+}
+
+Tensor embedding(const Tensor& weight, const Tensor& index, const EmbeddingLookup& options) {
   LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2,
                  "[embedding] expected a weight of shape [rows, width], found {}",
                  weight.defined() ? to_string(weight.sizes()) : "an undefined tensor");
   const std::int64_t count = weight.size(0), width = weight.size(1);
   const Tensor positions = detail::prepare_index(index, weight, "embedding");
+  std::optional<std::int64_t> padding_idx = options.padding_idx;
   if (padding_idx) {
     LOCKSTEP_CHECK(*padding_idx >= -count && *padding_idx < count,
                    "[embedding] padding_idx {} is out of range; expected {} to {} for {} rows", *padding_idx, -count,
                    count - 1, count);
     if (*padding_idx < 0) *padding_idx += count;
+  }
+  if (options.max_norm && weight.numel() > 0) {
+    LOCKSTEP_CHECK(weight.is_floating_point() && options.norm_type > 0.0,
+                   "[embedding] max_norm needs a floating-point weight and a norm_type above 0, found {} and {}",
+                   name(weight.dtype()), options.norm_type);
+    if (positions.device().is_cpu())
+      detail::check_index_range(positions.data<std::int64_t>(), positions.numel(), count, "embedding");
+    renormalize(weight, positions, *options.max_norm, options.norm_type);
   }
   Shape sizes = positions.sizes();
   sizes.push_back(width);
@@ -49,6 +93,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
     node->save(positions);
     node->weight_sizes = weight.sizes();
     node->padding = padding_idx;
+    node->by_frequency = options.scale_grad_by_freq;
   }
   return out;
 }

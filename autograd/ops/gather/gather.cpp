@@ -31,12 +31,27 @@ struct GatherBackward final : Node {
   }
 };
 
+// Of no elements there may be any number of dimensions.
+Tensor nothing_gathered(const Tensor& x, const Tensor& index) {
+  const Tensor out = empty(index.sizes(), options_of(x));
+  if (auto* node = record<GatherBackward>(out, {&x})) {
+    node->save(detail::prepare_index(cast_values(index, kInt64), x, "gather"));
+    node->sizes = x.sizes();
+  }
+  return out;
+}
+
 }  // namespace
 
 Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const {
-  LOCKSTEP_CHECK(this->dim() > 0, "[gather] expected a tensor with at least one dimension, found a scalar");
+  if (this->dim() + (index.defined() ? index.dim() : 1) < 2 && index.defined()) {  // a scalar counts as one element
+    wrap_dim(dim, 1, "gather");
+    return view({numel()}).gather(0, as_contiguous(index).view({index.numel()})).view(index.sizes());
+  }
   const int d = wrap_dim(dim, this->dim(), "gather");
-  const Tensor positions = detail::prepare_index(index, *this, "gather");
+  if (index.defined() && index.numel() == 0) return nothing_gathered(*this, index);
+  const bool bytes = index.defined() && index.dtype() == kUInt8;
+  const Tensor positions = detail::prepare_index(bytes ? cast_values(index, kInt64) : index, *this, "gather");
   LOCKSTEP_CHECK(positions.dim() == this->dim(), "[gather] index shape {} and tensor shape {} differ in dimensions",
                  to_string(positions.sizes()), to_string(sizes()));
   for (int i = 0; i < this->dim(); ++i)

@@ -67,7 +67,10 @@ struct IndexSelectBackward final : Node {
 }  // namespace
 
 Tensor Tensor::index_select(std::int64_t dim, const Tensor& index) const {
-  LOCKSTEP_CHECK(this->dim() > 0, "[index_select] expected a tensor with at least one dimension, found a scalar");
+  if (this->dim() == 0 && index.defined()) {
+    LOCKSTEP_CHECK(index.numel() == 1, "[index_select] expected one position for a scalar, found {}", index.numel());
+    return view({1}).index_select(dim, index).view({});
+  }
   const int d = wrap_dim(dim, this->dim(), "index_select");
   const Tensor positions = detail::prepare_index(index, *this, "index_select");
   LOCKSTEP_CHECK(positions.dim() <= 1, "[index_select] expected an index with one dimension, found shape {}",

@@ -1,5 +1,7 @@
 #include "lockstep/autograd/ops/layer_norm/layer_norm.h"
 
+#include <limits>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/record.h"
@@ -19,7 +21,7 @@ constexpr KernelTable<LayerNormBackwardKernel> layer_norm_backward_kernel{
 
 class LayerNormBackward final : public Node {
  public:
-  const char* name() const override { return "LayerNormBackward"; }
+  const char* name() const override { return centred ? "LayerNormBackward" : "RmsNormBackward"; }
   TensorList apply(TensorList grads) override {
     TensorList result(3);
     if (!grads[0].defined()) return result;
@@ -33,7 +35,7 @@ class LayerNormBackward final : public Node {
     if (needs_grad(2)) grad_bias = empty(normalized_shape, options);
     if (width > 0)
       layer_norm_backward_kernel(x)(as_contiguous(grads[0]), x, factor, row_moments, result[0], grad_weight, grad_bias,
-                                    rows, width);
+                                    rows, width, centred);
     if (grad_weight.defined()) result[1] = cast_values(grad_weight, factor.dtype());
     if (grad_bias.defined()) result[2] = cast_values(grad_bias, bias_dtype);
     return result;
@@ -42,30 +44,29 @@ class LayerNormBackward final : public Node {
   Shape normalized_shape;
   std::int64_t rows = 0;
   std::int64_t width = 0;
+  bool centred = true;
   DType bias_dtype = kFloat32;
 };
 
-void check_parameter(const Tensor& tensor, const Tensor& input, const Shape& normalized_shape, const char* what) {
+void check_parameter(const Tensor& tensor, const Tensor& input, const Shape& normalized_shape, const char* what,
+                     const char* op) {
   if (!tensor.defined()) return;
-  LOCKSTEP_CHECK(tensor.sizes() == normalized_shape, "[layer_norm] expected {} of shape {}, found {}", what,
+  LOCKSTEP_CHECK(tensor.sizes() == normalized_shape, "[{}] expected {} of shape {}, found {}", op, what,
                  to_string(normalized_shape), to_string(tensor.sizes()));
   const bool half = input.dtype() == kFloat16 || input.dtype() == kBFloat16;
   LOCKSTEP_CHECK(tensor.dtype() == input.dtype() || (half && tensor.dtype() == kFloat32),
-                 "[layer_norm] expected {} of dtype {} like the input{}, found {}", what, name(input.dtype()),
+                 "[{}] expected {} of dtype {} like the input{}, found {}", op, what, name(input.dtype()),
                  half ? ", or float32" : "", name(tensor.dtype()));
-  LOCKSTEP_CHECK(tensor.device() == input.device(), "[layer_norm] {} is on {}, the input on {}; move one with to()",
-                 what, to_string(tensor.device()), to_string(input.device()));
+  LOCKSTEP_CHECK(tensor.device() == input.device(), "[{}] {} is on {}, the input on {}; move one with to()", op, what,
+                 to_string(tensor.device()), to_string(input.device()));
 }
 
-}  // namespace
-
-Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_full([&](const Tensor& x) { return layer_norm(x, normalized_shape, options); }, input);
-  LOCKSTEP_CHECK(input.defined(), "[layer_norm] input is undefined");
-  LOCKSTEP_CHECK(input.is_floating_point(), "[layer_norm] expected a floating-point input, found {}",
-                 name(input.dtype()));
-  LOCKSTEP_CHECK(options.eps >= 0.0, "[layer_norm] eps is {}, expected a value of at least 0", options.eps);
+/// Both operations; `centred`: the mean is taken away first.
+Tensor normalize(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options, bool centred) {
+  const char* const op = centred ? "layer_norm" : "rms_norm";
+  LOCKSTEP_CHECK(input.defined(), "[{}] input is undefined", op);
+  LOCKSTEP_CHECK(input.is_floating_point(), "[{}] expected a floating-point input, found {}", op, name(input.dtype()));
+  LOCKSTEP_CHECK(options.eps >= 0.0, "[{}] eps is {}, expected a value of at least 0", op, options.eps);
   const int leading = input.dim() - normalized_shape.dim();
   bool fits = !normalized_shape.empty() && leading >= 0;
   std::int64_t rows = 1;
@@ -76,10 +77,10 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Laye
       fits = input.sizes()[d] == normalized_shape[d - leading];
     }
   }
-  LOCKSTEP_CHECK(fits, "[layer_norm] expected an input whose shape ends in normalized_shape {}, found {}",
+  LOCKSTEP_CHECK(fits, "[{}] expected an input whose shape ends in normalized_shape {}, found {}", op,
                  to_string(normalized_shape), to_string(input.sizes()));
-  check_parameter(options.weight, input, normalized_shape, "weight");
-  check_parameter(options.bias, input, normalized_shape, "bias");
+  check_parameter(options.weight, input, normalized_shape, "weight", op);
+  check_parameter(options.bias, input, normalized_shape, "bias", op);
 
   const std::int64_t width = normalized_shape.numel();
   const Tensor x = as_contiguous(input);
@@ -88,15 +89,33 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Laye
   const Tensor output = empty(input.sizes(), options_of(input));
   const Tensor moments =
       empty({rows, 3}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
-  if (width > 0) layer_norm_kernel(x)(x, weight, bias, output, moments, rows, width, options.eps);
+  if (width > 0) layer_norm_kernel(x)(x, weight, bias, output, moments, rows, width, options.eps, centred);
   if (auto* node = record<LayerNormBackward>(output, {&input, &options.weight, &options.bias})) {
     node->save(x, weight, moments);
     node->normalized_shape = normalized_shape;
     node->rows = rows;
     node->width = width;
+    node->centred = centred;
     if (bias.defined()) node->bias_dtype = bias.dtype();
   }
   return output;
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return layer_norm(x, normalized_shape, options); }, input);
+  return normalize(input, normalized_shape, options, true);
+}
+
+Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight, std::optional<double> eps) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return rms_norm(x, normalized_shape, weight, eps); }, input);
+  constexpr double kSingle = std::numeric_limits<float>::epsilon(), kDouble = std::numeric_limits<double>::epsilon();
+  const bool is_double = input.defined() && input.dtype() == kFloat64;
+  return normalize(input, normalized_shape, {.weight = weight, .eps = eps.value_or(is_double ? kDouble : kSingle)},
+                   false);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "lockstep/core/shape.h"
 #include "lockstep/core/tensor.h"
 
@@ -18,5 +20,12 @@ struct LayerNormOptions {
 /// may also be float32. Throws Error if normalized_shape is empty or not the end of input's shape, or if weight or bias
 /// do not fit.
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options = {});
+
+/// x / sqrt(mean(x^2) + eps) * weight, with the mean over the trailing dimensions `normalized_shape`. Zhang and
+/// Sennrich, "Root mean square layer normalization" (2019); semantics of torch.nn.functional.rms_norm. `weight` may be
+/// undefined (1); without `eps` it is the dtype's machine epsilon, that of float32 for the half types. Dtypes and
+/// errors as layer_norm().
+Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight = {},
+                std::optional<double> eps = std::nullopt);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ std::vector<C> values_of(const Tensor& tensor, std::int64_t width, C fallback) {
 
 template <typename T>
 void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output, const Tensor& moments,
-             std::int64_t rows, std::int64_t width, double eps) {
+             std::int64_t rows, std::int64_t width, double eps, bool centred) {
   using C = compute_t<T>;
   const T* x = input.data<T>();
   T* y = output.data<T>();
@@ -41,9 +41,11 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
       const auto n = static_cast<double>(width);
       // A mean far from zero is rounded to more than the values differ by; what it is off by, `rest`, is a mean of
       // small numbers.
-      const C mean = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]); }) / n);
-      const double off = long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]) - mean; }) / n;
-      const C rest = static_cast<C>(off);
+      C mean = 0, rest = 0;
+      if (centred) {
+        mean = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]); }) / n);
+        rest = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]) - mean; }) / n);
+      }
       const double variance = long_sum<C>(width,
                                           [&](std::int64_t i) {
                                             const C difference = static_cast<C>(xr[i]) - mean - rest;
@@ -60,10 +62,11 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
   });
 }
 
-/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)).
+/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)), without
+/// mean(h) if the input was not centred.
 template <typename T>
 void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
-                    const Tensor& grad_input, std::int64_t rows, std::int64_t width) {
+                    const Tensor& grad_input, std::int64_t rows, std::int64_t width, bool centred) {
   using C = compute_t<T>;
   const T* g = grad.data<T>();
   const T* x = input.data<T>();
@@ -79,7 +82,7 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
       const auto h = [&](std::int64_t i) { return static_cast<C>(gr[i]) * w[i]; };
       const auto normalized = [&](std::int64_t i) { return (static_cast<C>(xr[i]) - mean - rest) * inverse; };
       const auto n = static_cast<double>(width);
-      const C mean_h = static_cast<C>(long_sum<C>(width, h) / n);
+      const C mean_h = centred ? static_cast<C>(long_sum<C>(width, h) / n) : C(0);
       const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
       T* dr = d + row * width;
       for (std::int64_t i = 0; i < width; ++i)
@@ -129,16 +132,16 @@ void parameter_backward(const Tensor& grad, const Tensor& input, const Tensor& m
 }  // namespace
 
 void layer_norm_cpu(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
-                    const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
+                    const Tensor& moments, std::int64_t rows, std::int64_t width, double eps, bool centred) {
   dispatch_floating(input.dtype(), "layer_norm",
-                    [&]<typename T>() { forward<T>(input, weight, bias, output, moments, rows, width, eps); });
+                    [&]<typename T>() { forward<T>(input, weight, bias, output, moments, rows, width, eps, centred); });
 }
 
 void layer_norm_backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
                              const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
-                             std::int64_t rows, std::int64_t width) {
+                             std::int64_t rows, std::int64_t width, bool centred) {
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
-    if (grad_input.defined()) input_backward<T>(grad, input, weight, moments, grad_input, rows, width);
+    if (grad_input.defined()) input_backward<T>(grad, input, weight, moments, grad_input, rows, width, centred);
     if (grad_weight.defined() || grad_bias.defined())
       parameter_backward<T>(grad, input, moments, grad_weight, grad_bias, rows, width);
   });

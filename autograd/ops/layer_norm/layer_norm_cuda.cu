@@ -46,7 +46,7 @@ struct Group {
 
 template <bool kBlock, typename T, typename C>
 __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<C> bias, T* y, C* moments,
-                               std::int64_t rows, std::int64_t width, C eps) {
+                               std::int64_t rows, std::int64_t width, C eps, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const T* xr = x + row * width;
@@ -57,11 +57,11 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
       if (k >= 0) held[k] = value;
       sum += value;
     });
-    const C mean = group.sum(sum) / static_cast<C>(width);
+    const C mean = centred ? group.sum(sum) / static_cast<C>(width) : C(0);
     // What the rounded mean is off by, as on the CPU.
     C off = 0;
     group.for_each(width, [&](int k, std::int64_t i) { off += (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean; });
-    const C rest = group.sum(off) / static_cast<C>(width);
+    const C rest = centred ? group.sum(off) / static_cast<C>(width) : C(0);
     C squares = 0;
     group.for_each(width, [&](int k, std::int64_t i) {
       const C difference = (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean - rest;
@@ -80,10 +80,11 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
   }
 }
 
-/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)).
+/// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)), without
+/// mean(h) if the input was not centred.
 template <bool kBlock, typename T, typename C>
 __global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C> weight, const C* moments,
-                                      T* grad_input, std::int64_t rows, std::int64_t width) {
+                                      T* grad_input, std::int64_t rows, std::int64_t width, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const std::int64_t base = row * width;
@@ -100,7 +101,8 @@ __global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C>
       sums.value[1] += hi * ni;
     });
     sums = group.sum(sums);
-    const C mean_h = sums.value[0] / static_cast<C>(width), mean_hn = sums.value[1] / static_cast<C>(width);
+    const C mean_h = centred ? sums.value[0] / static_cast<C>(width) : C(0),
+            mean_hn = sums.value[1] / static_cast<C>(width);
     group.for_each(width, [&](int k, std::int64_t i) {
       const C hi = k >= 0 ? held_h[k] : h(i), ni = k >= 0 ? held_n[k] : n(i);
       grad_input[base + i] = to_element<T>(inverse * (hi - mean_h - ni * mean_hn));
@@ -181,28 +183,29 @@ void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Te
 }  // namespace
 
 void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
-                     const Tensor& moments, std::int64_t rows, std::int64_t width, double eps) {
+                     const Tensor& moments, std::int64_t rows, std::int64_t width, double eps, bool centred) {
   if (rows == 0) return;
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
     with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
       launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), cuda::Source<C>(weight, C(1)),
-             cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps));
+             cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps),
+             centred);
     });
   });
 }
 
 void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
                               const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
-                              std::int64_t rows, std::int64_t width) {
+                              std::int64_t rows, std::int64_t width, bool centred) {
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
     if (grad_input.defined() && rows > 0)
       with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
         launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),
-               cuda::Source<C>(weight, C(1)), moments.data<C>(), grad_input.data<T>(), rows, width);
+               cuda::Source<C>(weight, C(1)), moments.data<C>(), grad_input.data<T>(), rows, width, centred);
       });
     if (grad_weight.defined() || grad_bias.defined())
       parameter_backward<T>(launch, grad, input, moments, grad_weight, grad_bias, rows, width);

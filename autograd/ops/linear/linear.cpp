@@ -1,10 +1,11 @@
 #include "lockstep/autograd/ops/linear/linear.h"
 
-#include <utility>
-
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -18,18 +19,11 @@ constexpr KernelTable<LinearForward> linear_forward{
     "linear", linear_forward_cpu, LOCKSTEP_CUDA_KERNEL(linear_forward_cuda), linear_forward_reference};
 constexpr KernelTable<LinearBiasGrad> linear_bias_grad{"linear bias grad", linear_bias_grad_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(linear_bias_grad_cuda)};
-constexpr KernelTable<LinearReluGrad> linear_relu_grad{"relu grad", linear_relu_grad_cpu,
-                                                       LOCKSTEP_CUDA_KERNEL(linear_relu_grad_cuda)};
 
 // [*, columns] as one contiguous matrix of `rows` rows.
 Tensor as_rows(const Tensor& t, std::int64_t rows, std::int64_t columns) {
   const Tensor dense = as_contiguous(t);
   return dense.as_strided({rows, columns}, {columns, 1}, dense.offset());
-}
-
-// The same, letting go of `t`, so that the result may be the only handle to its memory.
-Tensor take_rows(Tensor t, std::int64_t rows, std::int64_t columns) {
-  return as_rows(t, rows, columns);
 }
 
 class LinearBackward final : public Node {
@@ -39,11 +33,10 @@ class LinearBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor &x = saved(0), &weight = saved(1), &y = saved(2);  // y: defined if relu was applied
+    const Tensor &x = saved(0), &weight = saved(1);
     const std::int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
     const std::int64_t rows = rows_;
-    Tensor grad = take_rows(std::move(grads[0]), rows, outputs);
-    if (y.defined()) grad = relu_grad_values(std::move(grad), as_rows(y, rows, outputs));
+    const Tensor grad = as_rows(grads[0], rows, outputs);
     if (needs_grad(0)) {
       const Tensor flat = matmul_values(grad, weight);
       result[0] = flat.as_strided(x.sizes(), contiguous_strides(x.sizes()), 0);
@@ -70,12 +63,45 @@ void check_operand(const Tensor& x, const Tensor& other, const char* what) {
                  name(other.dtype()));
 }
 
-Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bool relu) {
+/// Of contiguous tensors without a side of 0. Computed together with a relu.
+class LinearComputation final : public Computation {
+ public:
+  LinearComputation(const Tensor& x, const Tensor& weight, const Tensor& bias) : Computation({x, weight, bias}) {}
+
+ private:
+  void compute() override { deliver(0, result(false)); }
+  bool compute_through(std::span<Computation* const> links) override {
+    if (links.size() != 1) return false;
+    const auto* unary = dynamic_cast<const UnaryComputation*>(links[0]);
+    if (!unary || unary->op() != UnaryOp::relu) return false;
+    deliver_to(*links[0], 0, result(true));
+    return true;
+  }
+  Tensor result(bool relu) const {
+    const Tensor out = empty({input(0).sizes()[0], input(1).sizes()[0]}, options_of(input(0)));
+    linear_forward(out)(input(0), input(1), input(2), out, relu);
+    return out;
+  }
+};
+
+// A single output, or integers.
+Tensor from_matmul(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  LOCKSTEP_CHECK(weight.dim() == 2 || !bias.defined() || bias.dim() == 0,
+                 "[linear] expected a bias without dimensions for a weight of sizes {}, found {}",
+                 to_string(weight.sizes()), to_string(bias.sizes()));
+  if (bias.defined()) check_operand(x, bias, "bias");
+  const Tensor y = matmul(x, weight.dim() == 1 ? weight : weight.t());
+  return bias.defined() ? y + bias : y;
+}
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([relu](const auto&... t) { return linear_impl(t..., relu); }, x, weight, bias);
+    return autocast::in_low([](const auto&... t) { return linear(t...); }, x, weight, bias);
   LOCKSTEP_CHECK(x.defined() && weight.defined(), "[linear] x or weight is undefined");
-  LOCKSTEP_CHECK(x.is_floating_point(), "[linear] expected a floating-point x, found {}; cast it", name(x.dtype()));
   check_operand(x, weight, "weight");
+  if (weight.dim() == 1 || (!x.is_floating_point() && weight.dim() == 2)) return from_matmul(x, weight, bias);
   LOCKSTEP_CHECK(weight.dim() == 2, "[linear] expected a weight of sizes [out, in], found {}",
                  to_string(weight.sizes()));
   const std::int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
@@ -92,40 +118,28 @@ Tensor linear_impl(const Tensor& x, const Tensor& weight, const Tensor& bias, bo
   sizes[sizes.dim() - 1] = outputs;
   std::int64_t rows = 1;
   for (int d = 0; d < x.dim() - 1; ++d) rows *= x.sizes()[d];
-  Tensor out = empty(sizes, options_of(x));
+  Tensor out;
   if (rows > 0 && outputs > 0 && inputs > 0) {
-    linear_forward(x)(as_rows(x, rows, inputs), as_contiguous(weight), bias.defined() ? as_contiguous(bias) : bias,
-                      as_rows(out, rows, outputs), relu);
-  } else if (out.numel() > 0) {  // no inputs: the bias alone
-    if (bias.defined())
+    Tensor values = as_rows(x, rows, inputs), matrix = as_contiguous(weight),
+           shifts = bias.defined() ? as_contiguous(bias) : bias;
+    // A relu before the rounding to a half type would make 0 of what rounds to -0.
+    const bool waits = (x.device().is_cuda() || x.dtype() == kFloat32 || x.dtype() == kFloat64) &&
+                       may_wait(rows * inputs * outputs, {&values, &matrix, &shifts});
+    out = make_intrusive<LinearComputation>(values, matrix, shifts)->add_result(sizes, options_of(x));
+    if (!waits) out.storage()->settle();
+  } else {
+    out = empty(sizes, options_of(x));
+    if (out.numel() > 0 && bias.defined())  // no inputs: the bias alone
       copy_values(bias, out);
-    else
+    else if (out.numel() > 0)
       fill_values(out, 0);
-    if (relu && bias.defined()) linear_relu_grad(out)(out, out, out);
   }
   if (auto* node = record<LinearBackward>(out, {&x, &weight, &bias})) {
-    node->save(x, weight, relu ? out : Tensor());
+    node->save(x, weight);
     node->rows_ = rows;
     node->has_bias_ = bias.defined();
   }
   return out;
-}
-
-}  // namespace
-
-Tensor relu_grad_values(Tensor grad, const Tensor& y) {
-  const bool sole_owner = grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1;
-  Tensor out = sole_owner ? grad : empty_like(grad);
-  if (out.numel() > 0) linear_relu_grad(grad)(grad, y, out);
-  return out;
-}
-
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return linear_impl(x, weight, bias, false);
-}
-
-Tensor linear_relu(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return linear_impl(x, weight, bias, true);
 }
 
 }  // namespace lockstep

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <type_traits>
 
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
-#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
@@ -61,22 +59,6 @@ void linear_bias_grad_cpu(const Tensor& grad, const Tensor& out) {
         }
         for (std::int64_t j = 0; j < width; ++j) out.data<T>()[first + j] = static_cast<T>(total[j]);
       }
-    });
-  });
-}
-
-// `out` may be `grad`; the compiler would not vectorise that by itself.
-void linear_relu_grad_cpu(const Tensor& grad, const Tensor& y, const Tensor& out) {
-  dispatch_floating(grad.dtype(), "linear", [&]<typename T>() {
-    using C = compute_t<T>;
-    const T *g = grad.data<T>(), *v = y.data<T>();
-    T* o = out.data<T>();
-    parallel_for(grad.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
-      std::int64_t i = begin;
-      if constexpr (std::is_same_v<T, float>)
-        for (; i + cpu::kLanes <= end; i += cpu::kLanes)
-          cpu::store8(o + i, cpu::load8(v + i) <= cpu::Vec8{} ? cpu::Vec8{} : cpu::load8(g + i));
-      for (; i < end; ++i) o[i] = static_cast<C>(v[i]) <= C(0) ? T(0) : g[i];
     });
   });
 }

@@ -53,13 +53,6 @@ void column_sums(const Tensor& in, const Tensor& out) {
   column_sums<C, C, O>(partial, out);
 }
 
-struct ReluGrad {
-  template <typename C>
-  __device__ C operator()(C grad, C y) const {
-    return y <= C(0) ? C(0) : grad;
-  }
-};
-
 }  // namespace
 
 void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
@@ -78,12 +71,6 @@ void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bi
 void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out) {
   dispatch_floating(grad.dtype(), "linear bias grad",
                     [&]<typename T>() { column_sums<compute_t<T>, T, T>(grad, out); });
-}
-
-void linear_relu_grad_cuda(const Tensor& grad, const Tensor& y, const Tensor& out) {
-  if (out.dtype() == kFloat64)
-    return cuda::map<double>(out, ReluGrad(), cuda::Input<double>(grad), cuda::Input<double>(y));
-  cuda::map<float>(out, ReluGrad(), cuda::Input<float>(grad), cuda::Input<float>(y));
 }
 
 }  // namespace lockstep

@@ -11,12 +11,4 @@ LinearForward linear_forward_reference, linear_forward_cpu, linear_forward_cuda;
 /// out[j] = sum of grad[i][j] over i; grad is [rows, columns], contiguous.
 using LinearBiasGrad = void(const Tensor& grad, const Tensor& out);
 LinearBiasGrad linear_bias_grad_cpu, linear_bias_grad_cuda;
-/// out = y <= 0 ? 0 : grad, element by element (a NaN passes the gradient on, as in PyTorch); all contiguous.
-using LinearReluGrad = void(const Tensor& grad, const Tensor& y, const Tensor& out);
-LinearReluGrad linear_relu_grad_cpu, linear_relu_grad_cuda;
-
-/// The gradient before a fused relu with result y, without recording: y <= 0 ? 0 : grad. `grad` and `y` are contiguous,
-/// of equal sizes. Written over `grad` if the caller's handle is the only one to its memory, else into new memory.
-Tensor relu_grad_values(Tensor grad, const Tensor& y);
-
 }  // namespace lockstep

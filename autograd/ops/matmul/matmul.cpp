@@ -158,8 +158,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                  to_string(a.device()), to_string(b.device()));
   LOCKSTEP_CHECK(a.dtype() == b.dtype(), "[matmul] expected operands of one dtype, found {} and {}; cast one of them",
                  name(a.dtype()), name(b.dtype()));
-  LOCKSTEP_CHECK(a.is_floating_point(), "[matmul] expected floating-point operands, found {}; cast them",
-                 name(a.dtype()));
+  LOCKSTEP_CHECK(a.dtype() != kBool, "[matmul] is not defined for bool operands; cast them");
   LOCKSTEP_CHECK(a.dim() > 0 && b.dim() > 0, "[matmul] expected at least one dimension, found sizes {} and {}",
                  to_string(a.sizes()), to_string(b.sizes()));
   const Tensor left = as_matrix(a, true), right = as_matrix(b, false);

@@ -62,6 +62,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
 }  // namespace
 
 void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (!out.is_floating_point()) return matmul_reference(a, b, out);
   if (out.dtype() == kFloat32) return multiply<float>(a, b, out);
   if (out.dtype() == kFloat64) return multiply<double>(a, b, out);
   const Tensor product = empty(out.sizes());

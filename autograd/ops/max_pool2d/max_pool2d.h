@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "lockstep/autograd/ops/support/size2d.h"
 #include "lockstep/core/tensor.h"
 
@@ -17,5 +19,8 @@ struct MaxPool2dOptions {
 /// of equal values the first in row-major order gets the gradient. Floating-point tensors. Throws Error for options or
 /// sizes that leave no window.
 Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
+
+/// The same, and beside it, of the same sizes, the position of each maximum in its image: int64, row * width + column.
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
 
 }  // namespace lockstep

@@ -9,8 +9,7 @@ namespace lockstep {
 namespace {
 
 bool is_two_by_two(const Pool2dGeometry& g, const Tensor& t) {
-  return t.dtype() == kFloat32 && g.kernel == Size2d(2) && g.stride == Size2d(2) && g.padding == Size2d(0) &&
-         g.dilation == Size2d(1) && g.oh == g.h / 2 && g.ow == g.w / 2;
+  return t.dtype() == kFloat32 && is_max_pool_2x2(g);
 }
 
 using namespace max_pool_rows;
@@ -21,14 +20,14 @@ void spread_row(const float* grad, const std::uint8_t* positions, std::int64_t w
       [&](std::int64_t x) {
         cpu::ByteVec8 bytes;
         std::memcpy(&bytes, positions + x, sizeof bytes);
-        const IntVec8 position = __builtin_convertvector(bytes, IntVec8);
+        const IntVec8 position = __builtin_convertvector(bytes, IntVec8) & 3;
         const Vec8 value = load8(grad + x);
         const auto at = [&](std::int32_t index) { return position == index ? value : Vec8{}; };
         store_alternating(upper + 2 * x, at(0), at(1));
         store_alternating(lower + 2 * x, at(2), at(3));
       },
       [&](std::int64_t x) {
-        const auto at = [&](int index) { return positions[x] == index ? grad[x] : 0.0f; };
+        const auto at = [&](int index) { return (positions[x] & 3) == index ? grad[x] : 0.0f; };
         upper[2 * x] = at(0);
         upper[2 * x + 1] = at(1);
         lower[2 * x] = at(2);
@@ -48,9 +47,9 @@ void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tens
       const float* image = in + plane * g.h * g.w;
       float* to = maxima + plane * g.oh * g.ow;
       if (where)
-        pool_plane<true, false>(image, g.w, g.oh, g.ow, to, where + plane * g.oh * g.ow);
+        pool_plane<true, ReluPlace::none>(image, g.w, g.oh, g.ow, to, where + plane * g.oh * g.ow);
       else
-        pool_plane<false, false>(image, g.w, g.oh, g.ow, to, nullptr);
+        pool_plane<false, ReluPlace::none>(image, g.w, g.oh, g.ow, to, nullptr);
     }
   });
 }
@@ -71,6 +70,15 @@ void max_pool2d_backward_cpu(const Pool2dGeometry& g, const Tensor& grad, const 
       }
       if (g.h % 2 != 0) std::fill_n(image + (g.h - 1) * g.w, g.w, 0.0f);
     }
+  });
+}
+
+void max_pool2d_relu_grad_cpu(const Tensor& grad, const Tensor& positions, const Tensor& out) {
+  const float* d = grad.data<float>();
+  const std::uint8_t* where = positions.data<std::uint8_t>();
+  float* to = out.data<float>();
+  parallel_for(grad.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) to[i] = where[i] & kMaxPoolNotPositive ? 0.0f : d[i];
   });
 }
 

@@ -22,7 +22,7 @@ __device__ bool wins(C value, C best) {
 }
 
 template <typename T, typename P>
-__global__ void forward_kernel(Pool2dGeometry g, const T* in, T* out, P* positions) {
+__global__ void forward_kernel(Pool2dGeometry g, bool mark, const T* in, T* out, P* positions) {
   using C = compute_t<T>;
   const std::int64_t count = g.planes * g.oh * g.ow;
   for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads()) {
@@ -44,12 +44,14 @@ __global__ void forward_kernel(Pool2dGeometry g, const T* in, T* out, P* positio
       }
     }
     out[index] = to_element<T>(best);
-    if (positions) positions[index] = static_cast<P>(position < 0 ? 0 : position);
+    if (positions)
+      positions[index] =
+          static_cast<P>((position < 0 ? 0 : position) | (mark && best <= C(0) ? kMaxPoolNotPositive : 0));
   }
 }
 
 template <typename T, typename P>
-__global__ void backward_kernel(Pool2dGeometry g, const T* grad, const P* positions, T* x_grad) {
+__global__ void backward_kernel(Pool2dGeometry g, std::int64_t mask, const T* grad, const P* positions, T* x_grad) {
   using C = compute_t<T>;
   const std::int64_t count = g.planes * g.h * g.w;
   const std::int64_t reach_y = g.dilation.h * (g.kernel.h - 1) + 1, reach_x = g.dilation.w * (g.kernel.w - 1) + 1;
@@ -65,7 +67,8 @@ __global__ void backward_kernel(Pool2dGeometry g, const T* grad, const P* positi
         const std::int64_t across = at.x + g.padding.w - ox * g.stride.w, kx = across / g.dilation.w;
         if (kx * g.dilation.w != across) continue;
         const std::int64_t output = (at.plane * g.oh + oy) * g.ow + ox;
-        if (static_cast<std::int64_t>(positions[output]) == ky * g.kernel.w + kx) sum += from_element<C>(grad[output]);
+        if ((static_cast<std::int64_t>(positions[output]) & mask) == ky * g.kernel.w + kx)
+          sum += from_element<C>(grad[output]);
       }
     }
     x_grad[index] = to_element<T>(sum);
@@ -97,7 +100,7 @@ __global__ void forward_by_two_kernel(std::int64_t count, std::int64_t half_widt
       position = i;
     }
     out[index] = to_element<T>(best);
-    if (positions) positions[index] = static_cast<std::uint8_t>(position);
+    if (positions) positions[index] = static_cast<std::uint8_t>(position | (best <= C(0) ? kMaxPoolNotPositive : 0));
   }
 }
 
@@ -106,7 +109,7 @@ __global__ void backward_by_two_kernel(std::int64_t count, std::int64_t half_wid
                                        const std::uint8_t* positions, Pack<T, 2>* x_grad) {
   for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads()) {
     const std::int64_t upper = index + index / half_width * half_width;
-    const int position = positions[index];
+    const int position = positions[index] & 3;
     const T value = grad[index], zero = to_element<T>(0.0f);
     const auto at = [&](int place) { return place == position ? value : zero; };
     x_grad[upper] = {at(0), at(1)};
@@ -117,15 +120,15 @@ __global__ void backward_by_two_kernel(std::int64_t count, std::int64_t half_wid
 template <typename T, typename P>
 void forward(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
   const cuda::Launch launch(x);
-  launch(forward_kernel<T, P>, cuda::blocks_for(out.numel()), cuda::kThreads, g, x.data<T>(), out.data<T>(),
-         positions.defined() ? positions.data<P>() : nullptr);
+  launch(forward_kernel<T, P>, cuda::blocks_for(out.numel()), cuda::kThreads, g, is_max_pool_2x2(g), x.data<T>(),
+         out.data<T>(), positions.defined() ? positions.data<P>() : nullptr);
 }
 
 template <typename T, typename P>
 void backward(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x_grad) {
   const cuda::Launch launch(grad);
-  launch(backward_kernel<T, P>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, g, grad.data<T>(),
-         positions.data<P>(), x_grad.data<T>());
+  launch(backward_kernel<T, P>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, g, is_max_pool_2x2(g) ? 3 : -1,
+         grad.data<T>(), positions.data<P>(), x_grad.data<T>());
 }
 
 }  // namespace
@@ -157,6 +160,24 @@ void max_pool2d_backward_cuda(const Pool2dGeometry& g, const Tensor& grad, const
     } else {
       backward<T, std::int32_t>(g, grad, positions, x_grad);
     }
+  });
+}
+
+namespace {
+
+template <typename T>
+__global__ void relu_grad_kernel(std::int64_t count, const T* grad, const std::uint8_t* positions, T* out) {
+  for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads())
+    out[index] = positions[index] & kMaxPoolNotPositive ? to_element<T>(0.0f) : grad[index];
+}
+
+}  // namespace
+
+void max_pool2d_relu_grad_cuda(const Tensor& grad, const Tensor& positions, const Tensor& out) {
+  dispatch_floating(grad.dtype(), "max_pool2d", [&]<typename T>() {
+    const cuda::Launch launch(grad);
+    launch(relu_grad_kernel<T>, cuda::blocks_for(grad.numel()), cuda::kThreads, grad.numel(), grad.data<T>(),
+           positions.data<std::uint8_t>(), out.data<T>());
   });
 }
 

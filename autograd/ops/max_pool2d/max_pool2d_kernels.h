@@ -6,7 +6,19 @@
 namespace lockstep {
 
 // All tensors contiguous. `positions` holds, for each output, which element of its window is the maximum, counted in
-// row-major order over the window: uint8 if a window has at most 256 elements, else int32. Undefined: not wanted.
+// row-major order over the window: uint8 if a window has at most 256 elements, else int32. Undefined: not wanted. Fast
+// kernels for windows of is_max_pool_2x2() add kMaxPoolNotPositive where the maximum is not above 0.
+constexpr std::uint8_t kMaxPoolNotPositive = 4;
+
+/// Where max(0, x) is taken in the same pass as the pool, if at all.
+enum class ReluPlace : std::uint8_t { none, before, after };
+
+/// Windows of 2 x 2 side by side.
+inline bool is_max_pool_2x2(const Pool2dGeometry& g) {
+  return g.kernel == Size2d(2) && g.stride == Size2d(2) && g.padding == Size2d(0) && g.dilation == Size2d(1) &&
+         g.oh == g.h / 2 && g.ow == g.w / 2;
+}
+
 using MaxPool2dForward = void(const Pool2dGeometry& geometry, const Tensor& x, const Tensor& out,
                               const Tensor& positions);
 MaxPool2dForward max_pool2d_forward_reference, max_pool2d_forward_cpu, max_pool2d_forward_cuda;
@@ -14,5 +26,8 @@ MaxPool2dForward max_pool2d_forward_reference, max_pool2d_forward_cpu, max_pool2
 using MaxPool2dBackward = void(const Pool2dGeometry& geometry, const Tensor& grad, const Tensor& positions,
                                const Tensor& x_grad);
 MaxPool2dBackward max_pool2d_backward_reference, max_pool2d_backward_cpu, max_pool2d_backward_cuda;
+/// out = grad, or 0 where positions have kMaxPoolNotPositive. float32 on the CPU.
+using MaxPool2dReluGrad = void(const Tensor& grad, const Tensor& positions, const Tensor& out);
+MaxPool2dReluGrad max_pool2d_relu_grad_cpu, max_pool2d_relu_grad_cuda;
 
 }  // namespace lockstep

@@ -37,6 +37,10 @@ class MseLossBackward final : public Node {
 Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const auto&... t) { return mse_loss(t..., options); }, input, target);
+  if (input.defined() && target.defined() && input.sizes() != target.sizes()) {
+    const Shape sizes = broadcast_shapes(input.sizes(), target.sizes(), "mse_loss");
+    return mse_loss(input.expand(sizes), target.expand(sizes), options);
+  }
   check_same_kind(input, target, "mse_loss");
   const Tensor x = as_contiguous(input), y = as_contiguous(target);
   const Tensor loss = empty_loss(input, options.reduction);

@@ -11,8 +11,8 @@ struct MseLossOptions {
 };
 
 /// (input - target)^2, kept by element, averaged over all elements or summed. Differentiable in both arguments.
-/// Unlike PyTorch, which warns and broadcasts, shapes must be equal: a target of [N] against [N, 1] is nearly always a
-/// mistake. Throws Error for differing shapes, dtypes or devices, and for dtypes that are not floating point.
+/// Shapes broadcast, as in PyTorch, which warns of it: a target of [N] against an input of [N, 1] compares all pairs.
+/// Throws Error for shapes that do not broadcast, differing dtypes or devices, and dtypes that are not floating point.
 Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options = {});
 
 }  // namespace lockstep

@@ -92,11 +92,12 @@ class ExtremeBackward final : public Node {
   const char* name() const override { return "ExtremeBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &y = saved(1);
-    const Tensor hits = same_values(x, dims.with_kept_dims(y));
+    const Tensor hits = every ? same_values(x, y) : eq(x, dims.with_kept_dims(y));
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
     return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
   }
 
+  bool every = false;  // no dimensions were named: NaNs share the gradient; else all of it is NaN, as PyTorch's
   ReduceDims dims;
 };
 
@@ -118,6 +119,7 @@ Tensor extreme(ReduceOp op, const Tensor& x, const Shape& dims, bool keepdim, co
   Tensor out = run(op, x, nullptr, 1.0, reduce, x.dtype());
   if (auto* node = record<ExtremeBackward>(out, {&x})) {
     node->save(x, out);
+    node->every = dims.empty();
     node->dims = reduce;
   }
   return out;
@@ -154,13 +156,25 @@ void reduce_sum(const Tensor& x, const Tensor& out) {
   reduce_kernel(x)(ReduceOp::sum, x, nullptr, 1.0, out);
 }
 
+namespace {
+
+Tensor sum_into(const Tensor& x, const Shape& dims, bool keepdim, DType dtype) {
+  const ReduceDims reduce(x, dims, keepdim, "sum");
+  Tensor out = run(ReduceOp::sum, x, nullptr, 1.0, reduce, dtype);
+  if (auto* node = record<SumBackward>(out, {&x})) node->dims = reduce;
+  return out;
+}
+
+}  // namespace
+
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& t) { return sum(t, dims, keepdim); }, x);
-  const ReduceDims reduce(x, dims, keepdim, "sum");
-  Tensor out = run(ReduceOp::sum, x, nullptr, 1.0, reduce, x.is_floating_point() ? x.dtype() : kInt64);
-  if (auto* node = record<SumBackward>(out, {&x})) node->dims = reduce;
-  return out;
+  LOCKSTEP_CHECK(x.defined(), "[sum] the tensor is undefined");
+  return sum_into(x, dims, keepdim, x.is_floating_point() ? x.dtype() : kInt64);
+}
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, DType dtype) {
+  return sum_into(x.to(dtype), dims, keepdim, dtype);
 }
 
 Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
@@ -171,6 +185,11 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
   Tensor out = run(ReduceOp::sum, x, nullptr, static_cast<double>(reduce.count), reduce, x.dtype());
   if (auto* node = record<MeanBackward>(out, {&x})) node->dims = reduce;
   return out;
+}
+
+Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, DType dtype) {
+  const autocast::Pause pause;
+  return mean(x.to(dtype), dims, keepdim);
 }
 
 Tensor var(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
@@ -200,7 +219,7 @@ Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& t) { return logsumexp(t, dims, keepdim); }, x);
-  check_floating(x, "logsumexp");
+  if (x.defined() && !x.is_floating_point()) return logsumexp(x.to(kFloat32), dims, keepdim);
   const ReduceDims reduce(x, dims, keepdim, "logsumexp");
   if (reduce.count == 0) {
     // The sum of no exponentials is 0.
@@ -229,11 +248,11 @@ Tensor any(const Tensor& x, const Shape& dims, bool keepdim) {
   return truth(false, x, dims, keepdim, "any");
 }
 
-Tensor Tensor::sum(const Shape& dims, bool keepdim) const {
-  return lockstep::sum(*this, dims, keepdim);
+Tensor Tensor::sum(const Shape& dims, bool keepdim, std::optional<DType> dtype) const {
+  return dtype ? lockstep::sum(*this, dims, keepdim, *dtype) : lockstep::sum(*this, dims, keepdim);
 }
-Tensor Tensor::mean(const Shape& dims, bool keepdim) const {
-  return lockstep::mean(*this, dims, keepdim);
+Tensor Tensor::mean(const Shape& dims, bool keepdim, std::optional<DType> dtype) const {
+  return dtype ? lockstep::mean(*this, dims, keepdim, *dtype) : lockstep::mean(*this, dims, keepdim);
 }
 Tensor Tensor::var(const Shape& dims, double correction, bool keepdim) const {
   return lockstep::var(*this, dims, correction, keepdim);

@@ -10,17 +10,21 @@ namespace lockstep {
 // `keepdim` keeps them with size 1. Half types accumulate in float32 and double, see Note [Blocked sums]. All throw
 // Error for a dimension out of range or named twice. PyTorch semantics.
 
-/// Sum. Integer and bool tensors give int64. The sum over no elements is 0.
+/// Sum. Integer and bool tensors give int64. The sum over no elements is 0. With a `dtype` x is cast to it first.
 Tensor sum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-/// Arithmetic mean of a floating-point tensor; NaN over no elements.
+Tensor sum(const Tensor& x, const Shape& dims, bool keepdim, DType dtype);
+/// Arithmetic mean of a floating-point tensor; NaN over no elements. With a `dtype` x is cast to it first.
 Tensor mean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor mean(const Tensor& x, const Shape& dims, bool keepdim, DType dtype);
 /// Variance of a floating-point tensor: squared differences from the mean (two passes), divided by n - correction.
 Tensor var(const Tensor& x, const Shape& dims = {}, double correction = 1.0, bool keepdim = false);
-/// Largest (smallest) element; NaN if any is. Equal extremes share the gradient evenly, as in torch.amax. Throws Error
-/// over no elements.
+/// Largest (smallest) element; NaN if any is. Equal extremes share the gradient evenly: NaNs too where no dimension is
+/// named, as in torch.max, while a NaN along the named ones makes the gradient there NaN, as in torch.amax. Throws
+/// Error over no elements.
 Tensor max(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor min(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
-/// log(sum(exp(x))) of a floating-point tensor, shifted by the maximum so that it neither overflows nor vanishes.
+/// log(sum(exp(x))), in float32 for integers, shifted by the maximum so that it neither overflows nor vanishes; -inf
+/// over no elements.
 Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim = false);
 
 /// int64 index of the first largest (smallest) element along `dim`, or of the flattened tensor without `dim`. NaN

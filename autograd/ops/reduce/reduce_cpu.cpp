@@ -65,7 +65,7 @@ struct LogSumExp : Sum<C> {
   static C shift(C about) { return std::isfinite(about) ? about : C(0); }
   static C map(C value, C about) { return math::exp(value - about); }
   static C finish(double total, C about, double) {
-    return static_cast<C>(static_cast<double>(about) + std::log(total));
+    return static_cast<C>(static_cast<double>(about) + math::log(total));
   }
 };
 

@@ -56,20 +56,24 @@ Tensor softmax_along(const Tensor& input, std::int64_t dim, bool log) {
   return output;
 }
 
+Tensor softmax_along(const Tensor& input, std::int64_t dim, std::optional<DType> dtype, bool log) {
+  return softmax_along(dtype && input.defined() ? input.to(*dtype) : input, dim, log);
+}
+
 }  // namespace
 
-Tensor softmax(const Tensor& input, std::int64_t dim) {
-  return softmax_along(input, dim, false);
+Tensor softmax(const Tensor& input, std::int64_t dim, std::optional<DType> dtype) {
+  return softmax_along(input, dim, dtype, false);
 }
-Tensor log_softmax(const Tensor& input, std::int64_t dim) {
-  return softmax_along(input, dim, true);
+Tensor log_softmax(const Tensor& input, std::int64_t dim, std::optional<DType> dtype) {
+  return softmax_along(input, dim, dtype, true);
 }
 
-Tensor Tensor::softmax(std::int64_t dim) const {
-  return lockstep::softmax(*this, dim);
+Tensor Tensor::softmax(std::int64_t dim, std::optional<DType> dtype) const {
+  return lockstep::softmax(*this, dim, dtype);
 }
-Tensor Tensor::log_softmax(std::int64_t dim) const {
-  return lockstep::log_softmax(*this, dim);
+Tensor Tensor::log_softmax(std::int64_t dim, std::optional<DType> dtype) const {
+  return lockstep::log_softmax(*this, dim, dtype);
 }
 
 }  // namespace lockstep

@@ -51,7 +51,7 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
         const C* yr = y + r * length;
         T* o = out + r * length;
         if (log) {
-          const C shift = std::log(lane_sum<C>(length, [&](std::int64_t i) { return math::exp(yr[i]); }));
+          const C shift = math::log(lane_sum<C>(length, [&](std::int64_t i) { return math::exp(yr[i]); }));
           for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] - shift);
         } else {
           const C sum = lane_sum<C>(length, [&](std::int64_t i) { return yr[i]; });
@@ -116,7 +116,7 @@ void columns_forward(const T* input, T* output, const SoftmaxSlices& s, bool log
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp(static_cast<C>(x[i * s.inner + j]) - top[j]);
     if (log)
-      for (std::int64_t j = 0; j < width; ++j) sum[j] = std::log(sum[j]);
+      for (std::int64_t j = 0; j < width; ++j) sum[j] = math::log(sum[j]);
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t j = 0; j < width; ++j) {
         const C shifted = static_cast<C>(x[i * s.inner + j]) - top[j];

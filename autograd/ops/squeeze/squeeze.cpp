@@ -18,6 +18,16 @@ Tensor Tensor::squeeze(std::int64_t dim) const {
   return view(kept);
 }
 
+Tensor Tensor::squeeze(const Shape& dims) const {
+  Shape kept;
+  for (int d = 0; d < dim(); ++d) {
+    bool drop = false;
+    for (const std::int64_t listed : dims) drop = drop || wrap_dim(listed, dim(), "squeeze") == d;
+    if (!drop || sizes()[d] != 1) kept.push_back(sizes()[d]);
+  }
+  return view(kept);
+}
+
 Tensor Tensor::unsqueeze(std::int64_t dim) const {
   Shape widened = sizes();
   widened.insert(wrap_dim(dim, this->dim() + 1, "unsqueeze"), 1);
@@ -31,13 +41,7 @@ Tensor squeeze(const Tensor& x, std::int64_t dim) {
   return x.squeeze(dim);
 }
 Tensor squeeze(const Tensor& x, const Shape& dims) {
-  Shape kept;
-  for (int d = 0; d < x.dim(); ++d) {
-    bool drop = false;
-    for (const std::int64_t dim : dims) drop = drop || wrap_dim(dim, x.dim(), "squeeze") == d;
-    if (!drop || x.sizes()[d] != 1) kept.push_back(x.sizes()[d]);
-  }
-  return x.view(kept);
+  return x.squeeze(dims);
 }
 Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   return x.unsqueeze(dim);

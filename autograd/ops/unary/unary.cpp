@@ -1,9 +1,12 @@
 #include "lockstep/autograd/ops/unary/unary.h"
 
 #include <limits>
+#include <utility>
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/autograd/record.h"
@@ -42,9 +45,15 @@ class UnaryBackward final : public Node {
  public:
   const char* name() const override { return names_of(op).node; }
   TensorList apply(TensorList grads) override {
-    const Tensor& grad = grads[0];
-    Tensor out = empty_like(grad);
-    unary_backward_kernel(grad)(op, params, grad, op == UnaryOp::neg ? grad : saved(0), out);
+    Tensor grad = std::move(grads[0]);
+    const Tensor& values = op == UnaryOp::neg ? grad : saved(0);
+    if (op == UnaryOp::relu)
+      if (Tensor pooled = relu_of_pooled_gradient(grad); pooled.defined()) return {pooled};
+    grad.storage()->settle();
+    const bool sole_owner =
+        grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1 && grad.is_contiguous() && op != UnaryOp::neg;
+    const Tensor out = sole_owner ? grad : empty_like(grad);
+    unary_backward_kernel(grad)(op, params, grad, values, out);
     return {out};
   }
 
@@ -52,9 +61,19 @@ class UnaryBackward final : public Node {
   UnaryParams params;
 };
 
+/// Those that a kernel of another operation can end with.
+bool joins(UnaryOp op) {
+  return op == UnaryOp::relu;
+}
+
 Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
-  Tensor out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
-  unary_kernel(x)(op, params, x, out);
+  Tensor out;
+  if (joins(op) && can_be_joined(x)) {
+    out = make_intrusive<UnaryComputation>(op, params, x)->add_result(x.sizes(), options_of(x));
+  } else {
+    out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
+    unary_kernel(x)(op, params, x, out);
+  }
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
@@ -91,6 +110,13 @@ bool is_whole(double value) {
 }
 
 }  // namespace
+
+void UnaryComputation::compute() {
+  const Tensor& x = input(0);
+  const Tensor out = empty_like(x);
+  unary_kernel(x)(op_, params_, x, out);
+  deliver(0, out);
+}
 
 const char* profile_label(UnaryOp op) {
   return names_of(op).op;
@@ -135,6 +161,12 @@ Tensor leaky_relu(const Tensor& x, double negative_slope) {
 }
 Tensor silu(const Tensor& x) {
   return run(UnaryOp::silu, x);
+}
+Tensor sin(const Tensor& x) {
+  return run(UnaryOp::sin, x);
+}
+Tensor cos(const Tensor& x) {
+  return run(UnaryOp::cos, x);
 }
 Tensor gelu(const Tensor& x, GeluMode mode) {
   return run(mode == GeluMode::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);

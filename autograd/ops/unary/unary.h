@@ -36,6 +36,10 @@ Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 /// x sigmoid(x).
 Tensor silu(const Tensor& x);
 
+/// Sine and cosine of x in radians.
+Tensor sin(const Tensor& x);
+Tensor cos(const Tensor& x);
+
 /// How gelu() computes the normal distribution's cumulative function.
 enum class GeluMode { exact, tanh };
 /// x Phi(x). Hendrycks and Gimpel, "Gaussian error linear units" (2016); `tanh` is the paper's approximation.

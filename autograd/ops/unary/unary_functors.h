@@ -124,9 +124,9 @@ struct Pow {
   static constexpr Saves kSaves = Saves::input;
   T exponent;
   explicit Pow(UnaryParams params) : exponent(static_cast<T>(params.a)) {}
-  LOCKSTEP_HOST_DEVICE T value(T x) const { return std::pow(x, exponent); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::pow(x, exponent); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    return exponent == T(0) ? T(0) : grad * (exponent * std::pow(x, exponent - T(1)));
+    return exponent == T(0) ? T(0) : grad * (exponent * math::pow(x, exponent - T(1)));
   }
 };
 
@@ -185,6 +185,20 @@ struct Silu : FunctorOfInput {
     const T s = math::sigmoid(x);
     return grad * (s * (T(1) + x * (T(1) - s)));
   }
+};
+
+template <typename T>
+struct Sin : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::sin(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * math::cos(x); }
+};
+
+template <typename T>
+struct Cos : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return math::cos(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return -grad * math::sin(x); }
 };
 
 /// True for the operations that keep integers.

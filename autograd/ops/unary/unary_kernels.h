@@ -28,7 +28,9 @@ namespace lockstep {
   X(leaky_relu, LeakyRelu) \
   X(gelu, Gelu) \
   X(gelu_tanh, GeluTanh) \
-  X(silu, Silu)
+  X(silu, Silu) \
+  X(sin, Sin) \
+  X(cos, Cos)
 // clang-format on
 
 enum class UnaryOp : std::uint8_t {

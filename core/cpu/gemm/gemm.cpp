@@ -84,7 +84,7 @@ Kernels choose_kernels(const char* value) {  // null: not set
   const std::string_view wanted = value ? value : "";
   LOCKSTEP_CHECK(wanted.empty() || wanted == "own" || wanted == "libraries",
                  "LOCKSTEP_KERNELS is '{}'; expected own or libraries", wanted);
-  return wanted == "own" ? Kernels::own : Kernels::libraries;
+  return wanted == "libraries" ? Kernels::libraries : Kernels::own;
 }
 
 }  // namespace gemm_detail

@@ -45,10 +45,9 @@ struct Gemm {
 void gemm(const Gemm<float>& problem);
 void gemm(const Gemm<double>& problem);
 
-/// Whose kernels compute products.
+/// Whose kernels compute products and convolutions.
 enum class Kernels : unsigned char { own, libraries };
-/// The value of the environment variable LOCKSTEP_KERNELS, "own" or "libraries", read once; libraries if it is not
-/// set, which are the faster on the whole (bench/gemm).
+/// The value of the environment variable LOCKSTEP_KERNELS, "own" or "libraries", read once; own if it is not set.
 /// Throws Error if it is anything else.
 Kernels kernels();
 

@@ -17,6 +17,9 @@ struct Tile {
   const T* b;  // b[p][j] is at b[p * b_step + j], readable for whole vectors
   std::int64_t b_step;
   std::int64_t k;  // at least 1
+  // Kernels by rows go through a in pieces, in one chain: k steps, then a is moved on by a_segment more, `segments`
+  // times, then by a_repeat more, `repeats` times. b goes on. 0 times is once.
+  std::int64_t segments, repeats, a_segment, a_repeat;
   T* out;
   std::int64_t out_stride;
   std::int64_t columns;  // those of out that exist; fewer than the kernel's by less than one vector
@@ -24,10 +27,19 @@ struct Tile {
   const T* bias;         // columns + what completes the last vector need not be readable; may be null
   const T* row_bias;     // may be null
   bool relu;
+  T* sums;       // rows x whole vectors; used by `resumes` and `pauses` alone
+  bool resumes;  // the chains go on from sums, instead of starting
+  bool pauses;   // they are left in sums, and out is not touched
 };
 
 template <typename T>
 using MicroKernel = void (*)(const Tile<T>&);
+
+/// to[p * to_stride + j] = from[j * stride + p] for p < k and j < width, with zeros up to whole vectors: rows of memory
+/// become the columns of a panel.
+template <typename T>
+using PackColumns = void (*)(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, T* to,
+                             std::int64_t to_stride);
 
 inline constexpr int kMaxVectors = 4;  // of one row of a tile
 inline constexpr int kMaxRows = 14;
@@ -39,6 +51,7 @@ struct MicroKernels {
   int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
   /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
   MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
+  PackColumns<T> pack_columns;
 };
 
 // Each in a file of its own, compiled for its instruction set.

@@ -16,6 +16,7 @@
 //   add(x, y), multiply(x, y)      rounded each by itself
 //   fused(x, y, z)                 x * y + z, rounded once
 //   positive(x)                    x < 0 ? 0 : x, so NaN and -0 stay
+//   transpose(from, stride, to, to_stride)   to[p * to_stride + j] = from[j * stride + p] for p and j below kLanes
 
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 
@@ -69,30 +70,57 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[i][v] = V::zero();
-#pragma GCC unroll 2
-  for (std::int64_t p = tile.k; p > 0; --p) {
-    Vector x[kVectors];
-    if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      x[v] = V::load(b + v * kLanes);
-      __builtin_prefetch(b + kAhead * b_step + v * kLanes);
-    }
+  if (tile.resumes)
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Vector y = V::broadcast(a + i * a_row);
+    for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
-    }
-    a += a_step;
-    b += b_step;
-  }
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::load(tile.sums + (i * kVectors + v) * kLanes);
+  std::int64_t repeats = kByRows ? tile.repeats : 0;
+  do {
+    std::int64_t segments = kByRows ? tile.segments : 0;
+    do {
+#pragma GCC unroll 2
+      for (std::int64_t p = tile.k; p > 0; --p) {
+        Vector x[kVectors];
+        if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          x[v] = V::load(b + v * kLanes);
+          __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const Vector y = V::broadcast(a + i * a_row);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
+        }
+        a += a_step;
+        b += b_step;
+      }
+      if constexpr (kByRows) a += tile.a_segment;
+    } while (--segments > 0);
+    if constexpr (kByRows) a += tile.a_repeat;
+  } while (--repeats > 0);
 
+  if (tile.pauses) [[unlikely]] {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
+    return;
+  }
   // Most tiles are only stored or added.
   if (tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu) {
     const bool add = tile.beta != T(0);
     const std::int64_t last = tile.columns - (kVectors - 1) * kLanes;  // lanes of the last vector
     constexpr int kWhole = kVectors - 1;
+    if (!add && last == kLanes) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) V::store(tile.out + i * tile.out_stride + v * kLanes, sum[i][v]);
+      return;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       T* const out = tile.out + i * tile.out_stride;
@@ -115,6 +143,38 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   finish<V>(tile, sums, kRows, kVectors);
 }
 
+// Squares of kLanes x kLanes; the last ones along k lie over their neighbours.
+template <typename V>
+void pack_columns(const typename V::T* from, std::int64_t stride, std::int64_t k, std::int64_t width, typename V::T* to,
+                  std::int64_t to_stride) {
+  using T = typename V::T;
+  constexpr std::int64_t kLanes = V::kLanes;
+  const std::int64_t padded = (width + kLanes - 1) / kLanes * kLanes;
+  if (k < kLanes) {
+    for (std::int64_t j = 0; j < padded; ++j) {
+      for (std::int64_t p = 0; p < k; ++p) to[p * to_stride + j] = j < width ? from[j * stride + p] : T(0);
+    }
+    return;
+  }
+  // Two squares of a row of squares at a time: a line of the cache.
+  constexpr std::int64_t kLine = 2 * kLanes;
+  for (std::int64_t line = 0; line < k; line += kLine)
+    for (std::int64_t first = 0; first < width; first += kLanes)
+      for (std::int64_t next = line; next < line + kLine && next < k; next += kLanes) {
+        const std::int64_t p = next + kLanes <= k ? next : k - kLanes;
+        const T* const square = from + first * stride + p;
+        T* const out = to + p * to_stride + first;
+        if (first + kLanes <= width) {
+          V::transpose(square, stride, out, to_stride);
+        } else {  // what is not there counts as 0
+          T rows[kLanes * kLanes];
+          for (std::int64_t j = 0; j < kLanes; ++j)
+            V::store(rows + j * kLanes, first + j < width ? V::load(square + j * stride) : V::zero());
+          V::transpose(rows, kLanes, out, to_stride);
+        }
+      }
+}
+
 template <typename V, int kVectors, int kRows>
 constexpr void fill(MicroKernels<typename V::T>& kernels) {
   kernels.table[0][kVectors][kRows] = micro_kernel<V, kRows, kVectors, false>;
@@ -126,7 +186,8 @@ constexpr void fill(MicroKernels<typename V::T>& kernels) {
 // row of b, and an element of a.
 template <typename V, int kRows1, int kRows2, int kRows3, int kRows4>
 constexpr MicroKernels<typename V::T> make_micro_kernels() {
-  MicroKernels<typename V::T> kernels{.lanes = V::kLanes, .rows = {0, kRows1, kRows2, kRows3, kRows4}, .table = {}};
+  MicroKernels<typename V::T> kernels{
+      .lanes = V::kLanes, .rows = {0, kRows1, kRows2, kRows3, kRows4}, .table = {}, .pack_columns = pack_columns<V>};
   fill<V, 1, kRows1>(kernels);
   fill<V, 2, kRows2>(kernels);
   fill<V, 3, kRows3>(kernels);

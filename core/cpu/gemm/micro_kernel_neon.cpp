@@ -29,6 +29,10 @@ struct Float {
   static Vector multiply(Vector x, Vector y) { return vmulq_f32(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return vfmaq_f32(z, x, y); }
   static Vector positive(Vector x) { return vbslq_f32(vcltzq_f32(x), zero(), x); }
+  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
+    for (int j = 0; j < kLanes; ++j)
+      for (int p = 0; p < kLanes; ++p) to[p * to_stride + j] = from[j * stride + p];
+  }
 };
 
 struct Double {
@@ -52,6 +56,10 @@ struct Double {
   static Vector multiply(Vector x, Vector y) { return vmulq_f64(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return vfmaq_f64(z, x, y); }
   static Vector positive(Vector x) { return vbslq_f64(vcltzq_f64(x), zero(), x); }
+  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
+    for (int j = 0; j < kLanes; ++j)
+      for (int p = 0; p < kLanes; ++p) to[p * to_stride + j] = from[j * stride + p];
+  }
 };
 
 }  // namespace

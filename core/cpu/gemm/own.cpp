@@ -4,9 +4,10 @@
 #include "lockstep/core/cpu/gemm/own.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/gemm/pack.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -14,34 +15,19 @@
 namespace lockstep::cpu::gemm_detail {
 namespace {
 
-constexpr std::int64_t kPackedElements = 1 << 20;  // of one operand at a time
-constexpr std::int64_t kChunkSide = 4096;          // rows or columns of the result at a time
-constexpr std::int64_t kPanelColumns = 64;         // the widest panel of b
-constexpr std::int64_t kLocalElements = 2048;      // packed on the stack
-constexpr double kTaskFlops = 8e6;                 // of a task of parallel_for, at least
-constexpr std::int64_t kTaskRows = 192, kTaskColumns = 512, kTasks = 16;
+constexpr double kTaskFlops = 4e6;           // of a task of parallel_for, at least
+constexpr std::int64_t kTasksPerThread = 3;  // so that threads which are held up do not hold up the others
+constexpr std::int64_t kGroupPanels = 16;    // panels of b packed at a time: with kInner, half of a second-level cache
+constexpr std::int64_t kGroupRows = 56;      // rows of a transposed a packed at a time
+constexpr std::int64_t kStep = 128;          // along k, of a panel of b that a single panel of rows uses
+constexpr std::int64_t kShort = 48;          // k for which nothing is packed
+constexpr std::int64_t kFewPanels = 6;       // of rows, for which b is not packed
+constexpr std::int64_t kGap = 16;            // elements between rows that are copied, to part them in a cache
+constexpr std::int64_t kPanelColumns = 64;   // the widest panel of b
+constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
-}
-
-template <typename T>
-const MicroKernels<T>& micro_kernels(InstructionSet set);
-template <>
-const MicroKernels<float>& micro_kernels<float>([[maybe_unused]] InstructionSet set) {
-#if defined(__aarch64__)
-  return kNeonFloat;
-#else
-  return set == InstructionSet::avx512 ? kAvx512Float : kAvx2Float;
-#endif
-}
-template <>
-const MicroKernels<double>& micro_kernels<double>([[maybe_unused]] InstructionSet set) {
-#if defined(__aarch64__)
-  return kNeonDouble;
-#else
-  return set == InstructionSet::avx512 ? kAvx512Double : kAvx2Double;
-#endif
 }
 
 // Element (i, j) is at data[i * row + j * column]; row or column is 1.
@@ -49,6 +35,7 @@ template <typename T>
 struct Strided {
   const T* data;
   std::int64_t row, column;
+  const T* at(std::int64_t i, std::int64_t j) const { return data + i * row + j * column; }
 };
 
 template <typename T>
@@ -62,6 +49,7 @@ struct Parts {
   Parts(std::int64_t total, std::int64_t parts) : count(parts), length_(total / parts), longer_(total % parts) {}
   std::int64_t count;
   std::int64_t begin(std::int64_t i) const { return i * length_ + std::min(i, longer_); }
+  std::int64_t size(std::int64_t i) const { return length_ + (i < longer_ ? 1 : 0); }
 
  private:
   std::int64_t length_, longer_;  // the first `longer_` have one more
@@ -76,228 +64,288 @@ class Product {
         g_(problem),
         a_(strided(problem.a, index)),
         b_(strided(problem.b, index)),
-        out_(problem.out + index * problem.out_batch_stride) {
-    // Wide tiles for few rows, so that there are enough independent chains.
-    vectors_ = g_.m <= kernels.rows[4] ? 4 : 2;
+        out_(problem.out + index * problem.out_batch_stride),
+        inner_(inner_block(problem.k)) {
+    // Wide tiles for few rows, so that there are enough independent chains, unless b must be transposed: narrow panels
+    // are done faster.
+    vectors_ = (g_.m <= kernels.rows[4] || (g_.k <= kShort && kernels.rows[4] > 4)) && b_.column == 1 ? 4 : 2;
     vectors_ = static_cast<int>(std::min<std::int64_t>(vectors_, divide_up(g_.n, kernels.lanes)));
     tile_rows_ = kernels.rows[vectors_];
     tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
-    // A panel of b is read once for each panel of rows: packing has to pay.
+    // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
+    // of b, as they lie, have places of their own in a cache.
     const std::int64_t row_panels = divide_up(g_.m, tile_rows_);
-    const bool packs = b_.column != 1 || (row_panels > 2 && g_.k > 48);
-    packs_late_ = packs && g_.m <= kTaskRows;
-    pack_b_ = packs && !packs_late_;
-    // Rows of a are read as they lie, unless they would fall on the same places of a cache, or on many pages.
-    const bool scattered = a_.column == 1 ? a_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0 : g_.k > 64;
-    pack_a_ = scattered && g_.n > 2 * tile_columns_ && g_.m > 4;
+    const bool short_chains = row_panels <= 2 || g_.k <= kShort;
+    once_ = b_.column == 1 && !short_chains && row_panels <= kFewPanels &&
+            b_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 != 0;
+    pack_b_ = b_.column != 1 || (!short_chains && !once_);
+    // Rows of a are read as they lie, unless they would fall on the same places of a cache.
+    const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
+    pack_a_ = pack_b_ && stride % 2048 == 0 && g_.n > 2 * tile_columns_ && g_.m > 4;
   }
 
-  void run() {
-    for (std::int64_t n0 = 0; n0 < g_.n; n0 += kChunkSide)
-      for (std::int64_t m0 = 0; m0 < g_.m; m0 += kChunkSide) {
-        const std::int64_t m = std::min(kChunkSide, g_.m - m0), n = std::min(kChunkSide, g_.n - n0);
-        const std::int64_t blocks = std::max<std::int64_t>(1, kPackedElements / std::max(m, n) / kInner);
-        for (std::int64_t k0 = 0; k0 < g_.k; k0 += blocks * kInner)
-          chunk(m0, n0, k0, m, n, std::min(blocks * kInner, g_.k - k0));
-      }
-  }
-
- private:
-  // A part of the problem whose operands are packed at once.
-  struct Chunk {
-    std::int64_t m0, n0, k0, m, n, k;
-    std::int64_t padded_n;  // columns in packed panels
-    Parts row_panels;
-    std::int64_t column_panels, inner_blocks;
-    T *packed_a, *packed_b;
-
-    std::int64_t inner(std::int64_t block) const { return std::min(kInner, k - block * kInner); }
-  };
-
-  // Panels of b that end in a part of a vector are always packed: kernels read whole vectors.
-  bool packs_b_panel(const Chunk& c, std::int64_t panel) const {
-    return pack_b_ ||
-           (!packs_late_ && panel == c.column_panels - 1 && (c.n - panel * tile_columns_) % kernels_.lanes != 0);
-  }
-  // Packed panels follow each other block by block; a panel takes as much room as it has rows or columns.
-  T* packed_a(const Chunk& c, std::int64_t block, std::int64_t row) const {
-    return c.packed_a + block * kInner * c.m + row * c.inner(block);
-  }
-  T* packed_b(const Chunk& c, std::int64_t block, std::int64_t column) const {
-    if (!pack_b_) return c.packed_b + block * kInner * tile_columns_;  // the last panel alone
-    return c.packed_b + block * kInner * c.padded_n + column * c.inner(block);
-  }
-
-  void chunk(std::int64_t m0, std::int64_t n0, std::int64_t k0, std::int64_t m, std::int64_t n, std::int64_t k) {
-    Chunk c{.m0 = m0,
-            .n0 = n0,
-            .k0 = k0,
-            .m = m,
-            .n = n,
-            .k = k,
-            .padded_n = divide_up(n, kernels_.lanes) * kernels_.lanes,
-            .row_panels = Parts(m, divide_up(m, tile_rows_)),
-            .column_panels = divide_up(n, tile_columns_),
-            .inner_blocks = divide_up(k, kInner),
-            .packed_a = nullptr,
-            .packed_b = nullptr};
-    const bool partial = n % kernels_.lanes != 0 && !packs_late_;
-    const std::int64_t size_a = pack_a_ ? m * k : 0;
-    const std::int64_t size_b = pack_b_ ? c.padded_n * k : partial ? tile_columns_ * k : 0;
-    const std::int64_t room_a = divide_up(size_a, 16) * 16;
-    alignas(64) T local[kLocalElements];
-    Tensor space;
-    T* packed = local;
-    if (room_a + size_b > kLocalElements) {
-      space = empty({room_a + size_b}, {.dtype = dtype_of<T>});
-      packed = space.data<T>();
-    }
-    c.packed_a = packed;
-    c.packed_b = packed + room_a;
-    if (size_b > 0 || size_a > 0) pack(c);
-    compute(c);
-  }
-
-  void pack(const Chunk& c) {
-    const std::int64_t a_panels = pack_a_ ? c.row_panels.count : 0;
-    const std::int64_t first_b = pack_b_ ? 0 : c.column_panels - 1;
-    const std::int64_t b_panels = pack_b_ || packs_b_panel(c, first_b) ? c.column_panels - first_b : 0;
-    const std::int64_t each =
-        std::max<std::int64_t>(1, 40000 / (std::min(kInner, c.k) * std::max(tile_rows_, tile_columns_)));
-    parallel_for((a_panels + b_panels) * c.inner_blocks, each, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t task = begin; task < end; ++task) {
-        const std::int64_t block = task / (a_panels + b_panels), panel = task % (a_panels + b_panels);
-        if (panel < a_panels)
-          pack_a_panel(c, block, panel);
-        else
-          pack_b_panel(c, block, first_b + panel - a_panels,
-                       packed_b(c, block, (first_b + panel - a_panels) * tile_columns_));
-      }
-    });
-  }
-
-  void pack_a_panel(const Chunk& c, std::int64_t block, std::int64_t panel) const {
-    const std::int64_t row = c.row_panels.begin(panel), rows = c.row_panels.begin(panel + 1) - row;
-    const T* from = a_.data + (c.m0 + row) * a_.row + (c.k0 + block * kInner) * a_.column;
-    if (a_.row == 1)
-      pack_rows(from, a_.column, c.inner(block), rows, rows, packed_a(c, block, row));
-    else
-      pack_columns(from, a_.row, c.inner(block), rows, rows, packed_a(c, block, row));
-  }
-
-  void pack_b_panel(const Chunk& c, std::int64_t block, std::int64_t panel, T* to) const {
-    const std::int64_t column = panel * tile_columns_, columns = std::min(tile_columns_, c.n - column);
-    const std::int64_t padded = divide_up(columns, kernels_.lanes) * kernels_.lanes;
-    const T* from = b_.data + (c.k0 + block * kInner) * b_.row + (c.n0 + column) * b_.column;
-    if (b_.column == 1)
-      pack_rows(from, b_.row, c.inner(block), columns, padded, to);
-    else
-      pack_columns(from, b_.column, c.inner(block), columns, padded, to);
-  }
-
-  // Cuts the chunk's result into tasks, by sizes alone.
-  void compute(const Chunk& c) {
-    std::int64_t row_tasks = divide_up(c.m, kTaskRows), column_tasks = divide_up(c.n, kTaskColumns);
-    const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
-    while (row_tasks * column_tasks < kTasks &&
-           flops / static_cast<double>(row_tasks * column_tasks) >= 2 * kTaskFlops) {
-      if (!packs_late_ && c.m / row_tasks >= c.n / column_tasks && 2 * row_tasks <= c.row_panels.count)
-        row_tasks *= 2;
-      else if (2 * column_tasks <= c.column_panels)
+  // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
+  void run() const {
+    const std::int64_t row_panels = divide_up(g_.m, tile_rows_), column_panels = divide_up(g_.n, tile_columns_);
+    const double flops = 2.0 * static_cast<double>(g_.m) * static_cast<double>(g_.n) * static_cast<double>(g_.k);
+    const int threads = flops < 2 * kTaskFlops ? 1 : num_threads();
+    if (threads == 1) return task(0, g_.m, 0, g_.n);
+    const auto wanted =
+        static_cast<std::int64_t>(std::min(flops / kTaskFlops, static_cast<double>(threads * kTasksPerThread)));
+    // Each task packs what it reads: columns are cut first, as rows of a often are not packed.
+    std::int64_t row_tasks = 1, column_tasks = 1;
+    while (row_tasks * column_tasks < wanted) {
+      const std::int64_t rows = g_.m / row_tasks, columns = g_.n / column_tasks;
+      if (2 * column_tasks <= column_panels && (rows <= 2 * columns || 2 * row_tasks > row_panels))
         column_tasks *= 2;
-      else if (!packs_late_ && 2 * row_tasks <= c.row_panels.count)
+      else if (2 * row_tasks <= row_panels)
         row_tasks *= 2;
       else
         break;
     }
-    row_tasks = std::min(row_tasks, c.row_panels.count);
-    column_tasks = std::min(column_tasks, c.column_panels);
-    const Parts rows(c.row_panels.count, row_tasks), columns(c.column_panels, column_tasks);
-    // Several small tasks of one big matrix would cost more to hand out than they take.
-    const std::int64_t each = flops < 2 * kTaskFlops ? row_tasks * column_tasks : 1;
-    parallel_for(row_tasks * column_tasks, each, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t task = begin; task < end; ++task) {
-        const std::int64_t i = task % row_tasks, j = task / row_tasks;
-        if (packs_late_)
-          pack_and_compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1));
-        else
-          compute_panels(c, rows.begin(i), rows.begin(i + 1), columns.begin(j), columns.begin(j + 1), nullptr);
+    const Parts rows(row_panels, row_tasks), columns(column_panels, column_tasks);
+    parallel_for(row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = i % row_tasks, column = i / row_tasks;
+        const std::int64_t m0 = rows.begin(row) * tile_rows_, n0 = columns.begin(column) * tile_columns_;
+        task(m0, std::min(g_.m, rows.begin(row + 1) * tile_rows_) - m0, n0,
+             std::min(g_.n, columns.begin(column + 1) * tile_columns_) - n0);
       }
     });
   }
 
-  // For a single task of rows: each panel of b is packed just before it is used, and only once.
-  [[gnu::noinline]] void pack_and_compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row,
-                                                 std::int64_t first_column, std::int64_t end_column) const {
-    alignas(64) T panel[kInner * kPanelColumns];
-    compute_panels(c, first_row, end_row, first_column, end_column, panel);
+ private:
+  struct Range {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+
+  std::int64_t padded(std::int64_t columns) const { return divide_up(columns, kernels_.lanes) * kernels_.lanes; }
+
+  // Work space, on the stack if it is small.
+  struct Space {
+    explicit Space(std::int64_t size) {
+      if (size <= kLocalElements) return;
+      large = empty({size}, {.dtype = dtype_of<T>});
+      data = large.data<T>();
+    }
+    alignas(64) T local[kLocalElements];
+    Tensor large;
+    T* data = local;
+  };
+
+  bool whole_vectors(std::int64_t columns) const { return columns % kernels_.lanes == 0; }
+
+  [[gnu::noinline]] void task(std::int64_t m0, std::int64_t m, std::int64_t n0, std::int64_t n) const {
+    const std::int64_t row_panels = divide_up(m, tile_rows_);
+    if (row_panels == 1 && (pack_b_ || n < kernels_.lanes))
+      single_panel_of_rows(m0, m, n0, n);
+    else
+      panels_of_rows(m0, Parts(m, row_panels), n0, n);
+    if (g_.activation == Activation::gelu)
+      for (std::int64_t i = m0; i < m0 + m; ++i) gelu(out_ + i * g_.out_stride + n0, n);
   }
 
-  void compute_panels(const Chunk& c, std::int64_t first_row, std::int64_t end_row, std::int64_t first_column,
-                      std::int64_t end_column, T* late_panel) const {
-    Tile<T> tile{};
-    tile.out_stride = g_.out_stride;
-    tile.alpha = g_.alpha;
-    const bool by_rows = !pack_a_ && a_.row != 1;
-    for (std::int64_t block = 0; block < c.inner_blocks; ++block) {
-      const std::int64_t p = c.k0 + block * kInner;
-      const bool last = p + c.inner(block) == g_.k;
-      tile.k = c.inner(block);
-      tile.beta = p == 0 ? g_.beta : T(1);
-      tile.relu = last && g_.activation == Activation::relu;
-      const auto compute_tile = [&](std::int64_t i, std::int64_t panel, const T* late) {
-        const std::int64_t row = c.row_panels.begin(i), rows = c.row_panels.begin(i + 1) - row;
-        const std::int64_t column = panel * tile_columns_;
-        tile.a = pack_a_ ? packed_a(c, block, row) : a_.data + (c.m0 + row) * a_.row + p * a_.column;
-        tile.a_row = pack_a_ ? 1 : a_.row;
-        tile.a_step = pack_a_ ? rows : a_.column;
-        tile.columns = std::min(tile_columns_, c.n - column);
-        const std::int64_t vectors = tile.columns == tile_columns_ ? vectors_ : divide_up(tile.columns, kernels_.lanes);
+  void panels_of_rows(std::int64_t m0, const Parts& row_panels, std::int64_t n0, std::int64_t n) const {
+    const std::int64_t m = row_panels.begin(row_panels.count), group = std::min(n, kGroupPanels * tile_columns_);
+    const std::int64_t inner = std::min(inner_, g_.k);
+    const std::int64_t packed_columns = pack_b_ ? padded(group) : whole_vectors(n) ? 0 : tile_columns_;
+    const std::int64_t packed_rows = !pack_a_ ? 0 : a_.row == 1 ? std::min(m, kGroupRows + tile_rows_) : tile_rows_;
+    Space space(packed_columns * inner + packed_rows * (inner + kGap));
+    T* const packed_b = space.data;
+    T* const packed_a = space.data + packed_columns * inner;
+    for (std::int64_t column = n0; column < n0 + n; column += group)
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{column, std::min(column + group, n0 + n)}, steps{k0, std::min(k0 + inner_, g_.k)};
+        if (pack_b_)
+          pack_columns_of_b(columns, steps, packed_b);
+        else if (!whole_vectors(columns.size()))
+          pack_columns_of_b({columns.begin + columns.size() / tile_columns_ * tile_columns_, columns.end}, steps,
+                            packed_b);
+        // Packed, b is in the second-level cache and a panel of a in the first. As it lies, b is read once.
+        if (once_) {
+          for (std::int64_t j = columns.begin; j < columns.end; j += tile_columns_)
+            for (std::int64_t i = 0; i < row_panels.count; ++i) {
+              const Range rows{m0 + row_panels.begin(i), m0 + row_panels.begin(i + 1)};
+              Tile<T> tile = tile_of(rows, steps);
+              compute_tile(tile, rows, columns, j, steps, packed_b);
+            }
+          continue;
+        }
+        std::int64_t first = 0, end = 0;  // row panels that are packed
+        for (std::int64_t i = 0; i < row_panels.count; ++i) {
+          const Range rows{m0 + row_panels.begin(i), m0 + row_panels.begin(i + 1)};
+          Tile<T> tile = tile_of(rows, steps);
+          if (pack_a_ && a_.row != 1) {
+            copy_rows(a_.at(rows.begin, k0), a_.row, rows.size(), steps.size(), packed_a);
+            tile.a = packed_a;
+            tile.a_row = steps.size() + kGap;
+          } else if (pack_a_) {
+            if (i == end) {
+              for (first = i; end < row_panels.count && row_panels.begin(end) < row_panels.begin(i) + kGroupRows;)
+                ++end;
+              pack_panels_of_a(m0, row_panels, first, end, steps, packed_a);
+            }
+            tile.a = packed_a + (row_panels.begin(i) - row_panels.begin(first)) * steps.size();
+            tile.a_step = rows.size();
+          }
+          for (std::int64_t j = columns.begin; j < columns.end; j += tile_columns_)
+            compute_tile(tile, rows, columns, j, steps, packed_b);
+        }
+      }
+  }
+
+  [[gnu::always_inline]] void compute_tile(Tile<T>& tile, Range rows, Range columns, std::int64_t j, Range steps,
+                                           const T* packed_b) const {
+    const std::int64_t width = std::min(tile_columns_, columns.end - j);
+    const std::int64_t vectors = width == tile_columns_ ? vectors_ : divide_up(width, kernels_.lanes);
+    if (pack_b_ || width % kernels_.lanes != 0) {
+      tile.b = pack_b_ ? packed_b + (j - columns.begin) * steps.size() : packed_b;
+      tile.b_step = vectors * kernels_.lanes;
+    } else {
+      tile.b = b_.at(steps.begin, j);
+      tile.b_step = b_.row;
+    }
+    set_columns(tile, rows, {j, j + width}, steps);
+    kernels_.table[tile.a_step == 1][vectors][rows.size()](tile);
+  }
+
+  // b is used once, so it is packed in small pieces, which do not leave the first-level cache.
+  [[gnu::noinline]] void single_panel_of_rows(std::int64_t m0, std::int64_t m, std::int64_t n0, std::int64_t n) const {
+    alignas(64) T packed[kStep * kPanelColumns];
+    alignas(64) T sums[kMaxRows * kPanelColumns];
+    const Range rows{m0, m0 + m};
+    for (std::int64_t j = n0; j < n0 + n; j += tile_columns_)
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{j, std::min(j + tile_columns_, n0 + n)}, steps{k0, std::min(k0 + inner_, g_.k)};
+        const std::int64_t vectors = divide_up(columns.size(), kernels_.lanes);
+        Tile<T> tile = tile_of(rows, steps);
+        tile.b = packed;
         tile.b_step = vectors * kernels_.lanes;
-        if (late) {
-          tile.b = late;
-        } else if (packs_b_panel(c, panel)) {
-          tile.b = packed_b(c, block, column);
-        } else {
-          tile.b = b_.data + p * b_.row + c.n0 + column;
-          tile.b_step = b_.row;
+        set_columns(tile, rows, columns, steps);
+        tile.sums = sums;
+        for (std::int64_t k = steps.begin; k < steps.end; k += kStep) {
+          const Range part{k, std::min(k + kStep, steps.end)};
+          pack_columns_of_b(columns, part, packed);
+          tile.a = a_.at(m0, k);
+          tile.k = part.size();
+          tile.resumes = k != steps.begin;
+          tile.pauses = part.end != steps.end;
+          kernels_.table[a_.column == 1][vectors][m](tile);
         }
-        tile.bias = last && g_.bias ? g_.bias + c.n0 + column : nullptr;
-        tile.row_bias = last && g_.row_bias ? g_.row_bias + c.m0 + row : nullptr;
-        tile.out = out_ + (c.m0 + row) * g_.out_stride + c.n0 + column;
-        kernels_.table[by_rows][vectors][rows](tile);
-      };
-      if (!pack_b_) {  // b is read once
-        for (std::int64_t panel = first_column; panel < end_column; ++panel) {
-          if (late_panel) pack_b_panel(c, block, panel, late_panel);
-          for (std::int64_t i = first_row; i < end_row; ++i) compute_tile(i, panel, late_panel);
-        }
-      } else {
-        for (std::int64_t i = first_row; i < end_row; ++i)
-          for (std::int64_t panel = first_column; panel < end_column; ++panel) compute_tile(i, panel, nullptr);
+      }
+  }
+
+  void pack_columns_of_b(Range columns, Range steps, T* to) const {
+    const T* from = b_.at(steps.begin, columns.begin);
+    if (b_.column == 1)
+      return pack_row_panels(from, b_.row, steps.size(), columns.size(), tile_columns_, kernels_.lanes, to);
+    for (std::int64_t j = 0; j < columns.size(); j += tile_columns_) {
+      const std::int64_t width = std::min(tile_columns_, columns.size() - j);
+      kernels_.pack_columns(from + j * b_.column, b_.column, steps.size(), width, to + j * steps.size(), padded(width));
+    }
+  }
+
+  // Of a transposed a; a line of the cache holds elements of several panels.
+  void pack_panels_of_a(std::int64_t m0, const Parts& panels, std::int64_t first, std::int64_t end, Range steps,
+                        T* to) const {
+    constexpr std::int64_t kTurn = 16;
+    for (std::int64_t k = steps.begin; k < steps.end; k += kTurn) {
+      const std::int64_t count = std::min(kTurn, steps.end - k);
+      for (std::int64_t i = first; i < end; ++i) {
+        const std::int64_t row = panels.begin(i), rows = panels.begin(i + 1) - row;
+        pack_rows(a_.at(m0 + row, k), a_.column, count, rows, rows,
+                  to + (row - panels.begin(first)) * steps.size() + (k - steps.begin) * rows);
       }
     }
-    if (g_.activation == Activation::gelu && c.k0 + c.k == g_.k) {
-      const std::int64_t begin = first_column * tile_columns_, end = std::min(end_column * tile_columns_, c.n);
-      for (std::int64_t i = c.row_panels.begin(first_row); i < c.row_panels.begin(end_row); ++i)
-        gelu(out_ + (c.m0 + i) * g_.out_stride + c.n0 + begin, end - begin);
+  }
+
+  void copy_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t k, T* to) const {
+    for (std::int64_t i = 0; i < rows; ++i) std::copy_n(from + i * stride, k, to + i * (k + kGap));
+  }
+
+  Tile<T> tile_of(Range rows, Range steps) const {
+    Tile<T> tile{};
+    tile.a = a_.at(rows.begin, steps.begin);
+    tile.a_row = a_.row;
+    tile.a_step = a_.column;
+    tile.k = steps.size();
+    tile.out_stride = g_.out_stride;
+    tile.alpha = g_.alpha;
+    tile.beta = steps.begin == 0 ? g_.beta : T(1);
+    if (steps.end == g_.k) {
+      tile.row_bias = g_.row_bias ? g_.row_bias + rows.begin : nullptr;
+      tile.relu = g_.activation == Activation::relu;
     }
+    return tile;
+  }
+
+  void set_columns(Tile<T>& tile, Range rows, Range columns, Range steps) const {
+    tile.columns = columns.size();
+    tile.bias = steps.end == g_.k && g_.bias ? g_.bias + columns.begin : nullptr;
+    tile.out = out_ + rows.begin * g_.out_stride + columns.begin;
   }
 
   const MicroKernels<T>& kernels_;
   const Gemm<T>& g_;
   const Strided<T> a_, b_;
   T* const out_;
+  const std::int64_t inner_;
   int vectors_;
   std::int64_t tile_rows_, tile_columns_;
   bool pack_a_, pack_b_;
-  bool packs_late_;  // panels of b, when they are used
+  bool once_;  // b is read panel by panel of columns, not of rows
 };
+
+// to[j][i] = from[i][j]
+template <typename T>
+void transpose(const MicroKernels<T>& kernels, const T* from, std::int64_t rows, std::int64_t columns,
+               std::int64_t stride, T* to, std::int64_t to_stride) {
+  const std::int64_t whole = rows / kernels.lanes * kernels.lanes;
+  if (whole > 0) kernels.pack_columns(from, stride, columns, whole, to, to_stride);
+  for (std::int64_t i = whole; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) to[j * to_stride + i] = from[i * stride + j];
+}
+
+// Some results are computed as their transpose, b^T a^T, by the same sums: narrow ones, so that vectors are full, and
+// those where a is smaller to transpose than b.
+template <typename T>
+bool is_turned(const Gemm<T>& g, int lanes) {
+  if (g.m < 2 * lanes || (g.bias && g.row_bias) || g.activation == Activation::gelu) return false;
+  return g.n < lanes || (g.b.transposed && !g.a.transposed && (g.m * g.k + 2 * g.m * g.n) < g.n * g.k);
+}
+
+template <typename T>
+void multiply_turned(const MicroKernels<T>& kernels, const Gemm<T>& g, std::int64_t index) {
+  constexpr std::int64_t kLocal = 2048;
+  alignas(64) T local[kLocal];
+  const Tensor space = empty({g.m * g.n > kLocal ? g.m * g.n : 0}, {.dtype = dtype_of<T>});
+  T* const turned = g.m * g.n > kLocal ? space.data<T>() : local;
+  T* const out = g.out + index * g.out_batch_stride;
+  if (g.beta != T(0)) transpose(kernels, out, g.m, g.n, g.out_stride, turned, g.m);
+  Gemm<T> t = g;
+  std::swap(t.m, t.n);
+  std::swap(t.a, t.b);
+  std::swap(t.bias, t.row_bias);
+  t.a.transposed = !t.a.transposed;
+  t.b.transposed = !t.b.transposed;
+  t.a.data += index * t.a.batch_stride;
+  t.b.data += index * t.b.batch_stride;
+  t.out = turned;
+  t.out_stride = t.n;
+  Product<T>(kernels, t, 0).run();
+  transpose(kernels, turned, g.n, g.m, g.m, out, g.out_stride);
+}
 
 template <typename T>
 void multiply(const Gemm<T>& problem, InstructionSet set) {
   const MicroKernels<T>& kernels = micro_kernels<T>(set);
-  const auto one = [&](std::int64_t index) { Product<T>(kernels, problem, index).run(); };
+  const auto one = [&](std::int64_t index) {
+    if (is_turned(problem, kernels.lanes))
+      multiply_turned(kernels, problem, index);
+    else
+      Product<T>(kernels, problem, index).run();
+  };
   if (problem.batch == 1) return one(0);
   // Few matrices: parallel inside each product. Many: parallel over them.
   const double macs = static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);

@@ -6,13 +6,17 @@
 namespace lockstep::cpu::gemm_detail {
 
 /// Note [Order of a product]
-/// An element of the result is the sum over k in blocks of kInner. Within a block it is one chain of fused
+/// An element of the result is the sum over k in blocks of inner_block(k). Within a block it is one chain of fused
 /// multiply-adds, from the first k to the last, starting with 0; the blocks are added to the result in order:
 ///   sum(block) = fma(a[p1], b[p1], fma(a[p0], b[p0], 0)) ...
 ///   out = beta * out + alpha * sum(0); out = out + alpha * sum(1); ...; out = out + bias; ...
 /// Vectors run along the columns of the result, never along k, so neither their length nor how the result is cut into
 /// tiles enters. Nothing else may: no kernel for short or for thin products adds in another order.
-inline constexpr std::int64_t kInner = 384;
+inline constexpr std::int64_t kInner = 512;
+inline std::int64_t inner_block(std::int64_t k) {  // of 0 < k: nearly equal blocks of kInner steps at most
+  const std::int64_t blocks = (k + kInner - 1) / kInner, length = (k + blocks - 1) / blocks;
+  return (length + 7) / 8 * 8;
+}
 
 /// gemm() by our own kernels for `set`, which this processor must have. Arguments are checked by the caller.
 void multiply_own(const Gemm<float>& problem, InstructionSet set);

@@ -1,5 +1,6 @@
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
+#include <cmath>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -57,11 +58,24 @@ class HalfCompression final : public CommunicationHook {
   WorkPtr reduce(const GradientBucket& bucket, ProcessGroup& group) override {
     if (element_size(bucket.flat.dtype()) <= element_size(dtype_)) return group.all_reduce(bucket.flat, ReduceOp::avg);
     const NoGradGuard no_grad;
-    // Divided before it travels: a sum of large gradients would overflow where their mean does not.
-    if (group.world_size() > 1) bucket.flat.mul_(1.0 / group.world_size());
+    if (bucket.flat.device().is_cpu()) {
+      // The ranks' halves are added in float32, and their mean is rounded once.
+      const Tensor small = cast_values(bucket.flat, dtype_);
+      return continue_with(group.all_reduce(small, ReduceOp::avg), [small, flat = bucket.flat]() -> WorkPtr {
+        copy_values(small, flat);
+        return nullptr;
+      });
+    }
+    // NCCL adds halves as halves. Divided by W before, small gradients would be lost below the type's range, and
+    // divided after, large sums above it; so about half of it each. Both factors are known exactly.
+    const double before = std::exp2(std::floor(std::log2(group.world_size()) / 2.0));
+    const double after = group.world_size() / before;
+    if (before > 1.0) bucket.flat.mul_(1.0 / before);
     const Tensor small = cast_values(bucket.flat, dtype_);
-    return continue_with(group.all_reduce(small), [small, flat = bucket.flat]() -> WorkPtr {
+    return continue_with(group.all_reduce(small), [small, after, flat = bucket.flat]() -> WorkPtr {
+      const NoGradGuard no_grad;
       copy_values(small, flat);
+      if (after > 1.0) flat.mul_(1.0 / after);
       return nullptr;
     });
   }

@@ -63,9 +63,10 @@ class ContinuedWork final : public Work {
 /// Both on the thread that waits.
 WorkPtr continue_with(WorkPtr first, std::function<WorkPtr()> then);
 
-/// Gradients travel as float16 or bfloat16: half the bytes of float32. Each rank's gradient is divided by the number of
-/// ranks and rounded, and each addition rounds: the average is off by about 2^-11 (2^-8 for bfloat16) of the largest
-/// addend. float16 flushes what is below 6e-8 to zero and overflows above 65504; bfloat16 has float32's range.
+/// Gradients travel as float16 or bfloat16: half the bytes of float32. Each rank's gradient is rounded, and so is the
+/// average (on CUDA devices each addition): it is off by about 2^-11 (2^-8 for bfloat16) of the largest addend. float16
+/// flushes what is below 6e-8 to zero and overflows above 65504, on CUDA devices of W ranks sqrt(W) times earlier on
+/// either side; bfloat16 has float32's range.
 CommunicationHookPtr fp16_compression();
 CommunicationHookPtr bf16_compression();
 

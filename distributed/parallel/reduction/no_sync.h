@@ -1,19 +1,22 @@
 #pragma once
 
+#include <utility>
+
 namespace lockstep::distributed {
 
 class Reducer;
 
-/// While one lives, backward() only accumulates locally. The first backward() after it reduces the sum.
-class NoSync {
+/// While one lives, backward() only accumulates locally. The first backward() after it reduces the sum. May be moved,
+/// into a std::optional, say: it lasts as long as the one that was moved to.
+class [[nodiscard]] NoSync {
  public:
   explicit NoSync(Reducer& reducer);
+  NoSync(NoSync&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)), previous_(other.previous_) {}
+  NoSync& operator=(NoSync&&) = delete;
   ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
 
  private:
-  Reducer& reducer_;
+  Reducer* reducer_;  // null: moved from
   bool previous_;
 };
 

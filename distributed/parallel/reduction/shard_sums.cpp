@@ -136,6 +136,7 @@ void ShardSums::check_buffers() const {
 void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor) {
   if (target.device().is_cuda()) return sum_parts_on_device(target, parts, divisor);
   constexpr std::int64_t kBlock = 1 << 15;
+  const LibraryAccess access;
   std::vector<const std::byte*> starts;
   for (const Tensor& tensor : parts.tensors) starts.push_back(static_cast<const std::byte*>(tensor.raw_data()));
   auto* const out = static_cast<std::byte*>(target.raw_data());

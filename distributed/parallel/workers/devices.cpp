@@ -17,7 +17,7 @@
 namespace lockstep::distributed {
 
 Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepOptions& options)
-    : module_(module), options_(options), layout_(module), trained_(trained_parameters(module)) {
+    : module_(module), options_(options), layout_(module), trained_(trained_parameters(module)), frozen_(module) {
   const int workers = std::max(static_cast<int>(options.devices.size()), 1);
   if (workers > 1) {
     // Only the module's own initialisation counts: the replicas' must not advance this thread's random key.
@@ -41,6 +41,7 @@ Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepO
     sums_.push_back(std::make_unique<ShardSums>(worker, shards, shards_of_worker(shards, workers, w)));
     runners_.emplace_back(worker, *sums_.back());
   }
+  runners_.front().look_for_unregistered();
 }
 
 void Devices::for_each(const std::function<void(int)>& body) {
@@ -73,6 +74,7 @@ void Devices::update_replicas() {
 
 Tensor Devices::step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
   LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch is empty: it has no samples");
+  if (is_lockstep()) frozen_.check();
   if (several())
     update_replicas();
   else

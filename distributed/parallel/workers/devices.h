@@ -13,6 +13,7 @@
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/device_threads.h"
+#include "lockstep/distributed/parallel/workers/module_agreement.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
@@ -57,6 +58,7 @@ class Devices {
   std::vector<std::vector<Tensor>> parameters_;        // by replica
   StepTotals layout_;                                  // of the module, for lockstep mode
   std::vector<nn::NamedTensor> trained_;               // the module's parameters, likewise
+  FrozenParameters frozen_;                            // the others
   std::vector<std::unique_ptr<ShardSums>> sums_;       // by device, in lockstep mode
   std::vector<ShareRunner> runners_;                   // by device
   std::shared_ptr<DeviceThreads> threads_;

@@ -82,4 +82,18 @@ void check_module_agreement(const nn::Module& module, ProcessGroup& group) {
       differing, detail));
 }
 
+FrozenParameters::FrozenParameters(const nn::Module& module) {
+  for (nn::NamedTensor& parameter : module.named_parameters())
+    if (!parameter.tensor.requires_grad()) parameters_.push_back(std::move(parameter));
+}
+
+void FrozenParameters::check() const {
+  for (const auto& [name, tensor] : parameters_)
+    LOCKSTEP_CHECK(!tensor.requires_grad(),
+                   "[TrainingStep] parameter '{}' did not require gradients when the DistributedDataParallel or "
+                   "TrainingStep was made, and does now: its gradients would stay apart; make a new one after "
+                   "unfreezing parameters",
+                   name);
+}
+
 }  // namespace lockstep::distributed

@@ -9,7 +9,6 @@
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
-#include "lockstep/distributed/parallel/workers/module_agreement.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -26,8 +25,10 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       group_(options.ranks()),
       options_(options),
       buffers_(module.buffers()),
+      frozen_(module),
       sums_(make_sums(module, *group_, options.logical_shards)),
       runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
+  if (group_->rank() == 0) runner_.look_for_unregistered();
   check_module_agreement(module_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
@@ -53,6 +54,7 @@ data::Batch Ranks::part_of(const data::Batch& batch) const {
 }
 
 Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
+  frozen_.check();
   group_->set_step(static_cast<std::int64_t>(step));
   reducer_->clear_gradients();
   share_buffers(std::exchange(buffers_root_, 0));
@@ -107,12 +109,13 @@ void Ranks::share_buffers(int root) {
 Tensor Ranks::forward(Tensor x) {
   check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
   if (GradMode::enabled() && !sums_) {
+    frozen_.check();
     if (module_.is_training() && reducer_->synchronize())
       group_->set_step(static_cast<std::int64_t>(reducer_->passes()));
     if (joining_) announce(x.size(0));
     share_buffers(joining_ ? join_step_.first : 0);
   }
-  return module_.forward(std::move(x));
+  return module_(std::move(x));
 }
 
 void Ranks::announce(std::int64_t samples) {

@@ -12,6 +12,7 @@
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/workers/module_agreement.h"
 #include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/nn/module.h"
 
@@ -51,6 +52,7 @@ class Ranks {
   ProcessGroupPtr group_;
   TrainingStepOptions options_;
   std::vector<Tensor> buffers_;
+  FrozenParameters frozen_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode
   std::unique_ptr<Reducer> reducer_;
   ShareRunner runner_;

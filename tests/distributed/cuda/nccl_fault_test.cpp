@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
+#include <optional>
+
+#include "lockstep/core/cuda/graph.h"
 #include "lockstep/core/factories.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
@@ -11,6 +14,12 @@ namespace lockstep::distributed {
 namespace {
 
 using testing::run_cuda_ranks;
+
+/// Within ten seconds.
+bool fails(const ProcessGroup& group) {
+  for (int i = 0; i < 5000 && !group.failed(); ++i) std::this_thread::sleep_for(Milliseconds(2));
+  return group.failed();
+}
 
 /// What both ranks say, in a world of two whose third collective meets the fault. Both must have failed; who did so
 /// first names the cause, and the other may have heard of it from there.
@@ -52,6 +61,111 @@ TEST(NcclFault, AKernelThatHangsWithoutAWordMeetsTheDeadline) {
   EXPECT_NE(said.find("all_reduce #2"), std::string::npos) << said;
   EXPECT_NE(said.find("within 1000 ms"), std::string::npos) << said;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
+}
+
+TEST(NcclFault, ARankMissingFromTheFirstCollectiveIsNamed) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  std::string said;
+  bool told = false;
+  run_cuda_ranks(
+      2,
+      [&](ProcessGroup& group, Device device) {
+        const Tensor x = full({64}, 1.0, {.device = device});
+        if (group.rank() == 1) {
+          told = fails(group);
+          return;
+        }
+        try {
+          group.all_reduce(x)->wait();
+        } catch (const ProcessGroupError& e) {
+          said = e.what();
+        }
+      },
+      Milliseconds(1000));
+  EXPECT_NE(said.find("all_reduce #0"), std::string::npos) << said;
+  EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
+  EXPECT_TRUE(told);
+}
+
+TEST(NcclRace, ACommunicatorIsCalledByOneThreadAtATime) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  const int before = lockstep_emulated_nccl_races();
+  run_cuda_ranks(2, [&](ProcessGroup& group, Device device) {
+    const Tensor x = full({64}, 1.0, {.device = device});
+    for (int i = 0; i < 300; ++i) group.all_reduce(x);  // each wakes the watchdog, which asks NCCL about errors
+    group.barrier()->wait();
+  });
+  EXPECT_EQ(lockstep_emulated_nccl_races(), before);
+}
+
+/// Two ranks, each with a graph that adds up over both; they live as long as this.
+struct GraphsOfTwoRanks {
+  std::optional<cuda::Graph> graphs[2];
+  Tensor values[2];
+
+  /// Captures and replays it once, then calls body(group, replay).
+  void run(Milliseconds timeout, const std::function<void(ProcessGroup&, const std::function<WorkPtr()>&)>& body) {
+    run_cuda_ranks(
+        2,
+        [&](ProcessGroup& group, Device device) {
+          const auto rank = static_cast<std::size_t>(group.rank());
+          const cuda::Stream stream = cuda::Stream::create(device.index);
+          const cuda::StreamGuard guard(stream);
+          Tensor& x = values[rank];
+          x = full({64}, 1.0, {.device = device});
+          group.all_reduce(x)->wait();
+          stream.synchronize();
+          graphs[rank] = cuda::Graph::capture(stream, [&] { group.all_reduce(x)->wait(); });
+          const auto replay = [&] { return group.watch("a CUDA graph", [&] { graphs[rank]->launch(); }); };
+          replay();
+          stream.synchronize();
+          EXPECT_EQ(x.to_vector<float>().front(), 4.0f);
+          body(group, replay);
+        },
+        timeout);
+  }
+};
+
+TEST(NcclGraphs, AReplayThatAPeerDoesNotJoinMeetsItsDeadline) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  GraphsOfTwoRanks two;
+  std::string said;
+  two.run(Milliseconds(1000), [&](ProcessGroup& group, const auto& replay) {
+    if (group.rank() == 0) replay();
+    EXPECT_TRUE(fails(group));
+    if (group.rank() == 0) said = testing::error_of([&] { group.barrier(); });
+  });
+  EXPECT_NE(said.find("a CUDA graph"), std::string::npos) << said;
+}
+
+TEST(NcclGraphs, AfterAFailureNothingIsReplayedThoughGraphsLive) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  GraphsOfTwoRanks two;
+  const auto start = std::chrono::steady_clock::now();
+  two.run(Milliseconds(1000), [&](ProcessGroup& group, const auto& replay) {
+    if (group.rank() == 1) group.abort("the test says so");
+    EXPECT_TRUE(fails(group));
+    const std::string said = testing::error_of([&] { replay(); });
+    EXPECT_NE(said.find("the test says so"), std::string::npos) << said;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+}
+
+TEST(NcclGraphs, AGroupMayGoBeforeItsGraphs) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  GraphsOfTwoRanks two;
+  const auto start = std::chrono::steady_clock::now();
+  two.run(Milliseconds(1000), [](ProcessGroup&, const auto&) {});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+}
+
+TEST(NcclAverage, OfHalfTypesDoesNotOverflow) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(4);
+  run_cuda_ranks(4, [&](ProcessGroup& group, Device device) {
+    const Tensor x = full({8}, 30000.0, {.dtype = kFloat16, .device = device});
+    group.all_reduce(x, ReduceOp::avg)->wait();
+    EXPECT_EQ(x.to_vector<float>(), std::vector<float>(8, 30000.0f));
+  });
 }
 
 }  // namespace

@@ -236,5 +236,19 @@ TEST(NcclDevices, TwoRanksOnOneDeviceAreNamed) {
   EXPECT_NE(message.find("ranks 2 and 3 are both on GPU-1"), std::string::npos) << message;
 }
 
+TEST(NcclManyOperations, TenThousandAreInOrder) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  const int count = cuda::device_name(0).find("emulated") == std::string::npos ? 10'000 : 300;
+  run_cuda_ranks(2, [&](ProcessGroup& group, Device device) {
+    std::vector<Tensor> results;
+    for (int i = 0; i < count; ++i) {
+      results.push_back(full({100}, group.rank() == 0 ? 1.0 : i % 8, {.device = device}));
+      group.all_reduce(results.back())->wait();
+    }
+    for (int i = 0; i < count; ++i)
+      ASSERT_EQ(results[static_cast<std::size_t>(i)].to_vector<float>().back(), static_cast<float>(1 + i % 8)) << i;
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed

@@ -21,7 +21,7 @@ TEST(GroupFailure, LeavingWaitsForADiagnosisUnderWay) {
   const auto store = std::make_shared<HashStore>();
   const FlightRecorder recorder(16, 1, 3);
   std::atomic<bool> aborted = false;
-  GroupFailure failure(recorder, Milliseconds(1'000), store, [&] { aborted = true; });
+  GroupFailure failure(recorder, {.rank = 1, .world_size = 3}, Milliseconds(1'000), store, [&] { aborted = true; });
   failure.start();
   store->set("failed", "0");
   store->set("wake/1", "failed");

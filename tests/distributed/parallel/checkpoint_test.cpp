@@ -38,7 +38,7 @@ std::unique_ptr<optim::Optimizer> make_adam(std::vector<Tensor> parameters) {
 }
 
 std::unique_ptr<optim::Optimizer> make_sharded(const Net& net, const ProcessGroupPtr& group) {
-  return std::make_unique<ZeroRedundancyOptimizer>(net.parameters(), group, make_adam, 40);
+  return std::make_unique<ZeroRedundancyOptimizer>(make_adam(net.parameters()), group, 40);
 }
 
 void train(Net& net, const ProcessGroupPtr& group, optim::Optimizer& optimizer, std::int64_t first, std::int64_t last) {
@@ -132,6 +132,31 @@ TEST_P(CheckpointOver, TextsAndFilesOfAnySizeArrive) {
       });
       EXPECT_TRUE(called);
     }
+  });
+}
+
+// What this thread has read from files so far.
+std::int64_t bytes_read() {
+  std::ifstream counters("/proc/thread-self/io");
+  std::string name;
+  std::int64_t bytes = 0;
+  counters >> name >> bytes;
+  return name == "rchar:" ? bytes : -1;
+}
+
+// The state of a sharded optimizer, twice the model's size, is read in parts: each rank its own.
+TEST_P(CheckpointOver, AShardedOptimizerReadsItsPart) {
+  if (bytes_read() < 0) GTEST_SKIP() << "this kernel does not count what threads read";
+  const TemporaryPath path;
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    nn::Linear net(256, 256);
+    ZeroRedundancyOptimizer optimizer(make_adam(net.parameters()), group);
+    save_checkpoint(path.text(), net, optimizer, {.seed = 1}, *group);
+    group->barrier()->wait();
+    const std::int64_t before = bytes_read();
+    nn::load_checkpoint(path.text(), net, optimizer);
+    const std::int64_t model = (256 * 256 + 256) * 4;
+    EXPECT_LE(bytes_read() - before, model + 2 * model / group->world_size() + 16'384);
   });
 }
 

@@ -79,6 +79,19 @@ TEST_P(HookOver, AUsersHookIsGivenEveryBucketByName) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, HookOver, all_worlds(), world_name);
 
+// A gradient is not divided among the ranks before it is rounded: a hundredth of what float16 can tell from zero would
+// be left of the first with W = 512. The second's sum is above float16's range, and its mean is not.
+TEST(CommunicationHook, Fp16KeepsGradientsThatItCanRepresent) {
+  constexpr int kRanks = 8;
+  run_on({kRanks, Link::in_process}, [](const ProcessGroupPtr& group) {
+    for (const double value : {0x1p-23, 60000.0}) {
+      const GradientBucket bucket{.index = 0, .count = 1, .flat = full({3}, value), .gradients = {}};
+      fp16_compression()->reduce(bucket, *group)->wait();
+      for (const double mean : bucket.flat.to_vector<double>()) EXPECT_NEAR(mean, value, 1e-3 * value);
+    }
+  });
+}
+
 TEST(CommunicationHook, FailuresOfAContinuationReachTheCaller) {
   auto first = std::make_shared<Work>("first", Milliseconds(1000));
   first->complete();

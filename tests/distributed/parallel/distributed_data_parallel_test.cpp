@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
@@ -126,7 +127,8 @@ TEST_P(DdpOver, BackwardAveragesAsInPyTorch) {
     // The same in two halves: the first accumulates, the second communicates.
     net.zero_grad();
     {
-      const auto guard = ddp.no_sync();
+      const auto begin_no_sync = [&] { return ddp.no_sync(); };  // may be returned and moved
+      const std::optional<NoSync> guard(begin_no_sync());
       mul(cross_entropy(ddp(rows(x, 0, 2)), rows(y, 0, 2)), 0.5).backward();
     }
     mul(cross_entropy(ddp(rows(x, 2, 2)), rows(y, 2, 2)), 0.5).backward();

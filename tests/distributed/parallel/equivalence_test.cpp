@@ -161,7 +161,7 @@ Values train(const Row& row, const ProcessGroupPtr& group, int world, bool leave
   const auto make = [&](std::vector<Tensor> parameters) { return make_optimizer(row, std::move(parameters)); };
   std::unique_ptr<optim::Optimizer> optimizer;
   if (row.zero)
-    optimizer = std::make_unique<ZeroRedundancyOptimizer>(model->parameters(), group, make, 1000);
+    optimizer = std::make_unique<ZeroRedundancyOptimizer>(make(model->parameters()), group, 1000);
   else
     optimizer = make(model->parameters());
   DistributedDataParallel ddp(*model, group,

@@ -57,6 +57,26 @@ TEST_P(EvaluateOver, CountsEverySampleOnceWithTheSameBits) {
   }
 }
 
+// After a step of plain DistributedDataParallel each rank has running statistics of its own.
+TEST_P(EvaluateOver, AllRanksEvaluateRank0sModel) {
+  struct Normed : Net {
+    nn::BatchNorm1d norm{this, "norm", kFeatures};
+    Tensor forward(Tensor x) override { return Net::forward(norm(x)); }
+  };
+  Normed alone;
+  set_weights(alone);
+  const auto one = evaluate(alone, test_set(), 3, [&](const data::Batch& b) { return sums_over(alone, b); });
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    Normed net;
+    set_weights(net);
+    net.norm.running_mean.fill_(group->rank());
+    const auto sums =
+        evaluate(net, test_set(), 3, [&](const data::Batch& b) { return sums_over(net, b); }, {.group = group.get()});
+    EXPECT_EQ(sums, one);
+    EXPECT_EQ(nn::state_sha256(net), nn::state_sha256(alone));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, EvaluateOver, all_worlds(), world_name);
 
 TEST(Evaluate, RefusesAnotherNumberOfValues) {

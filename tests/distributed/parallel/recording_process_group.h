@@ -37,6 +37,8 @@ class RecordingProcessGroup final : public ProcessGroup {
       return work;
     }
 
+    std::unique_ptr<Executor> split(const SplitGroup&) override { return nullptr; }
+
    private:
     RecordingProcessGroup& notes_;
   };

@@ -2,6 +2,7 @@
 
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -15,7 +16,7 @@ namespace {
 using namespace testing;
 using lockstep::testing::error_of;
 using optim::Optimizer;
-using Factory = ZeroRedundancyOptimizer::Factory;
+using Factory = std::function<std::unique_ptr<Optimizer>(std::vector<Tensor> parameters)>;
 
 constexpr std::size_t kTinyChunk = 40;  // bytes: parameters and chunks cut each other anywhere
 
@@ -37,7 +38,15 @@ const std::vector<Kind>& kinds() {
          return std::make_unique<optim::Adam>(p, optim::AdamOptions{.lr = 0.01, .weight_decay = 0.01});
        }},
       {"adamw",
-       [](std::vector<Tensor> p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.01}); }}};
+       [](std::vector<Tensor> p) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.01}); }},
+      {"groups",  // in another order than the model's, and one keeps no state
+       [](std::vector<Tensor> p) {
+         const std::vector<Tensor> first{p[3], p[0]}, second{p[2]}, third{p[1]};
+         using Groups = std::vector<optim::ParamGroup<optim::SGDOptions>>;
+         return std::make_unique<optim::SGD>(Groups{{first, {.lr = 0.1}},
+                                                    {second, {.lr = 0.2, .momentum = 0.9, .weight_decay = 0.01}},
+                                                    {third, {.lr = 0.3, .momentum = 0.5, .nesterov = true}}});
+       }}};
   return all;
 }
 
@@ -53,14 +62,16 @@ struct Training {
            std::size_t chunk_bytes)
       : ddp((set_weights(net), net), group, {.logical_shards = shards, .first_bucket_bytes = 32, .bucket_bytes = 64}) {
     if (sharded)
-      optimizer = std::make_unique<ZeroRedundancyOptimizer>(net.parameters(), group, factory, chunk_bytes);
+      optimizer = std::make_unique<ZeroRedundancyOptimizer>(factory(net.parameters()), group, chunk_bytes);
     else
       optimizer = factory(net.parameters());
   }
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t step = first; step < last; ++step) {
       if (step == 2) optimizer->set_lr(0.05);
-      if (step == 3 && optimizer->momentum() != 0.0) optimizer->set_momentum(0.8);
+      if (step == 3)
+        for (std::size_t group = 0; group < optimizer->num_param_groups(); ++group)
+          if (optimizer->momentum(group) != 0.0) optimizer->set_momentum(0.8, group);
       ddp.step(make_batch(13, static_cast<std::uint32_t>(step + 1)),
                [&](const data::Batch& part) { return mean_loss(net, part); });
       optimizer->step();
@@ -159,7 +170,7 @@ TEST_P(ZeroOver, ParametersOfSeveralDtypesAndFewElements) {
       const Factory adam = kinds()[2].make;
       std::unique_ptr<Optimizer> optimizer;
       if (sharded)
-        optimizer = std::make_unique<ZeroRedundancyOptimizer>(parameters, group, adam, kTinyChunk);
+        optimizer = std::make_unique<ZeroRedundancyOptimizer>(adam(parameters), group, kTinyChunk);
       else
         optimizer = adam(parameters);
       for (std::uint32_t step = 0; step < 3; ++step) {
@@ -175,6 +186,33 @@ TEST_P(ZeroOver, ParametersOfSeveralDtypesAndFewElements) {
       return values;
     };
     EXPECT_EQ(train(true), train(false));
+  });
+}
+
+// Of the optimizer's tensors each rank reads its part alone, and all ranks together read each once.
+TEST_P(ZeroOver, ReadsItsShareOfACheckpoint) {
+  run_on(GetParam(), [&](const ProcessGroupPtr& group) {
+    nn::Linear net(64, 32);
+    ZeroRedundancyOptimizer zero(kinds()[2].make(net.parameters()), group);
+    const std::int64_t elements = 64 * 32 + 32;
+    std::int64_t read = 0;
+    optim::OptimizerStateReader state{.type = "Adam",
+                                      .tensors = {{"steps", {{2}, kInt64}},
+                                                  {"exp_avg.0", {{32, 64}, kFloat32}},
+                                                  {"exp_avg_sq.0", {{32, 64}, kFloat32}},
+                                                  {"exp_avg.1", {{32}, kFloat32}},
+                                                  {"exp_avg_sq.1", {{32}, kFloat32}}},
+                                      .scalars = {{"lr", 0.01}, {"momentum", 0.9}},
+                                      .read = [&](const std::string& name, std::int64_t begin, std::int64_t size) {
+                                        if (name == "steps") return tensor({std::int64_t{1}, std::int64_t{1}});
+                                        read += size;
+                                        return full({size}, static_cast<double>(begin));
+                                      }};
+    zero.load_state(state);
+    EXPECT_LE(read, 2 * (elements / group->world_size() + 1));
+    const Tensor total = tensor({read});
+    group->all_reduce(total)->wait();
+    EXPECT_EQ(total.item<std::int64_t>(), 2 * elements);
   });
 }
 
@@ -212,7 +250,8 @@ TEST(Zero, ExplainsWhatIsWrong) {
     for (const Tensor& parameter : net.parameters()) parameter.set_grad(ones(parameter.sizes()));
     zero->step();
     says(error_of([&] { zero->state(); }), "after the last step");
-    says(error_of([&] { zero->load_state({.type = "SGD", .tensors = {}, .scalars = {}}); }), "is that of SGD");
+    says(error_of([&] { zero->load_state(optim::OptimizerState{.type = "SGD", .tensors = {}, .scalars = {}}); }),
+         "is that of SGD");
     optim::Adam whole(net.parameters());
     optim::OptimizerState state = whole.state();
     state.tensors.pop_back();

@@ -1,0 +1,95 @@
+#include "apps/gpt/gpt2.h"
+
+#include <cmath>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/nn/init.h"
+#include "lockstep/nn/recompute.h"
+
+namespace lockstep::gpt {
+
+Gpt2Attention::Gpt2Attention(nn::Module* parent, std::string_view name, const Config& config)
+    : nn::Module(parent, name),
+      c_attn(this, "c_attn", config.width, 3 * config.width, true, config.lora),
+      c_proj(this, "c_proj", config.width, config.width, true, config.lora),
+      dropout(this, "resid_dropout", config.dropout),
+      heads_(config.heads),
+      attention_dropout_(config.dropout) {}
+
+Tensor Gpt2Attention::forward(const Tensor& x, CacheSlot slot) {
+  const Tensor qkv = c_attn(x);
+  const double p = is_training() ? attention_dropout_ : 0.0;
+  if (!slot.cache) return dropout(c_proj(packed_attention(qkv, heads_, heads_, {.dropout_p = p, .is_causal = true})));
+  const std::int64_t width = x.size(2);
+  const auto parts = qkv.split(width, 2);
+  const auto heads = [&](const Tensor& t) {
+    return t.view({x.size(0), x.size(1), heads_, width / heads_}).transpose(1, 2);
+  };
+  return c_proj(attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), slot, 0.0));
+}
+
+Gpt2Mlp::Gpt2Mlp(nn::Module* parent, std::string_view name, const Config& config)
+    : nn::Module(parent, name),
+      c_fc(this, "c_fc", config.width, config.feedforward, true, config.lora),
+      c_proj(this, "c_proj", config.feedforward, config.width, true, config.lora),
+      dropout(this, "dropout", config.dropout) {}
+
+Tensor Gpt2Mlp::forward(Tensor x) {
+  return dropout(c_proj(gelu(c_fc(x), GeluMode::tanh)));
+}
+
+Gpt2Block::Gpt2Block(const Config& config)
+    : ln_1(this, "ln_1", config.width, {.eps = config.norm_eps}),
+      attn(this, "attn", config),
+      ln_2(this, "ln_2", config.width, {.eps = config.norm_eps}),
+      mlp(this, "mlp", config) {}
+
+Tensor Gpt2Block::forward(const Tensor& x, CacheSlot slot) {
+  const Tensor y = x + attn.forward(ln_1(x), slot);
+  return y + mlp(ln_2(y));
+}
+
+Gpt2::Gpt2(const Config& config)
+    : LanguageModel(config),
+      wte(this, "wte", config.vocabulary, config.width),
+      wpe(this, "wpe", config.context, config.width),
+      dropout(this, "drop", config.dropout),
+      h(this, "h"),
+      ln_f(this, "ln_f", config.width, {.eps = config.norm_eps}),
+      lm_head_weight(&lm_head, "weight", config.tied ? Tensor() : empty({config.vocabulary, config.width})) {
+  constexpr double kDeviation = 0.02;
+  nn::init::normal_(wte.weight, 0.0, kDeviation);
+  nn::init::normal_(wpe.weight, 0.0, kDeviation);
+  if (lm_head_weight.defined()) nn::init::normal_(lm_head_weight, 0.0, kDeviation);
+  const double residual = kDeviation / std::sqrt(2.0 * static_cast<double>(config.layers));
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    Gpt2Block& block = h.add(config);
+    for (Projection* layer : {&block.attn.c_attn, &block.attn.c_proj, &block.mlp.c_fc, &block.mlp.c_proj}) {
+      const bool adds = layer == &block.attn.c_proj || layer == &block.mlp.c_proj;
+      nn::init::normal_(layer->weight, 0.0, adds ? residual : kDeviation);
+      nn::init::zeros_(layer->bias);
+    }
+  }
+}
+
+Tensor Gpt2::hidden(const Tensor& tokens, KeyValueCache* cache) {
+  check_tokens(tokens, cache);
+  const std::int64_t first = cache ? cache->length() : 0;
+  Tensor x = dropout(wte(tokens) + wpe.weight.narrow(0, first, tokens.size(1)));
+  for (std::int64_t i = 0; i < config_.layers; ++i) {
+    Gpt2Block& block = h[static_cast<std::size_t>(i)];
+    const CacheSlot slot{cache, i};
+    if (config_.recompute && !cache)
+      x = nn::recompute(block, x, [&block](const Tensor& input) { return block.forward(input, {}); });
+    else
+      x = block.forward(x, slot);
+  }
+  return ln_f(x);
+}
+
+Tensor Gpt2::output_weight() {
+  return lm_head_weight.defined() ? lm_head_weight : wte.weight;
+}
+
+}  // namespace lockstep::gpt

@@ -1,0 +1,214 @@
+// gpt_train: trains a GPT on a text, or fine-tunes one, on one device, several devices, or several processes. See
+// --help.
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/gpt/corpus.h"
+#include "apps/gpt/generate.h"
+#include "apps/gpt/weights.h"
+#include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/clip_grad.h"
+#include "lockstep/train/evaluation.h"
+#include "lockstep/train/program.h"
+
+namespace lockstep::apps {
+namespace {
+
+struct Options {
+  std::string text, data, tokenizer, out;
+
+  std::string preset = "nano", model;
+  double dropout = 0.0;
+  bool recompute = false;
+  std::int64_t lora = 0;
+  double lora_alpha = 16.0;
+  std::string adapters;
+
+  double lr = 1e-3;
+  std::optional<double> min_lr;
+  std::int64_t warmup = 100;
+  double beta2 = 0.99, weight_decay = 0.1, clip = 1.0;
+
+  std::int64_t evaluate_every = 250, evaluate_windows = 240, sample = 0;
+};
+
+void add_options(train::Program& program, Options& o) {
+  program.add_option("--text", o.text, "The text; default: tinyshakespeare/input.txt in LOCKSTEP_DATA");
+  program.add_option("--data", o.data, "Folder of gpt_tokenize, instead of a text");
+  program.add_option("--tokenizer", o.tokenizer,
+                     "Folder with vocab.json and merges.txt for the text; default: the model's, else a token a byte");
+  program.add_option("--preset", o.preset, "Size of a new model", gpt::preset_names());
+  program.add_option("--model", o.model, "Folder of a model to go on from, ours or transformers' (GPT-2, Llama)");
+  program.add_option("--dropout", o.dropout, "Dropout of a GPT-2, below 1", 0.0, 1.0 - 1e-9);
+  program.add_flag("--recompute", o.recompute,
+                   "Keep the input of each block alone for backward: less memory, same bits");
+  program.add_option("--lora", o.lora, "Train adapters of this rank beside the weights, which stay; 0: train all", 0.0);
+  program.add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha / rank", 0.0);
+  program.add_option("--adapters", o.adapters, "Write the adapters at the end");
+  program.add_option("--lr", o.lr, "Learning rate after warm-up", 0.0);
+  program.add_option("--min-lr", o.min_lr, "Learning rate at the end, along a cosine; default: a tenth of --lr", 0.0);
+  program.add_option("--warmup", o.warmup, "Steps in which the learning rate rises from 0", 0.0);
+  program.add_option("--beta2", o.beta2, "AdamW's, below 1", 0.0, 1.0 - 1e-9);
+  program.add_option("--weight-decay", o.weight_decay, "AdamW's, for matrices; vectors have none", 0.0);
+  program.add_option("--clip", o.clip, "Longest gradient; 0: any", 0.0);
+  program.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations", 1.0);
+  program.add_option("--evaluate-windows", o.evaluate_windows,
+                     "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
+  program.add_option("--sample", o.sample, "Tokens to write after each evaluation", 0.0);
+  program.add_option("--out", o.out, "Write the model as a folder for gpt_generate and transformers");
+}
+
+void check(const Options& o, const train::WorkerOptions& workers, train::RunOptions& run) {
+  const auto require = [](bool condition, const char* message) {
+    if (!condition) throw Error(message);
+  };
+  require(o.text.empty() || o.data.empty(), "--text and --data exclude each other");
+  require(o.data.empty() || o.tokenizer.empty(), "--tokenizer belongs to --text; --data has its own");
+  require(o.adapters.empty() || o.lora > 0, "--adapters belongs to --lora");
+  require(o.lora == 0 || !o.model.empty(), "--lora belongs to --model: adapters go beside weights that exist");
+  require(run.max_steps > 0, "expected --max-steps of at least 1");
+  require(workers.mode != train::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
+  // An epoch is what lies between two evaluations.
+  run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
+  run.settings = {{"model", o.model.empty() ? o.preset : o.model},
+                  {"dropout", fmt::format("{}", o.dropout)},
+                  {"lora", fmt::format("{}", o.lora)}};
+}
+
+gpt::Corpus open_corpus(const Options& o) {
+  if (!o.data.empty()) return gpt::open_corpus(o.data);
+  const std::string tokenizer = o.tokenizer.empty() ? o.model : o.tokenizer;
+  return gpt::corpus_of_text(gpt::text_path(o.text), tokenizer, 0.1);
+}
+
+gpt::Config config_of(const Options& o, const gpt::Tokenizer& tokenizer) {
+  gpt::Config config = o.model.empty() ? gpt::preset(o.preset) : gpt::read_config(o.model + "/config.json");
+  if (o.model.empty()) config.vocabulary = tokenizer.size();
+  if (tokenizer.size() > config.vocabulary)
+    throw Error(fmt::format("the tokenizer has {} tokens, the model {}", tokenizer.size(), config.vocabulary));
+  config.dropout = o.dropout;
+  config.recompute = o.recompute;
+  config.lora = {.rank = o.lora, .alpha = o.lora_alpha};
+  return config;
+}
+
+std::unique_ptr<gpt::LanguageModel> make_model(const Options& o, const gpt::Config& config) {
+  auto model = gpt::LanguageModel::make(config);
+  if (!o.model.empty()) gpt::load_folder_weights(*model, o.model);
+  if (config.lora.rank > 0) gpt::train_adapters_only(*model);
+  return model;
+}
+
+/// Weight decay is for matrices: what else there is are biases and the scales of norms.
+std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, const std::vector<Tensor>& parameters) {
+  const optim::AdamWOptions options{.lr = o.lr, .beta2 = o.beta2, .weight_decay = o.weight_decay};
+  optim::AdamWOptions plain = options;
+  plain.weight_decay = 0.0;
+  std::vector<Tensor> matrices, vectors;
+  for (const Tensor& p : parameters)
+    if (p.requires_grad()) (p.dim() >= 2 ? matrices : vectors).push_back(p);
+  using Group = optim::ParamGroup<optim::AdamWOptions>;
+  return std::make_unique<optim::AdamW>(std::vector<Group>{{matrices, options}, {vectors, plain}});
+}
+
+optim::Schedule make_schedule(const Options& o, std::int64_t total_steps) {
+  const std::int64_t warmup = std::min(o.warmup, total_steps - 1);
+  const optim::CosineAnnealing cosine{
+      .lr = o.lr, .period = std::max<std::int64_t>(1, total_steps - warmup), .min_lr = o.min_lr.value_or(o.lr / 10)};
+  if (warmup == 0) return cosine;
+  return optim::LinearWarmup{.steps = warmup, .next = cosine};
+}
+
+gpt::LanguageModel& as_language_model(nn::Module& module) {
+  return dynamic_cast<gpt::LanguageModel&>(module);
+}
+
+train::Evaluation make_evaluation(const gpt::Corpus& corpus, std::int64_t context, std::int64_t windows) {
+  const std::int64_t positions = corpus.validation->size() - context;
+  const std::int64_t stride = windows > 0 ? std::max<std::int64_t>(1, positions / windows) : context;
+  return {.dataset = std::make_shared<gpt::WindowDataset>(corpus.validation, context, stride),
+          .names = {"validation loss"},
+          .sums = [](nn::Module& module, const data::Batch& batch) {
+            constexpr std::int64_t kPiece = 16;  // windows at a time
+            double sum = 0;
+            for (std::int64_t first = 0; first < batch.size(); first += kPiece) {
+              const std::int64_t count = std::min(kPiece, batch.size() - first);
+              const Tensor loss =
+                  as_language_model(module).loss(batch.x.narrow(0, first, count), batch.y.narrow(0, first, count));
+              sum += loss.item<double>() * static_cast<double>(count);
+            }
+            return std::vector<double>{sum};
+          }};
+}
+
+void print_sample(gpt::LanguageModel& model, const gpt::Tokenizer& tokenizer, std::int64_t count) {
+  const std::vector<std::int32_t> start = tokenizer.encode("\n");
+  const auto tokens = gpt::generate(model, start, {.max_tokens = count, .temperature = 0.8});
+  fmt::print("----\n{}\n----\n", tokenizer.decode(tokens));
+  std::fflush(stdout);
+}
+
+int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_options) {
+  const gpt::Corpus corpus = open_corpus(o);
+  const gpt::Config config = config_of(o, corpus.tokenizer);
+  run_options.units_per_sample = config.context;
+  const auto windows = std::make_shared<gpt::WindowDataset>(corpus.training, config.context);
+  const std::int64_t batch_size = workers.options().batch_size;
+  const data::DataLoader loader =
+      workers.make_loader(windows, {.sampler = std::make_shared<gpt::DrawingSampler>(
+                                        windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
+  distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
+  const auto optimizer = workers.make_optimizer(
+      step.module(), [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
+  const auto loss = [](nn::Module& net, const data::Batch& part) {
+    return as_language_model(net).loss(part.x, part.y);
+  };
+
+  train::Run run(step, *optimizer, loader, loss, run_options);
+  run.set_schedule(make_schedule(o, run.total_steps()));
+  run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows));
+  if (o.clip > 0)
+    run.callbacks().on_gradients = [&](std::int64_t) { optim::clip_grad_norm_(step.module().parameters(), o.clip); };
+  gpt::LanguageModel& model = as_language_model(step.module());
+  if (o.sample > 0)
+    run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
+      if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
+    };
+  const train::Result result = run.train();
+  if (result.stopped_by == 0 && workers.is_rank0()) {
+    if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
+    if (!o.out.empty()) {
+      gpt::merge_adapters(model);
+      gpt::save_folder(o.out, model, corpus.tokenizer);
+    }
+  }
+  return result.exit_status();
+}
+
+}  // namespace
+}  // namespace lockstep::apps
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  apps::Options options;
+  train::Program program("gpt_train",
+                         "Trains a GPT on a text, or fine-tunes one, on one device, several devices, or several "
+                         "processes.",
+                         LOCKSTEP_VERSION);
+  apps::add_options(program, options);
+  program.workers().batch_size = 12;
+  program.run().max_steps = 2000;
+  program.run().unit = "tokens";
+  const auto check = [&](const train::WorkerOptions& workers, train::RunOptions& run) {
+    apps::check(options, workers, run);
+  };
+  const auto body = [&](train::Workers& workers, const train::RunOptions& run) {
+    return apps::train_gpt(options, workers, run);
+  };
+  return program.main(argc, argv, body, check);
+}

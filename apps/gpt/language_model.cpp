@@ -1,0 +1,67 @@
+#include "apps/gpt/language_model.h"
+
+#include "apps/gpt/gpt2.h"
+#include "apps/gpt/llama.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/nn/recompute.h"
+
+namespace lockstep::gpt {
+namespace {
+
+/// The output projection and its loss, as a module whose parameter is the model's weight.
+struct LossHead : nn::Module {
+  explicit LossHead(Tensor weight) : weight(this, "weight", std::move(weight)) {}
+  nn::Parameter weight;
+};
+
+}  // namespace
+
+std::unique_ptr<LanguageModel> LanguageModel::make(const Config& config) {
+  check_config(config);
+  if (config.family == Family::llama) return std::make_unique<Llama>(config);
+  return std::make_unique<Gpt2>(config);
+}
+
+void LanguageModel::check_tokens(const Tensor& tokens, KeyValueCache* cache) const {
+  LOCKSTEP_CHECK(tokens.defined() && tokens.dim() == 2 && tokens.size(1) > 0,
+                 "[gpt] expected tokens [N, T] with T above 0, found {}",
+                 tokens.defined() ? to_string(tokens.sizes()) : "an undefined tensor");
+  const std::int64_t before = cache ? cache->length() : 0;
+  LOCKSTEP_CHECK(before + tokens.size(1) <= config_.context,
+                 "[gpt] {} tokens after {} others are more than the context of {}", tokens.size(1), before,
+                 config_.context);
+}
+
+Tensor LanguageModel::forward(Tensor tokens) {
+  return linear(hidden(tokens, nullptr), output_weight());
+}
+
+Tensor LanguageModel::next_logits(const Tensor& tokens, KeyValueCache* cache) {
+  const Tensor x = hidden(tokens, cache);
+  if (cache) cache->advance(tokens.size(1));
+  return linear(x.select(1, -1), output_weight());
+}
+
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets) {
+  LOCKSTEP_CHECK(targets.defined() && targets.sizes() == tokens.sizes(), "[gpt] expected targets of the tokens' shape");
+  const Tensor x = hidden(tokens, nullptr);
+  const std::int64_t rows = tokens.numel();
+  const Tensor flat = x.reshape({rows, config_.width}), labels = targets.reshape({rows});
+  if (rows * config_.vocabulary <= config_.logits_at_once) return cross_entropy(linear(flat, output_weight()), labels);
+
+  const auto head = std::make_shared<LossHead>(output_weight());
+  const std::int64_t piece = std::max<std::int64_t>(1, config_.logits_at_once / 4 / config_.vocabulary);
+  Tensor sum;
+  for (std::int64_t first = 0; first < rows; first += piece) {
+    const std::int64_t count = std::min(piece, rows - first);
+    const Tensor part = nn::recompute(
+        *head, flat.narrow(0, first, count), [head, target = labels.narrow(0, first, count)](const Tensor& input) {
+          return cross_entropy(linear(input, head->weight), target, {.reduction = Reduction::sum});
+        });
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum / static_cast<double>(rows);
+}
+
+}  // namespace lockstep::gpt

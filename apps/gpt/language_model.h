@@ -1,0 +1,45 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/gpt/config.h"
+#include "apps/gpt/key_value_cache.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::gpt {
+
+/// A decoder-only transformer over tokens. Its parameters have the names of transformers' GPT2LMHeadModel (without
+/// "transformer.") or LlamaForCausalLM; shapes are those of nn::Linear, [out, in], also where GPT-2's files have them
+/// transposed.
+class LanguageModel : public nn::Module {
+ public:
+  /// A new model with fresh weights. Throws Error for a configuration that does not fit together.
+  static std::unique_ptr<LanguageModel> make(const Config& config);
+
+  const Config& config() const { return config_; }
+
+  /// Logits [N, T, vocabulary] of tokens [N, T] (int64), T up to the context.
+  Tensor forward(Tensor tokens) override;
+  /// The same for tokens that follow those in the cache, which takes them in. Logits of the last position alone, [N,
+  /// vocabulary].
+  Tensor next_logits(const Tensor& tokens, KeyValueCache* cache);
+  /// Mean cross-entropy of the tokens that follow, `targets` [N, T]. Logits beyond
+  /// config().logits_at_once are made a piece at a time, so that a large vocabulary does not take more memory than all
+  /// else.
+  Tensor loss(const Tensor& tokens, const Tensor& targets);
+
+ protected:
+  explicit LanguageModel(const Config& config) : config_(config) {}
+  /// What the output projection takes, [N, T, width].
+  virtual Tensor hidden(const Tensor& tokens, KeyValueCache* cache) = 0;
+  /// The output projection's weight [vocabulary, width]; the token embedding if they are tied.
+  virtual Tensor output_weight() = 0;
+  /// Throws Error for tokens of another shape, or more than the context.
+  void check_tokens(const Tensor& tokens, KeyValueCache* cache) const;
+
+  const Config config_;
+};
+
+}  // namespace lockstep::gpt

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "apps/gpt/language_model.h"
+#include "apps/gpt/tokenizer.h"
+
+namespace lockstep::gpt {
+
+/// A folder as transformers writes it: config.json, model.safetensors (or its parts, with
+/// model.safetensors.index.json), vocab.json and merges.txt.
+struct LoadedModel {
+  std::unique_ptr<LanguageModel> model;
+  Tokenizer tokenizer;
+};
+/// Reads one, in evaluation mode; `lora` gives the model adapters. Throws Error naming file and place for what is
+/// missing or does not fit.
+LoadedModel load_folder(const std::string& folder, const LoraConfig& lora = {});
+/// Writes one that transformers loads too, without adapters (merge them first). Makes the folder.
+void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
+
+/// Reads weights by name: GPT-2's with and without "transformer." in front, and transposed as they are in such files;
+/// masks that old files hold are passed over. Any floating-point dtype. Throws Error, before anything is changed, with
+/// the names that are missing, unexpected or of another shape. Adapters are left alone.
+void load_weights(LanguageModel& model, const std::string& path);
+/// The same from the file or files of a folder.
+void load_folder_weights(LanguageModel& model, const std::string& folder);
+
+/// Freezes all but the adapters.
+void train_adapters_only(LanguageModel& model);
+/// The adapters alone, under their names. Throws Error if there are none.
+void save_adapters(const LanguageModel& model, const std::string& path);
+/// Back again; rank and alpha of the file must be the model's.
+void load_adapters(LanguageModel& model, const std::string& path);
+/// LoRA of an adapter file, for the model that is to take it.
+LoraConfig adapter_config(const std::string& path);
+/// Puts the adapters into the weights; see Projection::merge().
+void merge_adapters(LanguageModel& model);
+
+}  // namespace lockstep::gpt

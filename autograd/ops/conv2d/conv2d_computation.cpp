@@ -1,0 +1,98 @@
+#include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
+
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/unary/unary_computation.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<Conv2dForward> conv2d_forward{
+    "conv2d", conv2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(conv2d_forward_cuda), conv2d_forward_reference};
+constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward data", conv2d_backward_data_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(conv2d_backward_data_cuda),
+                                                               conv2d_backward_data_reference};
+constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_cpu,
+                                                                   LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda),
+                                                                   conv2d_backward_weight_reference};
+// As a reference, the operations have kernels of their own.
+constexpr KernelTable<Conv2dPoolForward> conv2d_pool_forward{"conv2d and max_pool2d", conv2d_pool_forward_cpu,
+                                                             LOCKSTEP_CUDA_KERNEL(conv2d_pool_forward_cuda)};
+constexpr KernelTable<Conv2dPoolBackward> conv2d_pool_backward{
+    "conv2d backward under max_pool2d", conv2d_pool_backward_cpu, LOCKSTEP_CUDA_KERNEL(conv2d_pool_backward_cuda)};
+
+bool is_pooled(const Conv2dGeometry& g, const Tensor& like) {
+  if (like.device().is_cuda()) return g.oh >= 2 && g.ow >= 2;
+  return like.dtype() == kFloat32 && !reference_kernels() && conv2d_pool_supports(g);
+}
+
+bool is_pool_of(const Conv2dGeometry& g, const Pool2dGeometry& pool) {
+  return is_max_pool_2x2(pool) && pool.planes == g.n * g.out && pool.h == g.oh && pool.w == g.ow;
+}
+
+/// Finds gradient and positions of the pool's result if `grad` is a pool's gradient.
+bool find_pooled(const Conv2dGeometry& g, const Tensor& grad, Tensor& pooled, Tensor& positions) {
+  if (!is_pooled(g, grad)) return false;
+  if (auto* const gradient = pending_result_of<PooledGradient>(grad); gradient && is_pool_of(g, gradient->geometry())) {
+    const auto inputs = gradient->pending_inputs();
+    if (!inputs.empty()) {
+      pooled = inputs[0];
+      positions = inputs[1];
+      return true;
+    }
+  }
+  return grad.device().is_cpu() && conv2d_pool_compress(g, as_contiguous(grad), pooled, positions);
+}
+
+}  // namespace
+
+void Conv2dComputation::compute() {
+  const Tensor& x = input(0);
+  const Tensor out = empty({geometry_.n, geometry_.out, geometry_.oh, geometry_.ow}, options_of(x));
+  conv2d_forward(x)(geometry_, x, input(1), input(2), out, false);
+  deliver(0, out);
+}
+
+bool Conv2dComputation::compute_through(std::span<Computation* const> links) {
+  const Conv2dGeometry& g = geometry_;
+  MaxPool2dComputation* pool = nullptr;
+  ReluPlace relu = ReluPlace::none;  // a relu after another changes nothing
+  for (Computation* const link : links) {
+    if (const auto* unary = dynamic_cast<const UnaryComputation*>(link)) {
+      if (unary->op() != UnaryOp::relu) return false;
+      if (relu == ReluPlace::none) relu = pool ? ReluPlace::after : ReluPlace::before;
+    } else {
+      if (pool) return false;
+      pool = dynamic_cast<MaxPool2dComputation*>(link);
+      if (!pool || !is_pool_of(g, pool->geometry())) return false;
+    }
+  }
+  const Tensor& x = input(0);
+  if (!pool) {
+    const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
+    conv2d_forward(x)(g, x, input(1), input(2), out, true);
+    deliver_to(*links.back(), 0, out);
+    return true;
+  }
+  if (!is_pooled(g, x)) return false;
+  const Tensor out = empty({g.n, g.out, g.oh / 2, g.ow / 2}, options_of(x));
+  const Tensor positions = wanted_of(*pool, 1) ? empty(out.sizes(), {.dtype = kUInt8, .device = x.device()}) : Tensor();
+  conv2d_pool_forward(x)(g, x, input(1), input(2), relu, out, positions);
+  deliver_to(*links.back(), 0, out);
+  if (positions.defined()) deliver_to(*pool, 1, positions);
+  return true;
+}
+
+void conv2d_backward(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight,
+                     const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad) {
+  Tensor pooled, positions;
+  if (find_pooled(g, grad, pooled, positions))
+    return conv2d_pool_backward(x)(g, pooled, positions, x, weight, x_grad, weight_grad, bias_grad);
+  const Tensor dense = as_contiguous(grad);
+  if (x_grad.defined()) conv2d_backward_data(x)(g, dense, weight, x_grad);
+  if (weight_grad.defined()) conv2d_backward_weight(x)(g, dense, x, weight_grad, bias_grad);
+}
+
+}  // namespace lockstep

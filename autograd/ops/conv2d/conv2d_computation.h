@@ -1,0 +1,29 @@
+#pragma once
+
+// The convolution as part of Note [Pending values]. For conv2d's files only.
+
+#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/computation.h"
+
+namespace lockstep {
+
+/// A convolution of contiguous tensors that has products to add. Computed together with a relu, a max pool of 2 x 2
+/// side by side, or both in either order.
+class Conv2dComputation final : public Computation {
+ public:
+  Conv2dComputation(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias)
+      : Computation({x, weight, bias}), geometry_(geometry) {}
+
+ private:
+  void compute() override;
+  bool compute_through(std::span<Computation* const> links) override;
+
+  Conv2dGeometry geometry_;
+};
+
+/// The gradients of a convolution from that of its result: those of weight and bias, and of x. Undefined ones are not
+/// wanted; a bias's comes with a weight's.
+void conv2d_backward(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x, const Tensor& weight,
+                     const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad);
+
+}  // namespace lockstep

@@ -1,0 +1,333 @@
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_sparse.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "lockstep/core/cpu/vec8.h"
+
+namespace lockstep::conv2d_pool {
+namespace {
+
+using cpu::broadcast8;
+using cpu::load8;
+using cpu::store8;
+using cpu::sum8;
+using Vec = cpu::Vec8;
+
+constexpr int kTile = 12;  // vectors of sums that registers hold beside a factor
+
+// sums[r][v] += the sum over entries of value * image[place + r * pitch + v], R rows of V vectors.
+template <int R, int V>
+[[gnu::noinline]] void add_patches(const float* values, const std::int32_t* places, std::int64_t count,
+                                   const float* image, std::int64_t pitch, float* sums, std::int64_t sums_pitch) {
+  constexpr int kChains = R * V <= 5 ? 2 : 1;  // enough independent sums to hide an addition's latency
+  Vec sum[kChains][R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      sum[0][r][v] = load8(sums + r * sums_pitch + v * kLanes);
+      if constexpr (kChains == 2) sum[1][r][v] = Vec{};
+    }
+  std::int64_t i = 0;
+  for (; i + kChains <= count; i += kChains)
+    for (int chain = 0; chain < kChains; ++chain) {
+      const Vec value = broadcast8(values[i + chain]);
+      const float* patch = image + places[i + chain];
+      for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) sum[chain][r][v] += value * load8(patch + r * pitch + v * kLanes);
+    }
+  if (i < count) {
+    const Vec value = broadcast8(values[i]);
+    const float* patch = image + places[i];
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) sum[0][r][v] += value * load8(patch + r * pitch + v * kLanes);
+  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kChains == 2) sum[0][r][v] += sum[1][r][v];
+      store8(sums + r * sums_pitch + v * kLanes, sum[0][r][v]);
+    }
+}
+
+using AddPatches = void (*)(const float*, const std::int32_t*, std::int64_t, const float*, std::int64_t, float*,
+                            std::int64_t);
+
+// kAddPatches[v - 1][r - 1], null where a tile has no room for them.
+template <int V, int... R>
+constexpr std::array<AddPatches, sizeof...(R)> patch_rows(std::integer_sequence<int, R...>) {
+  return {[] {
+    if constexpr ((R + 1) * V <= kTile)
+      return static_cast<AddPatches>(add_patches<R + 1, V>);
+    else
+      return static_cast<AddPatches>(nullptr);
+  }()...};
+}
+constexpr int kMaxRows = 5;
+template <int... V>
+constexpr auto patch_table(std::integer_sequence<int, V...>) {
+  return std::array{patch_rows<V + 1>(std::make_integer_sequence<int, kMaxRows>{})...};
+}
+constexpr auto kAddPatches = patch_table(std::make_integer_sequence<int, kTile>{});
+
+struct WeightArguments {
+  const float* values;
+  const std::int32_t* places;
+  std::int64_t count;
+  const float* weights;
+  std::int64_t weights_pitch;
+  float* to;
+  std::int64_t pitch;
+  std::int64_t rows;
+};
+
+// to[r][v] += the sum over entries of value * weights[r][place + v], V vectors of each row.
+template <int V>
+[[gnu::noinline]] void add_weights(const WeightArguments& a) {
+  const std::int64_t count = a.count;
+  for (std::int64_t r = 0; r < a.rows; ++r) {
+    float* to = a.to + r * a.pitch;
+    const float* weights = a.weights + r * a.weights_pitch;
+    Vec sum[V];
+    for (int v = 0; v < V; ++v) sum[v] = load8(to + v * kLanes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Vec value = broadcast8(a.values[i]);
+      const float* weight = weights + a.places[i];
+      for (int v = 0; v < V; ++v) sum[v] += value * load8(weight + v * kLanes);
+    }
+    for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
+  }
+}
+
+using AddWeights = void (*)(const WeightArguments&);
+template <int... V>
+constexpr std::array<AddWeights, sizeof...(V)> weight_table(std::integer_sequence<int, V...>) {
+  return {add_weights<V + 1>...};
+}
+constexpr auto kAddWeights = weight_table(std::make_integer_sequence<int, kTile>{});
+
+// Lane i is lane order[i] of `from`.
+template <typename V>
+[[gnu::always_inline]] inline V pick(V from, cpu::IntVec8 order) {
+#ifdef __clang__  // which has no shuffle by variable lanes
+  V to{};
+  for (int i = 0; i < 8; ++i) to[i] = from[order[i]];
+  return to;
+#else
+  return __builtin_shuffle(from, order);
+#endif
+}
+
+// Rows become columns.
+[[gnu::always_inline]] inline void transpose8(Vec (&m)[8]) {
+  Vec a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = __builtin_shufflevector(m[i], m[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    a[i + 1] = __builtin_shufflevector(m[i], m[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      b[i + 2 * j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      b[i + 2 * j + 1] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  for (int i = 0; i < 4; ++i) {
+    m[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    m[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+
+// to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns.
+void transpose(const float* from, std::int64_t from_pitch, std::int64_t rows, std::int64_t columns, float* to,
+               std::int64_t to_pitch) {
+  const std::int64_t whole = columns >= kLanes ? rows / kLanes * kLanes : 0;
+  for (std::int64_t i = 0; i < whole; i += kLanes)
+    for (std::int64_t j = 0; j < columns; j += kLanes) {
+      const std::int64_t column = std::min(j, columns - kLanes);  // the last block may repeat columns
+      Vec m[8];
+      for (int k = 0; k < 8; ++k) m[k] = load8(from + (i + k) * from_pitch + column);
+      transpose8(m);
+      for (int k = 0; k < 8; ++k) store8(to + (column + k) * to_pitch + i, m[k]);
+    }
+  for (std::int64_t i = whole; i < rows; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+
+bool counts(float value) {
+  return value != 0.0f;
+}
+
+}  // namespace
+
+Layout::Layout(const Conv2dGeometry& geometry) : g(geometry), ph(g.oh / 2), pw(g.ow / 2) {
+  constexpr std::int64_t kFirstLevel = 5 * 1024;  // floats
+  pitch = (g.w + 2 * g.padding.w) * g.in;
+  size = (g.h + 2 * g.padding.h) * pitch + kLanes;
+  vectors = (g.kw * g.in + kLanes - 1) / kLanes;
+  row = vectors * kLanes;
+  band_rows = std::clamp<std::int64_t>((kFirstLevel / pitch - g.kh + 1) / 2, 1, ph);
+}
+
+void to_channels_last(const Layout& layout, const float* image, float* to) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t y = 0; y < g.h; ++y)
+    transpose(image + y * g.w, g.h * g.w, g.in, g.w, to + (y + g.padding.h) * layout.pitch + g.padding.w * g.in, g.in);
+}
+
+void to_channels_first(const Layout& layout, const float* image, float* to) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t y = 0; y < g.h; ++y)
+    transpose(image + (y + g.padding.h) * layout.pitch + g.padding.w * g.in, g.in, g.w, g.in, to + y * g.w, g.h * g.w);
+}
+
+std::vector<float> pack_weights(const Layout& layout, const float* weight) {
+  const Conv2dGeometry& g = layout.g;
+  std::vector<float> packed(static_cast<std::size_t>(g.kh * g.out * layout.row));
+  for (std::int64_t o = 0; o < g.out; ++o)
+    for (std::int64_t c = 0; c < g.in; ++c)
+      for (std::int64_t ky = 0; ky < g.kh; ++ky)
+        for (std::int64_t kx = 0; kx < g.kw; ++kx)
+          packed[static_cast<std::size_t>((ky * g.out + o) * layout.row + kx * g.in + c)] =
+              weight[((o * g.in + c) * g.kh + ky) * g.kw + kx];
+  return packed;
+}
+
+void unpack_sums(const Layout& layout, const float* sums, float* weight) {
+  const Conv2dGeometry& g = layout.g;
+  for (std::int64_t o = 0; o < g.out; ++o)
+    for (std::int64_t c = 0; c < g.in; ++c)
+      for (std::int64_t ky = 0; ky < g.kh; ++ky)
+        for (std::int64_t kx = 0; kx < g.kw; ++kx)
+          weight[((o * g.in + c) * g.kh + ky) * g.kw + kx] = sums[(o * g.kh + ky) * layout.row + kx * g.in + c];
+}
+
+// kPacking[mask] moves the lanes of the mask's bits to the front.
+constexpr auto kPacking = [] {
+  std::array<std::array<std::uint8_t, kLanes>, 256> table{};
+  for (unsigned mask = 0; mask < 256; ++mask) {
+    std::size_t count = 0;
+    for (std::uint8_t lane = 0; lane < kLanes; ++lane)
+      if (mask >> lane & 1) table[mask][count++] = lane;
+  }
+  return table;
+}();
+
+WeightGradient::WeightGradient(const Layout& layout)
+    : layout_(layout),
+      values_(static_cast<std::size_t>(layout.band_rows * layout.pw + kLanes)),
+      places_(static_cast<std::size_t>(layout.band_rows * layout.pw + kLanes)) {
+  for (std::int64_t y = 0; y < layout.ph; ++y)
+    for (std::int64_t x = 0; x < layout.pw; ++x)
+      corners_.push_back(static_cast<std::int32_t>(2 * y * layout.pitch + 2 * x * layout.g.in));
+}
+
+std::int64_t WeightGradient::gather(const float* grad, const std::uint8_t* positions, std::int64_t begin,
+                                    std::int64_t end, float* bias) {
+  const auto in = static_cast<std::int32_t>(layout_.g.in), pitch = static_cast<std::int32_t>(layout_.pitch);
+  std::int64_t count = 0, i = begin;
+  Vec total{};
+  for (; i + kLanes <= end; i += kLanes) {
+    const Vec value = load8(grad + i);
+    const cpu::IntVec8 position = cpu::widen8(positions + i) & 3;
+    const cpu::IntVec8 place = load8(corners_.data() + i) + (position & 1) * in + (position >> 1) * pitch;
+    const cpu::IntVec8 alive = value != Vec{};
+    total += value;
+    const unsigned mask = cpu::mask8(alive);
+    const cpu::IntVec8 order = cpu::widen8(kPacking[mask].data());
+    store8(values_.data() + count, pick(value, order));
+    store8(places_.data() + count, pick(place, order));
+    count += std::popcount(mask);
+  }
+  float rest = 0;
+  for (; i < end; ++i) {
+    if (!counts(grad[i])) continue;
+    const auto at = static_cast<std::size_t>(count++);
+    values_[at] = grad[i];
+    places_[at] = corners_[static_cast<std::size_t>(i)] + (positions[i] & 1) * in + (positions[i] >> 1 & 1) * pitch;
+    rest += grad[i];
+  }
+  *bias += sum8(total) + rest;
+  return count;
+}
+
+void WeightGradient::add(const float* grad, const std::uint8_t* positions, const float* image, float* sums,
+                         float* bias) {
+  const Conv2dGeometry& g = layout_.g;
+  const std::int64_t plane = layout_.ph * layout_.pw;
+  for (std::int64_t top = 0; top < layout_.ph; top += layout_.band_rows) {
+    const std::int64_t bottom = std::min(layout_.ph, top + layout_.band_rows);
+    for (std::int64_t o = 0; o < g.out; ++o) {
+      const std::int64_t count =
+          gather(grad + o * plane, positions + o * plane, top * layout_.pw, bottom * layout_.pw, bias + o);
+      float* own = sums + o * g.kh * layout_.row;
+      for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
+        const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
+        const std::int64_t at_once = std::min<std::int64_t>(kMaxRows, kTile / width);
+        for (std::int64_t ky = 0; ky < g.kh; ky += at_once) {
+          const std::int64_t rows = std::min(at_once, g.kh - ky);
+          kAddPatches[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(rows - 1)](
+              values_.data(), places_.data(), count, image + ky * layout_.pitch + v * kLanes, layout_.pitch,
+              own + ky * layout_.row + v * kLanes, layout_.row);
+        }
+      }
+    }
+  }
+}
+
+InputGradient::InputGradient(const Layout& layout, const float* packed_weights)
+    : layout_(layout),
+      weights_(packed_weights),
+      counts_(static_cast<std::size_t>(4 * layout.pw)),
+      values_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)),
+      places_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)) {}
+
+void InputGradient::gather_row(const float* grad, const std::uint8_t* positions) {
+  std::fill(counts_.begin(), counts_.end(), 0);
+  const auto out = static_cast<std::size_t>(layout_.g.out);
+  for (std::size_t o = 0; o < out; ++o, grad += layout_.ph * layout_.pw, positions += layout_.ph * layout_.pw)
+    for (std::int64_t x = 0; x < layout_.pw; ++x) {
+      const std::size_t slot = static_cast<std::size_t>(4 * x + (positions[x] & 3));
+      const std::size_t at = slot * out + static_cast<std::size_t>(counts_[slot]);
+      values_[at] = grad[x];
+      places_[at] = static_cast<std::int32_t>(static_cast<std::int64_t>(o) * layout_.row);
+      counts_[slot] += counts(grad[x]);
+    }
+}
+
+// Rows [ky, ky + rows) of a weight.
+void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const {
+  const std::int64_t count = counts_[static_cast<std::size_t>(slot)];
+  if (count == 0) return;
+  const std::int64_t weights_pitch = layout_.g.out * layout_.row, first = slot * layout_.g.out;
+  float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
+  for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
+    const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
+    kAddWeights[static_cast<std::size_t>(width - 1)]({values_.data() + first, places_.data() + first, count,
+                                                      weights_ + ky * weights_pitch + v * kLanes, weights_pitch,
+                                                      to + v * kLanes, layout_.pitch, rows});
+  }
+}
+
+// A processor forwards a store to a load of the same vector, but a load that covers parts of two recent stores waits
+// for both. So where neighbouring patches do not start on whole vectors, patches that overlap follow at some distance:
+// all rows of one position's patch, then of the position below, then the next column. Else one row of weights at a time
+// passes over all positions, and stays in the first-level cache.
+void InputGradient::add(const float* grad, const std::uint8_t* positions, float* image) {
+  const std::int64_t kh = layout_.g.kh, columns = 2 * layout_.pw;
+  const bool whole_vectors = layout_.g.in % kLanes == 0;
+  const std::int64_t at_once = whole_vectors ? 1 : kh;
+  const auto slot_at = [](std::int64_t column, std::int64_t row) { return column / 2 * 4 + row * 2 + column % 2; };
+  for (std::int64_t y = 0; y < layout_.ph; ++y) {
+    gather_row(grad + y * layout_.pw, positions + y * layout_.pw);
+    float* corner = image + 2 * y * layout_.pitch;
+    for (std::int64_t ky = 0; ky < kh; ky += at_once)
+      if (whole_vectors) {
+        for (std::int64_t row = 0; row < 2; ++row)
+          for (std::int64_t column = 0; column < columns; ++column) spread(slot_at(column, row), ky, 1, corner);
+      } else {
+        for (std::int64_t column = 0; column < columns; ++column)
+          for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, kh, corner);
+      }
+  }
+}
+
+}  // namespace lockstep::conv2d_pool

@@ -1,0 +1,85 @@
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+
+namespace lockstep {
+namespace {
+
+void check_mask(const Tensor& x, const Tensor& mask, const char* op) {
+  LOCKSTEP_CHECK(x.defined() && mask.defined(), "[{}] the {} is undefined", op, x.defined() ? "mask" : "tensor");
+  LOCKSTEP_CHECK(mask.dtype() == kBool, "[{}] expected a bool mask, found {}; compare it to something", op,
+                 name(mask.dtype()));
+  LOCKSTEP_CHECK(mask.device() == x.device(), "[{}] the mask is on {} and the tensor on {}; move one of them", op,
+                 to_string(mask.device()), to_string(x.device()));
+}
+
+/// bool, integer or floating point.
+int category(DType dtype) {
+  return dtype == kBool ? 0 : is_floating_point(dtype) ? 2 : 1;
+}
+
+}  // namespace
+
+Tensor nonzero(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined(), "[nonzero] the tensor is undefined");
+  const Tensor host = move_values(x == 0, {});
+  const bool* zero = host.data<bool>();
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < host.numel(); ++i) count += zero[i] ? 0 : 1;
+  const Tensor positions = empty({count, x.dim()}, {.dtype = kInt64});
+  std::int64_t* row = positions.data<std::int64_t>();
+  for (std::int64_t i = 0; i < host.numel(); ++i) {
+    if (zero[i]) continue;
+    std::int64_t rest = i;
+    for (int d = x.dim() - 1; d >= 0; --d) {
+      row[d] = rest % x.sizes()[d];
+      rest /= x.sizes()[d];
+    }
+    row += x.dim();
+  }
+  return move_values(positions, x.device());
+}
+
+Tensor masked_select(const Tensor& x, const Tensor& mask) {
+  check_mask(x, mask, "masked_select");
+  const Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_select");
+  const Tensor chosen = nonzero(mask.expand(sizes).reshape({-1}));
+  return x.expand(sizes).reshape({-1}).index_select(0, chosen.view({-1}));
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) {
+  check_mask(x, mask, "masked_fill");
+  LOCKSTEP_CHECK(value.defined() && value.dim() == 0, "[masked_fill] expected a value without dimensions, found {}",
+                 value.defined() ? to_string(value.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(category(value.dtype()) <= category(x.dtype()),
+                 "[masked_fill] a {} value does not go into a {} tensor; convert the tensor with to() first",
+                 name(value.dtype()), name(x.dtype()));
+  return where(mask, value.to(x.dtype()).to(x.device()), x);
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
+  check_mask(x, mask, "masked_fill");
+  check_in_range(value, x.dtype(), "masked_fill");
+  return where(mask, scalar_tensor(value.to_double(), options_of(x)), x);
+}
+
+Tensor Tensor::masked_select(const Tensor& mask) const {
+  return lockstep::masked_select(*this, mask);
+}
+Tensor Tensor::masked_fill(const Tensor& mask, const Tensor& value) const {
+  return lockstep::masked_fill(*this, mask, value);
+}
+Tensor Tensor::masked_fill(const Tensor& mask, Scalar value) const {
+  return lockstep::masked_fill(*this, mask, value);
+}
+const Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) const {
+  const Tensor filled = lockstep::masked_fill(*this, mask, value);
+  LOCKSTEP_CHECK(filled.sizes() == sizes(),
+                 "[masked_fill_] a mask of shape {} does not broadcast to the tensor's shape {}",
+                 to_string(mask.sizes()), to_string(sizes()));
+  return copy_(filled);
+}
+
+}  // namespace lockstep

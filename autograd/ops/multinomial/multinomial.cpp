@@ -1,0 +1,65 @@
+#include "lockstep/autograd/ops/multinomial/multinomial.h"
+
+#include <cmath>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/multinomial/multinomial_kernels.h"
+#include "lockstep/autograd/ops/topk/topk.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/random.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<detail::MultinomialKernel> multinomial_kernel{"multinomial", detail::multinomial_cpu,
+                                                                    LOCKSTEP_CUDA_KERNEL(detail::multinomial_cuda)};
+
+void check_values(const Tensor& rows, std::int64_t least) {
+  for (std::int64_t r = 0; r < rows.size(0); ++r) {
+    const double* row = rows.data<double>() + r * rows.size(1);
+    std::int64_t positive = 0;
+    for (std::int64_t c = 0; c < rows.size(1); ++c) {
+      LOCKSTEP_CHECK(std::isfinite(row[c]) && row[c] >= 0,
+                     "[multinomial] expected probabilities of 0 or more, found {} in row {}, class {}", row[c], r, c);
+      if (row[c] > 0) ++positive;
+    }
+    LOCKSTEP_CHECK(positive >= least,
+                   "[multinomial] row {} has {} classes of more than 0, and {} are to be drawn without replacement", r,
+                   positive, least);
+  }
+}
+
+}  // namespace
+
+Tensor multinomial(const Tensor& probabilities, std::int64_t count, bool replacement) {
+  LOCKSTEP_CHECK(probabilities.defined() && probabilities.is_floating_point() &&
+                     (probabilities.dim() == 1 || probabilities.dim() == 2) && probabilities.size(-1) > 0,
+                 "[multinomial] expected floating-point probabilities of shape [classes] or [rows, classes]");
+  const std::int64_t classes = probabilities.size(-1);
+  LOCKSTEP_CHECK(count > 0 && (replacement || count <= classes),
+                 "[multinomial] expected a count between 1 and the {} classes, found {}; more need replacement",
+                 classes, count);
+  const NoGradGuard values_only;
+  const bool single = probabilities.dim() == 1;
+  const std::int64_t rows = single ? 1 : probabilities.size(0);
+  const Tensor p = as_contiguous(cast_values(probabilities.detach(), kFloat64)).view({rows, classes});
+  if (p.device().is_cpu()) check_values(p, replacement ? 1 : count);
+  Tensor drawn;
+  if (replacement) {
+    drawn = empty({rows, count}, {.dtype = kInt64, .device = p.device()});
+    const philox::KeySource key = next_random_key_source(RandomStream::general, p.device());
+    if (rows > 0) multinomial_kernel(p)(p, drawn, key);
+  } else {
+    // The winners of a race in which class c needs an exponential time of rate p[c]: the largest p / e.
+    const Tensor e = rand(p.sizes(), options_of(p));
+    drawn = topk(p / clamp(neg(log(1.0 - e)), 0x1p-60), count, 1).indices;
+  }
+  return single ? drawn.view({count}) : drawn;
+}
+
+}  // namespace lockstep

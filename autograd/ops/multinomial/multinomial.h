@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// Indices (int64) drawn with the given probabilities, which need not add up to 1: [classes] gives [count], [rows,
+/// classes] gives [rows, count]. Semantics of torch.multinomial; takes no gradient. Each call draws one key from
+/// RandomStream::general (Note [Random keys]). Without `replacement` no index comes twice in a row: those are drawn one
+/// after the other, by the race of Efraimidis and Spirakis, "Weighted random sampling with a reservoir" (2006). Throws
+/// Error for other shapes, integers, and on the CPU for values that are negative or not finite, rows that add up to 0,
+/// or, without replacement, fewer classes of more than 0 than are drawn; on CUDA devices, whose values the host does
+/// not wait for, what is drawn from such rows is any class.
+Tensor multinomial(const Tensor& probabilities, std::int64_t count = 1, bool replacement = false);
+
+}  // namespace lockstep

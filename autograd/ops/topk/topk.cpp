@@ -1,0 +1,44 @@
+#include "lockstep/autograd/ops/topk/topk.h"
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/topk/topk_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<detail::TopKKernel> topk_kernel{"topk", detail::topk_cpu,
+                                                      LOCKSTEP_CUDA_KERNEL(detail::topk_cuda)};
+
+}  // namespace
+
+TopK topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  LOCKSTEP_CHECK(x.defined() && x.dtype() != kBool, "[topk] expected a tensor of a dtype other than bool");
+  if (x.dim() == 0) {
+    LOCKSTEP_CHECK(k == 1 || k == 0, "[topk] expected k of at most 1 for a scalar, found {}", k);
+    const TopK one = topk(x.view({1}), k, 0, largest);
+    return k == 0 ? one : TopK{one.values.view({}), one.indices.view({})};
+  }
+  const int d = wrap_dim(dim, x.dim(), "topk");
+  LOCKSTEP_CHECK(k >= 0 && k <= x.size(d), "[topk] expected k between 0 and {}, the size of dimension {}, found {}",
+                 x.size(d), d, k);
+  Tensor indices;
+  {
+    const NoGradGuard values_only;
+    const Tensor rows = as_contiguous(x.detach().transpose(d, -1));
+    Shape sizes = rows.sizes();
+    sizes[sizes.dim() - 1] = k;
+    const Tensor found = empty(sizes, {.dtype = kInt64, .device = x.device()});
+    if (found.numel() > 0)
+      topk_kernel(x)(rows.view({rows.numel() / rows.size(-1), rows.size(-1)}), found.view({found.numel() / k, k}),
+                     largest);
+    indices = as_contiguous(found.transpose(d, -1));
+  }
+  return {gather(x, d, indices), indices};
+}
+
+}  // namespace lockstep

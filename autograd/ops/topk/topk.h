@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// What topk() finds: `const auto [values, indices] = topk(x, 5);`
+struct TopK {
+  Tensor values;   ///< of x's dtype; its gradient goes to the elements that were taken
+  Tensor indices;  ///< int64, along the dimension
+};
+
+/// The k largest (or smallest) elements of each slice along `dim`, the best first. Semantics of torch.topk with sorted
+/// = true; NaN counts as the largest value, and of equal elements the first is taken. Throws Error unless 0 <= k <=
+/// x.size(dim), for scalars with k > 1, and for bool.
+TopK topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+
+}  // namespace lockstep

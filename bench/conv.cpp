@@ -1,0 +1,131 @@
+// Convolutions: our own kernels beside oneDNN, in turns in one run, over the shapes of conv_shapes.h, forward and both
+// gradients, from and to tensors in the plain layout.
+//   bench_conv [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape, pass and engine]
+// One thread: processor time. More: wall-clock time. The best of many short samples counts. "own" is what training uses
+// with LOCKSTEP_KERNELS=own: products, or the direct kernels where these are chosen. Prints GFLOP/s, the ratio to
+// oneDNN, then the geometric mean and the worst.
+
+#include <fmt/core.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+
+#include "bench/conv_shapes.h"
+#include "lockstep/core/cpu/instruction_set.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace {
+
+using lockstep::Conv2dPath;
+using lockstep::Tensor;
+
+double now(bool cpu) {
+  timespec t{};
+  clock_gettime(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+struct Options {
+  int threads = 1;
+  std::string cpu, filter;
+  double seconds = 0.05;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view name = argv[i];
+    if (name == "--threads") options.threads = std::atoi(argv[i + 1]);
+    if (name == "--cpu") options.cpu = argv[i + 1];
+    if (name == "--filter") options.filter = argv[i + 1];
+    if (name == "--ms") options.seconds = 1e-3 * std::atof(argv[i + 1]);
+  }
+  return options;
+}
+
+// The libraries read these when they are loaded, so the program starts itself again with them.
+void hold_libraries_to(const std::string& cpu, char** argv) {
+  if (std::getenv("LOCKSTEP_KERNELS") && (cpu.empty() || std::getenv("LOCKSTEP_CPU"))) return;
+  setenv("LOCKSTEP_KERNELS", "own", 1);
+  if (!cpu.empty()) setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
+  if (cpu == "avx2") setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+  execv("/proc/self/exe", argv);
+}
+
+Tensor filled(const lockstep::Shape& sizes) {
+  const Tensor t = lockstep::empty(sizes);
+  for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>(i % 17) - 8;
+  return t;
+}
+
+// Seconds of one call with each path.
+std::vector<double> measure(const std::function<void()>& call, const std::vector<Conv2dPath>& paths,
+                            const Options& options) {
+  const bool cpu = options.threads == 1;
+  std::vector<double> best(paths.size(), 0);
+  std::vector<int> repeats;
+  for (const Conv2dPath path : paths) {
+    lockstep::set_conv2d_path(path);
+    call();
+    const double start = now(cpu);
+    call();
+    repeats.push_back(std::max(1, static_cast<int>(5e-4 / std::max(1e-7, now(cpu) - start))));
+  }
+  const double end = now(false) + options.seconds * static_cast<double>(paths.size());
+  for (int round = 0; round < 4 || now(false) < end; ++round)
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      lockstep::set_conv2d_path(paths[i]);
+      const double start = now(cpu);
+      for (int r = 0; r < repeats[i]; ++r) call();
+      const double seconds = (now(cpu) - start) / repeats[i];
+      if (best[i] == 0 || seconds < best[i]) best[i] = seconds;
+    }
+  return best;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  hold_libraries_to(options.cpu, argv);
+  lockstep::set_num_threads(options.threads);
+  std::vector<Conv2dPath> paths{Conv2dPath::automatic, Conv2dPath::own};
+  if (lockstep::conv2d_path_available(Conv2dPath::onednn)) paths.push_back(Conv2dPath::onednn);
+  fmt::print("ours: {}; {} thread(s)\n", name(lockstep::cpu::instruction_set()), options.threads);
+  fmt::print("{:<24} {:<16} {:>8} {:>8} {:>8} {:>6}\n", "shape", "pass", "own", "products", "onednn", "ratio");
+  double logs = 0;
+  std::vector<std::pair<double, std::string>> ratios;
+  for (const conv_shapes::Shape& shape : conv_shapes::all()) {
+    if (shape.name.find(options.filter) == std::string::npos) continue;
+    const lockstep::Conv2dGeometry& g = shape.geometry;
+    const Tensor x = filled({g.n, g.in, g.h, g.w}), weight = filled({g.out, g.group_in(), g.kh, g.kw});
+    const Tensor grad = filled({g.n, g.out, g.oh, g.ow}), out = filled(grad.sizes()), bias = filled({g.out});
+    const Tensor x_grad = filled(x.sizes()), weight_grad = filled(weight.sizes()), bias_grad = filled({g.out});
+    const std::pair<const char*, std::function<void()>> passes[] = {
+        {"forward", [&] { lockstep::conv2d_forward_cpu(g, x, weight, bias, out, false); }},
+        {"backward data", [&] { lockstep::conv2d_backward_data_cpu(g, grad, weight, x_grad); }},
+        {"backward weight", [&] { lockstep::conv2d_backward_weight_cpu(g, grad, x, weight_grad, bias_grad); }}};
+    for (const auto& [pass, call] : passes) {
+      const std::vector<double> seconds = measure(call, paths, options);
+      const double flops = 2e-9 * static_cast<double>(g.macs()) * static_cast<double>(g.n);
+      const double peer = seconds.size() > 2 ? seconds[2] : 0, ratio = peer > 0 ? peer / seconds[0] : 1;
+      fmt::print("{:<24} {:<16} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.2f}\n", shape.name, pass, flops / seconds[0],
+                 flops / seconds[1], peer > 0 ? flops / peer : 0, ratio);
+      std::fflush(stdout);
+      logs += std::log(ratio);
+      ratios.emplace_back(ratio, shape.name + ", " + pass);
+    }
+  }
+  std::ranges::sort(ratios);
+  fmt::print("{} passes; geometric mean of ours to oneDNN {:.3f}; lowest:", ratios.size(),
+             std::exp(logs / static_cast<double>(ratios.size())));
+  for (std::size_t i = 0; i < std::min<std::size_t>(8, ratios.size()); ++i)
+    fmt::print(" {:.2f} ({})", ratios[i].first, ratios[i].second);
+  fmt::print("\n");
+}

@@ -1,0 +1,237 @@
+#include "lockstep/core/computation.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <ranges>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kMaxLength = 6;
+
+// All computations that have inputs, by age. Trivially destructible: results may outlive static objects.
+constinit std::mutex list_mutex;
+constinit Computation* newest = nullptr;
+constinit std::atomic<int> on_devices{0};  // those of them that have a stream
+
+thread_local constinit bool computing = false;  // this thread holds locks
+
+// Around fork(), so that the child, which has none of the other threads, finds the lock free and the list whole.
+void watch_forks() {
+  static const int registered =
+      pthread_atfork([] { list_mutex.lock(); }, [] { list_mutex.unlock(); }, [] { list_mutex.unlock(); });
+  LOCKSTEP_ASSERT(registered == 0, "pthread_atfork: {}", registered);
+}
+
+std::atomic<bool>& fusion_flag() {
+  static std::atomic<bool> flag = environment_variable("LOCKSTEP_FUSION").value_or("1") != "0";
+  return flag;
+}
+
+}  // namespace
+
+Computation::Computation(std::initializer_list<Tensor> inputs) {
+  inputs_.reserve(inputs.size());
+  for (const Tensor& input : inputs) inputs_.push_back(input.defined() ? input.detach() : input);
+  if (inputs_.empty()) return;
+  const Storage& first = *inputs_[0].storage();
+  if (first.is_pending()) length_ = first.computation()->length_ + 1;
+  for (const Tensor& input : inputs_)
+    if (input.defined()) input.storage()->readers_.fetch_add(1, std::memory_order_relaxed);
+  if (inputs_[0].device().is_cuda()) stream_ = cuda::Stream::current(inputs_[0].device().index);
+  enlist();
+}
+
+Computation::~Computation() {
+  if (!inputs_.empty()) delist();
+}
+
+void Computation::enlist() {
+  watch_forks();
+  const std::lock_guard lock(list_mutex);
+  older_ = newest;
+  if (newest) newest->newer_ = this;
+  newest = this;
+  if (stream_) ++on_devices;
+}
+
+void Computation::delist() {
+  {
+    const std::lock_guard lock(list_mutex);
+    (newer_ ? newer_->older_ : newest) = older_;
+    if (older_) older_->newer_ = newer_;
+    if (stream_) --on_devices;
+  }
+  for (const Tensor& input : inputs_)
+    if (input.defined()) input.storage()->readers_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+Tensor Computation::add_result(const Shape& sizes, TensorOptions options) {
+  const std::size_t bytes = static_cast<std::size_t>(sizes.numel()) * element_size(options.dtype);
+  StoragePtr storage(new Storage(bytes, options.device, IntrusivePtr<Computation>(this)));
+  {
+    const std::lock_guard lock(mutex_);  // settle_all() of another thread may look
+    results_.push_back(storage.get());
+  }
+  auto impl = make_intrusive<TensorImpl>();
+  impl->storage = std::move(storage);
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  impl->numel = sizes.numel();
+  impl->dtype = options.dtype;
+  return Tensor(std::move(impl));
+}
+
+bool Computation::wants(std::size_t i) const {
+  return i < results_.size() && results_[i] && results_[i]->is_pending();
+}
+
+bool Computation::pending() const {
+  for (std::size_t i = 0; i < results_.size(); ++i)
+    if (wants(i)) return true;
+  return false;
+}
+
+void Computation::deliver(std::size_t i, Tensor value) {
+  if (wants(i)) results_[i]->adopt(*value.storage());
+}
+
+Computation::Tensors Computation::take_inputs_if_done() {
+  if (inputs_.empty() || pending()) return {};
+  delist();
+  Tensors taken = std::move(inputs_);
+  inputs_.clear();
+  return taken;
+}
+
+void Computation::forget(const Storage& result) {
+  Tensors taken;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  for (Storage*& each : results_)
+    if (each == &result) each = nullptr;
+  taken = take_inputs_if_done();
+}
+
+void Computation::settle() {
+  std::vector<Tensors> taken;  // let go of without the locks
+  std::vector<std::unique_lock<std::mutex>> locks;
+  locks.emplace_back(mutex_);
+  if (!pending()) return;
+
+  std::vector<Computation*> chain = {this};  // newest first
+  while (true) {
+    const Tensors& inputs = chain.back()->inputs_;
+    if (inputs.empty() || !inputs[0].storage()->is_pending()) break;
+    Computation* const before = inputs[0].storage()->computation();
+    std::unique_lock lock(before->mutex_);
+    if (!inputs[0].storage()->is_pending()) break;  // another thread was computing it
+    locks.push_back(std::move(lock));
+    chain.push_back(before);
+  }
+  std::reverse(chain.begin(), chain.end());
+
+  const LibraryAccess access;
+  struct Computing {
+    bool outer = std::exchange(computing, true);
+    ~Computing() { computing = outer; }
+  } const now;
+  std::optional<cuda::StreamGuard> on_stream;
+  if (stream_) on_stream.emplace(*stream_);
+  for (std::size_t head = 0; head < chain.size();) {
+    const std::span<Computation* const> links = std::span(chain).subspan(head + 1);
+    std::size_t joined = links.size();
+    while (joined > 0 && !chain[head]->compute_through(links.first(joined))) --joined;
+    if (joined == 0) chain[head]->compute();
+    head += joined + 1;
+  }
+  for (Computation* each : chain) taken.push_back(each->take_inputs_if_done());
+}
+
+SmallVector<Tensor, 3> Computation::pending_inputs() {
+  const std::lock_guard lock(mutex_);
+  return inputs_;
+}
+
+bool Computation::reads(const Storage& values) const {
+  return std::ranges::any_of(inputs_,
+                             [&](const Tensor& input) { return input.defined() && input.storage().get() == &values; });
+}
+
+void Computation::settle_each(const std::vector<IntrusivePtr<Computation>>& found) {
+  for (const auto& each : found) each->settle();
+}
+
+void Computation::settle_readers(const Storage& values) {
+  std::vector<IntrusivePtr<Computation>> found;  // oldest first
+  {
+    const std::lock_guard lock(list_mutex);
+    std::vector<Computation*> all;
+    for (Computation* each = newest; each; each = each->older_) all.push_back(each);
+    for (auto next = all.rbegin(); next != all.rend(); ++next) {
+      Computation* const each = *next;
+      const Tensor& first = each->inputs_[0];
+      const bool follows =
+          std::ranges::any_of(found, [&](const auto& other) { return first.storage()->computation() == other.get(); });
+      if ((follows || each->reads(values)) && each->retain_if_held())
+        found.push_back(IntrusivePtr<Computation>::adopt(each));
+    }
+  }
+  std::reverse(found.begin(), found.end());
+  settle_each(found);
+}
+
+void Computation::settle_all() {
+  settle_some(false);
+}
+
+void Computation::settle_devices() {
+  // Kernels, and the memory that they take, may wait for a stream themselves.
+  if (on_devices.load(std::memory_order_relaxed) != 0 && !computing) settle_some(true);
+}
+
+void Computation::settle_some(bool on_devices_only) {
+  std::vector<IntrusivePtr<Computation>> found;
+  {
+    const std::lock_guard lock(list_mutex);
+    for (Computation* each = newest; each; each = each->older_)
+      if ((each->stream_ || !on_devices_only) && each->retain_if_held())
+        found.push_back(IntrusivePtr<Computation>::adopt(each));
+  }
+  settle_each(found);
+}
+
+bool fusion() {
+  return fusion_flag().load(std::memory_order_relaxed);
+}
+
+void set_fusion(bool value) {
+  Computation::settle_all();
+  fusion_flag().store(value, std::memory_order_relaxed);
+}
+
+bool may_wait(std::int64_t work, std::initializer_list<Tensor*> operands) {
+  constexpr std::int64_t kWorkOfCopy = 256;  // multiply-adds beside which the copy of an element does not count
+  for (const Tensor* operand : operands)
+    if (operand->defined()) operand->storage()->settle();
+  if (!fusion() || reference_kernels()) return false;
+  for (const Tensor* operand : operands)
+    if (operand->defined() && operand->storage()->is_lent() && operand->numel() > work / kWorkOfCopy) return false;
+  for (Tensor* operand : operands)
+    if (operand->defined() && operand->storage()->is_lent()) *operand = copy_contiguous(*operand);
+  return true;
+}
+
+bool can_be_joined(const Tensor& tensor) {
+  const Computation* computation = pending_result_of<Computation>(tensor);
+  return computation && computation->length() < kMaxLength;
+}
+
+}  // namespace lockstep

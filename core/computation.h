@@ -1,0 +1,142 @@
+#pragma once
+
+// Values that are computed when they are first read. For operations (.cpp files) only.
+
+#include <cstddef>
+#include <initializer_list>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/ref_counted.h"
+#include "lockstep/core/small_vector.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// Note [Pending values]
+/// Operations that can be computed together with those that follow them, such as a convolution before a pool and a
+/// relu, do not compute at the call: they check their arguments, and make a result whose storage has no memory but a
+/// Computation. An operation on a pending tensor that can be joined to it makes another. The first who asks for the
+/// address of a result computes it: Computation::settle() walks up to the first pending computation, its head, and asks
+/// it for one kernel for as much of the chain as it can; what has no kernel together is computed one by one. Results
+/// between are left pending: whoever reads one later gets it by the kernel of its own.
+///
+/// What there is to rely on:
+/// - The bits are those of the operations one by one. Nothing but time and memory depends on what was computed
+///   together, so neither do results depend on who holds which tensor.
+/// - Inputs count as they are at the call. Whoever changes memory says so before (Storage::before_change()), and
+///   pending computations that read it are made then; operands whose address was lent (Note [Lent addresses]) are
+///   copied or not waited for (may_wait()).
+/// - Only the first input of a computation may be pending itself, and chains are short; operations that begin one
+///   compute their inputs first. So no graph builds up, and inputs live until the next operation that is not joined.
+/// - Any thread may ask. A computation is made once, by one thread; others wait. A thread that holds the lock of one
+///   takes those of computations before it, never after it, so they do not wait for each other. An error leaves it
+///   pending.
+/// - On a CUDA device the work goes to the stream that was the current one at the call. It is put there before an
+///   event is recorded or the host waits, and before a capture begins and ends: settle_devices().
+/// - Switches that change how something is computed settle everything first: settle_all().
+///
+/// LOCKSTEP_FUSION=0 computes every result at its call, with the same bits.
+///
+/// Note [Lent addresses]
+/// An address that Tensor::data() gave to the user may be written through at any later time, of which nothing is seen.
+/// So a storage remembers that one was given (is_lent()); borrowed memory is lent from the beginning. The library's own
+/// reads are within a LibraryAccess: kernels that are called through a KernelTable, and the loops that they run.
+class Computation : public RefCounted {
+ public:
+  /// `inputs`: what is read, contiguous; the first alone may be pending. Undefined ones are allowed.
+  explicit Computation(std::initializer_list<Tensor> inputs);
+  virtual ~Computation();
+
+  /// A new pending tensor: the next result of this computation.
+  Tensor add_result(const Shape& sizes, TensorOptions options);
+  /// Computes the results that are held by somebody and pending. Throws what the kernels throw.
+  void settle();
+  /// Computations in a row, this one and those before it that were pending when it was made.
+  int length() const { return length_; }
+
+  /// The inputs, while a result is pending; none afterwards.
+  SmallVector<Tensor, 3> pending_inputs();
+
+  /// Hides RefCounted's, which may leave the count of a last reference as it is.
+  bool release() const { return release_to_zero(); }
+
+  /// Every pending result of the process, and every one on a CUDA device.
+  static void settle_all();
+  static void settle_devices();
+
+ protected:
+  /// Delivers every wanted result, from inputs that are not pending.
+  virtual void compute() = 0;
+  /// Delivers the results of the last of `links`, and others of theirs and this one's as it likes, without computing
+  /// this one's result first. Each link's first input is the result of the one before. False, with nothing done, if
+  /// there is no kernel for that.
+  virtual bool compute_through(std::span<Computation* const> /*links*/) { return false; }
+
+  /// The i-th of the inputs.
+  const Tensor& input(std::size_t i) const { return inputs_[i]; }
+  /// Somebody holds result number i, and it is pending.
+  bool wants(std::size_t i) const;
+  /// Result number i: a contiguous tensor that nobody else holds. Dropped if it is not wanted.
+  void deliver(std::size_t i, Tensor value);
+  /// For heads, which deliver results of links.
+  static void deliver_to(Computation& link, std::size_t i, Tensor value) { link.deliver(i, std::move(value)); }
+  static bool wanted_of(const Computation& link, std::size_t i) { return link.wants(i); }
+  static const Tensor& input_of(const Computation& link, std::size_t i) { return link.inputs_[i]; }
+
+ private:
+  friend class Storage;
+  using Tensors = SmallVector<Tensor, 3>;
+
+  /// A result's storage is gone.
+  void forget(const Storage& result);
+  /// Computes everything that reads these values and is pending, before they change.
+  static void settle_readers(const Storage& values);
+  static void settle_some(bool on_devices_only);
+  static void settle_each(const std::vector<IntrusivePtr<Computation>>& found);
+
+  bool pending() const;
+  bool reads(const Storage& values) const;
+  /// If no result is pending any more: the inputs, to be let go of without the lock.
+  Tensors take_inputs_if_done();
+  void enlist();
+  void delist();
+
+  std::mutex mutex_;                  ///< held while it is computed; guards what follows
+  SmallVector<Storage*, 2> results_;  ///< null: gone
+  Tensors inputs_;                    ///< empty once nothing is pending
+  int length_ = 1;
+  std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
+
+  // Among all that have inputs, by age; guarded by the list's mutex.
+  Computation* older_ = nullptr;
+  Computation* newer_ = nullptr;
+};
+
+/// Whether operations leave results pending: LOCKSTEP_FUSION, or set_fusion().
+bool fusion();
+/// For tests: computes everything that is pending first.
+void set_fusion(bool value);
+
+/// Whether a result of `work` multiply-adds (or other operations) may be left pending: fusion is on, reference kernels
+/// are off, and all operands are as they are for good; of those that are lent, copies are taken if the work is much
+/// more.
+bool may_wait(std::int64_t work, std::initializer_list<Tensor*> operands);
+
+/// The computation that `tensor` waits for, if that is a C and the tensor is its whole result; else null.
+template <typename C>
+C* pending_result_of(const Tensor& tensor) {
+  const Storage& storage = *tensor.storage();
+  if (!storage.is_pending() || !tensor.is_contiguous() || tensor.offset() != 0 || tensor.nbytes() != storage.bytes())
+    return nullptr;
+  return dynamic_cast<C*>(storage.computation());
+}
+
+/// Whether an operation on `tensor` may be joined to the computation that it waits for.
+bool can_be_joined(const Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,269 @@
+#include "lockstep/core/cpu/conv/correlation.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "lockstep/core/cpu/gemm/micro_kernels.h"
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu::conv_detail {
+namespace {
+
+using gemm_detail::MicroKernels;
+using gemm_detail::Tile;
+
+constexpr std::int64_t kGroupPanels = 16;      // to a task, where images are few
+constexpr std::int64_t kBlockPositions = 512;  // of the images of a task, at least
+constexpr std::int64_t kTasksPerThread = 3;
+
+std::int64_t divide_up(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+// Eight neighbouring positions of a panel.
+struct Eight {
+  enum class Kind : unsigned char { run, two_runs, scattered } kind;
+  std::int32_t first, second;         // two_runs: lane j reads at first + j, or second + j
+  IntVec8 from_second;                // lanes that do
+  std::array<std::int32_t, 8> bases;  // scattered; -1: no position
+};
+
+class Runner {
+ public:
+  Runner(const Correlation& c, InstructionSet set, const float* weights)
+      : c_(c),
+        kernels_(gemm_detail::micro_kernels<float>(set)),
+        inner_(gemm_detail::inner_block(c.inner())),
+        positions_(c.oh * c.ow) {
+    vectors_ = c.rows <= kernels_.rows[4] ? 4 : c.rows <= kernels_.rows[3] ? 3 : 2;
+    width_ = vectors_ * kernels_.lanes;
+    row_panels_ = divide_up(c.rows, kernels_.rows[vectors_]);
+    pack_weights(weights);
+    const auto taps = static_cast<std::int64_t>(c.taps.size());
+    for (std::int64_t k = 0; k < c.inner(); ++k) {
+      const Tap& tap = c.taps[static_cast<std::size_t>(k % taps)];
+      offsets_.push_back(static_cast<std::int32_t>(k / taps * c.planes.plane() + c.planes.offset(tap.y, tap.x)));
+    }
+  }
+
+  void run(const ConvSink* sink) const {
+    // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
+    const std::int64_t per_block = std::clamp<std::int64_t>(kBlockPositions / positions_, 1, c_.n);
+    const std::int64_t blocks = divide_up(c_.n, per_block), group = kGroupPanels * width_;
+    const std::int64_t groups =
+        sink || blocks >= kTasksPerThread * num_threads() ? 1 : divide_up(per_block * positions_, group);
+    parallel_for(blocks * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+      Work work(*this, per_block, sink);
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t first = task / groups * per_block, count = std::min(per_block, c_.n - first);
+        const std::int64_t columns = count * positions_, start = task % groups * group;
+        if (start >= columns) continue;
+        const float* images = c_.images + first * c_.image_stride;
+        if (c_.planes.copied) {
+          for (std::int64_t i = 0; i < count; ++i)
+            c_.planes.copy(images + i * c_.image_stride, work.padded + i * c_.planes.size());
+          images = work.padded;
+        }
+        float* out = sink ? work.values : c_.out + first * c_.out_image;
+        for (std::int64_t j = start; j < (groups == 1 ? columns : std::min(columns, start + group)); j += group)
+          column_group(work, images, j, std::min(group, columns - j), columns, out);
+        if (sink) (*sink)(first, count, out);
+      }
+    });
+  }
+
+ private:
+  struct Work {
+    Work(const Runner& r, std::int64_t images, const ConvSink* sink) {
+      // What vectors read beyond the last position that counts is not used, but must be there.
+      const std::int64_t size_padded = r.c_.planes.copied ? images * r.c_.planes.size() + 16 : 0;
+      const std::int64_t size_panel = r.width_ * std::min(r.inner_, r.c_.inner()), size_tile = r.c_.rows * r.width_;
+      const std::int64_t size_values = sink ? images * r.c_.rows * r.positions_ : 0;
+      space = empty({size_panel + size_tile + size_padded + size_values});
+      panel = space.data<float>();
+      tile = panel + size_panel;
+      padded = tile + size_tile;
+      values = padded + size_padded;
+      if (size_padded) std::fill_n(padded + size_padded - 16, 16, 0.0f);
+    }
+    Tensor space;
+    float *panel, *tile, *padded, *values;
+    std::vector<Eight> eights;
+    std::vector<std::int64_t> outs;  // where each position's result goes
+  };
+
+  // Panels of rows, block by block of k: for each step, the weights of the panel's rows and what completes a vector.
+  void pack_weights(const float* weights) {
+    const std::int64_t inner = c_.inner();
+    panel_rows_ = divide_up(c_.rows, row_panels_);
+    padded_rows_ = divide_up(panel_rows_, kernels_.lanes) * kernels_.lanes;
+    packed_ = empty({row_panels_ * inner * padded_rows_});
+    float* const packed = packed_.data<float>();
+    parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i)
+                     for (std::int64_t k = 0; k < inner; k += inner_) {
+                       const std::int64_t steps = std::min(inner_, inner - k), rows = this->rows(i);
+                       kernels_.pack_columns(weights + i * panel_rows_ * inner + k, inner, steps, rows,
+                                             packed + weights_at(i, k), padded_rows_);
+                     }
+                 });
+  }
+  std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
+  std::int64_t weights_at(std::int64_t panel, std::int64_t k) const { return (panel * c_.inner() + k) * padded_rows_; }
+
+  void column_group(Work& work, const float* images, std::int64_t first, std::int64_t count, std::int64_t end,
+                    float* out) const {
+    locate(work, first, count, end);
+    const std::int64_t inner = c_.inner(), panels = divide_up(count, width_);
+    Tile<float> tile{};
+    tile.alpha = 1;
+    tile.a_row = 1;
+    tile.a_step = padded_rows_;
+    tile.b = work.panel;
+    tile.b_step = width_;
+    // A panel is used by all rows while it is in the first-level cache.
+    for (std::int64_t p = 0; p < panels; ++p) {
+      tile.columns = std::min(width_, count - p * width_);
+      const bool direct = in_place(work, p, tile.columns);
+      float* const to = direct ? out + work.outs[static_cast<std::size_t>(p * width_)] : work.tile;
+      tile.out_stride = direct ? c_.out_plane : width_;
+      const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+      for (std::int64_t k0 = 0; k0 < inner; k0 += inner_) {
+        const bool last = k0 + inner_ >= inner;
+        tile.k = std::min(inner_, inner - k0);
+        tile.beta = k0 == 0 ? 0.0f : 1.0f;
+        tile.relu = last && c_.relu;
+        pack_panel(work, images, p, k0, tile.k);
+        for (std::int64_t i = 0; i < row_panels_; ++i) {
+          tile.a = packed_.data<float>() + weights_at(i, k0);
+          tile.row_bias = last && c_.bias ? c_.bias + i * panel_rows_ : nullptr;
+          tile.out = to + i * panel_rows_ * tile.out_stride;
+          kernels_.table[0][vectors][rows(i)](tile);
+        }
+      }
+      if (!direct) scatter(work, p, tile.columns, out);
+    }
+  }
+
+  bool in_place(const Work& work, std::int64_t panel, std::int64_t columns) const {
+    const auto at = static_cast<std::size_t>(panel * width_);
+    return work.outs[at + static_cast<std::size_t>(columns) - 1] - work.outs[at] == columns - 1;
+  }
+
+  void scatter(const Work& work, std::int64_t panel, std::int64_t columns, float* out) const {
+    const float* from = work.tile;
+    const std::int64_t* const outs = work.outs.data() + panel * width_;
+    for (std::int64_t m = 0; m < c_.rows; ++m, from += width_)
+      for (std::int64_t j = 0; j < columns; ++j) out[outs[j] + m * c_.out_plane] = from[j];
+  }
+
+  // Where the positions [first, first + count) of a block read and write; `end` is the block's.
+  void locate(Work& work, std::int64_t first, std::int64_t count, std::int64_t end) const {
+    const std::int64_t padded = divide_up(count, width_) * width_;
+    const std::int64_t image_size = c_.planes.copied ? c_.planes.size() : c_.image_stride;
+    std::vector<std::int32_t> bases(static_cast<std::size_t>(padded), -1);
+    work.outs.assign(static_cast<std::size_t>(padded), 0);
+    for (std::int64_t j = 0; j < std::min(count, end - first); ++j) {
+      const std::int64_t image = (first + j) / positions_, at = (first + j) % positions_;
+      const std::int64_t y = at / c_.ow, x = at % c_.ow;
+      bases[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(image * image_size + y * c_.planes.pitch + x);
+      work.outs[static_cast<std::size_t>(j)] = image * c_.out_image + y * c_.out_row + x * c_.out_column;
+    }
+    work.eights.resize(static_cast<std::size_t>(padded / 8));
+    for (std::size_t e = 0; e < work.eights.size(); ++e) work.eights[e] = eight(bases.data() + 8 * e);
+  }
+
+  static Eight eight(const std::int32_t* bases) {
+    Eight e{};
+    std::copy_n(bases, 8, e.bases.begin());
+    int split = 1;
+    while (split < 8 && bases[split] == bases[0] + split) ++split;
+    int stop = split;
+    while (stop < 8 && bases[stop] == bases[split] + stop - split) ++stop;
+    e.first = bases[0];
+    e.second = split < 8 ? bases[split] - split : bases[0];
+    for (int j = 0; j < 8; ++j) e.from_second[j] = j >= split ? -1 : 0;
+    const bool all = bases[7] >= 0;
+    e.kind = all && split == 8                   ? Eight::Kind::run
+             : all && stop == 8 && e.second >= 0 ? Eight::Kind::two_runs
+                                                 : Eight::Kind::scattered;
+    return e;
+  }
+
+  void pack_panel(const Work& work, const float* images, std::int64_t panel, std::int64_t k0,
+                  std::int64_t steps) const {
+    const std::int64_t count = width_ / 8;
+    const Eight* const eights = work.eights.data() + panel * count;
+    const std::int32_t* const offsets = offsets_.data() + k0;
+    using Kind = Eight::Kind;
+    if (std::all_of(eights, eights + count, [](const Eight& e) { return e.kind == Kind::run; }))
+      return copy_runs(images, eights, count, offsets, steps, work.panel);
+    std::int64_t g = 0;
+    for (; g + 2 <= count && eights[g].kind != Kind::scattered && eights[g + 1].kind != Kind::scattered; g += 2) {
+      const Eight &e = eights[g], &f = eights[g + 1];
+      const float *const first = images + e.first, *const second = images + e.second;
+      const float *const third = images + f.first, *const fourth = images + f.second;
+      float* p = work.panel + 8 * g;
+      for (std::int64_t k = 0; k < steps; ++k, p += width_) {
+        const std::int64_t at = offsets[k];
+        store8(p, e.from_second ? load8(second + at) : load8(first + at));
+        store8(p + 8, f.from_second ? load8(fourth + at) : load8(third + at));
+      }
+    }
+    for (; g < count; ++g) {
+      const Eight& e = eights[g];
+      float* p = work.panel + 8 * g;
+      const float *const first = images + e.first, *const second = images + e.second;
+      if (e.kind != Kind::scattered)
+        for (std::int64_t k = 0; k < steps; ++k, p += width_)
+          store8(p, e.from_second ? load8(second + offsets[k]) : load8(first + offsets[k]));
+      else
+        for (std::int64_t k = 0; k < steps; ++k, p += width_)
+          for (std::size_t j = 0; j < 8; ++j) p[j] = e.bases[j] < 0 ? 0.0f : images[e.bases[j] + offsets[k]];
+    }
+  }
+
+  // Four eights at a time: what they read often lies together.
+  static void copy_runs(const float* images, const Eight* eights, std::int64_t count, const std::int32_t* offsets,
+                        std::int64_t steps, float* to) {
+    const std::int64_t width = 8 * count;
+    std::int64_t g = 0;
+    for (; g + 4 <= count; g += 4) {
+      const float *const a = images + eights[g].first, *const b = images + eights[g + 1].first;
+      const float *const c = images + eights[g + 2].first, *const d = images + eights[g + 3].first;
+      float* p = to + 8 * g;
+      for (std::int64_t k = 0; k < steps; ++k, p += width) {
+        const std::int64_t at = offsets[k];
+        store8(p, load8(a + at));
+        store8(p + 8, load8(b + at));
+        store8(p + 16, load8(c + at));
+        store8(p + 24, load8(d + at));
+      }
+    }
+    for (; g < count; ++g) {
+      const float* const from = images + eights[g].first;
+      float* p = to + 8 * g;
+      for (std::int64_t k = 0; k < steps; ++k, p += width) store8(p, load8(from + offsets[k]));
+    }
+  }
+
+  const Correlation& c_;
+  const MicroKernels<float>& kernels_;
+  const std::int64_t inner_, positions_;
+  std::int64_t vectors_, width_, row_panels_, panel_rows_, padded_rows_;
+  Tensor packed_;
+  std::vector<std::int32_t> offsets_;  // of each k, from where a position reads
+};
+
+}  // namespace
+
+void Correlation::run(InstructionSet set, const float* weights, const ConvSink* sink) const {
+  Runner(*this, set, weights).run(sink);
+}
+
+}  // namespace lockstep::cpu::conv_detail

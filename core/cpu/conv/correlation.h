@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/core/cpu/conv/conv.h"
+#include "lockstep/core/cpu/conv/planes.h"
+
+namespace lockstep::cpu::conv_detail {
+
+/// Note [Implicit products]
+/// A convolution is a product: the weights of an output channel times, for each position of the result, the elements
+/// that it sees, in the order (channel, ky, kx). That second operand is never written out: panels of it, some positions
+/// wide, are packed from the image just before they are used. So the order of an element's sum is that of a product
+/// (Note [Order of a product]). The gradient of x is the same with the result's gradient as the image; for a stride
+/// above 1 one such product for each remainder of row and column.
+
+/// Where a tap of a correlation reads, from where the first one does, in rows and columns of the padded image.
+struct Tap {
+  std::int64_t y, x;
+};
+
+/// result[m][y][x] = sum over channels c and taps t of weight[m][c * taps + t] * image[c][y + t.y][x + t.x], for a
+/// batch of images, of one group of channels.
+struct Correlation {
+  Planes planes;
+  std::vector<Tap> taps;
+  std::int64_t rows;                            ///< m: channels of the result
+  std::int64_t n, oh, ow;                       ///< images; size of the result
+  const float* images = nullptr;                ///< of the first one
+  std::int64_t image_stride = 0;                ///< elements from one to the next
+  float* out = nullptr;                         ///< of the first image's result
+  std::int64_t out_image = 0;                   ///< elements from one image's result to the next
+  std::int64_t out_plane, out_row, out_column;  ///< from one channel, row, column to the next
+  const float* bias = nullptr;                  ///< for each row, or null
+  bool relu = false;
+
+  std::int64_t inner() const { return planes.channels * static_cast<std::int64_t>(taps.size()); }
+  /// weights: [rows][inner()]. With a sink, `out` is not used: blocks of images, dense, are handed on.
+  void run(InstructionSet set, const float* weights, const ConvSink* sink = nullptr) const;
+};
+
+}  // namespace lockstep::cpu::conv_detail

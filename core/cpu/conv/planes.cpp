@@ -1,0 +1,64 @@
+#include "lockstep/core/cpu/conv/planes.h"
+
+#include <algorithm>
+
+namespace lockstep::cpu::conv_detail {
+
+Planes::Planes(std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left,
+               std::int64_t step_h, std::int64_t step_w, std::int64_t oh, std::int64_t ow, std::int64_t reach_h,
+               std::int64_t reach_w)
+    : channels(channels),
+      h(h),
+      w(w),
+      top(top),
+      left(left),
+      step_h(step_h),
+      step_w(step_w),
+      rows(oh + reach_h / step_h),
+      pitch(ow + reach_w / step_w),
+      copied(true) {
+  if (top == 0 && left == 0 && step_h == 1 && step_w == 1 && rows <= h && pitch <= w) {
+    rows = h;
+    pitch = w;
+    copied = false;
+  }
+}
+
+namespace {
+
+// Calls row(part row, image row, first, end, phase): elements [first, end) of a row of a part are the image row's
+// elements q * step_w + phase - left.
+template <typename Row>
+void for_each_row(const Planes& p, Row&& row) {
+  const std::int64_t first_row = std::max<std::int64_t>(0, p.top);
+  const std::int64_t end_row = std::min(p.h + p.top, p.rows * p.step_h);
+  for (std::int64_t c = 0; c < p.channels; ++c)
+    for (std::int64_t r = first_row; r < end_row; ++r)  // padded row r is row r / step of part r % step
+      for (std::int64_t phase = 0; phase < p.step_w; ++phase) {
+        const std::int64_t first = p.left > phase ? (p.left - phase + p.step_w - 1) / p.step_w : 0;
+        const std::int64_t end = std::min(p.pitch, (p.w + p.left - phase + p.step_w - 1) / p.step_w);
+        row(c * p.plane() + (r % p.step_h * p.step_w + phase) * p.part() + r / p.step_h * p.pitch,
+            (c * p.h + r - p.top) * p.w, first, end, phase - p.left);
+      }
+}
+
+}  // namespace
+
+void Planes::copy(const float* image, float* to) const {
+  std::fill_n(to, size(), 0.0f);
+  for_each_row(*this, [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
+    if (step_w == 1)
+      for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q + shift];
+    else
+      for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q * step_w + shift];
+  });
+}
+
+void Planes::copy_back(const float* from, float* image) const {
+  std::fill_n(image, channels * h * w, 0.0f);
+  for_each_row(*this, [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
+    for (std::int64_t q = first; q < end; ++q) image[row + q * step_w + shift] = from[at + q];
+  });
+}
+
+}  // namespace lockstep::cpu::conv_detail

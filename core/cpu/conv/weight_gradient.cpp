@@ -1,0 +1,161 @@
+// The gradient of the weights: for each tap, input channel and output channel, the sum over all positions of image
+// times gradient.
+
+#include <algorithm>
+
+#include "lockstep/core/cpu/conv/conv.h"
+#include "lockstep/core/cpu/conv/depthwise.h"
+#include "lockstep/core/cpu/conv/planes.h"
+#include "lockstep/core/cpu/gemm/micro_kernels.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using conv_detail::Planes;
+using gemm_detail::MicroKernels;
+using gemm_detail::Tile;
+
+std::int64_t divide_up(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+/// Note [Order of a weight gradient]
+/// Positions are gone through image by image, row by row, in chains of fused multiply-adds over a block of them: some
+/// whole images, or some rows of one. What the blocks give is added up in order. Vectors run along the output channels
+/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image; the gradient's
+/// channels are packed into panels, the image is read as it lies.
+constexpr std::int64_t kChain = 512;  // positions of a block, at most, unless a row is longer
+
+class Gradient {
+ public:
+  Gradient(const Conv& c, const float* grad, const float* x, std::int64_t group, InstructionSet set)
+      : c_(c),
+        kernels_(gemm_detail::micro_kernels<float>(set)),
+        planes_(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
+                c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
+        grad_(grad + group * c.group_out() * c.oh * c.ow),
+        x_(x + group * c.group_in() * c.h * c.w) {
+    const std::int64_t in = c.group_in();
+    vectors_ = in <= kernels_.rows[4] ? 4 : in <= kernels_.rows[3] ? 3 : 2;
+    vectors_ = std::min(vectors_, divide_up(c.group_out(), kernels_.lanes));
+    width_ = vectors_ * kernels_.lanes;
+    row_panels_ = divide_up(in, kernels_.rows[vectors_]);
+    column_panels_ = divide_up(c.group_out(), width_);
+    images_ = std::clamp<std::int64_t>(kChain / (c.oh * c.ow), 1, c.n);
+    rows_ = images_ > 1 ? c.oh : std::clamp<std::int64_t>(kChain / c.ow, 1, c.oh);
+  }
+
+  // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
+  std::int64_t row_tasks() const {
+    const std::int64_t wanted = divide_up(2 * num_threads(), column_panels_ * c_.groups);
+    return num_threads() == 1 ? 1 : std::clamp<std::int64_t>(wanted, 1, row_panels_);
+  }
+  std::int64_t column_tasks() const { return num_threads() == 1 ? 1 : column_panels_; }
+
+  void run(std::int64_t row_task, std::int64_t column_task, float* weight_grad) const {
+    const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, positions = c_.oh * c_.ow;
+    const std::int64_t first_panel = column_task * column_panels_ / column_tasks();
+    const std::int64_t end_panel = (column_task + 1) * column_panels_ / column_tasks();
+    const std::int64_t panels = end_panel - first_panel;
+    const std::int64_t first_row = in * row_task / row_tasks(), end_row = in * (row_task + 1) / row_tasks();
+    const std::int64_t block = std::max(images_ * rows_, rows_) * c_.ow;
+    const std::int64_t size_panels = panels * width_ * block,
+                       size_padded = planes_.copied ? images_ * planes_.size() : 0;
+    const std::int64_t size_sums = taps * (end_row - first_row) * panels * width_;
+    const Tensor space = empty({size_panels + size_sums + size_padded + 16});
+    float* const packed = space.data<float>();
+    float* const sums = packed + size_panels;
+    float* const padded = sums + size_sums;
+    bool started = false;
+    for (std::int64_t image = 0; image < c_.n; image += images_) {
+      const std::int64_t count = std::min(images_, c_.n - image);
+      const float* images = x_ + image * c_.in * c_.h * c_.w;
+      if (planes_.copied) {
+        for (std::int64_t i = 0; i < count; ++i)
+          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size());
+        images = padded;
+      }
+      for (std::int64_t y = 0; y < c_.oh; y += rows_) {
+        const std::int64_t rows = std::min(rows_, c_.oh - y);
+        for (std::int64_t p = first_panel; p < end_panel; ++p) {
+          const std::int64_t columns = std::min(width_, c_.group_out() - p * width_);
+          const std::int64_t stride = divide_up(columns, kernels_.lanes) * kernels_.lanes;
+          for (std::int64_t i = 0; i < count; ++i)
+            kernels_.pack_columns(grad_ + ((image + i) * c_.out + p * width_) * positions + y * c_.ow, positions,
+                                  rows * c_.ow, columns,
+                                  packed + (p - first_panel) * width_ * block + i * rows * c_.ow * stride, stride);
+        }
+        add(images, y, rows, count, packed, block, first_panel, end_panel, first_row, end_row, sums, started);
+        started = true;
+      }
+    }
+    // [tap][in][out] to [out][in][tap]
+    for (std::int64_t o = first_panel * width_; o < std::min(end_panel * width_, c_.group_out()); ++o)
+      for (std::int64_t i = first_row; i < end_row; ++i)
+        for (std::int64_t t = 0; t < taps; ++t)
+          weight_grad[(o * in + i) * taps + t] =
+              sums[(t * (end_row - first_row) + i - first_row) * panels * width_ + o - first_panel * width_];
+  }
+
+ private:
+  void add(const float* images, std::int64_t y, std::int64_t rows, std::int64_t count, const float* packed,
+           std::int64_t block, std::int64_t first_panel, std::int64_t end_panel, std::int64_t first_row,
+           std::int64_t end_row, float* sums, bool started) const {
+    const std::int64_t image_size = planes_.copied ? planes_.size() : c_.in * c_.h * c_.w;
+    const std::int64_t in_rows = end_row - first_row, panels = end_panel - first_panel;
+    const std::int64_t row_panels = divide_up(in_rows, kernels_.rows[vectors_]);
+    const std::int64_t panel_rows = divide_up(in_rows, row_panels);
+    Tile<float> tile{};
+    tile.a_row = planes_.plane();
+    tile.a_step = 1;
+    tile.k = c_.ow;
+    tile.segments = rows;
+    tile.a_segment = planes_.pitch - c_.ow;
+    tile.repeats = count;
+    tile.a_repeat = image_size - rows * planes_.pitch;
+    tile.alpha = 1;
+    tile.beta = started ? 1.0f : 0.0f;
+    tile.out_stride = panels * width_;
+    for (std::int64_t i = 0; i < in_rows; i += panel_rows) {
+      const std::int64_t height = std::min(panel_rows, in_rows - i);
+      for (std::int64_t t = 0; t < c_.kh * c_.kw; ++t) {
+        const std::int64_t offset = planes_.offset(t / c_.kw * c_.dilation_h, t % c_.kw * c_.dilation_w);
+        tile.a = images + (first_row + i) * planes_.plane() + offset + y * planes_.pitch;
+        for (std::int64_t p = first_panel; p < end_panel; ++p) {
+          tile.columns = std::min(width_, c_.group_out() - p * width_);
+          const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+          tile.b = packed + (p - first_panel) * width_ * block;
+          tile.b_step = vectors * kernels_.lanes;
+          tile.out = sums + (t * in_rows + i) * panels * width_ + (p - first_panel) * width_;
+          kernels_.table[1][vectors][height](tile);
+        }
+      }
+    }
+  }
+
+  const Conv& c_;
+  const MicroKernels<float>& kernels_;
+  const Planes planes_;
+  const float *grad_, *x_;
+  std::int64_t vectors_, width_, row_panels_, column_panels_;
+  std::int64_t images_, rows_;  // of a chain
+};
+
+}  // namespace
+
+void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
+  if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
+  const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
+  const Gradient first(conv, grad, x, 0, set);
+  const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();
+  parallel_for(conv.groups * row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t group = task / (row_tasks * column_tasks), rest = task % (row_tasks * column_tasks);
+      Gradient(conv, grad, x, group, set).run(rest / column_tasks, rest % column_tasks, weight_grad + group * size);
+    }
+  });
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,192 @@
+#include "lockstep/core/double_math.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+
+namespace lockstep::math {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLn2High = 0x1.62e42fefa38p-1;  // 42 bits, so that small multiples are exact
+constexpr double kLn2Low = 0x1.ef35793c7673p-45;
+
+// x * 2^n, rounded once unless the result is subnormal.
+double scale(double x, std::int64_t n) {
+  const auto power = [](std::int64_t e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); };
+  if (n > 1023) return x * power(1023) * power(n - 1023);
+  if (n < -1022) return x * power(-969) * power(n + 969);
+  return x * power(n);
+}
+
+// exp(r) - 1 for |r| <= 0.35, by its series.
+double expm1_of_small(double r) {
+  double factorial = 1.0 / 20'922'789'888'000.0;  // 1 / 16!
+  double sum = factorial;
+  for (int n = 16; n >= 4; --n) {
+    factorial *= n;
+    sum = std::fma(sum, r, factorial);
+  }
+  return r + r * r * std::fma(sum, r, 0.5);
+}
+
+// exp(high + low), |low| much less than |high|.
+double exp_of_sum(double high, double low) {
+  if (!(high <= 709.8)) return std::isnan(high) ? high : kInfinity;
+  if (high < -745.2) return 0;
+  const double n = std::nearbyint(high * std::numbers::log2e);
+  const double r = std::fma(-n, kLn2High, high), s = std::fma(-n, kLn2Low, low);
+  const double rounded = r + s;
+  const double lost = (r - rounded) + s;
+  const double e = expm1_of_small(rounded);
+  return scale(1 + (e + lost * (1 + e)), static_cast<std::int64_t>(n));
+}
+
+struct Sum {
+  double high, low;
+};
+
+// log(x) for 0 < x < infinity: with x = 2^k m and s = (m - 1) / (m + 1), k ln 2 + 2 s + 2 s^3 / 3 + 2 s^5 / 5 ...
+Sum log_as_sum(double x) {
+  std::int64_t k = 0;
+  if (x < std::numeric_limits<double>::min()) {
+    x *= 0x1p54;
+    k = -54;
+  }
+  auto bits = std::bit_cast<std::uint64_t>(x);
+  k += static_cast<std::int64_t>(bits >> 52) - 1023;
+  bits = (bits & 0xfffffffffffffu) | (std::uint64_t{1023} << 52);
+  double m = std::bit_cast<double>(bits);
+  if (m > std::numbers::sqrt2) {
+    m *= 0.5;
+    ++k;
+  }
+  const double f = m - 1, d = 2 + f, d_lost = f - (d - 2);
+  const double s = f / d;
+  const double s_lost = (std::fma(-s, d, f) - s * d_lost) / d;
+  const double z = s * s;
+  double tail = 0;
+  for (int n = 27; n >= 3; n -= 2) tail = (tail + 1.0 / n) * z;
+  const auto kd = static_cast<double>(k);
+  const double first = kd * kLn2High, second = 2 * s;
+  const double high = first + second;
+  const double lost = std::fabs(first) >= std::fabs(second) ? (first - high) + second : (second - high) + first;
+  const double low = lost + (2 * s_lost + 2 * s * tail + kd * kLn2Low);
+  const double total = high + low;
+  return {total, (high - total) + low};
+}
+
+// sin (quarter = 0) or cos (1).
+double sine(double x, std::int64_t quarter) {
+  if (!std::isfinite(x)) return kNaN;
+  if (std::fabs(x) > 1e5) return quarter == 0 ? std::sin(x) : std::cos(x);
+  constexpr double kHalfPi1 = 0x1.921fb54400000p0, kHalfPi2 = 0x1.0b4611a600000p-34, kHalfPi3 = 0x1.3198a2e037073p-69;
+  const double n = std::nearbyint(x * (2 / std::numbers::pi));
+  double r = std::fma(-n, kHalfPi1, x);
+  const double before = r;
+  r = std::fma(-n, kHalfPi2, r);
+  double lost = std::fma(-n, kHalfPi2, before - r);
+  lost = std::fma(-n, kHalfPi3, lost);
+  const double a = r + lost;
+  lost = (r - a) + lost;
+  const std::int64_t which = (static_cast<std::int64_t>(n) + quarter) & 3;
+  const double z = a * a;
+  double sum = 0;
+  double value = 0;
+  if (which % 2 == 0) {
+    for (int i = 21; i >= 3; i -= 2) sum = (sum + 1) * (-z * (1.0 / (i * (i - 1))));
+    value = a + (a * sum + lost);
+  } else {
+    for (int i = 22; i >= 4; i -= 2) sum = (sum + 1) * (-z * (1.0 / (i * (i - 1))));
+    const double half = 0.5 * z, one = 1 - half;
+    value = one + (((1 - one) - half) - half * sum - a * lost);
+  }
+  return which >= 2 ? -value : value;
+}
+
+}  // namespace
+
+double portable_exp(double x) {
+  return exp_of_sum(x, 0);
+}
+
+double portable_expm1(double x) {
+  if (std::fabs(x) <= 0.35) return x == 0 ? x : expm1_of_small(x);
+  if (std::fabs(x) <= 0.7) {
+    const double half = expm1_of_small(0.5 * x);
+    return half * (half + 2);
+  }
+  return portable_exp(x) - 1;
+}
+
+double portable_log(double x) {
+  if (std::isnan(x) || x < 0) return kNaN;
+  if (x == 0) return -kInfinity;
+  if (x == kInfinity) return x;
+  return log_as_sum(x).high;
+}
+
+double portable_log1p(double x) {
+  if (std::isnan(x) || x < -1) return kNaN;
+  if (std::fabs(x) < 0x1p-54 || x == kInfinity) return x;
+  if (x == -1) return -kInfinity;
+  const double u = 1 + x;
+  const double lost = std::fabs(x) < 1 ? x - (u - 1) : 1 - (u - x);
+  const Sum log = log_as_sum(u);
+  return log.high + (log.low + lost / u);
+}
+
+double portable_tanh(double x) {
+  const double size = std::fabs(x);
+  if (!(size <= 22)) return std::isnan(x) ? x : std::copysign(1.0, x);
+  const double e = portable_expm1(2 * size);
+  const double value = size < 0.55 ? e / (e + 2) : 1 - 2 / (e + 2);
+  return std::copysign(value, x);
+}
+
+double portable_erf(double x) {
+  const double a = std::fabs(x);
+  if (!(a < 6)) return std::isnan(x) ? x : std::copysign(1.0, x);
+  const double square = a * a;
+  const double gauss = exp_of_sum(-square, -std::fma(a, a, -square));
+  if (a < 1.75) {  // x + 2 x^3 / 3 + 4 x^5 / 15 ...
+    double sum = 0;
+    for (int n = 45; n >= 1; --n) sum = (sum + 1) * (square * (2.0 / (2 * n + 1)));
+    return std::copysign(2 * std::numbers::inv_sqrtpi * gauss * (a + a * sum), x);
+  }
+  double fraction = a;  // of erfc: x + (1/2) / (x + 1 / (x + (3/2) / ...
+  for (int n = 120; n >= 1; --n) fraction = a + 0.5 * n / fraction;
+  return std::copysign(1 - gauss * std::numbers::inv_sqrtpi / fraction, x);
+}
+
+double portable_pow(double x, double y) {
+  if (y == 0 || x == 1) return 1;
+  if (std::isnan(x) || std::isnan(y)) return kNaN;
+  if (y == 1) return x;
+  if (y == 2) return x * x;
+  if (y == 0.5 && x > 0) return std::sqrt(x);
+  const bool integer = std::trunc(y) == y, odd = integer && std::fabs(y) < 0x1p53 && std::fmod(y, 2.0) != 0;
+  const bool negative = std::signbit(x);
+  const double size = std::fabs(x);
+  const double sign = negative && odd ? -1 : 1;
+  if (size == 0) return sign * (y < 0 ? kInfinity : 0.0);
+  if (std::isinf(y)) return size == 1 ? 1 : (size > 1) == (y > 0) ? kInfinity : 0.0;
+  if (std::isinf(x)) return sign * (y > 0 ? kInfinity : 0.0);
+  if (negative && !integer) return kNaN;
+  const Sum log = log_as_sum(size);
+  const double high = y * log.high;
+  if (std::isinf(high)) return sign * (high > 0 ? kInfinity : 0.0);
+  return sign * exp_of_sum(high, std::fma(y, log.high, -high) + y * log.low);
+}
+
+double portable_sin(double x) {
+  return x == 0 ? x : sine(x, 0);
+}
+double portable_cos(double x) {
+  return sine(x, 1);
+}
+
+}  // namespace lockstep::math

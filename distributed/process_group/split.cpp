@@ -1,0 +1,52 @@
+// Groups of some of a group's ranks.
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/process_group/executor.h"
+#include "lockstep/distributed/store/prefix_store.h"
+
+namespace lockstep::distributed {
+
+int ProcessGroup::job_rank(int rank) const {
+  LOCKSTEP_CHECK(rank >= 0 && rank < world_size(), "[job_rank] rank is {}; expected 0 to {}", rank, world_size() - 1);
+  return options_.ranks.empty() ? rank : options_.ranks[static_cast<std::size_t>(rank)];
+}
+
+ProcessGroupPtr ProcessGroup::split(int color, int key) {
+  static const OperationLabel label("split of the group");
+  const LabelScope scope(label);
+  const Tensor all = empty({2 * world_size()}, {.dtype = kInt64});
+  all_gather(all, tensor({std::int64_t{color}, std::int64_t{key}}))->wait();
+  const std::uint64_t number = splits_++;
+  if (color < 0) return nullptr;
+
+  std::vector<int> members;
+  const std::vector<std::int64_t> told = all.to_vector<std::int64_t>();
+  for (int r = 0; r < world_size(); ++r)
+    if (told[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
+  std::ranges::stable_sort(members, {}, [&](int r) { return told[2 * static_cast<std::size_t>(r) + 1]; });
+
+  ProcessGroupOptions options = options_;
+  options.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
+  options.world_size = static_cast<int>(members.size());
+  options.ranks.clear();
+  for (const int r : members) options.ranks.push_back(job_rank(r));
+  if (members.size() == 1) return make_single_process_group(options);
+
+  const auto scoped = [&](const char* what) -> StorePtr {
+    if (!store_) return nullptr;
+    return std::make_shared<PrefixStore>(fmt::format("split/{}/{}/{}", number, color, what), store_);
+  };
+  auto group = std::make_shared<ProcessGroup>(options, scoped("monitor"), shared_from_this());
+  for (std::size_t type = 0; type < executors_.size(); ++type)
+    if (const auto& executor = executors_[type])
+      group->add(static_cast<DeviceType>(type),
+                 executor->split({.group = *group, .members = members, .number = number, .store = scoped("backend")}));
+  return group;
+}
+
+}  // namespace lockstep::distributed

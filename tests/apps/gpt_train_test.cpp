@@ -1,0 +1,131 @@
+// gpt_train, gpt_generate and gpt_tokenize as their users see them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/apps/train_support.h"
+
+namespace lockstep {
+namespace {
+
+using namespace lockstep::testing;
+
+class GptPrograms : public ::testing::Test {
+ protected:
+  GptPrograms() {
+    std::ofstream text(text_);
+    for (int i = 0; i < 400; ++i)
+      text << "line " << i * 7919 % 1000 << " says: the quick brown fox, " << i % 13 << "!\n";
+  }
+  /// A few short steps; `arguments` may say otherwise.
+  ProcessResult train_gpt(const std::vector<std::string>& arguments) {
+    std::vector<std::string> command{LOCKSTEP_GPT_TRAIN, "--text", text_};
+    const std::pair<std::string, std::string> defaults[] = {{"--max-steps", "3"},
+                                                            {"--evaluate-every", "2"},
+                                                            {"--evaluate-windows", "4"},
+                                                            {"--batch-size", "8"},
+                                                            {"--dropout", "0.1"}};
+    for (const auto& [option, value] : defaults)
+      if (std::find(arguments.begin(), arguments.end(), option) == arguments.end())
+        command = command + std::vector<std::string>{option, value};
+    const ProcessResult result = run_process(command + arguments, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result;
+  }
+
+  const TemporaryDirectory folder_;
+  const std::string text_ = folder_.file("text.txt");
+};
+
+TEST_F(GptPrograms, LockstepGivesOneHashOnAnyNumberOfWorkers) {
+  const std::vector<std::string> lockstep{"--lockstep", "8"};
+  const std::string hash = weights_of(train_gpt(lockstep).out);
+  ASSERT_FALSE(hash.empty());
+  for (const char* processes : {"2", "3", "8"})
+    EXPECT_EQ(weights_of(train_gpt(lockstep + std::vector<std::string>{"--mode", "ddp", "--nproc", processes}).out),
+              hash)
+        << processes;
+  EXPECT_EQ(weights_of(train_gpt(lockstep + std::vector<std::string>{"--mode", "dp", "--devices", "0,1"}).out), hash);
+  EXPECT_EQ(weights_of(train_gpt(lockstep + std::vector<std::string>{"--recompute"}).out), hash);
+}
+
+TEST_F(GptPrograms, ModesAgree) {
+  const auto loss = [&](const std::vector<std::string>& arguments) {
+    const std::string out = train_gpt(arguments + std::vector<std::string>{"--dropout", "0"}).out;
+    const std::size_t at = out.find("validation_loss=");
+    EXPECT_NE(at, std::string::npos) << out;
+    return at == std::string::npos ? 0.0 : std::stod(out.substr(at + 16));
+  };
+  const double single = loss({});
+  EXPECT_NEAR(loss({"--mode", "ddp", "--nproc", "2"}), single, 1e-3);
+  EXPECT_NEAR(loss({"--mode", "dp", "--devices", "0,1"}), single, 1e-3);
+  EXPECT_NEAR(loss({"--accumulate", "4"}), single, 1e-3);
+  EXPECT_NEAR(loss({"--amp", "bf16"}), single, 0.1);
+}
+
+TEST_F(GptPrograms, WhatIsTrainedIsContinued) {
+  const std::string model = folder_.file("model"), tuned = folder_.file("tuned"), adapters = folder_.file("adapters");
+  train_gpt({"--out", model, "--sample", "8"});
+  const auto generate = [&](const std::vector<std::string>& arguments) {
+    const ProcessResult result = run_process(
+        std::vector<std::string>{LOCKSTEP_GPT_GENERATE} + arguments + std::vector<std::string>{"--tokens", "90"},
+        kClean, std::chrono::seconds(60));
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(result.out.substr(0, 5), "line ");
+    return result.out;
+  };
+  EXPECT_EQ(generate({model, "line 1"}), generate({model, "line 1", "--no-cache"}));
+  train_gpt({"--model", model, "--lora", "2", "--adapters", adapters, "--out", tuned, "--dropout", "0"});
+  EXPECT_LT(std::filesystem::file_size(adapters) * 10, std::filesystem::file_size(model + "/model.safetensors"));
+  EXPECT_EQ(generate({model, "line 1", "--adapters", adapters, "--temperature", "0"}),
+            generate({tuned, "line 1", "--temperature", "0"}));
+}
+
+TEST_F(GptPrograms, TokenFilesGiveTheSameTraining) {
+  const std::string data = folder_.file("data");
+  const ProcessResult tokenized = run_process({LOCKSTEP_GPT_TOKENIZE, text_, data}, kClean, std::chrono::seconds(60));
+  ASSERT_EQ(tokenized.status, 0) << tokenized.err;
+  const std::vector<std::string> short_run{
+      LOCKSTEP_GPT_TRAIN, "--max-steps", "2", "--evaluate-windows", "2", "--batch-size", "2"};
+  const auto hash = [&](const std::vector<std::string>& from) {
+    const ProcessResult result = run_process(short_run + from, kClean, std::chrono::seconds(60));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  EXPECT_EQ(hash({"--data", data}), hash({"--text", text_}));
+}
+
+TEST_F(GptPrograms, StoppedAndResumedEndsWithTheSameBits) {
+  const std::string checkpoint = folder_.file("checkpoint");
+  const std::string whole = weights_of(train_gpt({"--max-steps", "4"}).out);
+  train_gpt({"--max-steps", "4", "--checkpoint", checkpoint, "--checkpoint-every", "2", "--keep-checkpoints", "2"});
+  std::string half;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    if (entry.path().string().find("checkpoint") != std::string::npos && entry.path().string() != checkpoint)
+      half = entry.path().string();
+  ASSERT_FALSE(half.empty());
+  EXPECT_EQ(weights_of(train_gpt({"--max-steps", "4", "--resume", half}).out), whole);
+}
+
+TEST(GptProgramsRefuse, InOneClearLine) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{LOCKSTEP_GPT_TRAIN, "--text", "a", "--data", "b"}, "--text and --data exclude each other"},
+      {{LOCKSTEP_GPT_TRAIN, "--lora", "2"}, "--lora belongs to --model"},
+      {{LOCKSTEP_GPT_TRAIN, "--preset", "huge"}, "huge"},
+      {{LOCKSTEP_GPT_TRAIN, "--text", "/nonexistent"}, "'/nonexistent' cannot be read"},
+      {{LOCKSTEP_GPT_GENERATE, "/nonexistent", "x"}, "'/nonexistent' is no folder"},
+      {{LOCKSTEP_GPT_TOKENIZE, "/nonexistent", "x"}, "'/nonexistent' cannot be read"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const ProcessResult result = run_process(arguments, kClean, std::chrono::seconds(30));
+    EXPECT_NE(result.status, 0);
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

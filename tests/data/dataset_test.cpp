@@ -1,0 +1,125 @@
+// Batches of named tensors, and data sets whose samples are made one by one.
+
+#include "lockstep/data/dataset.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/data/data_loader.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::data {
+namespace {
+
+using lockstep::testing::error_of;
+
+void contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(Batch, HasTheSizeOfWhateverItHas) {
+  EXPECT_EQ(Batch{}.size(), 0);
+  EXPECT_EQ(Batch{.x = zeros({3, 2})}.size(), 3);
+  EXPECT_EQ(Batch{.y = zeros({4})}.size(), 4);
+  const Batch batch{.tensors = {{"image", zeros({5, 2, 2})}, {"tokens", zeros({5, 7}, {.dtype = kInt64})}}};
+  EXPECT_EQ(batch.size(), 5);
+  EXPECT_EQ(batch["tokens"].dtype(), kInt64);
+  contains(error_of([&] { (void)batch["token"]; }), "there is no tensor 'token'; this batch has image, tokens");
+  contains(error_of([&] { (void)batch["x"]; }), "there is no tensor 'x'");
+  contains(error_of([&] { (void)Batch{.x = zeros({3}), .y = zeros({4})}.size(); }), "'y' has 4 samples and 'x' has 3");
+  contains(error_of([&] { (void)Batch{.x = zeros({})}.size(); }), "'x' has no dimension");
+}
+
+TEST(TensorDataset, TakesNamedTensorsAndNoTargets) {
+  TensorDataset named({.y = tensor<std::int64_t>({7, 8, 9}), .tensors = {{"mask", tensor<float>({1, 0, 1})}}});
+  const std::int64_t indices[] = {2, 0};
+  const Batch batch = named.get_batch(indices);
+  EXPECT_EQ(batch.y.to_vector<std::int64_t>(), (std::vector<std::int64_t>{9, 7}));
+  EXPECT_EQ(batch["mask"].to_vector<double>(), (std::vector<double>{1, 1}));
+  EXPECT_EQ(TensorDataset(tensor<float>({1, 2})).get_batch({}).size(), 0);
+  contains(error_of([] {
+             TensorDataset({.tensors = {{"a", zeros({2})}, {"b", zeros({3})}}});
+           }),
+           "a has 2 samples and b has 3");
+}
+
+// Sample i has i + 1 tokens.
+struct Sentences : MapDataset {
+  std::int64_t size() const override { return 5; }
+  Batch get(std::int64_t index) const override {
+    return {.y = full({}, static_cast<double>(index), {.dtype = kInt64}),
+            .tensors = {{"tokens", full({index + 1}, static_cast<double>(index), {.dtype = kInt32})}}};
+  }
+};
+
+Batch padded(const std::vector<Batch>& samples) {
+  std::int64_t longest = 0;
+  for (const Batch& sample : samples) longest = std::max(longest, sample["tokens"].numel());
+  std::vector<Batch> alike;
+  for (const Batch& sample : samples) {
+    const Tensor& tokens = sample["tokens"];
+    const Tensor row = full({longest}, -1.0, {.dtype = kInt32});
+    copy_values(tokens, rows(row, 0, tokens.numel()));
+    alike.push_back({.y = sample.y, .tensors = {{"tokens", row}}});
+  }
+  return default_collate(alike);
+}
+
+TEST(MapDataset, IsCollated) {
+  const DataLoader loader(std::make_shared<Sentences>(),
+                          {.batch_size = 2, .shuffle = false, .collate_fn = padded, .num_workers = 2});
+  std::vector<std::vector<double>> tokens;
+  std::vector<Shape> shapes;
+  for (const Batch& batch : loader.epoch(0)) {
+    tokens.push_back(batch["tokens"].to_vector<double>());
+    shapes.push_back(batch.y.sizes());
+    EXPECT_EQ(batch.global_size, batch.size());
+  }
+  EXPECT_EQ(tokens, (std::vector<std::vector<double>>{{0, -1, 1, 1}, {2, 2, 2, -1, 3, 3, 3, 3}, {4, 4, 4, 4, 4}}));
+  EXPECT_EQ(shapes, (std::vector<Shape>{{2}, {2}, {1}}));
+}
+
+TEST(MapDataset, PartsWithoutSamplesHaveTheUsualShape) {
+  const DataLoader loader(std::make_shared<Sentences>(),
+                          {.batch_size = 4, .shuffle = false, .collate_fn = padded, .rank = 1, .world_size = 2});
+  std::vector<std::int64_t> sizes;
+  for (const Batch& batch : loader.epoch(0)) {
+    sizes.push_back(batch.size());
+    EXPECT_EQ(batch["tokens"].dim(), 2);
+  }
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{2, 0}));
+}
+
+TEST(MapDataset, SamplesThatDifferNeedACollateFunction) {
+  const std::int64_t indices[] = {0, 3};
+  contains(
+      error_of([&] { Sentences().get_batch(indices); }),
+      "'tokens' is int32 [4] in sample 1 of the batch and int32 [1] in sample 0; give the DataLoader a collate_fn");
+  contains(error_of([&] { Sentences().get_samples(std::array<std::int64_t, 1>{5}); }), "index 5 is out of range");
+}
+
+// The samples of a data set that makes whole batches can be collated too.
+TEST(DataLoader, CollatesTheRowsOfABatch) {
+  const auto set = std::make_shared<TensorDataset>(tensor<float>({1, 2, 3, 4}).as_strided({2, 2}, {2, 1}, 0),
+                                                   tensor<std::int64_t>({5, 6}));
+  const auto reversed = [](std::vector<Batch> samples) {
+    std::reverse(samples.begin(), samples.end());
+    return default_collate(samples);
+  };
+  const DataLoader loader(set, {.batch_size = 2, .shuffle = false, .collate_fn = reversed});
+  for (const Batch& batch : loader.epoch(0)) {
+    EXPECT_EQ(batch.x.to_vector<double>(), (std::vector<double>{3, 4, 1, 2}));
+    EXPECT_EQ(batch.y.to_vector<std::int64_t>(), (std::vector<std::int64_t>{6, 5}));
+  }
+  const DataLoader wrong(set, {.batch_size = 2, .collate_fn = [](const std::vector<Batch>& samples) {
+                                 return default_collate({samples[0]});
+                               }});
+  contains(error_of([&] { (void)wrong.epoch(0).begin(); }), "2 samples were asked for, and a batch of 1 came back");
+}
+
+}  // namespace
+}  // namespace lockstep::data

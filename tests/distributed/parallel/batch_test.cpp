@@ -1,0 +1,96 @@
+// Batches that are not x and y: without targets, and of several named tensors. Trained on one device, several devices,
+// ranks, and in lockstep mode.
+
+#include "lockstep/distributed/parallel/step.h"
+#include "tests/distributed/parallel/training_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+
+constexpr std::int64_t kSamples = 11;
+
+// Two inputs: features, and the number of a row of a table.
+struct TwoInputs : nn::ModuleOf<TwoInputs> {
+  nn::Linear fc{this, "fc", kFeatures, 4};
+  nn::Linear table{this, "table", kClasses, 4};
+  Tensor forward(const Tensor& features, const Tensor& one_hot) { return fc(features) * table(one_hot); }
+};
+
+data::Batch two_inputs() {
+  data::Batch batch;
+  batch.tensors["features"] = make_input({kSamples, kFeatures}, 1, kFloat32);
+  batch.tensors["class"] = make_batch(kSamples).y;
+  batch.tensors["weight"] = make_input({kSamples, 1}, 2, kFloat64, 0.5, 1.5);
+  return batch;
+}
+
+Tensor loss_of(nn::Module& module, const data::Batch& part) {
+  const Tensor classes = part["class"].view({part.size(), 1});
+  const Tensor one_hot = cast_values(eq(classes, tensor<std::int64_t>({0, 1, 2})), kFloat32);
+  const Tensor out = static_cast<TwoInputs&>(module)(part["features"], one_hot);
+  return (out * out * cast_values(part["weight"], kFloat32)).mean();
+}
+
+// The mean of the squares: there is nothing to compare with.
+Tensor loss_without_targets(nn::Module& module, const data::Batch& part) {
+  const Tensor out = module.forward(part.x);
+  return (out * out).mean();
+}
+
+struct Mode {
+  int devices;
+  std::int64_t shards;
+};
+const Mode kModes[] = {{1, 0}, {2, 0}, {1, 4}, {3, 4}};
+
+template <typename M>
+Values gradients_on_devices(const Mode& mode, const data::Batch& batch, const LossFunction& loss) {
+  TrainingStep step(
+      [] { return std::make_unique<M>(); },
+      {.devices = std::vector<Device>(static_cast<std::size_t>(mode.devices)), .logical_shards = mode.shards});
+  set_weights(step.module());
+  EXPECT_TRUE(std::isfinite(step(batch, loss).template item<double>()));
+  return gradients_of(step.module());
+}
+
+template <typename M>
+void expect_the_gradients_of_one_process(const data::Batch& batch, const LossFunction& loss) {
+  M alone;
+  set_weights(alone);
+  loss(alone, batch).value().backward();
+  const Values expected = gradients_of(alone);
+  for (const Mode& mode : kModes)
+    EXPECT_LT(largest_difference(gradients_on_devices<M>(mode, batch, loss), expected), 1e-6)
+        << mode.devices << " devices, " << mode.shards << " shards";
+  for (const std::int64_t shards : {0, 4})
+    run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      M net;
+      set_weights(net);
+      TrainingStep step(net, {.group = group, .logical_shards = shards});
+      EXPECT_TRUE(std::isfinite(step(batch, loss).template item<double>()));
+      EXPECT_LT(largest_difference(gradients_of(net), expected), 1e-6) << shards << " shards";
+    });
+}
+
+TEST(StepOnABatch, OfNamedTensors) {
+  expect_the_gradients_of_one_process<TwoInputs>(two_inputs(), loss_of);
+}
+
+TEST(StepOnABatch, WithoutTargets) {
+  expect_the_gradients_of_one_process<Net>({.x = make_batch(kSamples).x}, loss_without_targets);
+}
+
+TEST(StepOnABatch, OfTensorsThatDifferInSizeIsRefused) {
+  Net net;
+  TrainingStep step(net);
+  data::Batch batch = make_batch(4);
+  batch.tensors["mask"] = ones({3});
+  const std::string error = error_of([&] { step(batch, mean_loss); });
+  EXPECT_NE(error.find("[Batch] 'mask' has 3 samples and 'x' has 4"), std::string::npos) << error;
+}
+
+}  // namespace
+}  // namespace lockstep::distributed

@@ -1,0 +1,115 @@
+// Damage to the values of a file that was written here does not pass unnoticed.
+
+#include "lockstep/nn/checksum.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
+#include "lockstep/nn/safetensors_header.h"
+#include "lockstep/nn/weights_hash.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::nn {
+namespace {
+
+using namespace lockstep::testing;
+
+TEST(Checksum, ChangesWithEveryBitAndWithTheLength) {
+  std::vector<unsigned char> bytes(100, 7);
+  const std::string whole = detail::checksum_digits(bytes.data(), bytes.size());
+  EXPECT_EQ(whole.size(), detail::kChecksumDigits);
+  for (std::size_t i = 0; i < 8 * bytes.size(); ++i) {
+    bytes[i / 8] ^= static_cast<unsigned char>(1u << i % 8);
+    EXPECT_NE(detail::checksum_digits(bytes.data(), bytes.size()), whole) << "bit " << i;
+    bytes[i / 8] ^= static_cast<unsigned char>(1u << i % 8);
+  }
+  bytes.push_back(0);
+  EXPECT_NE(detail::checksum_digits(bytes.data(), bytes.size()), whole);
+  EXPECT_EQ(detail::checksum_digits(bytes.data(), 100), whole);
+  detail::Checksum pieces;
+  pieces.update(bytes.data(), 64);
+  pieces.update(bytes.data() + 64, 36);
+  EXPECT_EQ(fmt::format("{:016x}", pieces.value()), whole);
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+class DamagedFile : public ::testing::Test {
+ protected:
+  DamagedFile() { save_checkpoint(path_.text(), net_, adam_, {.seed = 4711, .step = 3}); }
+
+  TemporaryPath path_;
+  Linear net_{3, 2};
+  optim::Adam adam_{net_.parameters(), {.lr = 0.25}};
+};
+
+TEST_F(DamagedFile, OneFlippedBitAnywhereIsNoticedAndNothingIsLoaded) {
+  const std::string good = bytes_of(path_.text());
+  Linear other(3, 2);
+  optim::Adam adam(other.parameters(), {.lr = 0.5});
+  const std::string before = weights_sha256(other);
+  const auto refused_with_a_flip_at = [&](std::size_t at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    write_bytes(path_.text(), bad);
+    const std::string error = error_of([&] { load_checkpoint(path_.text(), other, adam); });
+    EXPECT_EQ(weights_sha256(other), before) << at;
+    EXPECT_EQ(adam.lr(), 0.5) << at;
+    return error;
+  };
+  const SafetensorsFile file(path_.text());
+  for (const SafetensorsEntry& entry : file.entries())
+    for (std::uint64_t at = entry.offset; at < entry.offset + entry.bytes; ++at) {
+      const std::string error = refused_with_a_flip_at(static_cast<std::size_t>(at));
+      ASSERT_NE(error.find("do not have the checksum that was written with them; the file is damaged"),
+                std::string::npos)
+          << entry.name << ": " << error;
+      ASSERT_NE(error.find("'" + entry.name + "'"), std::string::npos) << error;
+    }
+  // Numbers that the metadata holds as text.
+  for (const char* text : {"4711", "0.25"})
+    EXPECT_NE(refused_with_a_flip_at(good.find(text)).find("the header at offset 8 does not have the checksum"),
+              std::string::npos);
+  write_bytes(path_.text(), good);
+  EXPECT_EQ(load_checkpoint(path_.text(), other, adam).seed, 4711u);
+}
+
+TEST_F(DamagedFile, FilesWithoutChecksumsAreRead) {
+  // As another program would write it: the same tensors, other metadata.
+  const std::string header = detail::make_safetensors_header(net_.state(), {{"format", "pt"}});
+  std::string bytes = header;
+  for (const NamedTensor& t : net_.state())
+    bytes.append(static_cast<const char*>(t.tensor.raw_data()), t.tensor.nbytes());
+  write_bytes(path_.text(), bytes);
+  Linear other(3, 2);
+  load(other, path_.text());
+  EXPECT_EQ(weights_sha256(other), weights_sha256(net_));
+  SafetensorsFile(path_.text()).verify();
+}
+
+TEST_F(DamagedFile, ChecksumsAreNoMetadataOfTheUsers) {
+  save_safetensors(net_.state(), path_.text(), {{"a", "b"}});
+  EXPECT_EQ(SafetensorsFile(path_.text()).metadata(), (Metadata{{"a", "b"}}));
+  EXPECT_NE(error_of([&] {
+              save_safetensors(net_.state(), path_.text(), {{"lockstep.checksums", ""}});
+            }).find("the metadata key 'lockstep.checksums' is taken"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::nn

@@ -1,0 +1,92 @@
+#include "lockstep/nn/recompute.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/nn.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Net : nn::Module {
+  using nn::Module::Module;
+  nn::Linear in{this, "in", 6, 8};
+  nn::TransformerBlock block{this, "block", 8, 2, {.dropout = 0.3}};
+  nn::Linear out{this, "out", 8, 3};
+  bool recomputes = false;
+
+  Tensor forward(Tensor x) override {
+    x = dropout(in(x), 0.2, is_training());
+    x = recomputes ? nn::recompute(block, x) : block(x);
+    return dropout(out(x), 0.2, is_training());
+  }
+};
+
+/// Output and gradients of two passes that add up.
+std::vector<std::vector<float>> results(bool recomputes, DType amp = kFloat32, bool frozen = false) {
+  manual_seed(3);
+  Net net;
+  net.recomputes = recomputes;
+  if (frozen) net.block.linear1.set_requires_grad(false);
+  std::vector<std::vector<float>> bits;
+  for (int pass = 0; pass < 2; ++pass) {
+    const RandomKeyGuard key(static_cast<std::uint64_t>(pass), 1);
+    const Tensor x = make_input({2, 5, 6}, 4, kFloat32);
+    Tensor y;
+    {
+      const AutocastGuard autocast(amp, DeviceType::cpu);
+      y = net(x);
+    }
+    y.to(kFloat32).square().sum().backward();
+    bits.push_back(y.to(kFloat32).to_vector<float>());
+  }
+  for (const Tensor& p : net.parameters())
+    if (p.grad().defined()) bits.push_back(p.grad().to_vector<float>());
+  return bits;
+}
+
+TEST(Recompute, GivesTheSameBits) {
+  for (const DType amp : {kFloat32, kBFloat16}) {
+    EXPECT_EQ(results(true, amp), results(false, amp)) << name(amp);
+    EXPECT_EQ(results(true, amp, true), results(false, amp, true)) << name(amp);
+  }
+}
+
+TEST(Recompute, HooksOfParametersRunOnceWithTheWholeGradient) {
+  manual_seed(1);
+  nn::Linear layer(4, 4);
+  int calls = 0;
+  layer.weight.register_post_accumulate_grad_hook([&](const Tensor&) { ++calls; });
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32);
+  (nn::recompute(layer, x) * 2.0).sum().backward();
+  EXPECT_EQ(calls, 1);
+  const Tensor gradient = layer.weight.grad();
+  layer.zero_grad(true);
+  (layer(x.detach()) * 2.0).sum().backward();
+  EXPECT_EQ(layer.weight.grad().to_vector<float>(), gradient.to_vector<float>());
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST(Recompute, WithoutRecordingItIsTheModule) {
+  const NoGradGuard no_grad;
+  nn::Linear layer(4, 4);
+  EXPECT_FALSE(nn::recompute(layer, ones({1, 4})).requires_grad());
+}
+
+TEST(RecomputeErrors, AParameterThatChangedIsNamed) {
+  nn::Linear layer(4, 4);
+  const Tensor y = nn::recompute(layer, ones({1, 4}));
+  {
+    const NoGradGuard no_grad;
+    layer.weight.mul_(2.0);
+  }
+  EXPECT_NE(error_of([&] { y.sum().backward(); }).find("[recompute] a parameter of shape [4, 4] changed"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,185 @@
+#include "lockstep/autograd/ops/index/index.h"
+
+#include <set>
+
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "tests/support/op_case.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+const Tensor kAll;  // undefined: all of a dimension
+
+Tensor positions(std::initializer_list<std::int64_t> values, const Shape& sizes) {
+  return tensor<std::int64_t>(values).view(sizes);
+}
+Tensor mask(std::initializer_list<std::int64_t> values, const Shape& sizes) {
+  return positions(values, sizes) == 1;
+}
+
+/// x[indices] where element i of the result is element from[i] of x.
+struct Case {
+  const char* name;
+  Shape x;
+  std::vector<Tensor> indices;
+  Shape out;
+  std::vector<std::int64_t> from;
+
+  friend std::ostream& operator<<(std::ostream& stream, const Case& c) { return stream << c.name; }
+};
+
+const Case kCases[] = {
+    {"rows", {3, 2}, {positions({2, 0, 2}, {3})}, {3, 2}, {4, 5, 0, 1, 4, 5}},
+    {"from_the_end", {3, 2}, {positions({-1, -3}, {2})}, {2, 2}, {4, 5, 0, 1}},
+    {"int32", {3}, {tensor<std::int32_t>({2, 1})}, {2}, {2, 1}},
+    {"scalar", {3, 2}, {positions({1}, {})}, {2}, {2, 3}},
+    {"matrix_of_positions", {3}, {positions({0, 1, 2, 0}, {2, 2})}, {2, 2}, {0, 1, 2, 0}},
+    {"pairs", {2, 3}, {positions({0, 1}, {2}), positions({2, 0}, {2})}, {2}, {2, 3}},
+    {"broadcast", {2, 3}, {positions({0, 1}, {2, 1}), positions({2, 0}, {2})}, {2, 2}, {2, 0, 5, 3}},
+    {"columns", {2, 3}, {kAll, positions({2, 0}, {2})}, {2, 2}, {2, 0, 5, 3}},
+    {"side_by_side",
+     {2, 2, 2},
+     {kAll, positions({1, 0, 1}, {3}), positions({0, 0, 1}, {3})},
+     {2, 3},
+     {2, 0, 3, 6, 4, 7}},
+    {"apart_go_in_front",
+     {2, 3, 2},
+     {positions({1, 0}, {2}), kAll, positions({0, 1}, {2})},
+     {2, 3},
+     {6, 8, 10, 1, 3, 5}},
+    {"mask", {2, 3}, {mask({1, 0, 1, 0, 1, 0}, {2, 3})}, {3}, {0, 2, 4}},
+    {"mask_of_rows", {3, 2}, {mask({1, 0, 1}, {3})}, {2, 2}, {0, 1, 4, 5}},
+    {"mask_of_columns", {2, 3}, {kAll, mask({0, 1, 1}, {3})}, {2, 2}, {1, 2, 4, 5}},
+    {"mask_of_none", {2, 3}, {mask({0, 0}, {2})}, {0, 3}, {}},
+    {"no_positions", {2, 3}, {zeros({0}, {.dtype = kInt64})}, {0, 3}, {}},
+};
+
+class Index : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Index, ValuesAndGradients) {
+  const Case& c = GetParam();
+  check_op({.name = c.name,
+            .inputs = [&] { return TensorList{make_leaf(c.x)}; },
+            .run = [&](const TensorList& in) { return TensorList{in[0].index(c.indices)}; },
+            .expected =
+                [&](const TensorList& in) {
+                  const Tensor out = empty(c.out, {.dtype = kFloat64});
+                  for (std::size_t i = 0; i < c.from.size(); ++i)
+                    out.data<double>()[i] = in[0].detach().data<double>()[c.from[i]];
+                  return TensorList{out};
+                }});
+}
+
+// For values of one position each; gradients pass to x where it was not written.
+TEST_P(Index, PutWritesWhatIndexReads) {
+  const Case& c = GetParam();
+  const bool repeated = std::set<std::int64_t>(c.from.begin(), c.from.end()).size() < c.from.size();
+  for (const bool accumulate : {false, true}) {
+    if (repeated && !accumulate) continue;
+    SCOPED_TRACE(accumulate ? "added" : "written");
+    check_op({.name = c.name,
+              .inputs =
+                  [&] {
+                    return TensorList{make_leaf(c.x), make_leaf(c.out, 2)};
+                  },
+              .run = [&](const TensorList& in) { return TensorList{index_put(in[0], c.indices, in[1], accumulate)}; },
+              .expected =
+                  [&](const TensorList& in) {
+                    const Tensor out = copy_contiguous(in[0].detach());
+                    const std::vector<double> values = in[1].to_vector<double>();
+                    for (std::size_t i = 0; i < c.from.size(); ++i) {
+                      double& element = out.data<double>()[c.from[i]];
+                      element = accumulate ? element + values[i] : values[i];
+                    }
+                    return TensorList{out};
+                  }});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Index, ::testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+
+TEST(IndexPut, OfRepeatedPositionsTheLastStays) {
+  const Tensor x = zeros({3}), values = tensor<float>({1, 2, 3});
+  values.set_requires_grad(true);
+  const Tensor out = index_put(x, {positions({1, 0, 1}, {3})}, values);
+  EXPECT_EQ(out.to_vector<double>(), (std::vector<double>{2, 3, 0}));
+  out.backward(tensor<float>({1, 10, 100}));
+  EXPECT_EQ(values.grad().to_vector<double>(), (std::vector<double>{0, 1, 10}));
+}
+
+TEST(IndexPut, BroadcastsAndWritesInPlace) {
+  const Tensor x = arange(6).view({2, 3});
+  x.index_put_({kAll, positions({0, 2}, {2})}, tensor<std::int64_t>({7, 8}));
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{7, 1, 8, 7, 4, 8}));
+  x.index_put_({x == 7}, scalar_tensor(1, {.dtype = kInt64}), true);
+  EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{8, 1, 8, 8, 4, 8}));
+}
+
+TEST(IndexPut, InPlaceIsRecorded) {
+  const Tensor x = make_leaf({3}), values = make_leaf({1}, 2);
+  const Tensor y = x * 2;
+  y.index_put_({positions({1}, {1})}, values);
+  y.backward(tensor<double>({1, 10, 100}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{2, 0, 200}));
+  EXPECT_EQ(values.grad().to_vector<double>(), (std::vector<double>{10}));
+}
+
+TEST(Masked, SelectAndFill) {
+  const Tensor chosen = mask({1, 0, 1}, {3});
+  check_op({.name = "select",
+            .inputs =
+                [] {
+                  return TensorList{make_leaf({2, 3})};
+                },
+            .run = [&](const TensorList& in) { return TensorList{in[0].masked_select(chosen)}; },
+            .expected =
+                [](const TensorList& in) {
+                  const std::vector<double> x = in[0].to_vector<double>();
+                  return TensorList{tensor<double>({x[0], x[2], x[3], x[5]})};
+                }});
+  check_op({.name = "fill",
+            .inputs =
+                [] {
+                  return TensorList{make_leaf({2, 3}), make_leaf({}, 2)};
+                },
+            .run = [&](const TensorList& in) { return TensorList{in[0].masked_fill(chosen, in[1])}; },
+            .expected =
+                [](const TensorList& in) {
+                  const std::vector<double> x = in[0].to_vector<double>();
+                  const double value = in[1].item();
+                  return TensorList{tensor<double>({value, x[1], value, value, x[4], value}).view({2, 3})};
+                }});
+  const Tensor x = arange(3);
+  EXPECT_EQ(x.masked_fill_(chosen, 9).to_vector<double>(), (std::vector<double>{9, 1, 9}));
+  EXPECT_EQ(x.masked_fill(mask({1, 0}, {2, 1}), -1).to_vector<double>(), (std::vector<double>{-1, -1, -1, 9, 1, 9}));
+}
+
+TEST(Nonzero, IsARowForEachElement) {
+  const Tensor x = tensor<float>({0, 2, 0, -1}).view({2, 2});
+  EXPECT_EQ(nonzero(x).to_vector<double>(), (std::vector<double>{0, 1, 1, 1}));
+  EXPECT_EQ(to_string(nonzero(zeros({2, 3})).sizes()), "[0, 2]");
+  EXPECT_EQ(to_string(nonzero(ones({})).sizes()), "[1, 0]");
+}
+
+TEST(IndexErrors, NameTheProblem) {
+  const Tensor x = zeros({2, 3});
+  const auto says = [](const std::string& message, const char* part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  says(error_of([&] { x.index({positions({0, 2}, {2})}); }), "[index] index 2 at position 1 is out of range");
+  says(error_of([&] { x.index({kAll, kAll}); }), "[index] expected a tensor among the indices");
+  says(error_of([&] { x.index({mask({1, 0, 1}, {3})}); }), "[index] a mask of shape [3] does not fit dimension 0");
+  says(error_of([&] { x.index({zeros({1})}); }), "[index] expected an int64 or int32 index, found float32");
+  says(error_of([&] { x.index({positions({0}, {1}), kAll, kAll}); }), "[index] too many indices");
+  says(error_of([&] { index_put(x, {positions({0}, {1})}, zeros({2})); }),
+       "[index_put] shapes [2] and [1, 3] do not broadcast");
+  says(error_of([&] { index_put(x, {positions({0}, {1})}, zeros({}, {.dtype = kInt64})); }),
+       "[index_put] expected values of dtype float32, found int64");
+  says(error_of([&] { x.masked_select(x); }), "[masked_select] expected a bool mask, found float32");
+  says(error_of([&] { arange(3).masked_fill(arange(3) == 1, zeros({})); }),
+       "[masked_fill] a float32 value does not go into a int64 tensor");
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,56 @@
+#include "lockstep/autograd/ops/topk/topk.h"
+
+#include <algorithm>
+
+#include "tests/support/op_case.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Case {
+  std::string name;
+  Shape sizes;
+  std::int64_t k, dim;
+  bool largest;
+};
+class TopKValues : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Ops, TopKValues,
+                         ::testing::Values(Case{"vector", {9}, 3, 0, true}, Case{"smallest", {4, 9}, 4, 1, false},
+                                           Case{"first_dimension", {7, 3}, 2, 0, true},
+                                           Case{"all", {2, 5}, 5, -1, true}, Case{"middle", {2, 6, 3}, 2, 1, false},
+                                           Case{"none", {3, 4}, 0, 1, true}, Case{"scalar", {}, 1, 0, true},
+                                           Case{"no_rows", {0, 4}, 2, 1, true}, Case{"many", {30, 1000}, 20, 1, true}),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(TopKValues, ValuesAndGradients) {
+  const Case& c = GetParam();
+  check_op({.name = "",
+            .inputs = [&] { return TensorList{make_leaf(c.sizes)}; },
+            .run = [&](const TensorList& in) { return TensorList{topk(in[0], c.k, c.dim, c.largest).values}; },
+            .halves = false,  // which merge neighbours, so that others are taken
+            .expected =
+                [&](const TensorList& in) {
+                  if (c.sizes.empty()) return TensorList{copy_contiguous(in[0].detach())};
+                  const Tensor turned = copy_contiguous(in[0].detach().transpose(c.dim, -1));
+                  const std::int64_t length = turned.size(-1);
+                  for (double* row = turned.data<double>(); row != turned.data<double>() + turned.numel();
+                       row += length)
+                    std::sort(row, row + length, [&](double a, double b) { return c.largest ? a > b : a < b; });
+                  return TensorList{copy_contiguous(turned.narrow(-1, 0, c.k).transpose(c.dim, -1))};
+                }});
+}
+
+TEST(TopK, TiesGoToTheFirstAndNanIsTheLargest) {
+  const Tensor x = tensor<float>({1, 3, NAN, 3, 0, 3});
+  EXPECT_EQ(topk(x, 4).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{2, 1, 3, 5}));
+  EXPECT_EQ(topk(x, 3, 0, false).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{4, 0, 1}));
+}
+
+TEST(TopKErrors, NameTheProblem) {
+  EXPECT_NE(error_of([] { topk(ones({3}), 4); }).find("[topk] expected k between 0 and 3"), std::string::npos);
+  EXPECT_NE(error_of([] { topk(ones({3}, {.dtype = kBool}), 1); }).find("bool"), std::string::npos);
+  EXPECT_NE(error_of([] { topk(ones({}), 2); }).find("at most 1 for a scalar"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

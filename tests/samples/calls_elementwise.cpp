@@ -1,0 +1,138 @@
+// Functions of one and two tensors, element by element.
+
+#include "lockstep/autograd/ops.h"
+#include "tests/samples/call.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// op(input, other) where either operand may be a number.
+template <typename Op>
+Results two(Call& c, Op op) {
+  const bool first = c.is_tensor(0, "input"), second = c.is_tensor(1, "other");
+  if constexpr (requires(Scalar s, Tensor t) { op(s, t); })
+    if (!first && second) return op(c.number(0, "input"), c.tensor(1, "other"));
+  if constexpr (requires(Scalar s, Tensor t) { op(t, s); })
+    if (first && !second) return op(c.tensor(0, "input"), c.number(1, "other"));
+  return op(c.tensor(0, "input"), c.tensor(1, "other"));
+}
+
+/// one(a, b) without alpha, else op(a, b, alpha).
+template <typename One, typename Op>
+Results with_alpha(Call& c, One one, Op op) {
+  const double alpha = c.real(-1, "alpha", 1.0);
+  if (alpha == 1.0) return two(c, one);
+  return op(c.tensor(0, "input"), c.tensor(1, "other"), alpha);
+}
+
+GeluMode gelu_mode(const std::string& word) {
+  if (word != "none" && word != "tanh") throw NotExpressible{"there is no GeluMode " + word};
+  return word == "tanh" ? GeluMode::tanh : GeluMode::exact;
+}
+
+Results rounded(Call& c) {
+  const RoundingMode mode = c.text(-1, "rounding_mode", "") == "trunc" ? RoundingMode::trunc : RoundingMode::floor;
+  return two(c, [mode](const auto& a, const auto& b) -> decltype(div(a, b, mode)) { return div(a, b, mode); });
+}
+
+Results clamped(Call& c, const char* min, int min_position, const char* max, int max_position) {
+  if ((min && c.is_tensor(min_position, min)) || (max && c.is_tensor(max_position, max)))
+    return clamp(c.tensor(0, "input"), min ? c.tensor_or_none(min_position, min) : Tensor(),
+                 max ? c.tensor_or_none(max_position, max) : Tensor());
+  return clamp(c.tensor(0, "input"), min ? c.real_or_none(min_position, min) : std::nullopt,
+               max ? c.real_or_none(max_position, max) : std::nullopt);
+}
+
+}  // namespace
+
+#define LOCKSTEP_ONE(name, expression)       \
+  {                                          \
+    name, [](Call& c) -> Results {           \
+      const Tensor x = c.tensor(0, "input"); \
+      return expression;                     \
+    }                                        \
+  }
+#define LOCKSTEP_TWO(name, expression)                                                                \
+  {                                                                                                   \
+    name, [](Call& c) -> Results {                                                                    \
+      return two(c, [](const auto& a, const auto& b) -> decltype(expression) { return expression; }); \
+    }                                                                                                 \
+  }
+
+std::vector<Operation> elementwise_calls() {
+  return {
+      LOCKSTEP_ONE("abs", abs(x)),
+      LOCKSTEP_ONE("exp", exp(x)),
+      LOCKSTEP_ONE("log", log(x)),
+      LOCKSTEP_ONE("sqrt", sqrt(x)),
+      LOCKSTEP_ONE("rsqrt", rsqrt(x)),
+      LOCKSTEP_ONE("reciprocal", reciprocal(x)),
+      LOCKSTEP_ONE("square", square(x)),
+      LOCKSTEP_ONE("neg", -x),
+      LOCKSTEP_ONE("tanh", tanh(x)),
+      LOCKSTEP_ONE("sigmoid", sigmoid(x)),
+      LOCKSTEP_ONE("isnan", isnan(x)),
+      LOCKSTEP_ONE("isinf", isinf(x)),
+      LOCKSTEP_ONE("isfinite", isfinite(x)),
+      LOCKSTEP_ONE("nn.functional.relu", relu(x)),
+      LOCKSTEP_ONE("nn.functional.silu", silu(x)),
+      LOCKSTEP_ONE("nn.functional.leaky_relu", leaky_relu(x, c.real(1, "negative_slope", 0.01))),
+      LOCKSTEP_ONE("nn.functional.gelu", gelu(x, gelu_mode(c.text(-1, "approximate", "none")))),
+      {"clamp", [](Call& c) { return clamped(c, "min", 1, "max", 2); }},
+      {"clamp_min", [](Call& c) { return clamped(c, "min", 1, nullptr, 0); }},
+      {"clamp_max", [](Call& c) { return clamped(c, nullptr, 0, "max", 1); }},
+      {"pow",
+       [](Call& c) -> Results {
+         if (c.is_tensor(0, "input") && c.is_tensor(1, "exponent"))
+           return pow(c.tensor(0, "input"), c.tensor(1, "exponent"));
+         if (c.is_tensor(0, "input")) return pow(c.tensor(0, "input"), c.real(1, "exponent", 1.0));
+         return pow(c.number(0, "input"), c.tensor(1, "exponent"));
+       }},
+      {"__rpow__",
+       [](Call& c) -> Results {
+         if (!c.is_tensor(0, "input")) return pow(c.tensor(1, "other"), c.real(0, "input", 1.0));
+         if (c.is_tensor(1, "other")) return pow(c.tensor(1, "other"), c.tensor(0, "input"));
+         return pow(c.number(1, "other"), c.tensor(0, "input"));
+       }},
+      {"add",
+       [](Call& c) {
+         return with_alpha(
+             c, [](const auto& a, const auto& b) -> decltype(a + b) { return a + b; },
+             [](const Tensor& a, const Tensor& b, double alpha) { return add(a, b, alpha); });
+       }},
+      {"sub",
+       [](Call& c) {
+         return with_alpha(
+             c, [](const auto& a, const auto& b) -> decltype(a - b) { return a - b; },
+             [](const Tensor& a, const Tensor& b, double alpha) { return sub(a, b, alpha); });
+       }},
+      {"rsub",
+       [](Call& c) {
+         return with_alpha(
+             c, [](const auto& a, const auto& b) -> decltype(b - a) { return b - a; },
+             [](const Tensor& a, const Tensor& b, double alpha) { return sub(b, a, alpha); });
+       }},
+      LOCKSTEP_TWO("mul", a * b),
+      LOCKSTEP_TWO("div.no_rounding_mode", div(a, b)),
+      {"div.trunc_rounding", rounded},
+      {"div.floor_rounding", rounded},
+      LOCKSTEP_TWO("__rdiv__", div(b, a)),
+      LOCKSTEP_TWO("maximum", maximum(a, b)),
+      LOCKSTEP_TWO("minimum", minimum(a, b)),
+      LOCKSTEP_TWO("eq", a == b),
+      LOCKSTEP_TWO("ne", a != b),
+      LOCKSTEP_TWO("lt", a < b),
+      LOCKSTEP_TWO("le", a <= b),
+      LOCKSTEP_TWO("gt", a > b),
+      LOCKSTEP_TWO("ge", a >= b),
+      {"where",
+       [](Call& c) -> Results {
+         const Tensor condition = c.tensor(1, "condition");
+         if (!c.is_tensor(0, "input")) return where(condition, c.number(0, "input"), c.tensor(2, "other"));
+         if (!c.is_tensor(2, "other")) return where(condition, c.tensor(0, "input"), c.number(2, "other"));
+         return where(condition, c.tensor(0, "input"), c.tensor(2, "other"));
+       }},
+  };
+}
+
+}  // namespace lockstep::testing

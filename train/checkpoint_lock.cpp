@@ -1,0 +1,70 @@
+#include "lockstep/train/checkpoint_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr int kMaxLinks = 40;  // as the kernel
+
+std::string owner_here() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("process {} on {}", ::getpid(), host);
+}
+
+std::string owner_in(int descriptor) {
+  char text[512] = {};
+  const ssize_t n = ::pread(descriptor, text, sizeof text - 1, 0);
+  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : "another process";
+}
+
+// Whether `file` still is what was opened: its last holder removes it.
+bool is_same_file(const std::string& file, int descriptor) {
+  struct stat by_name {
+  }, opened{};
+  return ::stat(file.c_str(), &by_name) == 0 && ::fstat(descriptor, &opened) == 0 && by_name.st_ino == opened.st_ino &&
+         by_name.st_dev == opened.st_dev;
+}
+
+}  // namespace
+
+CheckpointLock::CheckpointLock(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path target = path;  // where links lead, though nothing may be there yet
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(fs::symlink_status(target, error)); ++i) {
+    const fs::path next = fs::read_symlink(target, error);
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  file_ = (target.parent_path() / fmt::format(".{}.lock", target.filename().string())).string();
+  do {
+    descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!descriptor_) return;  // whether the checkpoint can be written is tried elsewhere
+    if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0) {
+      const int cause = errno;
+      LOCKSTEP_CHECK(cause != EWOULDBLOCK,
+                     "'{}' is the checkpoint of another training, which is still running ({}); write to another file, "
+                     "or end that one first",
+                     path, owner_in(descriptor_.get()));
+      descriptor_.reset();
+      return;
+    }
+  } while (!is_same_file(file_, descriptor_.get()));
+  const std::string owner = owner_here();
+  if (::ftruncate(descriptor_.get(), 0) == 0) write_all(descriptor_.get(), owner.data(), owner.size());
+}
+
+CheckpointLock::~CheckpointLock() {
+  if (descriptor_) ::unlink(file_.c_str());
+}
+
+}  // namespace lockstep::train
