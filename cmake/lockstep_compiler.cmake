@@ -31,6 +31,10 @@ endif()
 target_compile_options(lockstep_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math -fno-semantic-interposition>)
 
+# A multiplication and an addition become a fused one where the source says std::fma and nowhere else: which ones a
+# compiler would join depends on the compiler and on how far it optimises, and the bits with it.
+target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
 # numeric_fingerprint() tells builds apart by these.
 target_link_options(lockstep_flags INTERFACE -Wl,--build-id=sha1)
 
