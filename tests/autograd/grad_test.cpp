@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/backward.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
@@ -29,7 +30,7 @@ TEST(Grad, OfLeavesAndResultsLeavesNothingBehind) {
   EXPECT_FALSE(w.grad().defined());
   loss.backward();
   EXPECT_EQ(x.grad().item(), 29.0);
-  EXPECT_EQ(grad({x * 2.0, x * 3.0}, {x, x}, {full_like(x, 10), full_like(x, 1)})[1].item(), 23.0);
+  EXPECT_EQ(grad({x * 2.0, x * 3.0}, {x, x}, {leaf(10).detach(), leaf(1).detach()})[1].item(), 23.0);
   EXPECT_EQ(x.grad().item(), 29.0);
   EXPECT_EQ(grad({x}, {x})[0].item(), 1.0);
 }
@@ -69,7 +70,10 @@ TEST(Grad, HooksChangeIt) {
 TEST(Grad, InsideABackwardPassOverTheSameLeaves) {
   const Tensor x = leaf(3);
   double inner = 0;
-  const Tensor y = probe({x}, 2, [&] { inner = grad({x * x}, {x})[0].item(); });
+  const Tensor y = probe({x}, 2, [&] {
+    const EnableGradGuard recording;
+    inner = grad({x * x}, {x})[0].item();
+  });
   (y + x).backward();
   EXPECT_EQ(inner, 6.0);
   EXPECT_EQ(x.grad().item(), 3.0);
