@@ -15,7 +15,6 @@ double portable_log1p(double x);
 double portable_tanh(double x);
 double portable_erf(double x);
 double portable_pow(double x, double y);
-/// Beyond |x| = 1e5, where no angle of a training lies, the C library's.
 double portable_sin(double x);
 double portable_cos(double x);
 
