@@ -110,6 +110,14 @@ void check_one_tag(int rank, int world) {
       }
       require(!ended, "a receive has ended without a message");
     }
+    const auto token = [&](int from, int to, std::uint64_t tag) {
+      std::byte sent_token{}, found_token{};
+      const auto receive = transport->recv(from, tag, &found_token, 1);
+      const auto send = transport->send(to, tag, &sent_token, 1);
+      receive->wait(soon());
+      send->wait(soon());
+    };
+    token(next, previous, 10);  // the next rank has given up as well
     std::vector<std::byte> found(bytes, kUntouched);
     const auto receive = transport->recv(previous, 8, found.data(), bytes);
     const auto first = transport->send(next, bytes + 7, sent.data(), bytes);
@@ -118,11 +126,7 @@ void check_one_tag(int rank, int world) {
     second->wait(soon());
     require(*given_up == std::vector(bytes, kUntouched), "a receive that was given up has been written");
     require(found == sent, "a receive after one that was given up is wrong");
-    std::byte token{};
-    const auto from = transport->recv(previous, 9, &token, 1);
-    const auto to = transport->send(next, 9, &token, 1);
-    from->wait(soon());
-    to->wait(soon());
+    token(previous, next, 9);
   }
 }
 
