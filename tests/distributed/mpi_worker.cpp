@@ -45,6 +45,18 @@ void check_collectives(ls::distributed::ProcessGroup& group) {
     const ls::Tensor blocks = ls::zeros({size * world});
     group.all_to_all(blocks, ls::full({size * world}, 5))->wait();
     expect(blocks, 5, "all_to_all");
+    std::vector<std::int64_t> counts;
+    for (int r = 0; r < world; ++r) counts.push_back(r == 0 ? 0 : size - r % 2);
+    const std::int64_t own = counts[static_cast<std::size_t>(rank)];
+    std::int64_t sum_of_counts = 0;
+    for (const std::int64_t count : counts) sum_of_counts += count;
+    const ls::Tensor pieces = ls::zeros({sum_of_counts});
+    group.all_gather_uneven(pieces, ls::full({own}, 9), counts)->wait();
+    expect(pieces, 9, "all_gather_uneven");
+    const ls::Tensor mine = ls::zeros({own * world});
+    const std::vector<std::int64_t> from(static_cast<std::size_t>(world), own);
+    group.all_to_all_uneven(mine, ls::full({sum_of_counts}, 4), from, counts)->wait();
+    expect(mine, 4, "all_to_all_uneven");
     const ls::Tensor theirs = ls::zeros({size});
     const int next = (rank + 1) % world, previous = (rank + world - 1) % world;
     const auto recv = group.recv(theirs, previous), send = group.send(ls::full({size}, rank), next);
@@ -52,6 +64,9 @@ void check_collectives(ls::distributed::ProcessGroup& group) {
     send->wait();
     expect(theirs, previous, "recv");
   }
+  const std::vector<std::string> names = group.all_gather_object("rank " + std::to_string(rank));
+  for (int r = 0; r < world; ++r)
+    if (names.at(static_cast<std::size_t>(r)) != "rank " + std::to_string(r)) throw ls::Error("all_gather_object");
   group.barrier()->wait();
 }
 
