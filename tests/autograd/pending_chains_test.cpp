@@ -9,7 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/thread_pool.h"
-#include "tests/autograd/pending_values.h"
+#include "tests/support/pending_values.h"
 
 namespace lockstep {
 namespace {
