@@ -1,6 +1,7 @@
 #include "lockstep/autograd/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/profile_modules.h"
 
 namespace lockstep {
 namespace {
@@ -161,6 +163,9 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
     for (const Tensor& grad : grads) any = any || grad.defined();
     TensorList results;
     if (any) {
+      std::optional<profile::ModuleScope> module;
+      if (profile::enabled()) [[unlikely]]
+        module.emplace(profile::module_of(node.get()));
       const profile::Scope scope("backward", node->name());
       if (node->hooks_) node->run_hooks(grads);
       results = node->apply(std::move(grads));
