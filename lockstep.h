@@ -3,6 +3,7 @@
 // Everything a program needs: #include <lockstep/lockstep.h>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/device.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -73,10 +74,48 @@ class GraphTask {
     }
   }
 
+  /// Makes this a pass that collects the gradients that arrive at `inputs` and computes what leads to them, nothing
+  /// else. To be called after discover().
+  void collect_at(const std::vector<Edge>& inputs) {
+    collects_ = true;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].node->task_ == this) wanted_[inputs[i].node.get()].inputs.push_back({inputs[i].input, i});
+    // An operation's node is younger than those that its edges lead to; leaves' nodes have no edges.
+    std::vector<Node*> oldest_first = reached_;
+    std::sort(oldest_first.begin(), oldest_first.end(),
+              [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); });
+    for (Node* node : oldest_first) {
+      const bool leads = std::any_of(node->edges_.begin(), node->edges_.end(),
+                                     [&](const Edge& edge) { return edge.node && is_wanted(edge.node.get()); });
+      if (leads) wanted_[node].leads = true;
+    }
+  }
+
+  /// The node has a part in this pass.
+  bool is_wanted(const Node* node) const { return !collects_ || wanted_.contains(node); }
+  /// The node's backward function is to run.
+  bool is_to_run(const Node* node) const {
+    if (!collects_) return true;
+    const auto found = wanted_.find(node);
+    return found != wanted_.end() && found->second.leads;
+  }
+  /// Puts what has arrived at a node where it is collected.
+  void collect(const Node* node, const TensorList& grads, std::vector<Tensor>& results) const {
+    const auto found = wanted_.find(node);
+    if (found == wanted_.end()) return;
+    for (const auto& [input, place] : found->second.inputs) results[place] = grads[input];
+  }
+
   std::vector<std::function<void()>> callbacks;
   static GraphTask* current() { return current_; }
 
  private:
+  /// What a pass that collects gradients wants of a node.
+  struct Wanted {
+    std::vector<std::pair<std::uint32_t, std::size_t>> inputs;  // input of the node, place among the results
+    bool leads = false;                                         // its edges lead to a node that is wanted
+  };
+
   struct Lent {
     Node* node;
     GraphTask* task;
@@ -98,6 +137,8 @@ class GraphTask {
   GraphTask* outer_;
   std::vector<Node*> reached_;
   std::vector<Lent> lent_;
+  bool collects_ = false;
+  std::unordered_map<const Node*, Wanted> wanted_;
 };
 
 thread_local constinit GraphTask* GraphTask::current_ = nullptr;
@@ -115,37 +156,41 @@ void add_pending(TensorList& pending, std::uint32_t input, Tensor grad) {
   }
 }
 
-}  // namespace
-
-void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
+/// Where gradients enter the graph.
+std::vector<Edge> edges_of_roots(const char* what, std::span<const Tensor> roots, std::span<const Tensor> gradients) {
   LOCKSTEP_CHECK(roots.size() == gradients.size() && !roots.empty(),
-                 "[backward] expected one gradient for each of the roots, found {} roots and {} gradients",
+                 "[{}] expected one gradient for each of the roots, found {} roots and {} gradients", what,
                  roots.size(), gradients.size());
-  std::vector<IntrusivePtr<Node>> ready;
   std::vector<Edge> edges;
   for (std::size_t i = 0; i < roots.size(); ++i) {
-    LOCKSTEP_CHECK(roots[i].defined(), "[backward] root {} is undefined", i);
+    LOCKSTEP_CHECK(roots[i].defined(), "[{}] root {} is undefined", what, i);
     LOCKSTEP_CHECK(gradients[i].defined() && gradients[i].sizes() == roots[i].sizes() &&
                        gradients[i].dtype() == roots[i].dtype() && gradients[i].device() == roots[i].device(),
-                   "[backward] the gradient of root {} does not match it: expected {} {} on {}", i,
+                   "[{}] the gradient of root {} does not match it: expected {} {} on {}", what, i,
                    name(roots[i].dtype()), to_string(roots[i].sizes()), to_string(roots[i].device()));
     if (AnomalyMode::enabled()) detail::check_input(roots[i]);
     edges.push_back(gradient_edge(roots[i]));
     LOCKSTEP_CHECK(
         edges.back().node,
-        "[backward] the tensor does not require gradients: it was computed from no tensor that does, or under "
-        "a NoGradGuard");
+        "[{}] the tensor does not require gradients: it was computed from no tensor that does, or under a NoGradGuard",
+        what);
   }
+  return edges;
+}
 
-  GraphTask task;
-  task.discover(edges, retain_graph);
+}  // namespace
+
+void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
+                 std::vector<Tensor>* collected, bool hooks_of_leaves) {
+  std::vector<IntrusivePtr<Node>> ready;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     Node* node = edges[i].node.get();
     node->pending_grads_.resize(std::max<std::size_t>(node->num_outputs_, 1));
     add_pending(node->pending_grads_, edges[i].input, gradients[i]);
   }
   for (const Edge& edge : edges)
-    if (edge.node->dependencies_ == 0 && std::find(ready.begin(), ready.end(), edge.node) == ready.end())
+    if (edge.node->dependencies_ == 0 && task.is_wanted(edge.node.get()) &&
+        std::find(ready.begin(), ready.end(), edge.node) == ready.end())
       ready.push_back(edge.node);
   std::make_heap(ready.begin(), ready.end(), later);
 
@@ -162,22 +207,24 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
     bool any = false;
     for (const Tensor& grad : grads) any = any || grad.defined();
     TensorList results;
-    if (any) {
+    if (any && node->hooks_ && (hooks_of_leaves || !node->leaf_)) node->run_hooks(grads);
+    if (any && collected) task.collect(node.get(), grads, *collected);
+    const bool runs = task.is_to_run(node.get());
+    if (any && runs) {
       std::optional<profile::ModuleScope> module;
       if (profile::enabled()) [[unlikely]]
         module.emplace(profile::module_of(node.get()));
       const profile::Scope scope("backward", node->name());
-      if (node->hooks_) node->run_hooks(grads);
       results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
-    if (!retain_graph) node->release_saved();
+    if (!retain_graph && runs) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 
     for (std::size_t i = 0; i < node->edges_.size(); ++i) {
       const Edge& edge = node->edges_[i];
-      if (!edge.node) continue;
+      if (!edge.node || !task.is_wanted(edge.node.get())) continue;
       Node& next = *edge.node;
       if (!results.empty() && results[i].defined()) {
         if (next.pending_grads_.empty()) next.pending_grads_.resize(std::max<std::size_t>(next.num_outputs_, 1));
@@ -196,6 +243,31 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
   }
 }
 
+void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
+  const std::vector<Edge> edges = edges_of_roots("backward", roots, gradients);
+  GraphTask task;
+  task.discover(edges, retain_graph);
+  run(task, edges, gradients, retain_graph, nullptr, true);
+}
+
+std::vector<Tensor> Engine::gradients(std::span<const Tensor> roots, std::span<const Tensor> gradients,
+                                      std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves) {
+  const std::vector<Edge> edges = edges_of_roots("grad", roots, gradients);
+  std::vector<Edge> wanted;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    LOCKSTEP_CHECK(inputs[i].defined(), "[grad] input {} is undefined", i);
+    wanted.push_back(gradient_edge(inputs[i]));
+    LOCKSTEP_CHECK(wanted.back().node, "[grad] input {}, of shape {}, does not require gradients", i,
+                   to_string(inputs[i].sizes()));
+  }
+  std::vector<Tensor> results(inputs.size());
+  GraphTask task;
+  task.discover(edges, retain_graph);
+  task.collect_at(wanted);
+  run(task, edges, gradients, retain_graph, &results, hooks_of_leaves);
+  return results;
+}
+
 void Engine::queue_callback(std::function<void()> callback) {
   LOCKSTEP_CHECK(GraphTask::current(), "[queue_callback] no backward() runs on this thread");
   GraphTask::current()->callbacks.push_back(std::move(callback));
@@ -203,10 +275,6 @@ void Engine::queue_callback(std::function<void()> callback) {
 
 bool Engine::running() {
   return GraphTask::current() != nullptr;
-}
-
-void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
-  Engine::backward(roots, gradients, retain_graph);
 }
 
 }  // namespace lockstep

@@ -2,30 +2,37 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
 
-/// Runs backward passes. Each call of backward() walks its graph on the calling thread, iteratively, later operations
-/// first; ops use the thread pool inside. Calls may nest, in hooks and backward functions, over graphs that they share:
-/// the pass around them goes on as if they had run apart. They may run on several threads if they share no graph and no
-/// leaf.
+/// Runs backward passes. Each pass walks its graph on the calling thread, iteratively, later operations first; ops use
+/// the thread pool inside. Passes may nest, in hooks and backward functions, over graphs that they share: the pass
+/// around them goes on as if they had run apart. They may run on several threads if they share no graph and no leaf.
 class Engine {
  public:
   /// Adds the gradients of `roots`, seeded with `gradients` (same shapes), to the leaves' grad().
   static void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph = false);
 
-  /// Calls `callback` when the innermost backward() of this thread has reached every leaf, before it returns. Throws
-  /// Error outside of a backward pass. Callbacks run in the order given, and not at all if the pass throws.
+  /// The gradients of `roots` at `inputs`, leaves or results, undefined where no path leads; no grad() changes. Without
+  /// `hooks_of_leaves`, hooks of leaves do not run: somebody else hands them the whole gradient.
+  static std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Tensor> gradients,
+                                       std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves);
+
+  /// Calls `callback` when the innermost pass of this thread has reached every leaf, before it returns. Throws Error
+  /// outside of a pass. Callbacks run in the order given, and not at all if the pass throws.
   static void queue_callback(std::function<void()> callback);
 
-  /// True while a backward() runs on this thread.
+  /// True while a pass runs on this thread.
   static bool running();
-};
 
-/// Like torch::autograd::backward.
-void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph = false);
+ private:
+  static void run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
+                  std::vector<Tensor>* collected, bool hooks_of_leaves);
+};
 
 }  // namespace lockstep

@@ -4,10 +4,9 @@ namespace lockstep::math {
 
 /// Elementary functions of doubles, of our own. The C library's differ in the last bit from version to version and from
 /// processor to processor; these are additions, multiplications, divisions and fused multiply-adds in a fixed order,
-/// compiled without contraction, so they have the same bits everywhere. Errors are below 1.5 ulp for exp and log, 3 ulp
-/// for log1p, expm1, tanh, erf, sin and cos, and some ulp for pow with a large exponent
-/// (tests/core/double_math_test.cpp). NaN, infinities, zeros and signs are treated as by the C library; nothing sets
-/// errno.
+/// so they have the same bits everywhere. Errors are below 1.5 ulp for exp, log, log1p, sin and cos (of any angle), 4 ulp
+/// for expm1 and tanh, 8 ulp for erf, and some ulp for pow with a large exponent (tests/core/double_math_test.cpp). NaN,
+/// infinities, zeros and signs are treated as by the C library; nothing sets errno.
 double portable_exp(double x);
 double portable_expm1(double x);
 double portable_log(double x);
@@ -15,7 +14,6 @@ double portable_log1p(double x);
 double portable_tanh(double x);
 double portable_erf(double x);
 double portable_pow(double x, double y);
-/// Beyond |x| = 1e5, where no angle of a training lies, the C library's.
 double portable_sin(double x);
 double portable_cos(double x);
 

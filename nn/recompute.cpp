@@ -1,38 +1,17 @@
 #include "lockstep/nn/recompute.h"
 
-#include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
 
 namespace lockstep::nn {
 namespace {
-
-/// Makes parameters leaves of their own for its lifetime: a backward pass inside of another one then collects its
-/// gradients without touching the outer one's leaves.
-class FreshLeaves {
- public:
-  explicit FreshLeaves(const std::vector<Tensor>& parameters) : parameters_(parameters) {
-    for (const Tensor& p : parameters_) {
-      outer_.push_back(std::move(p.impl()->autograd));
-      p.set_requires_grad(true);
-    }
-  }
-  ~FreshLeaves() {
-    for (std::size_t i = 0; i < outer_.size(); ++i) parameters_[i].impl()->autograd = std::move(outer_[i]);
-  }
-  FreshLeaves(const FreshLeaves&) = delete;
-  FreshLeaves& operator=(const FreshLeaves&) = delete;
-
- private:
-  const std::vector<Tensor>& parameters_;
-  std::vector<std::unique_ptr<AutogradMetaBase>> outer_;
-};
 
 struct RecomputeBackward final : Node {
   std::function<Tensor(const Tensor&)> function;
@@ -52,19 +31,20 @@ struct RecomputeBackward final : Node {
                      to_string(parameters[i].sizes()));
     const Tensor x = saved(0).detach();
     if (needs_x) x.set_requires_grad(true);
-    const FreshLeaves leaves(parameters);
+    Tensor out;
     {
       const EnableGradGuard recording;
-      Tensor out;
-      {
-        const RandomPositionGuard keys(random);
-        const autocast::Resume types(autocasting);
-        out = function(x);
-      }
-      out.backward(grads[0]);
+      const RandomPositionGuard keys(random);
+      const autocast::Resume types(autocasting);
+      out = function(x);
     }
-    if (needs_x) result[0] = x.grad();
-    for (std::size_t i = 0; i < parameters.size(); ++i) result[i + 1] = parameters[i].grad();
+    if (!out.requires_grad()) return result;
+    // Hooks of parameters are left to the pass around this one, which has the whole gradients.
+    std::vector<Tensor> inputs = parameters;
+    if (needs_x) inputs.push_back(x);
+    std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, inputs, false, false);
+    for (std::size_t i = 0; i < parameters.size(); ++i) result[i + 1] = std::move(found[i]);
+    if (needs_x) result[0] = std::move(found.back());
     return result;
   }
 };

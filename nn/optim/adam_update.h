@@ -1,7 +1,7 @@
 #pragma once
 
-// Adam's formula for one element, shared by every device. For kernels (.cpp and .cu) only. Compiled without contraction
-// into fused multiply-adds; see Note [Optimizers].
+// Adam's formula for one element, shared by every device. For kernels (.cpp and .cu) only. Without fused multiply-adds;
+// see Note [Optimizers].
 
 #include <cmath>
 

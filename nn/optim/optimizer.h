@@ -68,8 +68,8 @@ OptimizerStateReader reader_of(const OptimizerState& state);
 /// behind them; its own state is made at the first step, where the parameters then are.
 ///
 /// A step is one pass over parameter, gradient and state. The state of all parameters of a dtype is one buffer;
-/// parameters that are neighbours in memory, and whose gradients are too, are updated as one run. The loops are
-/// compiled without contraction into fused multiply-adds: an element's new value does not depend on its place in a run,
+/// parameters that are neighbours in memory, and whose gradients are too, are updated as one run. The loops have
+/// no fused multiply-adds: an element's new value does not depend on its place in a run,
 /// so neither the layout nor the number of threads changes a bit.
 ///
 /// On a CUDA device one kernel updates all parameters of a dtype. Where they and their gradients are, and what of a

@@ -11,7 +11,7 @@ from steps import Failure, NotHere
 from training import ON_ONE_GPU, RESULT, SHARED_GPU
 
 # A rank that has ended or says nothing is found by the deadline; the launcher then needs a moment.
-GRACE = 30
+GRACE = 60
 
 
 class Job:

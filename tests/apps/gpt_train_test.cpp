@@ -110,6 +110,19 @@ TEST_F(GptPrograms, StoppedAndResumedEndsWithTheSameBits) {
   EXPECT_EQ(weights_of(train_gpt({"--max-steps", "4", "--resume", half}).out), whole);
 }
 
+// The weights that a short run must end with (published_hashes.txt), on any processor.
+TEST(GptProgramsPublished, HashHolds) {
+  for (const char* processes : {"1", "3"}) {
+    const ProcessResult result =
+        run_process({LOCKSTEP_GPT_TRAIN, "--text", LOCKSTEP_SOURCE_DIR "/LICENSE", "--lockstep", "8", "--batch-size",
+                     "8", "--max-steps", "3", "--dropout", "0.1", "--evaluate-every", "3", "--evaluate-windows", "4",
+                     "--mode", "ddp", "--nproc", processes},
+                    kClean, std::chrono::seconds(120));
+    ASSERT_EQ(result.status, 0) << result.err;
+    expect_published("gpt", result.out);
+  }
+}
+
 TEST(GptProgramsRefuse, InOneClearLine) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{LOCKSTEP_GPT_TRAIN, "--text", "a", "--data", "b"}, "--text and --data exclude each other"},

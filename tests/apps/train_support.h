@@ -73,6 +73,18 @@ inline std::vector<std::string> loss_bits_of(const std::string& file) {
   return bits;
 }
 
+/// What a program printed ends with the weights that tests/apps/published_hashes.txt has for the model.
+inline void expect_published(const std::string& model, const std::string& output) {
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/tests/apps/published_hashes.txt");
+  std::string published = "no line";
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(model + " | ")) published = line.substr(model.size() + 3);
+  const std::string weights = weights_of(output);
+  const std::string found = weights.empty() ? "none" : weights.substr(15);
+  EXPECT_EQ(found, published) << "other bits than published; if that is meant, the line is now\n"
+                              << model << " | " << found;
+}
+
 /// How often or how long a test that is cut short by default is to go on: the environment variable, else the default.
 inline int amount(const char* variable, int by_default) {
   const char* value = std::getenv(variable);

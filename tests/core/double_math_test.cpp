@@ -57,6 +57,16 @@ TEST(DoubleMath, IsNearLongDouble) {
   EXPECT_LT(worst_ulp(
                 portable_cos, [](long double x) { return std::cos(x); }, -100, 100),
             1.5);
+  // Beyond what three parts of pi / 2 reduce.
+  for (const double largest : {1e6, 1e15, 1e50, std::numeric_limits<double>::max() / 2}) {
+    SCOPED_TRACE(largest);
+    EXPECT_LT(worst_ulp(
+                  portable_sin, [](long double x) { return std::sin(x); }, -largest, largest),
+              1.5);
+    EXPECT_LT(worst_ulp(
+                  portable_cos, [](long double x) { return std::cos(x); }, -largest, largest),
+              1.5);
+  }
   EXPECT_LT(worst_ulp([](double x) { return portable_pow(x, 3.7); },
                       [](long double x) { return std::pow(x, static_cast<long double>(3.7)); }, 0, 10),
             1.5);
@@ -80,6 +90,20 @@ TEST(DoubleMath, Ends) {
   EXPECT_TRUE(std::signbit(portable_tanh(-0.0)));
   EXPECT_EQ(portable_cos(0), 1);
   EXPECT_TRUE(std::isnan(portable_sin(kInfinity)));
+}
+
+// The double that comes nearest to a multiple of pi / 2 (Muller et al., "Handbook of Floating-Point Arithmetic",
+// table 10.2) loses 61 digits to it; the others lie at the ends of the exponent and of the reduction by parts.
+TEST(DoubleMath, AnglesNearMultiplesOfHalfPi) {
+  if (std::numeric_limits<long double>::digits < 64) GTEST_SKIP() << "long double is no wider than double here";
+  const double largest = std::numeric_limits<double>::max();
+  for (const double x : {0x1.6ac5b262ca1ffp+849, 0x1.921fb54442d18p+20, largest, std::nextafter(1e5, kInfinity), 0x1p17,
+                         0x1p52, 0x1p53, 0x1p54, 0x1p55, 0x1p56, 0x1p1023})
+    for (const double angle : {x, -x}) {
+      SCOPED_TRACE(angle);
+      EXPECT_DOUBLE_EQ(portable_sin(angle), static_cast<double>(std::sin(static_cast<long double>(angle))));
+      EXPECT_DOUBLE_EQ(portable_cos(angle), static_cast<double>(std::cos(static_cast<long double>(angle))));
+    }
 }
 
 TEST(DoubleMath, PowersAreThoseOfC) {

@@ -71,6 +71,34 @@ TEST(Recompute, HooksOfParametersRunOnceWithTheWholeGradient) {
   EXPECT_TRUE(x.grad().defined());
 }
 
+// A tensor of the recomputed pass may be kept: its history holds the module's parameters as any other does.
+TEST(Recompute, WhatIsKeptOfItKeepsItsHistory) {
+  Tensor inside;
+  auto layer = std::make_unique<nn::Linear>(4, 4);
+  const Tensor y = nn::recompute(*layer, make_leaf({3, 4}, 2, kFloat32), [&](const Tensor& x) {
+    inside = exp((*layer)(x));
+    return inside * 2.0;
+  });
+  EXPECT_EQ(inside.storage()->use_count(), 1u);
+  y.sum().backward();
+  const Tensor gradient = layer->bias.grad();
+  layer->zero_grad(true);
+  EXPECT_TRUE(inside.requires_grad());
+  EXPECT_NE(error_of([&] { inside.sum().backward(); }).find("was freed"), std::string::npos);
+  layer.reset();
+  inside = Tensor();
+}
+
+// Other leaves than the module's parameters get nothing, nor does what leads to them alone run.
+TEST(Recompute, LeavesOthersAlone) {
+  nn::Linear layer(4, 4);
+  const Tensor other = make_leaf({4}, 5, kFloat32);
+  const Tensor y = nn::recompute(layer, ones({3, 4}), [&](const Tensor& x) { return layer(x) * other; });
+  y.sum().backward();
+  EXPECT_TRUE(layer.weight.grad().defined());
+  EXPECT_FALSE(other.grad().defined());
+}
+
 TEST(Recompute, WithoutRecordingItIsTheModule) {
   const NoGradGuard no_grad;
   nn::Linear layer(4, 4);

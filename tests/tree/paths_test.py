@@ -51,6 +51,10 @@ def missing(path, text, everything):
 class Paths(unittest.TestCase):
     maxDiff = None
 
+    def test_no_file_holds_both_sides_of_a_merge(self):
+        sides = re.compile(r"^(?:<{7} |>{7} )", re.M)
+        self.assertEqual([p for p in sources.files(tuple("." + s for s in SUFFIXES)) if sides.search(sources.read(p))], [])
+
     def test_missing_files_are_found(self):
         tree = ["core/tensor.h", "docs/DESIGN.md", "docs"]
         text = "// See core/tensor.h, lockstep/core/tensor.h, core/*.h and core/gone.h; https://x.org/core/far.h.\nint a;  // b/c.cpp\n"

@@ -110,7 +110,7 @@ void statistics(const Tensor& input, const Tensor& mean, const Tensor& var, cons
       for (std::int64_t n = 0; n < chunk.samples; ++n)
         for (std::int64_t j = 0; j < chunk.width; ++j) {
           const C difference = static_cast<C>(from[n * stride + j]) - center[j];
-          columns[j] += difference * difference;
+          columns[j] = std::fma(difference, difference, columns[j]);
         }
       std::copy_n(columns, chunk.width, squares);
     } else {
@@ -175,7 +175,7 @@ void gradient_sums(const Tensor& grad, const Tensor& input, const Tensor& mean, 
         for (std::int64_t j = 0; j < chunk.width; ++j) {
           const C incoming = static_cast<C>(g[offset + n * stride + j]);
           columns[j] += incoming;
-          products[j] += incoming * (static_cast<C>(x[offset + n * stride + j]) - middle[j]);
+          products[j] = std::fma(incoming, static_cast<C>(x[offset + n * stride + j]) - middle[j], products[j]);
         }
       std::copy_n(columns, chunk.width, sum);
       std::copy_n(products, chunk.width, product);
@@ -236,7 +236,7 @@ void apply(const Tensor& input, const Tensor& mean, const Tensor& var, const Ten
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t) {
       T* const y = place(offset, length);
       for (std::int64_t i = 0; i < length; ++i)
-        y[i] = static_cast<T>((static_cast<C>(x[offset + i]) - center[i]) * s[i] + b[i]);
+        y[i] = static_cast<T>(std::fma(static_cast<C>(x[offset + i]) - center[i], s[i], b[i]));
       after(offset, length);
     });
   } else {
@@ -244,7 +244,7 @@ void apply(const Tensor& input, const Tensor& mean, const Tensor& var, const Ten
       const C middle = center[c], slope = s[c], level = b[c];
       T* const y = place(offset, length);
       for (std::int64_t i = 0; i < length; ++i)
-        y[i] = static_cast<T>((static_cast<C>(x[offset + i]) - middle) * slope + level);
+        y[i] = static_cast<T>(std::fma(static_cast<C>(x[offset + i]) - middle, slope, level));
       after(offset, length);
     });
   }

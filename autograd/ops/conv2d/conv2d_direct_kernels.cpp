@@ -11,6 +11,7 @@ namespace lockstep::conv2d_direct {
 namespace {
 
 using cpu::broadcast8;
+using cpu::fma8;
 using cpu::load8;
 using cpu::store8;
 using cpu::sum8;
@@ -44,7 +45,7 @@ template <int O, int V, int KW>
         for (int v = 0; v < V; ++v) x[v] = load8(in[v] + row + kx);
         for (int o = 0; o < O; ++o) {
           const Vec factor = broadcast8(w[o]);
-          for (int v = 0; v < V; ++v) sum[o][v] += factor * x[v];
+          for (int v = 0; v < V; ++v) sum[o][v] = fma8(factor, x[v], sum[o][v]);
         }
       }
     }
@@ -97,7 +98,7 @@ template <int T, int V, typename Add>
     for (int v = 0; v < V; ++v) g[v] = load8(d + v * kLanes);
     for (int t = 0; t < T; ++t) {
       const Vec factor = broadcast8(w[t]);
-      for (int v = 0; v < V; ++v) sum[t][v] += factor * g[v];
+      for (int v = 0; v < V; ++v) sum[t][v] = fma8(factor, g[v], sum[t][v]);
     }
   }
   for (int t = 0; t < T; ++t)
@@ -144,7 +145,7 @@ template <int O, int K>
         for (int o = 0; o < O; ++o) g[o] = load8(d + o * a.grad_plane);
         for (int k = 0; k < K; ++k) {
           const Vec tap = load8(x + k);
-          for (int o = 0; o < O; ++o) sum[o][k] += g[o] * tap;
+          for (int o = 0; o < O; ++o) sum[o][k] = fma8(g[o], tap, sum[o][k]);
         }
       }
     }

@@ -11,6 +11,7 @@ namespace lockstep::conv2d_pool {
 namespace {
 
 using cpu::broadcast8;
+using cpu::fma8;
 using cpu::load8;
 using cpu::store8;
 using cpu::sum8;
@@ -35,13 +36,14 @@ template <int R, int V>
       const Vec value = broadcast8(values[i + chain]);
       const float* patch = image + places[i + chain];
       for (int r = 0; r < R; ++r)
-        for (int v = 0; v < V; ++v) sum[chain][r][v] += value * load8(patch + r * pitch + v * kLanes);
+        for (int v = 0; v < V; ++v)
+          sum[chain][r][v] = fma8(value, load8(patch + r * pitch + v * kLanes), sum[chain][r][v]);
     }
   if (i < count) {
     const Vec value = broadcast8(values[i]);
     const float* patch = image + places[i];
     for (int r = 0; r < R; ++r)
-      for (int v = 0; v < V; ++v) sum[0][r][v] += value * load8(patch + r * pitch + v * kLanes);
+      for (int v = 0; v < V; ++v) sum[0][r][v] = fma8(value, load8(patch + r * pitch + v * kLanes), sum[0][r][v]);
   }
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
@@ -93,7 +95,7 @@ template <int V>
     for (std::int64_t i = 0; i < count; ++i) {
       const Vec value = broadcast8(a.values[i]);
       const float* weight = weights + a.places[i];
-      for (int v = 0; v < V; ++v) sum[v] += value * load8(weight + v * kLanes);
+      for (int v = 0; v < V; ++v) sum[v] = fma8(value, load8(weight + v * kLanes), sum[v]);
     }
     for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
   }

@@ -57,7 +57,7 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
       moment[3 * row + 1] = inverse;
       moment[3 * row + 2] = rest;
       for (std::int64_t i = 0; i < width; ++i)
-        yr[i] = static_cast<T>((static_cast<C>(xr[i]) - mean - rest) * inverse * w[i] + b[i]);
+        yr[i] = static_cast<T>(std::fma((static_cast<C>(xr[i]) - mean - rest) * inverse, w[i], b[i]));
     }
   });
 }
@@ -86,7 +86,7 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
       const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
       T* dr = d + row * width;
       for (std::int64_t i = 0; i < width; ++i)
-        dr[i] = static_cast<T>(inverse * (h(i) - mean_h - normalized(i) * mean_hn));
+        dr[i] = static_cast<T>(inverse * std::fma(-normalized(i), mean_hn, h(i) - mean_h));
     }
   });
 }
@@ -112,7 +112,7 @@ void parameter_backward(const Tensor& grad, const Tensor& input, const Tensor& m
       const T* xr = x + row * width;
       for (std::int64_t i = 0; i < width; ++i) {
         const C incoming = static_cast<C>(gr[i]);
-        weight_sums[i] += incoming * (static_cast<C>(xr[i]) - mean - rest) * inverse;
+        weight_sums[i] = std::fma(incoming * (static_cast<C>(xr[i]) - mean - rest), inverse, weight_sums[i]);
         bias_sums[i] += incoming;
       }
     }

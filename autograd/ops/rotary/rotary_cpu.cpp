@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/autograd/ops/rotary/rotary_kernels.h"
 #include "lockstep/core/dispatch.h"
@@ -21,8 +22,8 @@ void rotary_cpu(const Tensor& x, const Tensor& cosine, const Tensor& sine, const
                                for (std::int64_t i = 0; i < half; ++i) {
                                  const C left = static_cast<C>(a[i]), right = static_cast<C>(b[i]),
                                          turn = direction * s[i];
-                                 to_a[i] = static_cast<T>(left * c[i] - right * turn);
-                                 to_b[i] = static_cast<T>(right * c[i] + left * turn);
+                                 to_a[i] = static_cast<T>(std::fma(left, c[i], -(right * turn)));
+                                 to_b[i] = static_cast<T>(std::fma(right, c[i], left * turn));
                                }
                              }
                            });

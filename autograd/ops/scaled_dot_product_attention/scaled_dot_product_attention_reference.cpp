@@ -4,9 +4,20 @@
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_heads.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
+#include "lockstep/core/double_math.h"
 
 namespace lockstep::detail {
 namespace {
+
+// In double whatever C is: not the functions of float that the kernels use.
+template <typename C>
+C exp(C x) {
+  return static_cast<C>(math::portable_exp(static_cast<double>(x)));
+}
+template <typename C>
+C log(C x) {
+  return static_cast<C>(math::portable_log(static_cast<double>(x)));
+}
 
 /// One query and the heads that it sees.
 template <typename C>
@@ -58,14 +69,14 @@ void forward(const Tensor& query, const Tensor& key, const Tensor& value, const 
     C top = -std::numeric_limits<C>::infinity(), sum = 0;
     for (const C score : scores) top = score > top ? score : top;
     if (std::isinf(top) && top < 0) top = 0;
-    for (const C score : scores) sum += std::exp(score - top);
-    const C log_sum = sum == C(0) ? std::numeric_limits<C>::infinity() : top + std::log(sum);
+    for (const C score : scores) sum += exp(score - top);
+    const C log_sum = sum == C(0) ? std::numeric_limits<C>::infinity() : top + log(sum);
     log_sums.data<C>()[one.number()] = log_sum;
     C* const o = head_rows<C>(out, n, h).at(l);
     for (std::int64_t d = 0; d < sizes.value_width; ++d) {
       C result = 0;
       for (std::int64_t s = 0; s < sizes.keys; ++s)
-        result += std::exp(scores[static_cast<std::size_t>(s)] - log_sum) * one.keep(s) * values.at(s)[d];
+        result += exp(scores[static_cast<std::size_t>(s)] - log_sum) * one.keep(s) * values.at(s)[d];
       o[d] = result;
     }
   });
@@ -90,7 +101,7 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
     C delta = 0;
     for (std::int64_t d = 0; d < sizes.value_width; ++d) delta += grad[d] * o[d];
     for (std::int64_t s = 0; s < sizes.keys; ++s) {
-      const C weight = std::exp(scores[static_cast<std::size_t>(s)] - log_sum), keep = one.keep(s);
+      const C weight = exp(scores[static_cast<std::size_t>(s)] - log_sum), keep = one.keep(s);
       C slope = 0;
       for (std::int64_t d = 0; d < sizes.value_width; ++d) {
         to_values.at(s)[d] += weight * keep * grad[d];

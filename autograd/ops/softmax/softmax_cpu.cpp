@@ -73,7 +73,7 @@ void rows_backward(const T* grad, const T* output, T* grad_input, std::int64_t r
       if (log) {
         const C sum = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]); });
         for (std::int64_t i = 0; i < length; ++i)
-          d[i] = static_cast<T>(static_cast<C>(g[i]) - math::exp(static_cast<C>(y[i])) * sum);
+          d[i] = static_cast<T>(std::fma(-math::exp(static_cast<C>(y[i])), sum, static_cast<C>(g[i])));
       } else {
         const C dot = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]) * static_cast<C>(y[i]); });
         for (std::int64_t i = 0; i < length; ++i)
@@ -136,14 +136,14 @@ void columns_backward(const T* grad, const T* output, T* grad_input, const Softm
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t j = 0; j < width; ++j) {
         const std::int64_t at = i * s.inner + j;
-        sum[j] += log ? static_cast<C>(g[at]) : static_cast<C>(g[at]) * static_cast<C>(y[at]);
+        sum[j] = std::fma(static_cast<C>(g[at]), log ? C(1) : static_cast<C>(y[at]), sum[j]);
       }
     for (std::int64_t i = 0; i < s.length; ++i)
       for (std::int64_t j = 0; j < width; ++j) {
         const std::int64_t at = i * s.inner + j;
         const C value = static_cast<C>(y[at]);
         const C incoming = static_cast<C>(g[at]);
-        d[at] = static_cast<T>(log ? incoming - math::exp(value) * sum[j] : value * (incoming - sum[j]));
+        d[at] = static_cast<T>(log ? std::fma(-math::exp(value), sum[j], incoming) : value * (incoming - sum[j]));
       }
   });
 }

@@ -134,7 +134,7 @@ template <typename T>
 struct Tanh : FunctorOfOutput {
   using FunctorOfOutput::FunctorOfOutput;
   LOCKSTEP_HOST_DEVICE T value(T x) const { return math::tanh(x); }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * (T(1) - y * y); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * std::fma(-y, y, T(1)); }
 };
 
 template <typename T>
@@ -156,24 +156,25 @@ struct LeakyRelu {
 template <typename T>
 struct Gelu : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
-  LOCKSTEP_HOST_DEVICE static T cumulative(T x) { return T(0.5) + T(0.5) * math::erf(x * T(0.7071067811865476)); }
+  LOCKSTEP_HOST_DEVICE static T cumulative(T x) {
+    return std::fma(T(0.5), math::erf(x * T(0.7071067811865476)), T(0.5));
+  }
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x * cumulative(x); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
     const T density = T(0.3989422804014327) * math::exp(T(-0.5) * x * x);
-    return grad * (cumulative(x) + x * density);
+    return grad * std::fma(x, density, cumulative(x));
   }
 };
 
 template <typename T>
 struct GeluTanh : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
-  LOCKSTEP_HOST_DEVICE T value(T x) const {
-    return T(0.5) * x * (T(1) + math::tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x)));
-  }
+  LOCKSTEP_HOST_DEVICE static T inner(T x) { return T(0.7978845608028654) * std::fma(T(0.044715) * x * x, x, x); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return T(0.5) * x * (T(1) + math::tanh(inner(x))); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    const T t = math::tanh(T(0.7978845608028654) * (x + T(0.044715) * x * x * x));
-    const T inner = T(0.7978845608028654) * (T(1) + T(3 * 0.044715) * x * x);
-    return grad * (T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * inner);
+    const T t = math::tanh(inner(x));
+    const T slope = T(0.7978845608028654) * std::fma(T(3 * 0.044715) * x, x, T(1));
+    return grad * std::fma(T(0.5) * x * std::fma(-t, t, T(1)), slope, std::fma(T(0.5), t, T(0.5)));
   }
 };
 
@@ -183,7 +184,7 @@ struct Silu : FunctorOfInput {
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x * math::sigmoid(x); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
     const T s = math::sigmoid(x);
-    return grad * (s * (T(1) + x * (T(1) - s)));
+    return grad * (s * std::fma(x, T(1) - s, T(1)));
   }
 };
 

@@ -16,21 +16,21 @@ struct GeluParts {
   static float value(float x, float c) { return x * c; }
   static float slope(float x, float c) {
     const float density = 0.3989422804014327f * math::exp(-0.5f * x * x);
-    return c + x * density;
+    return std::fma(x, density, c);
   }
 };
 struct GeluTanhParts {
-  static float common(float x) { return math::tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)); }
+  static float common(float x) { return math::tanh(unary::GeluTanh<float>::inner(x)); }
   static float value(float x, float t) { return 0.5f * x * (1.0f + t); }
   static float slope(float x, float t) {
-    const float inner = 0.7978845608028654f * (1.0f + static_cast<float>(3 * 0.044715) * x * x);
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+    const float inner = 0.7978845608028654f * std::fma(static_cast<float>(3 * 0.044715) * x, x, 1.0f);
+    return std::fma(0.5f * x * std::fma(-t, t, 1.0f), inner, std::fma(0.5f, t, 0.5f));
   }
 };
 struct SiluParts {
   static float common(float x) { return math::sigmoid(x); }
   static float value(float x, float s) { return x * s; }
-  static float slope(float x, float s) { return s * (1.0f + x * (1.0f - s)); }
+  static float slope(float x, float s) { return s * std::fma(x, 1.0f - s, 1.0f); }
 };
 
 template <typename Parts>

@@ -1,6 +1,7 @@
 #include "lockstep/core/cpu/conv/depthwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "lockstep/core/cpu/conv/planes.h"
@@ -58,7 +59,7 @@ void results(const float* from, const std::vector<std::int64_t>& offsets, const 
   for (int v = 0; v < V; ++v) sum[v] = Vec8{};
   for (const std::int64_t offset : offsets) {
     const Vec8 factor = broadcast8(*weights++);
-    for (int v = 0; v < V; ++v) sum[v] += factor * load8(from + offset + 8 * v);
+    for (int v = 0; v < V; ++v) sum[v] = fma8(factor, load8(from + offset + 8 * v), sum[v]);
   }
   for (int v = 0; v < V; ++v) {
     const Vec8 value = sum[v] + broadcast8(term);
@@ -82,7 +83,7 @@ void results(std::int64_t vectors, const float* from, const std::vector<std::int
 
 // to[j] += from[j] * factor for j < count, each a fused multiply-add.
 void add_scaled(const float* from, float factor, float* to, std::int64_t count) {
-  for (std::int64_t j = 0; j < count; ++j) to[j] = __builtin_fmaf(from[j], factor, to[j]);
+  for (std::int64_t j = 0; j < count; ++j) to[j] = std::fma(from[j], factor, to[j]);
 }
 
 // The first `count` of eight lanes, and 0.
@@ -103,21 +104,21 @@ void add_row(const float* grad, const float* image, const std::int64_t* offsets,
     for (; j + 16 <= count; j += 16) {
       const Vec8 a = load8(grad + j), b = load8(grad + j + 8);
       for (int t = 0; t < T; ++t) {
-        low[t] += a * load8(image + offsets[t] + j);
-        high[t] += b * load8(image + offsets[t] + j + 8);
+        low[t] = fma8(a, load8(image + offsets[t] + j), low[t]);
+        high[t] = fma8(b, load8(image + offsets[t] + j + 8), high[t]);
       }
     }
     if (j + 8 <= count) {
       const Vec8 a = load8(grad + j);
-      for (int t = 0; t < T; ++t) low[t] += a * load8(image + offsets[t] + j);
+      for (int t = 0; t < T; ++t) low[t] = fma8(a, load8(image + offsets[t] + j), low[t]);
       j += 8;
       if (j < count) {
         const Vec8 b = first_lanes(load8(grad + j), count - j);
-        for (int t = 0; t < T; ++t) high[t] += b * first_lanes(load8(image + offsets[t] + j), count - j);
+        for (int t = 0; t < T; ++t) high[t] = fma8(b, first_lanes(load8(image + offsets[t] + j), count - j), high[t]);
       }
     } else if (j < count) {
       const Vec8 a = first_lanes(load8(grad + j), count - j);
-      for (int t = 0; t < T; ++t) low[t] += a * first_lanes(load8(image + offsets[t] + j), count - j);
+      for (int t = 0; t < T; ++t) low[t] = fma8(a, first_lanes(load8(image + offsets[t] + j), count - j), low[t]);
     }
   }
   for (int t = 0; t < T; ++t) store8(sums + 16 * t, low[t]), store8(sums + 16 * t + 8, high[t]);

@@ -1,6 +1,7 @@
 // What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the
 // same bits whatever the product was computed with.
 
+#include <cmath>
 #include <numbers>
 
 #include "lockstep/core/cpu/gemm/own.h"
@@ -15,7 +16,7 @@ void gelu_impl(T* values, std::int64_t count) {
   LOCKSTEP_VECTORIZE
   for (std::int64_t i = 0; i < count; ++i) {
     const T x = values[i];
-    values[i] = x * (T(0.5) + T(0.5) * math::erf(x * root));
+    values[i] = x * std::fma(T(0.5), math::erf(x * root), T(0.5));
   }
 }
 

@@ -6,7 +6,7 @@
 // Note [One instruction set a file]
 // Code of these files must not be shared with others by the linker: a copy that was compiled for AVX-512 would be taken
 // where AVX2 is all there is. So everything here is in an unnamed namespace, and nothing of the standard library is
-// used but fixed-width integers. They are compiled without contraction: every fused multiply-add is spelled out.
+// used but fixed-width integers. Every fused multiply-add is spelled out.
 //
 // A description V of vectors has
 //   T, Vector, kLanes              element, vector, elements of a vector

@@ -1,6 +1,5 @@
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 
-#include <cmath>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -68,7 +67,8 @@ class HalfCompression final : public CommunicationHook {
     }
     // NCCL adds halves as halves. Divided by W before, small gradients would be lost below the type's range, and
     // divided after, large sums above it; so about half of it each. Both factors are known exactly.
-    const double before = std::exp2(std::floor(std::log2(group.world_size()) / 2.0));
+    double before = 1.0;  // the largest power of two whose square is at most W
+    while (4.0 * before * before <= group.world_size()) before *= 2.0;
     const double after = group.world_size() / before;
     if (before > 1.0) bucket.flat.mul_(1.0 / before);
     const Tensor small = cast_values(bucket.flat, dtype_);
