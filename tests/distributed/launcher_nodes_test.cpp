@@ -173,12 +173,12 @@ TEST(LauncherNodes, NodeZeroStartedAgainGoesOnCounting) {
 
 TEST(LauncherNodes, AStallShorterThanTheNodeTimeoutEndsNothing) {
   const int port = free_port();
-  const auto script = shell("echo ready; sleep 6.5");
+  const auto script = shell("echo ready; sleep 7.7");
   const auto first = node(0, 2, port, script, {"--node-timeout", "20"});
   const auto second = node(1, 2, port, script, {"--node-timeout", "20"});
   ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
   first->signal(SIGSTOP);
-  ::usleep(5'800'000);
+  ::usleep(7'000'000);  // longer than a request of 5 s that begins within a second
   first->signal(SIGCONT);
   const Finished a = first->wait(), b = second->wait();
   EXPECT_EQ(a.status, 0) << a.err;
