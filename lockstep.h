@@ -34,6 +34,7 @@
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/activation.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/checkpoint.h"

@@ -1,6 +1,7 @@
 #include "lockstep/nn/attention.h"
 
 #include <cmath>
+#include <utility>
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linear/linear.h"
@@ -31,10 +32,20 @@ MultiheadAttention::MultiheadAttention(Module* parent, std::string_view name, st
   if (options.bias) init::zeros_(out_proj.bias);
 }
 
+void MultiheadAttention::set_projection(Linear::Function project, std::int64_t heads) {
+  LOCKSTEP_CHECK(!project || options_.dropout == 0.0,
+                 "[nn::MultiheadAttention] dropout of attention weights is {}; heads can be divided over ranks without "
+                 "it alone",
+                 options_.dropout);
+  LOCKSTEP_CHECK(heads > 0, "[nn::MultiheadAttention] expected heads above 0, found {}", heads);
+  project_ = std::move(project);
+  heads_ = heads;
+}
+
 Tensor MultiheadAttention::forward(Tensor x) {
-  return out_proj(
-      packed_attention(linear(x, in_proj_weight, in_proj_bias), heads_, heads_,
-                       {.dropout_p = is_training() ? options_.dropout : 0.0, .is_causal = options_.is_causal}));
+  const Tensor qkv = project_ ? project_(x, in_proj_weight, in_proj_bias) : linear(x, in_proj_weight, in_proj_bias);
+  return out_proj(packed_attention(
+      qkv, heads_, heads_, {.dropout_p = is_training() ? options_.dropout : 0.0, .is_causal = options_.is_causal}));
 }
 
 // Queries, keys or values of x, apart by heads.
@@ -46,6 +57,7 @@ Tensor MultiheadAttention::project(const Tensor& x, std::int64_t part) const {
 }
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask) {
+  LOCKSTEP_CHECK(!project_, "[nn::MultiheadAttention] heads that are divided over ranks compute self-attention alone");
   const Tensor out =
       scaled_dot_product_attention(project(query, 0), project(key, 1), project(value, 2),
                                    {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0.0});

@@ -33,6 +33,12 @@ class MultiheadAttention : public Module {
   /// [L, S] or what broadcasts to [N, heads, L, S]; is_causal is not looked at.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {});
 
+  /// Self-attention computes its first projection by this from now on, for `heads` heads, which it leaves side by side:
+  /// queries, keys, values. For a layer whose heads are divided over ranks; attention to others then throws Error.
+  /// Throws Error for a layer with dropout of attention weights.
+  void set_projection(Linear::Function project, std::int64_t heads);
+  std::int64_t heads() const { return heads_; }  ///< of this layer
+
   Parameter in_proj_weight;  ///< [3 width, width]: of queries, keys and values
   Parameter in_proj_bias;    ///< [3 width]; undefined without bias
   Linear out_proj;           ///< width to width
@@ -41,6 +47,7 @@ class MultiheadAttention : public Module {
   Tensor project(const Tensor& x, std::int64_t part) const;
 
   std::int64_t heads_;
+  Linear::Function project_;
   MultiheadAttentionOptions options_;
 };
 

@@ -1,5 +1,7 @@
 #include "lockstep/nn/linear.h"
 
+#include <utility>
+
 #include "lockstep/autograd/ops/embedding/embedding.h"
 #include "lockstep/autograd/ops/linear/linear.h"
 #include "lockstep/core/check.h"
@@ -19,7 +21,7 @@ Linear::Linear(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Linear::forward(Tensor x) {
-  return linear(x, weight, bias);
+  return function_ ? function_(x, weight, bias) : linear(x, weight, bias);
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, EmbeddingOptions options)
@@ -36,7 +38,16 @@ Embedding::Embedding(Module* parent, std::string_view name, std::int64_t rows, s
   fill_values(lockstep::rows(weight.detach(), row, 1), 0.0);
 }
 
+void Embedding::set_function(Function function) {
+  const auto& [padding_idx, max_norm, norm_type, scale_grad_by_freq] = options_;
+  LOCKSTEP_CHECK(!function || (!padding_idx && !max_norm && !scale_grad_by_freq),
+                 "[nn::Embedding] an embedding with padding_idx, max_norm or scale_grad_by_freq cannot be computed by "
+                 "another function; make it without options");
+  function_ = std::move(function);
+}
+
 Tensor Embedding::forward(Tensor index) {
+  if (function_) return function_(weight, index);
   const auto& [padding_idx, max_norm, norm_type, scale_grad_by_freq] = options_;
   return embedding(weight, index,
                    EmbeddingLookup{.padding_idx = padding_idx,

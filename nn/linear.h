@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "lockstep/nn/module.h"
 
@@ -19,8 +21,16 @@ class Linear : public Module {
   Linear(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, LinearOptions options = {});
   Tensor forward(Tensor x) override;
 
+  /// Computes y from x, weight and bias.
+  using Function = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& bias)>;
+  /// From now on forward() calls this instead of linear(): for layers that are divided over ranks. Null: linear().
+  void set_function(Function function) { function_ = std::move(function); }
+
   Parameter weight;  ///< [out, in]
   Parameter bias;    ///< [out]; undefined without bias
+
+ private:
+  Function function_;
 };
 
 /// Options of Embedding.
@@ -40,9 +50,15 @@ class Embedding : public Module {
             EmbeddingOptions options = {});
   Tensor forward(Tensor index) override;
 
+  /// Looks up rows of `weight`.
+  using Function = std::function<Tensor(const Tensor& weight, const Tensor& index)>;
+  /// As Linear::set_function(). Throws Error for an embedding with options, which such a function does not know.
+  void set_function(Function function);
+
   Parameter weight;  ///< [rows, width]
 
  private:
+  Function function_;
   EmbeddingOptions options_;
 };
 

@@ -199,6 +199,9 @@ class HidesForward : public Module {
 ///     nn::Linear image{this, "image", 512, 64}, text{this, "text", 300, 64};
 ///     Tensor forward(const Tensor& a, const Tensor& b) { return image(a) * text(b); }
 ///   };
+///
+/// A forward() of one tensor with another result takes it as `const Tensor&`: taken as `Tensor` it would override
+/// Module's, whose result is a tensor.
 template <typename Derived>
 class ModuleOf : public detail::HidesForward {
  public:

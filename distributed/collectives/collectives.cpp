@@ -45,6 +45,9 @@ void Collectives::run(const Operation& operation, Deadline deadline) {
       return reduce_scatter(call);
     case OperationKind::all_to_all:
       return all_to_all(call);
+    case OperationKind::all_gather_uneven:
+    case OperationKind::all_to_all_uneven:
+      return exchange_uneven(call);
     case OperationKind::barrier:
       return barrier(call);
     default:

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lockstep/distributed/collectives/transport.h"
@@ -25,13 +26,17 @@ namespace lockstep::distributed {
 /// Large blocks travel in pieces of a MiB, so that reducing one piece overlaps with receiving the next. What is reduced
 /// is read where the transport has it, a slice at a time.
 ///
+/// Uneven blocks travel behind a message with their number of bytes, which is compared with what the receiver expects,
+/// so that counts which do not fit are an error at once and not at the deadline.
+///
 /// Tags are made from the operation's number and fingerprint: the messages of mismatched calls never meet, instead of
 /// landing in buffers of another size.
 /// Not thread-safe: one operation at a time.
 class Collectives {
  public:
-  Collectives(Transport& transport, int rank, int world_size)
-      : transport_(transport), rank_(rank), world_size_(world_size) {}
+  /// `ranks`: the job's number of each rank, for messages; empty: the same.
+  Collectives(Transport& transport, int rank, int world_size, std::vector<int> ranks = {})
+      : transport_(transport), rank_(rank), world_size_(world_size), ranks_(std::move(ranks)) {}
 
   /// Runs one collective to its end. Throws TransportError.
   void run(const Operation& operation, Deadline deadline);
@@ -53,6 +58,7 @@ class Collectives {
   void scatter(const Call& call);
   void reduce_scatter(const Call& call);
   void all_to_all(const Call& call);
+  void exchange_uneven(const Call& call);
   void barrier(const Call& call);
 
   /// Gives everybody this rank's block of `data`, and takes theirs (step 1).
@@ -68,6 +74,7 @@ class Collectives {
   Transport& transport_;
   int rank_;
   int world_size_;
+  std::vector<int> ranks_;
   std::vector<std::byte> scratch_;
 };
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/device.h"
@@ -58,6 +59,50 @@ class Job {
   friend Job init(const InitOptions& options);
   explicit Job(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+/// How many ways a job's work is divided, in each of three dimensions. 1: not.
+struct MeshSizes {
+  int data = 1;      ///< ranks (or groups of them) that compute different samples
+  int pipeline = 1;  ///< that hold different layers
+  int tensor = 1;    ///< that hold different parts of the same layers
+
+  friend bool operator==(const MeshSizes&, const MeshSizes&) = default;
+};
+
+/// The sizes that a text such as "data=2,tensor=2" gives, for an option --mesh: each name once, in any order; what is
+/// not named is 1. Throws Error for anything else.
+MeshSizes parse_mesh(std::string_view text);
+/// "data=2,pipeline=1,tensor=2".
+std::string to_string(const MeshSizes& sizes);
+
+/// Note [Mesh]
+/// The ranks of a job as a grid: rank = (data * sizes.pipeline + pipeline) * sizes.tensor + tensor. Ranks that differ
+/// in one coordinate alone are a group, split from the job's (Note [Split groups]), so all groups fail together.
+/// Neighbours along `tensor`, who talk most, have neighbouring numbers, and so a machine in common where it has that
+/// many ranks; those along `data` are farthest apart.
+class Mesh {
+ public:
+  /// A collective of all ranks. Throws Error, on all of them and before anything is sent, unless the product of the
+  /// sizes is the number of ranks.
+  Mesh(const Job& job, MeshSizes sizes);
+  Mesh(ProcessGroupPtr world, MeshSizes sizes);  ///< the same for the ranks of a group
+
+  const MeshSizes& sizes() const { return sizes_; }        ///< as they were given
+  const MeshSizes& position() const { return place_; }     ///< this rank's coordinates, from 0
+  const ProcessGroupPtr& world() const { return world_; }  ///< all ranks
+  /// Those that differ from this one in that coordinate alone, numbered by it.
+  const ProcessGroupPtr& data() const { return data_; }
+  const ProcessGroupPtr& pipeline() const { return pipeline_; }  ///< see data()
+  const ProcessGroupPtr& tensor() const { return tensor_; }      ///< see data()
+  /// The rank in world() of a position. Throws Error for one outside.
+  int rank_of(const MeshSizes& position) const;
+
+ private:
+  ProcessGroupPtr world_;
+  MeshSizes sizes_;
+  MeshSizes place_;
+  ProcessGroupPtr data_, pipeline_, tensor_;
 };
 
 /// The backends that this build can serve, besides "auto".

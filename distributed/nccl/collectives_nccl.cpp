@@ -101,6 +101,9 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
         return issue_rooted(operation, comm);
       case OperationKind::all_to_all:
         return issue_all_to_all(operation, comm);
+      case OperationKind::all_gather_uneven:
+      case OperationKind::all_to_all_uneven:
+        return issue_uneven(operation, comm);
       case OperationKind::barrier:
         return communicator_->check(
             nccl.all_reduce(bytes_of(barrier_value_), bytes_of(barrier_value_), 1, ncclFloat32, ncclSum, comm, stream),
@@ -135,6 +138,27 @@ void NcclExecutor::issue_all_to_all(const Operation& operation, ncclComm_t comm)
                          "ncclSend");
     communicator_->check(nccl.recv(bytes_of(operation.output, offset), block, ncclUint8, peer, comm, stream_.handle()),
                          "ncclRecv");
+  }
+}
+
+void NcclExecutor::issue_uneven(const Operation& operation, ncclComm_t comm) {
+  const Library& nccl = Library::get();
+  const std::size_t element = element_size(operation.input.dtype());
+  const bool gathers = operation.kind == OperationKind::all_gather_uneven;
+  std::size_t sent = 0, received = 0;
+  for (int peer = 0; peer < group_.world_size(); ++peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    const std::size_t out =
+        gathers ? operation.input.nbytes() : static_cast<std::size_t>(operation.input_counts[p]) * element;
+    const std::size_t in = static_cast<std::size_t>(operation.output_counts[p]) * element;
+    if (out > 0)
+      communicator_->check(nccl.send(bytes_of(operation.input, sent), out, ncclUint8, peer, comm, stream_.handle()),
+                           "ncclSend");
+    if (in > 0)
+      communicator_->check(nccl.recv(bytes_of(operation.output, received), in, ncclUint8, peer, comm, stream_.handle()),
+                           "ncclRecv");
+    if (!gathers) sent += out;
+    received += in;
   }
 }
 

@@ -37,6 +37,7 @@ class NcclExecutor final : public Executor {
   void issue_on_stream(const Operation& operation);
   void issue_tree(const Operation& operation);
   void issue_all_to_all(const Operation& operation, ncclComm_t comm);
+  void issue_uneven(const Operation& operation, ncclComm_t comm);
   void issue_rooted(const Operation& operation, ncclComm_t comm);
   void watch_pending();
   bool look_at(Pending& pending);

@@ -40,6 +40,10 @@ std::string_view name(OperationKind kind) {
       return "reduce_scatter";
     case OperationKind::all_to_all:
       return "all_to_all";
+    case OperationKind::all_gather_uneven:
+      return "all_gather_uneven";
+    case OperationKind::all_to_all_uneven:
+      return "all_to_all_uneven";
     case OperationKind::barrier:
       return "barrier";
     case OperationKind::send:
@@ -93,8 +97,11 @@ std::uint64_t fingerprint(const Operation& operation) {
   if (reduces(operation.kind)) hash.add(static_cast<std::uint64_t>(operation.reduce) + 1);
   if (operation.shards > 0) hash.add(static_cast<std::uint64_t>(operation.shards));
   if (const Tensor& tensor = agreed_tensor(operation); tensor.defined()) {
-    hash.add(static_cast<std::uint64_t>(tensor.dtype())).add(static_cast<std::uint64_t>(tensor.dim()));
-    for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
+    hash.add(static_cast<std::uint64_t>(tensor.dtype()));
+    if (!is_uneven(operation.kind)) {
+      hash.add(static_cast<std::uint64_t>(tensor.dim()));
+      for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
+    }
   }
   if (operation.step_checked) hash.add(static_cast<std::uint64_t>(operation.step) + 1);
   return hash.value();

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
@@ -43,6 +44,8 @@ enum class OperationKind : std::uint8_t {
   scatter,
   reduce_scatter,
   all_to_all,
+  all_gather_uneven,
+  all_to_all_uneven,
   barrier,
   send,
   recv,
@@ -58,6 +61,11 @@ constexpr bool is_point_to_point(OperationKind kind) {
   return kind >= OperationKind::send;
 }
 
+/// Each rank gives and takes sizes of its own.
+constexpr bool is_uneven(OperationKind kind) {
+  return kind == OperationKind::all_gather_uneven || kind == OperationKind::all_to_all_uneven;
+}
+
 /// One validated call on a process group.
 struct Operation {
   OperationKind kind = OperationKind::barrier;  ///< which of them
@@ -71,6 +79,9 @@ struct Operation {
   /// all_reduce_tree: leaves of the tree, and where the divisor will stand when the operation runs (undefined: 1).
   std::int64_t shards = 0;
   Tensor divisor = {};  ///< see shards
+  /// Of uneven operations: how many elements of `input` go to each rank, and of `output` come from each.
+  std::vector<std::int64_t> input_counts = {};
+  std::vector<std::int64_t> output_counts = {};  ///< see input_counts
   /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
   OperationLabel label = {};
   std::int64_t step = -1;  ///< -1: the program does not say
@@ -91,9 +102,11 @@ struct OperationInfo {
   Shape sizes;                                  ///< of agreed_tensor()
 };
 
-/// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes.
+/// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes. Of
+/// uneven operations the input, whose sizes are the rank's own.
 const Tensor& agreed_tensor(const Operation& operation);
-/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes, and the step where it is checked.
+/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes (not of uneven ones), and the step
+/// where it is checked.
 std::uint64_t fingerprint(const Operation& operation);
 OperationInfo info_of(const Operation& operation);
 /// "all_reduce #41 (float32 [1024], sum; bucket 2: fc1.weight, fc1.bias)".

@@ -78,6 +78,15 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   WorkPtr reduce_scatter(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::sum);
   /// Block i of `input` goes to rank i; block j of `output` comes from rank j.
   WorkPtr all_to_all(const Tensor& output, const Tensor& input);
+  /// all_gather() of blocks of different sizes: `counts` has the number of elements that each rank gives, the same on
+  /// every rank; input.numel() == counts[rank()], output.numel() is their sum, and blocks stand in rank order. A rank
+  /// that gives another number than the others expect ends the group with an error that names both (on CUDA devices the
+  /// counts of different ranks are not compared).
+  WorkPtr all_gather_uneven(const Tensor& output, const Tensor& input, const std::vector<std::int64_t>& counts);
+  /// all_to_all() of blocks of different sizes, in rank order: input_counts[i] elements of `input` go to rank i, and
+  /// output_counts[j] of `output` come from rank j, which must send as many; else as all_gather_uneven() says.
+  WorkPtr all_to_all_uneven(const Tensor& output, const Tensor& input, const std::vector<std::int64_t>& output_counts,
+                            const std::vector<std::int64_t>& input_counts);
   /// Ends on every rank only after every rank has called it.
   WorkPtr barrier();
 
@@ -89,6 +98,18 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// Sends one tensor to `peer` and receives another from it, which must call exchange() as well. Both or one may be
   /// of any size; the two directions run at once.
   WorkPtr exchange(const Tensor& send_tensor, const Tensor& recv_tensor, int peer);
+
+  /// Note [Objects]
+  /// Bytes of any length instead of tensors of known sizes, for what is small and seldom: settings, names, results. The
+  /// calls are collectives, wait, and give the bytes back as they were given; what they mean is the program's business.
+  /// More than 1 GiB from a rank throws Error. This one returns every rank's, in rank order.
+  std::vector<std::string> all_gather_object(std::string_view object);
+  /// The root's, on every rank; elsewhere `object` is ignored.
+  std::string broadcast_object(std::string_view object, int root = 0);
+  /// Every rank's on the root; nothing elsewhere.
+  std::vector<std::string> gather_object(std::string_view object, int root = 0);
+  /// The root's objects[rank()]; elsewhere `objects` is ignored. On the root they are as many as there are ranks.
+  std::string scatter_object(const std::vector<std::string>& objects, int root = 0);
 
   /// Note [Split groups]
   /// Ranks that give the same color become a group of their own, numbered by `key` and, where keys are equal, in the
@@ -155,6 +176,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void check_other_rank(int rank, const char* what, OperationKind kind) const;
   void check_reduction(const Tensor& tensor, ReduceOp op, OperationKind kind) const;
   void check_pair(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name, OperationKind kind) const;
+  void check_counts(const Tensor& tensor, const char* what, const std::vector<std::int64_t>& counts,
+                    OperationKind kind) const;
   void check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,
                     OperationKind kind) const;
 

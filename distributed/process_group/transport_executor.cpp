@@ -29,7 +29,7 @@ TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, s
     : Executor(group),
       backend_(std::move(backend)),
       transport_(std::move(transport)),
-      collectives_(*transport_, group.rank(), group.world_size()),
+      collectives_(*transport_, group.rank(), group.world_size(), group.options().ranks),
       failure_(*group.failure()) {
   threads_.emplace_back([this] { run_collectives(); });
 }

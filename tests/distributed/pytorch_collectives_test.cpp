@@ -173,6 +173,81 @@ TEST(DistributedTest, all_to_all_single_equal_split_group) {
   expect_all_to_all(Who::group);
 }
 
+// Rank r sends i + 1 rows to rank i, and so gets r + 1 from each.
+void expect_unequal_split(Who who) {
+  run_as(who, [](ProcessGroup& group) {
+    const std::int64_t rank = group.rank(), world = group.world_size(), width = 3;
+    std::vector<std::int64_t> in, out;
+    for (std::int64_t r = 0; r < world; ++r) {
+      in.push_back((r + 1) * width);
+      out.push_back((rank + 1) * width);
+    }
+    const Tensor mine = full({world * (world + 1) / 2, width}, static_cast<double>(rank));
+    const Tensor theirs = full({world * (rank + 1), width}, -1.0);
+    group.all_to_all_uneven(theirs, mine, out, in)->wait();
+    expect_values(
+        theirs, [&](auto i) { return std::floor(static_cast<double>(i) / static_cast<double>((rank + 1) * width)); },
+        "all_to_all_uneven");
+  });
+}
+TEST(DistributedTest, all_to_all_single_unequal_split) {
+  expect_unequal_split(Who::job);
+}
+TEST(DistributedTest, all_to_all_single_unequal_split_full_group) {
+  expect_unequal_split(Who::full_group);
+}
+TEST(DistributedTest, all_to_all_single_unequal_split_group) {
+  expect_unequal_split(Who::group);
+}
+
+/// Another one for each rank, of different lengths, with every byte in it.
+std::string object_of(int rank) {
+  std::string bytes(static_cast<std::size_t>(100 * rank), 'o');
+  for (int byte = 0; byte < 256; ++byte) bytes.push_back(static_cast<char>(byte));
+  return bytes + std::to_string(rank);
+}
+
+std::vector<std::string> objects_of(const ProcessGroup& group) {
+  std::vector<std::string> objects;
+  for (int r = 0; r < group.world_size(); ++r) objects.push_back(object_of(r));
+  return objects;
+}
+
+void expect_objects(Who who, bool all) {
+  run_as(who, [&](ProcessGroup& group) {
+    const std::string mine = object_of(group.rank());
+    const auto found = all ? group.all_gather_object(mine) : group.gather_object(mine, 1);
+    EXPECT_EQ(found, all || group.rank() == 1 ? objects_of(group) : std::vector<std::string>());
+  });
+}
+TEST(DistributedTest, all_gather_object_default_pg) {
+  expect_objects(Who::job, true);
+}
+TEST(DistributedTest, all_gather_object_subgroup) {
+  expect_objects(Who::group, true);
+}
+TEST(DistributedTest, gather_object) {
+  expect_objects(Who::job, false);
+}
+TEST(DistributedTest, gather_object_subgroup) {
+  expect_objects(Who::group, false);
+}
+TEST(DistributedTest, broadcast_object_list) {
+  run_as(Who::job, [](ProcessGroup& group) {
+    for (int root = 0; root < group.world_size(); ++root)
+      EXPECT_EQ(group.broadcast_object(object_of(group.rank()), root), object_of(root));
+  });
+}
+TEST(DistributedTest, scatter_object_list) {
+  run_as(Who::job, [](ProcessGroup& group) {
+    const std::vector<std::string> none;
+    EXPECT_EQ(group.scatter_object(group.rank() == 2 ? objects_of(group) : none, 2), object_of(group.rank()));
+    group.barrier()->wait();
+    EXPECT_NE(error_of([&] { group.scatter_object(none, group.rank()); }).find("0 object(s) are given"),
+              std::string::npos);
+  });
+}
+
 void expect_barrier(Who who) {
   std::atomic<int> arrived = 0;
   run_as(who, [&](ProcessGroup& group) {

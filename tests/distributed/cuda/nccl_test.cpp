@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -92,6 +94,24 @@ TEST_P(Nccl, MovesBlocks) {
     const Tensor turned = full_of(0.0, 3 * world_);
     group.all_to_all(turned, full_of(group.rank(), 3 * world_))->wait();
     EXPECT_EQ(turned.to_vector<double>(), by_rank);
+
+    // Rank r gives r elements to everybody, so rank 0 none.
+    std::vector<std::int64_t> counts;
+    std::int64_t total = 0;
+    Values pieces;
+    for (int r = 0; r < world_; ++r) {
+      counts.push_back(r);
+      total += r;
+      pieces.insert(pieces.end(), static_cast<std::size_t>(r), r);
+    }
+    const Tensor uneven = full_of(-1.0, total);
+    group.all_gather_uneven(uneven, full_of(group.rank(), group.rank()), counts)->wait();
+    EXPECT_EQ(uneven.to_vector<double>(), pieces);
+    const std::vector<std::int64_t> own(static_cast<std::size_t>(world_), group.rank());
+    const Tensor swapped = full_of(-1.0, total);
+    group.all_to_all_uneven(swapped, full_of(group.rank(), world_ * group.rank()), counts, own)->wait();
+    EXPECT_EQ(swapped.to_vector<double>(), pieces);
+    EXPECT_EQ(group.all_gather_object(std::to_string(group.rank())).back(), std::to_string(world_ - 1));
 
     const int next = (group.rank() + 1) % world_, last = (group.rank() + world_ - 1) % world_;
     const Tensor received = full_of(0.0);

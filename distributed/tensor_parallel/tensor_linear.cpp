@@ -1,0 +1,166 @@
+// Column- and row-parallel linear layers.
+
+#include <utility>
+
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/tensor_functions.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// [*, columns] as a contiguous matrix.
+Tensor as_matrix(const Tensor& t) {
+  const Tensor dense = as_contiguous(t.detach());
+  const std::int64_t columns = t.size(-1);
+  return dense.as_strided({columns == 0 ? 0 : t.numel() / columns, columns}, {columns, 1}, dense.offset());
+}
+
+Tensor columns_of(const Tensor& matrix, std::int64_t begin, std::int64_t count) {
+  return as_contiguous(matrix.as_strided({matrix.size(0), count}, {matrix.size(1), 1}, matrix.offset() + begin));
+}
+
+void put_columns(const Tensor& values, const Tensor& matrix, std::int64_t begin) {
+  copy_values(values, matrix.as_strided(values.sizes(), {matrix.size(1), 1}, matrix.offset() + begin));
+}
+
+Tensor with_last(const Tensor& matrix, Shape sizes) {
+  sizes[sizes.dim() - 1] = matrix.size(1);
+  return matrix.as_strided(sizes, contiguous_strides(sizes), matrix.offset());
+}
+
+Tensor bias_gradient(const Tensor& grad) {
+  return sum(grad, {0});
+}
+
+void check(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t cut, std::int64_t pieces,
+           const char* what) {
+  LOCKSTEP_CHECK(x.defined() && weight.defined() && weight.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight.size(1),
+                 "[{}] expected x [*, in] and a weight [out, in], found {} and {}", what,
+                 x.defined() ? to_string(x.sizes()) : "nothing",
+                 weight.defined() ? to_string(weight.sizes()) : "nothing");
+  LOCKSTEP_CHECK(cut % pieces == 0, "[{}] a weight {} cannot be cut into {} equal pieces", what,
+                 to_string(weight.sizes()), pieces);
+  LOCKSTEP_CHECK(!bias.defined() || bias.sizes() == Shape({weight.size(0)}), "[{}] expected a bias [{}], found {}",
+                 what, weight.size(0), to_string(bias.sizes()));
+}
+
+class ColumnParallelLinearBackward final : public Node {
+ public:
+  const char* name() const override { return "ColumnParallelLinearBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor(), Tensor(), Tensor()};
+    const Tensor &x = saved(0), &weight = saved(1);
+    // Undefined means zero here, but the other ranks wait for this one's part.
+    const std::int64_t rows_of_x = x.numel() / x.size(-1), outputs = weight.size(0);
+    const Tensor grad = grads[0].defined() ? as_matrix(grads[0]) : zeros({rows_of_x, outputs}, options_of(x));
+    const Tensor matrix = as_matrix(x);
+    const std::int64_t local = shards->mine().size(), height = outputs / (parts * local);
+    if (needs_grad(1)) result[1] = empty(weight.sizes(), options_of(weight));
+    if (has_bias && needs_grad(2)) result[2] = empty({outputs}, options_of(weight));
+    std::vector<Tensor> of_x(static_cast<std::size_t>(local));
+    for (std::int64_t piece = 0; piece < parts * local; ++piece) {
+      const Tensor part = columns_of(grad, piece * height, height);
+      if (needs_grad(0)) {
+        Tensor& sum = of_x[static_cast<std::size_t>(piece % local)];
+        const Tensor more = matmul_values(part, rows(weight, piece * height, height));
+        sum = sum.defined() ? add(sum, more) : more;
+      }
+      if (result[1].defined())
+        copy_values(matmul_values(transposed_view(part), matrix), rows(result[1], piece * height, height));
+      if (result[2].defined()) copy_values(bias_gradient(part), rows(result[2], piece * height, height));
+    }
+    if (needs_grad(0)) result[0] = with_last(shards->sum(std::move(of_x)), x.sizes());
+    return result;
+  }
+
+  const TensorShards* shards = nullptr;
+  std::int64_t parts = 1;
+  bool has_bias = false;
+};
+
+class RowParallelLinearBackward final : public Node {
+ public:
+  const char* name() const override { return "RowParallelLinearBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor(), Tensor(), Tensor()};
+    if (!grads[0].defined()) return result;  // on all ranks alike
+    const Tensor &x = saved(0), &weight = saved(1);
+    const Tensor grad = as_matrix(grads[0]), matrix = as_matrix(x), all = as_contiguous(weight.detach());
+    const std::int64_t width = weight.size(1) / pieces;
+    if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
+    if (needs_grad(1)) result[1] = empty(weight.sizes(), options_of(weight));
+    for (std::int64_t begin = 0; begin < weight.size(1); begin += width) {
+      if (needs_grad(0)) put_columns(matmul_values(grad, columns_of(all, begin, width)), as_matrix(result[0]), begin);
+      if (needs_grad(1))
+        put_columns(matmul_values(transposed_view(grad), columns_of(matrix, begin, width)), result[1], begin);
+    }
+    if (has_bias && needs_grad(2)) result[2] = bias_gradient(grad);
+    return result;
+  }
+
+  std::int64_t pieces = 1;
+  bool has_bias = false;
+};
+
+}  // namespace
+
+Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
+                              std::int64_t parts) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return column_parallel_linear(t..., shards, parts); }, x, weight,
+                            bias);
+  const std::int64_t pieces = parts * shards.mine().size();
+  check(x, weight, bias, weight.defined() ? weight.size(0) : 0, pieces, "column_parallel_linear");
+  const std::int64_t height = weight.size(0) / pieces;
+  const Tensor matrix = as_matrix(x), all = as_contiguous(weight.detach());
+  const Tensor flat = empty({matrix.size(0), weight.size(0)}, options_of(x));
+  {
+    const NoGradGuard values_only;
+    for (std::int64_t begin = 0; begin < weight.size(0); begin += height)
+      put_columns(linear(matrix, rows(all, begin, height), bias.defined() ? rows(bias.detach(), begin, height) : bias),
+                  flat, begin);
+  }
+  const Tensor out = with_last(flat, x.sizes());
+  if (auto* node = record<ColumnParallelLinearBackward>(out, {&x, &weight, &bias})) {
+    node->save(x, weight);
+    node->shards = &shards;
+    node->parts = parts;
+    node->has_bias = bias.defined();
+  }
+  return out;
+}
+
+Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return row_parallel_linear(t..., shards); }, x, weight, bias);
+  const std::int64_t pieces = shards.mine().size();
+  check(x, weight, bias, weight.defined() ? weight.size(1) : 0, pieces, "row_parallel_linear");
+  const std::int64_t width = weight.size(1) / pieces;
+  const Tensor matrix = as_matrix(x), all = as_contiguous(weight.detach());
+  Tensor flat;
+  {
+    const NoGradGuard values_only;
+    std::vector<Tensor> products;
+    for (std::int64_t begin = 0; begin < weight.size(1); begin += width)
+      products.push_back(linear(columns_of(matrix, begin, width), columns_of(all, begin, width)));
+    flat = shards.sum(std::move(products));
+    if (bias.defined()) flat = add(flat, bias.detach());
+  }
+  const Tensor out = with_last(flat, x.sizes());
+  if (auto* node = record<RowParallelLinearBackward>(out, {&x, &weight, &bias})) {
+    node->save(x, weight);
+    node->pieces = pieces;
+    node->has_bias = bias.defined();
+  }
+  return out;
+}
+
+}  // namespace lockstep::distributed

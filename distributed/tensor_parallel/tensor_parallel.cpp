@@ -1,0 +1,274 @@
+#include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/tensor_functions.h"
+#include "lockstep/nn/attention.h"
+#include "lockstep/nn/linear.h"
+
+namespace lockstep::distributed {
+
+/// A parameter that is divided: dimension `dim`, of `parts` pieces one after the other that are each divided by
+/// themselves.
+struct TensorParallel::Divided {
+  std::string name;
+  Tensor parameter;
+  int dim = 0;
+  std::int64_t parts = 1;
+  std::int64_t units = 0;     ///< what must be divisible: outputs, inputs, rows or heads of a part
+  const char* what = "";      ///< those units, for messages
+  std::function<void()> set;  ///< has the layer compute with its part
+};
+
+namespace {
+
+/// Whether `name` is one of those that `pattern` stands for.
+bool matches(std::string_view pattern, std::string_view name) {
+  for (;;) {
+    const std::size_t p = pattern.find('.'), n = name.find('.');
+    const std::string_view one = pattern.substr(0, p);
+    if (one != "*" && one != name.substr(0, n)) return false;
+    if (p == std::string_view::npos || n == std::string_view::npos) return p == n;
+    pattern.remove_prefix(p + 1);
+    name.remove_prefix(n + 1);
+  }
+}
+
+/// [outer, size of dim, inner] of a contiguous tensor.
+Tensor around(const Tensor& t, int dim) {
+  std::int64_t outer = 1, inner = 1;
+  for (int d = 0; d < t.dim(); ++d)
+    if (d != dim) (d < dim ? outer : inner) *= t.size(d);
+  return t.as_strided({outer, t.size(dim), inner}, {t.size(dim) * inner, inner, 1}, t.offset());
+}
+
+Tensor middle(const Tensor& t, std::int64_t begin, std::int64_t count) {
+  return t.as_strided({t.size(0), count, t.size(2)}, t.strides(), t.offset() + begin * t.strides()[1]);
+}
+
+const char* kind_of(TensorSplit split) {
+  return split == TensorSplit::vocabulary ? "nn::Embedding"
+         : split == TensorSplit::heads    ? "nn::MultiheadAttention"
+                                          : "nn::Linear";
+}
+
+}  // namespace
+
+TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>& plan,
+                               const TensorParallelOptions& options)
+    : module_(module) {
+  shards_ = std::make_unique<TensorShards>(options.group ? options.group : make_single_process_group(),
+                                           options.logical_shards);
+  for (const TensorRule& rule : plan) {
+    const std::size_t before = divided_.size();
+    find(module, {}, rule, divided_);
+    LOCKSTEP_CHECK(divided_.size() > before,
+                   "[TensorParallel] no layer of the model is called '{}'; look at the names "
+                   "that named_children() has",
+                   rule.layers);
+  }
+  for (const Divided& divided : divided_) check(divided);
+  const NoGradGuard values_only;
+  if (ProcessGroup& group = shards_->group(); group.world_size() > 1)
+    for (const nn::NamedTensor& each : module.state()) {
+      const Tensor value = copy_contiguous(each.tensor);
+      group.broadcast(value)->wait();
+      copy_values(value, each.tensor.detach());
+    }
+  for (const Divided& divided : divided_) divide(divided);
+}
+
+TensorParallel::~TensorParallel() = default;
+
+void TensorParallel::find(nn::Module& module, const std::string& name, const TensorRule& rule,
+                          std::vector<Divided>& found) const {
+  for (const auto& [child_name, child] : module.named_children())
+    find(*child, name.empty() ? child_name : name + "." + child_name, rule, found);
+  if (name.empty() || !matches(rule.layers, name)) return;
+  LOCKSTEP_CHECK(rule.parts >= 1, "[TensorParallel] layer '{}' has {} parts; expected 1 or more", name, rule.parts);
+  const TensorShards& shards = *shards_;
+  auto* const linear = dynamic_cast<nn::Linear*>(&module);
+  auto* const table = dynamic_cast<nn::Embedding*>(&module);
+  auto* const attention = dynamic_cast<nn::MultiheadAttention*>(&module);
+  const bool fits = rule.split == TensorSplit::vocabulary ? table != nullptr
+                    : rule.split == TensorSplit::heads    ? attention != nullptr
+                                                          : linear != nullptr;
+  LOCKSTEP_CHECK(fits, "[TensorParallel] layer '{}' is a {}; the plan divides it as a {}", name, module.type_name(),
+                 kind_of(rule.split));
+  const auto add = [&](const char* member, const Tensor& parameter, int dim, std::int64_t parts, std::int64_t units,
+                       const char* what, std::function<void()> set = {}) {
+    if (parameter.defined()) found.push_back({name + "." + member, parameter, dim, parts, units, what, std::move(set)});
+  };
+  const auto by_row = [&](nn::Linear& layer, const char* member, std::int64_t units, const char* what) {
+    add(member, layer.weight, 1, 1, units, what, [&layer, &shards] {
+      layer.set_function([&shards](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+        return row_parallel_linear(x, weight, bias, shards);
+      });
+    });
+  };
+  const auto by_column = [&shards](std::int64_t parts) -> nn::Linear::Function {
+    return [&shards, parts](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+      return column_parallel_linear(x, weight, bias, shards, parts);
+    };
+  };
+  switch (rule.split) {
+    case TensorSplit::column: {
+      LOCKSTEP_CHECK(linear->weight.size(0) % rule.parts == 0,
+                     "[TensorParallel] the {} outputs of layer '{}' are no {} equal parts", linear->weight.size(0),
+                     name, rule.parts);
+      const std::int64_t outputs = linear->weight.size(0) / rule.parts;
+      add("weight", linear->weight, 0, rule.parts, outputs, "outputs",
+          [linear, function = by_column(rule.parts)] { linear->set_function(function); });
+      add("bias", linear->bias, 0, rule.parts, outputs, "outputs");
+      break;
+    }
+    case TensorSplit::row:
+      by_row(*linear, "weight", linear->weight.size(1), "inputs");
+      break;
+    case TensorSplit::vocabulary:
+      add("weight", table->weight, 0, 1, table->weight.size(0), "rows", [table, &shards] {
+        table->set_function([&shards](const Tensor& weight, const Tensor& index) {
+          return vocabulary_parallel_embedding(weight, index, shards);
+        });
+      });
+      break;
+    case TensorSplit::heads: {
+      const std::int64_t heads = attention->heads();
+      add("in_proj_weight", attention->in_proj_weight, 0, 3, heads, "heads",
+          [attention, function = by_column(3), own = heads / shards.group().world_size()] {
+            attention->set_projection(function, own);
+          });
+      add("in_proj_bias", attention->in_proj_bias, 0, 3, heads, "heads");
+      by_row(attention->out_proj, "out_proj.weight", heads, "heads");
+      break;
+    }
+  }
+}
+
+void TensorParallel::check(const Divided& divided) const {
+  LOCKSTEP_CHECK(divided.units % shards_->count() == 0,
+                 "[TensorParallel] the {} {} of '{}' cannot be divided evenly into {} tensor shards", divided.units,
+                 divided.what, divided.name, shards_->count());
+  const auto same = [&](const Divided& other) { return other.parameter.is_same(divided.parameter); };
+  LOCKSTEP_CHECK(std::ranges::count_if(divided_, same) == 1, "[TensorParallel] the plan divides '{}' more than once",
+                 divided.name);
+}
+
+void TensorParallel::divide(const Divided& divided) const {
+  const Tensor part = own_part(divided);
+  nn::replace_value(divided.parameter, part);
+  if (divided.set) divided.set();
+}
+
+Tensor TensorParallel::own_part(const Divided& divided) const {
+  const Tensor full = as_contiguous(divided.parameter.detach());
+  const std::int64_t world = shards_->group().world_size(), rank = shards_->group().rank();
+  Shape sizes = full.sizes();
+  sizes[divided.dim] /= world;
+  const Tensor part = empty(sizes, options_of(full));
+  const std::int64_t height = sizes[divided.dim] / divided.parts;
+  for (std::int64_t p = 0; p < divided.parts; ++p)
+    copy_values(middle(around(full, divided.dim), (p * world + rank) * height, height),
+                middle(around(part, divided.dim), p * height, height));
+  return part;
+}
+
+Tensor TensorParallel::whole(const Divided& divided, const Tensor& part) const {
+  ProcessGroup& group = shards_->group();
+  const std::int64_t world = group.world_size();
+  const Tensor own = copy_contiguous(part.detach()), all = empty({world, own.numel()}, options_of(own));
+  group.all_gather(all, own)->wait();
+  Shape sizes = own.sizes();
+  sizes[divided.dim] *= world;
+  const Tensor full = empty(sizes, options_of(own));
+  const std::int64_t height = own.size(divided.dim) / divided.parts;
+  for (std::int64_t rank = 0; rank < world; ++rank) {
+    const Tensor theirs = all.as_strided(own.sizes(), own.strides(), rank * own.numel());
+    for (std::int64_t p = 0; p < divided.parts; ++p)
+      copy_values(middle(around(theirs, divided.dim), p * height, height),
+                  middle(around(full, divided.dim), (p * world + rank) * height, height));
+  }
+  return full;
+}
+
+/// What each of this rank's shards has of `part`, contiguous.
+std::vector<Tensor> TensorParallel::by_shard(const Divided& divided, const Tensor& part) const {
+  const Tensor own = as_contiguous(part.detach());
+  const std::int64_t local = shards_->mine().size(), height = own.size(divided.dim) / (divided.parts * local);
+  const Tensor all = around(own, divided.dim);
+  std::vector<Tensor> shards;
+  for (std::int64_t s = 0; s < local; ++s) {
+    const Tensor shard = empty({divided.parts, all.size(0), height, all.size(2)}, options_of(own));
+    const std::int64_t size = all.size(0) * height * all.size(2);
+    for (std::int64_t p = 0; p < divided.parts; ++p)
+      copy_values(
+          middle(all, (p * local + s) * height, height),
+          shard.as_strided({all.size(0), height, all.size(2)}, {height * all.size(2), all.size(2), 1}, p * size));
+    shards.push_back(shard);
+  }
+  return shards;
+}
+
+const TensorParallel::Divided* TensorParallel::divided_as(const Tensor& parameter) const {
+  for (const Divided& divided : divided_)
+    if (divided.parameter.is_same(parameter)) return &divided;
+  return nullptr;
+}
+
+Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const {
+  return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_);
+}
+
+std::vector<nn::NamedTensor> TensorParallel::full_state() const {
+  const NoGradGuard values_only;
+  std::vector<nn::NamedTensor> state;
+  for (const nn::NamedTensor& each : module_.state()) {
+    const Divided* const divided = divided_as(each.tensor);
+    state.push_back({each.name, divided ? whole(*divided, each.tensor) : copy_contiguous(each.tensor.detach())});
+  }
+  return state;
+}
+
+double TensorParallel::clip_grad_norm(double max_norm) const {
+  LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
+  const NoGradGuard values_only;
+  const auto square_of = [](const Tensor& values) {
+    const Tensor wide = cast_values(as_contiguous(values.detach()), kFloat64);
+    return lockstep::sum(mul(wide, wide)).item<double>();
+  };
+  const std::vector<Tensor> parameters = module_.parameters();
+  std::vector<std::vector<double>> squares(static_cast<std::size_t>(shards_->mine().size()));  // by shard
+  double whole_ones = 0.0;
+  for (const Tensor& parameter : parameters) {
+    const Tensor grad = parameter.grad();
+    if (const Divided* const divided = divided_as(parameter)) {
+      const std::vector<Tensor> shards = grad.defined() ? by_shard(*divided, grad) : std::vector<Tensor>();
+      for (std::size_t s = 0; s < squares.size(); ++s)
+        squares[s].push_back(grad.defined() ? square_of(shards[s]) : 0.0);
+    } else if (grad.defined()) {
+      whole_ones += square_of(grad);
+    }
+  }
+  double square = whole_ones;
+  if (!squares.front().empty()) {
+    std::vector<Tensor> parts;
+    for (const std::vector<double>& shard : squares) parts.push_back(tensor(shard));
+    for (const double one : shards_->sum(std::move(parts)).to_vector<double>()) square += one;
+  }
+  const double norm = std::sqrt(square), factor = max_norm / (norm + 1e-6);
+  if (!(factor >= 1.0))
+    for (const Tensor& parameter : parameters)
+      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
+  return norm;
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::distributed {
+
+class TensorShards;
+
+/// How a layer is divided over the ranks that hold it together.
+enum class TensorSplit : std::uint8_t {
+  column,      ///< nn::Linear by its outputs: every rank reads the same x and has some of the outputs
+  row,         ///< nn::Linear by its inputs, which a column layer before it has left: the result is whole everywhere
+  vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
+  heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
+};
+
+/// Which layers, and how.
+struct TensorRule {
+  std::string layers;  ///< name of a layer, with * for any one name between dots: "h.*.mlp.c_fc"
+  TensorSplit split = TensorSplit::column;
+  std::int64_t parts = 1;  ///< of a column layer that is several, one under the other: 3 for queries, keys and values
+};
+
+/// Options of TensorParallel.
+struct TensorParallelOptions {
+  ProcessGroupPtr group = nullptr;  ///< the ranks that hold the layers together, such as Mesh::tensor(); null: this one
+  /// T, a power of two that the number of ranks divides: the same bits for each such number (Note [Tensor shards]). 0:
+  /// within rounding.
+  std::int64_t logical_shards = 0;
+};
+
+/// Note [Tensor parallelism]
+/// Divides layers of a model over ranks as a plan says, which names them; the model's code stays what it is. Between a
+/// column and a row layer each rank has some of the activations, everywhere else all ranks have the same, computed by
+/// each. Parameters that are divided hold this rank's part from then on, under their names.
+///
+///   const Mesh mesh(job, {.data = 2, .tensor = 2});
+///   TensorParallel parallel(net, {{"*.linear1", TensorSplit::column}, {"*.linear2", TensorSplit::row}},
+///                           {.group = mesh.tensor()});
+///   TrainingStep step(net, {.group = mesh.data()});
+///
+/// Divide a model before optimizers, steps and checkpoints take its parameters. What is element-wise may stand between
+/// the two; dropout there is not keyed by position in the whole and so gives other masks than one process has. Ranks
+/// along `data` draw their own masks, those along `tensor` the same.
+class TensorParallel {
+ public:
+  /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before
+  /// anything is changed, for a rule that names no layer or one of another kind, and for sizes that cannot be divided
+  /// into so many shards. The module must outlive this object, and be trained as long as it lives.
+  TensorParallel(nn::Module& module, const std::vector<TensorRule>& plan, const TensorParallelOptions& options = {});
+  ~TensorParallel();
+  TensorParallel(const TensorParallel&) = delete;
+  TensorParallel& operator=(const TensorParallel&) = delete;
+
+  /// What vocabulary_parallel_cross_entropy() and other functions (tensor_functions.h) take.
+  const TensorShards& shards() const { return *shards_; }
+  /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
+  /// embedding that is divided by its vocabulary; the logits are never whole. target [N], int64, whole.
+  Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
+  /// The module's parameters and buffers, each whole, under their names: what one process would have. A collective.
+  std::vector<nn::NamedTensor> full_state() const;
+  /// optim::clip_grad_norm_() by the norm of the whole model's gradients. A collective; returns the norm. In lockstep
+  /// mode its bits do not depend on the number of ranks.
+  double clip_grad_norm(double max_norm) const;
+
+ private:
+  struct Divided;
+
+  void find(nn::Module& module, const std::string& name, const TensorRule& rule, std::vector<Divided>& found) const;
+  void check(const Divided& divided) const;
+  void divide(const Divided& divided) const;
+  Tensor own_part(const Divided& divided) const;
+  Tensor whole(const Divided& divided, const Tensor& part) const;
+  std::vector<Tensor> by_shard(const Divided& divided, const Tensor& part) const;
+  const Divided* divided_as(const Tensor& parameter) const;
+
+  nn::Module& module_;
+  std::unique_ptr<TensorShards> shards_;
+  std::vector<Divided> divided_;
+};
+
+}  // namespace lockstep::distributed

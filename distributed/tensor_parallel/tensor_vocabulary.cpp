@@ -1,0 +1,126 @@
+// A table of embeddings and a softmax whose rows and classes are divided over ranks.
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/tensor_functions.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// Where values of an index over `count` rows for each rank lie in this rank's: 1 to `count`; 0 and count + 1 are what
+/// others have.
+Tensor places_here(const Tensor& index, std::int64_t count, const TensorShards& shards) {
+  const std::int64_t first = count * shards.group().rank();
+  return clamp(sub(index, first - 1), 0.0, static_cast<double>(count + 1));
+}
+
+class VocabularyParallelEmbeddingBackward final : public Node {
+ public:
+  const char* name() const override { return "VocabularyParallelEmbeddingBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    if (!grads[0].defined()) return {Tensor()};
+    // Others' rows gather at both ends.
+    const Tensor padded = detail::index_add_rows(grads[0], saved(0), {count + 2, grads[0].size(-1)}, 0);
+    return {copy_contiguous(rows(padded, 1, count))};
+  }
+
+  std::int64_t count = 0;
+};
+
+Tensor column(const Tensor& values) {
+  return values.as_strided({values.numel(), 1}, {1, 1}, values.offset());
+}
+
+/// [N, classes]: 1 at the target's place, if it is here.
+Tensor one_hot(const Tensor& places, const Tensor& like) {
+  const Tensor classes =
+      arange(1.0, static_cast<double>(like.size(1)) + 1.0, 1.0, {.dtype = places.dtype(), .device = like.device()});
+  return eq(column(places), classes).to(like.dtype());
+}
+
+class VocabularyParallelCrossEntropyBackward final : public Node {
+ public:
+  const char* name() const override { return "VocabularyParallelCrossEntropyBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    if (!grads[0].defined()) return {Tensor()};
+    const Tensor &logits = saved(0), &largest = saved(1), &total = saved(2), &places = saved(3);
+    const Tensor shares = div(exp(sub(logits, column(largest))), column(total));
+    const Tensor factor = div(grads[0], static_cast<double>(logits.size(0)));
+    return {mul(sub(shares, one_hot(places, logits)), factor)};
+  }
+};
+
+}  // namespace
+
+Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards) {
+  LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2 && index.defined() && !index.is_floating_point(),
+                 "[vocabulary_parallel_embedding] expected a weight [rows, width] and an integer index");
+  const std::int64_t count = weight.size(0);
+  Tensor out, places;
+  {
+    const NoGradGuard values_only;
+    places = places_here(index, count, shards);
+    const Tensor none = zeros({1, weight.size(1)}, options_of(weight));
+    out = shards.sum_of_one(embedding(cat({none, weight.detach(), none}), places));
+  }
+  if (auto* node = record<VocabularyParallelEmbeddingBackward>(out, {&weight})) {
+    node->save(places);
+    node->count = count;
+  }
+  return out;
+}
+
+Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards); },
+                             logits);
+  LOCKSTEP_CHECK(logits.defined() && logits.dim() == 2 && logits.is_floating_point() && target.defined() &&
+                     target.dtype() == kInt64 && target.sizes() == Shape({logits.size(0)}),
+                 "[vocabulary_parallel_cross_entropy] expected logits [N, classes] and an int64 target [N]");
+  const std::int64_t local = shards.mine().size(), classes = logits.size(1);
+  LOCKSTEP_CHECK(classes > 0 && classes % local == 0,
+                 "[vocabulary_parallel_cross_entropy] {} classes cannot be cut into {} equal shards", classes, local);
+  Tensor out, largest, total, places;
+  const Tensor values = as_contiguous(logits.detach());
+  {
+    const NoGradGuard values_only;
+    const std::int64_t all = classes * shards.group().world_size();
+    const Tensor outside = maximum(lt(target, 0).to(kFloat32), ge(target, all).to(kFloat32));
+    LOCKSTEP_CHECK(!logits.device().is_cpu() || target.numel() == 0 || max(outside).item<double>() == 0.0,
+                   "[vocabulary_parallel_cross_entropy] a target is outside of the {} classes", all);
+    largest = copy_contiguous(max(values, {1}));
+    shards.max(largest);
+    const std::int64_t width = classes / local;
+    std::vector<Tensor> sums;
+    for (std::int64_t begin = 0; begin < classes; begin += width) {
+      const Tensor part =
+          as_contiguous(values.as_strided({values.size(0), width}, {classes, 1}, values.offset() + begin));
+      sums.push_back(sum(exp(sub(part, column(largest))), {1}));
+    }
+    total = shards.sum(std::move(sums));
+    places = places_here(target, classes, shards);
+    const Tensor here = sub(clamp(places, 1.0, static_cast<double>(classes)), 1);
+    const Tensor found = gather(values, 1, here.view({-1, 1})).view({-1});
+    const Tensor is_here = eq(add(here, 1), places);
+    const Tensor picked = shards.sum_of_one(copy_contiguous(where(is_here, found, 0.0)));
+    Tensor losses = sub(add(log(total), largest), picked);
+    losses = where(gt(outside, 0.0), std::numeric_limits<double>::quiet_NaN(), losses);
+    out = mean(losses);
+  }
+  if (auto* node = record<VocabularyParallelCrossEntropyBackward>(out, {&logits}))
+    node->save(values, largest, total, places);
+  return out;
+}
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,86 @@
+#pragma once
+
+// What the tests of layers divided over ranks share: a small language model with every kind of such a layer.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
+#include "lockstep/nn/optim/optim.h"
+#include "tests/distributed/parallel/training_support.h"
+
+namespace lockstep::distributed::testing {
+
+constexpr std::int64_t kVocabulary = 24, kWidth = 16, kHeads = 4, kLength = 6, kTensorSteps = 20;
+
+/// A small language model: every kind of layer that can be divided, dropout and norms where all ranks have the same.
+struct Transformer : nn::Module {
+  explicit Transformer(double dropout = 0.0) : drop(this, "drop", dropout) {}
+  nn::Embedding table{this, "table", kVocabulary, kWidth};
+  nn::LayerNorm norm1{this, "norm1", kWidth};
+  nn::MultiheadAttention attention{this, "attention", kWidth, kHeads, {.is_causal = true}};
+  nn::LayerNorm norm2{this, "norm2", kWidth};
+  nn::Linear up{this, "up", kWidth, 32};
+  nn::Linear down{this, "down", 32, kWidth};
+  nn::Dropout drop;
+
+  Tensor hidden(const Tensor& tokens) {
+    Tensor x = drop(table(tokens));
+    x = x + drop(attention(norm1(x)));
+    return (x + drop(down(gelu(up(norm2(x)))))).reshape({-1, kWidth});
+  }
+};
+
+inline const std::vector<TensorRule> kPlan{{"table", TensorSplit::vocabulary},
+                                           {"attention", TensorSplit::heads},
+                                           {"up", TensorSplit::column},
+                                           {"down", TensorSplit::row}};
+
+inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed) {
+  std::vector<std::int64_t> x, y;
+  for (std::int64_t i = 0; i < n * kLength; ++i) {
+    x.push_back((i * i * 5 + i * seed + 3) % kVocabulary);
+    y.push_back((i * 7 + seed * i * i) % kVocabulary);
+  }
+  return {tensor(x).view({n, kLength}), tensor(y).view({n, kLength})};
+}
+
+inline Values values_of(const std::vector<nn::NamedTensor>& state) {
+  Values values;
+  for (const nn::NamedTensor& each : state) values.push_back(each.tensor.to_vector<double>());
+  return values;
+}
+
+inline std::unique_ptr<optim::Optimizer> make_optimizer(bool adam, std::vector<Tensor> parameters) {
+  if (adam)
+    return std::make_unique<optim::AdamW>(std::move(parameters),
+                                          optim::AdamWOptions{.lr = 0.003, .weight_decay = 0.01});
+  return std::make_unique<optim::SGD>(std::move(parameters),
+                                      optim::SGDOptions{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01});
+}
+
+/// An ordinary loop that knows nothing of ranks; with `clip`, gradients are clipped to that norm.
+inline Values train_alone(bool adam, double clip, DType dtype) {
+  Transformer model;
+  set_weights(model);
+  model.to(dtype);
+  const auto optimizer = make_optimizer(adam, model.parameters());
+  for (std::int64_t i = 0; i < kTensorSteps; ++i) {
+    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
+    model.zero_grad(/*set_to_none=*/true);
+    cross_entropy(linear(model.hidden(batch.x), model.table.weight), batch.y.reshape({-1})).backward();
+    if (clip > 0.0) optim::clip_grad_norm_(model.parameters(), clip);
+    optimizer->step();
+  }
+  return values_of(model.state());
+}
+
+inline void run_in(int world_size, const std::function<void(const ProcessGroupPtr&)>& body) {
+  lockstep::testing::run_ranks(world_size, Link::in_process,
+                               [&](ProcessGroup& group) { body(group.shared_from_this()); });
+}
+
+}  // namespace lockstep::distributed::testing

@@ -1,0 +1,229 @@
+// Layers divided over ranks against one process: values, gradients, whole trainings, and the same bits on every number
+// of ranks.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <mutex>
+
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/tensor_parallel/tensor_functions.h"
+#include "tests/distributed/parallel/tensor_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+
+struct Training {
+  std::int64_t shards = 0;  ///< T
+  bool adam = true;
+  double clip = 0.0;
+  double dropout = 0.0;
+  DType dtype = kFloat32;
+};
+
+/// The whole weights after a training on a group.
+Values train(const Training& training, const ProcessGroupPtr& group) {
+  Transformer model(training.dropout);
+  set_weights(model);
+  model.to(training.dtype);
+  const TensorParallel parallel(model, kPlan, {.group = group, .logical_shards = training.shards});
+  const auto optimizer = make_optimizer(training.adam, model.parameters());
+  for (std::int64_t i = 0; i < kTensorSteps; ++i) {
+    const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
+    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
+    model.zero_grad(/*set_to_none=*/true);
+    parallel.cross_entropy(model.hidden(batch.x), model.table.weight, batch.y.reshape({-1})).backward();
+    if (training.clip > 0.0) {
+      EXPECT_GT(parallel.clip_grad_norm(training.clip), training.clip) << "the row must clip";
+    }
+    optimizer->step();
+  }
+  return values_of(parallel.full_state());
+}
+
+// --- rows of docs/equivalence.md ---------------------------------------------------------------------------------
+
+struct Row {
+  const char* feature;
+  double bound;
+  Training training;
+  std::vector<int> worlds;
+};
+
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.feature;
+}
+
+// A gradient that is 0 but for rounding, as that of the keys' bias, is as large a step as any for Adam: in float64, its
+// rounding is small beside Adam's eps.
+const std::vector<Row>& table() {
+  static const std::vector<Row> rows{
+      {"tensor 2, SGD", 1e-6, {.adam = false}, {2}},
+      {"tensor 2, SGD, clipping", 1e-6, {.adam = false, .clip = 0.05}, {2}},
+      {"tensor 4, SGD", 1e-6, {.adam = false}, {4}},
+      {"tensor 2, AdamW, clipping, float64", 1e-9, {.clip = 0.05, .dtype = kFloat64}, {2}},
+      {"tensor 4, AdamW, clipping, float64", 1e-9, {.clip = 0.05, .dtype = kFloat64}, {4}},
+      {"tensor shards on 1, 2, 4 ranks, SGD", 0.0, {.shards = 4, .adam = false}, {1, 2, 4}},
+      {"tensor shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1},
+       {1, 2, 4}},
+  };
+  return rows;
+}
+
+class TensorEquivalenceOf : public ::testing::TestWithParam<Row> {};
+
+TEST_P(TensorEquivalenceOf, WeightsAreThoseOfOneProcess) {
+  const Row& row = GetParam();
+  const Values one = row.training.shards > 0 ? train(row.training, make_single_process_group())
+                                             : train_alone(row.training.adam, row.training.clip, row.training.dtype);
+  double largest = 0.0;
+  std::mutex mutex;
+  for (const int world : row.worlds)
+    run_in(world, [&](const ProcessGroupPtr& group) {
+      const double difference = largest_difference(train(row.training, group), one);
+      const std::lock_guard lock(mutex);
+      EXPECT_LE(difference, row.bound) << world << " ranks";
+      largest = std::max(largest, difference);
+    });
+  RecordProperty("largest_difference", fmt::format("{:.1e}", largest));
+  std::printf("| %s | %.0e | %.1e |\n", row.feature, row.bound, largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, TensorEquivalenceOf, ::testing::ValuesIn(table()), [](const auto& info) {
+  std::string name = info.param.feature;
+  std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+  return name;
+});
+
+// What the rows would show: other sums, another number of shards, other masks, another optimizer.
+TEST(TensorEquivalence, ATableOfOtherSumsFails) {
+  const ProcessGroupPtr alone = make_single_process_group();
+  const Training training{.shards = 4};
+  const Values shards = train(training, alone);
+  EXPECT_GT(largest_difference(train({.shards = 2}, alone), shards), 0.0);
+  EXPECT_GT(largest_difference(train({.shards = 4, .dropout = 0.1}, alone), shards), 1e-3);
+  EXPECT_GT(largest_difference(train({.shards = 4, .adam = false}, alone), shards), 1e-3);
+  // In the order of ranks, four are added up in another order than the tree's.
+  run_in(4, [&](const ProcessGroupPtr& group) { EXPECT_GT(largest_difference(train({}, group), shards), 0.0); });
+}
+
+// --- the functions -------------------------------------------------------------------------------------------------
+
+using Function = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& bias)>;
+
+/// Values and gradients, x's and the parameters', of the sum of what `function` gives times `factors`.
+Values results_of(const Function& function, const Tensor& factors, const Tensor& x, const Tensor& weight,
+                  const Tensor& bias) {
+  const Tensor leaves[] = {copy_contiguous(x), copy_contiguous(weight), copy_contiguous(bias)};
+  for (const Tensor& leaf : leaves) leaf.set_requires_grad(true);
+  const Tensor y = function(leaves[0], leaves[1], leaves[2]);
+  (y * copy_contiguous(factors)).sum().backward();
+  Values results{y.to_vector<double>()};
+  for (const Tensor& leaf : leaves) results.push_back(leaf.grad().to_vector<double>());
+  return results;
+}
+
+/// Columns [begin, begin + count) of what is a matrix of `width` columns.
+std::vector<double> columns_of(const std::vector<double>& values, std::int64_t width, std::int64_t begin,
+                               std::int64_t count) {
+  std::vector<double> found;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (const auto column = static_cast<std::int64_t>(i) % width; column >= begin && column < begin + count)
+      found.push_back(values[i]);
+  return found;
+}
+
+void expect_near(const Values& own, const Values& expected) {
+  EXPECT_LT(largest_difference(own, expected), 1e-5);
+}
+
+TEST(TensorLinear, OfAllRanksIsTheLayer) {
+  const Tensor x = make_input({5, 3, 8}, 1, kFloat32), weight = make_input({12, 8}, 2, kFloat32),
+               bias = make_input({12}, 3, kFloat32), factors = make_input({5, 3, 12}, 4, kFloat32);
+  const Values all = results_of([](const auto&... t) { return linear(t...); }, factors, x, weight, bias);
+  for (const int world : {1, 2, 3, 4})
+    run_in(world, [&](const ProcessGroupPtr& group) {
+      const TensorShards shards(group, 0);
+      const std::int64_t out = 12 / world, from = out * group->rank();
+      expect_near(results_of([&](const auto&... t) { return column_parallel_linear(t..., shards); },
+                             factors.as_strided({5, 3, out}, {36, 12, 1}, from), x, rows(weight, from, out),
+                             rows(bias, from, out)),
+                  {columns_of(all[0], 12, from, out), all[1], columns_of(all[2], 96, from * 8, out * 8),
+                   columns_of(all[3], 12, from, out)});
+      if (8 % world != 0) return;
+      const std::int64_t in = 8 / world, at = in * group->rank();
+      expect_near(results_of([&](const auto&... t) { return row_parallel_linear(t..., shards); }, factors,
+                             x.as_strided({5, 3, in}, {24, 8, 1}, at), weight.as_strided({12, in}, {8, 1}, at), bias),
+                  {all[0], columns_of(all[1], 8, at, in), columns_of(all[2], 8, at, in), all[3]});
+    });
+}
+
+TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
+  const Tensor logits = make_input({6, 12}, 4, kFloat32, -30.0, 30.0);
+  const Tensor target = tensor(std::vector<std::int64_t>{0, 11, 5, 6, 3, 3});
+  const Tensor all = copy_contiguous(logits);
+  all.set_requires_grad(true);
+  const Tensor expected = cross_entropy(all, target);
+  (expected * 2.0).backward();
+  for (const int world : {1, 2, 4})
+    for (const std::int64_t logical : {0, 4})
+      run_in(world, [&](const ProcessGroupPtr& group) {
+        const TensorShards shards(group, logical);
+        const std::int64_t classes = 12 / world, begin = classes * group->rank();
+        const Tensor own = copy_contiguous(logits.as_strided({6, classes}, {12, 1}, begin));
+        own.set_requires_grad(true);
+        const Tensor loss = vocabulary_parallel_cross_entropy(own, target, shards);
+        (loss * 2.0).backward();
+        EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
+        const std::vector<double> grad = own.grad().to_vector<double>(), whole = all.grad().to_vector<double>();
+        for (std::int64_t i = 0; i < own.numel(); ++i)
+          EXPECT_NEAR(grad[static_cast<std::size_t>(i)],
+                      whole[static_cast<std::size_t>(i / classes * 12 + begin + i % classes)], 1e-6);
+        if (world > 1) return;
+        for (const std::int64_t wrong : {-1, 12, -100})
+          EXPECT_NE(error_of([&] {
+                      vocabulary_parallel_cross_entropy(own, tensor(std::vector<std::int64_t>(6, wrong)), shards);
+                    }).find("a target is outside of the 12 classes"),
+                    std::string::npos);
+      });
+}
+
+TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
+  run_in(3, [](const ProcessGroupPtr& group) {
+    Transformer model;
+    const auto refused = [&](const std::vector<TensorRule>& plan, std::int64_t logical = 0) {
+      return error_of([&] { TensorParallel(model, plan, {.group = group, .logical_shards = logical}); });
+    };
+    EXPECT_EQ(
+        refused({{"attention", TensorSplit::heads}}),
+        "[TensorParallel] the 4 heads of 'attention.in_proj_weight' cannot be divided evenly into 3 tensor shards");
+    EXPECT_EQ(refused({{"up", TensorSplit::column}}),
+              "[TensorParallel] the 32 outputs of 'up.weight' cannot be divided evenly into 3 tensor shards");
+    EXPECT_NE(refused({{"*.up", TensorSplit::column}}).find("no layer of the model is called '*.up'"),
+              std::string::npos);
+    EXPECT_NE(refused({{"norm1", TensorSplit::row}})
+                  .find("layer 'norm1' is a lockstep::nn::LayerNorm; the plan divides "
+                        "it as a nn::Linear"),
+              std::string::npos);
+    EXPECT_NE(refused({{"table", TensorSplit::vocabulary}, {"*", TensorSplit::vocabulary}}), "");
+    EXPECT_NE(refused(kPlan, 4).find("4 tensor shards cannot be divided evenly over 3 ranks"), std::string::npos);
+    EXPECT_NE(refused(kPlan, 2).find("2"), std::string::npos);
+    EXPECT_EQ(model.up.weight.size(0), 32);
+    group->barrier()->wait();
+  });
+  nn::MultiheadAttention dropping(8, 2, {.dropout = 0.1});
+  EXPECT_NE(error_of([&] {
+              dropping.set_projection([](const auto& x, const auto&, const auto&) { return x; }, 1);
+            }).find("dropout of attention weights is 0.1"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
