@@ -64,7 +64,8 @@ CheckpointLock::CheckpointLock(const std::string& path) {
 }
 
 CheckpointLock::~CheckpointLock() {
-  if (descriptor_) ::unlink(file_.c_str());
+  // Somebody may have removed the file, and another training have made its own in that place.
+  if (descriptor_ && is_same_file(file_, descriptor_.get())) ::unlink(file_.c_str());
 }
 
 }  // namespace lockstep::train

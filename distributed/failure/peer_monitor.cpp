@@ -6,7 +6,6 @@
 #include "lockstep/core/log.h"
 #include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/failure/process_end.h"
-#include "lockstep/distributed/failure/tell_launcher.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -15,7 +14,6 @@ using std::chrono::duration_cast;
 
 // Up to this size every rank learns early which process each other rank is.
 constexpr int kSmallWorld = 64;
-constexpr Milliseconds kPause{10};  // between two looks for answers
 // At the start the others' identities are looked for more often, as a rank may fail in its first moments.
 constexpr Milliseconds kEarlyInterval{20};
 constexpr int kEarlyLooks = 50;
@@ -24,15 +22,11 @@ Milliseconds steady_now() {
   return duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-std::int64_t wall_now_ms() {
-  return duration_cast<Milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+}  // namespace
 
-std::string rank_key(const char* prefix, int rank) {
+std::string PeerMonitor::rank_key(const char* prefix, int rank) {
   return fmt::format("{}/{}", prefix, rank);
 }
-
-}  // namespace
 
 PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds timeout,
                          std::function<void(OperationFailure)> on_failure, std::vector<int> ranks, PeerMonitor* parent)
@@ -47,7 +41,7 @@ PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds 
       on_failure_(std::move(on_failure)),
       last_read_(static_cast<std::size_t>(world_size)),
       identities_read_(world_size > kSmallWorld) {
-  state_.since_ms = wall_now_ms();
+  state_.since_ms = PeerState::now_ms();
   state_.process = own_identity();
 }
 
@@ -76,6 +70,7 @@ void PeerMonitor::stop() {
 }
 
 void PeerMonitor::part_started(const PeerMonitor& part, const OperationInfo& operation) {
+  if (parent_) parent_->part_started(part, operation);  // a part of a part is one of the whole
   const std::lock_guard lock(mutex_);
   elsewhere_ = operation;
   elsewhere_of_ = &part;
@@ -83,6 +78,7 @@ void PeerMonitor::part_started(const PeerMonitor& part, const OperationInfo& ope
 }
 
 void PeerMonitor::part_ended(const PeerMonitor& part) {
+  if (parent_) parent_->part_ended(part);
   const std::lock_guard lock(mutex_);
   if (elsewhere_of_ != &part) return;
   elsewhere_of_ = nullptr;
@@ -97,7 +93,7 @@ void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64
   state_.fingerprint = fingerprint;
   state_.step = operation.step;
   collective_ = operation;
-  state_.since_ms = wall_now_ms();
+  state_.since_ms = PeerState::now_ms();
   started_at_ = steady_now();
   next_mismatch_look_ = started_at_ + std::clamp(timeout_ / 4, 2 * interval_, Milliseconds(2'000));
   ++changes_;
@@ -107,7 +103,7 @@ void PeerMonitor::collective_ended() {
   if (parent_) parent_->part_ended(*this);
   const std::lock_guard lock(mutex_);
   state_.running = false;
-  state_.since_ms = wall_now_ms();
+  state_.since_ms = PeerState::now_ms();
   ++changes_;
 }
 
@@ -115,7 +111,7 @@ void PeerMonitor::point_to_point_started(const OperationInfo& operation) {
   const std::lock_guard lock(mutex_);
   point_to_point_ = operation;
   has_point_to_point_ = true;
-  state_.since_ms = wall_now_ms();
+  state_.since_ms = PeerState::now_ms();
   ++changes_;
 }
 
@@ -310,103 +306,6 @@ bool PeerMonitor::look_for_mismatch() {
   if (cause.empty()) return false;
   tell({own.collective, cause, -1});
   return true;
-}
-
-void PeerMonitor::announce(const OperationFailure& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    announced_ = true;
-    state_.trouble = failure.cause;
-    ++changes_;
-  }
-  const std::string me = std::to_string(rank_);
-  try {
-    store_->set(rank_key("answer", rank_), own_state().encode(), request_timeout_);
-    if (store_->compare_set("failed", "", me, request_timeout_) != me) return;
-    for (int r = 0; r < world_size_; ++r) store_->set(rank_key("wake", r), me, request_timeout_);
-  } catch (const std::exception& error) {
-    give_up_store(error.what());
-    logging::debug("cannot tell the others of a failure: {}", error.what());
-  }
-}
-
-Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
-  const Milliseconds deadline = steady_now() + std::clamp(timeout_ / 4, Milliseconds(200), Milliseconds(1'500));
-  std::vector<Observation> seen(static_cast<std::size_t>(world_size_));
-  std::string store_error = this->store_error();
-  for (int r = 0; r < world_size_; ++r) {
-    Observation& other = seen[static_cast<std::size_t>(r)];
-    if (r == rank_) {
-      other = {own_state(), true, ProcessFate::running};
-      continue;
-    }
-    const auto take_answer = [&] {
-      auto answer = read("answer", r);
-      if (!answer) return false;
-      other = {std::move(answer), true, ProcessFate::running};
-      return true;
-    };
-    try {
-      while (store_error.empty() && !take_answer()) {
-        if (auto state = read("state", r)) other.state = std::move(state);
-        if (other.state && other.state->left) {
-          take_answer();  // if it has failed too, it answered before it left
-          break;
-        }
-        other.fate = other.state ? fate_of(other.state->process) : ProcessFate::unknown;
-        const bool hopeless = other.fate == ProcessFate::gone || other.fate == ProcessFate::stopped;
-        if (hopeless || steady_now() >= deadline) {
-          take_answer();  // it may have been its last deed
-          break;
-        }
-        std::this_thread::sleep_for(kPause);
-      }
-    } catch (const std::exception& error) {
-      store_error = error.what();
-      give_up_store(store_error);
-    }
-    const std::lock_guard lock(mutex_);
-    if (!other.state) other.state = last_read_[static_cast<std::size_t>(r)];
-  }
-  if (!store_error.empty())
-    for (Observation& other : seen)
-      if (!other.answered && other.state) other.fate = fate_of(other.state->process);
-  return distributed::diagnose(failure, seen, store_error, wall_now_ms(), ranks_);
-}
-
-bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {
-  if (diagnosis.alive.empty() || diagnosis.alive.front() != rank_) return false;
-  const std::string me = std::to_string(rank_);
-  try {
-    if (const std::string error = store_error(); !error.empty()) throw StoreError(error);
-    return store_->compare_set("reporter", "", me, request_timeout_) == me;
-  } catch (const std::exception&) {
-    // Without the store nobody can be asked: rank 0 reports, or rank 1 if it is rank 0 that is missing.
-    return rank_ == 0 || (rank_ == 1 && failure.peer == 0);
-  }
-}
-
-int PeerMonitor::reporter(const Diagnosis& diagnosis) const {
-  return diagnosis.alive.empty() || !store_error().empty() ? -1 : diagnosis.alive.front();
-}
-
-void PeerMonitor::leave_now(std::string_view reason, bool is_failure) {
-  set_ended_by(reason);
-  bool dead = false;
-  {
-    const std::lock_guard lock(mutex_);
-    dead = announced_;
-    state_.left = true;
-    ++changes_;
-  }
-  if (dead) return;  // the group's end has been told before
-  if (is_failure) tell_launcher(reason, /*own=*/true);
-  try {
-    publish_if_changed(std::min(request_timeout_, Milliseconds(500)));
-    if (is_failure) announce({{}, std::string(reason), -1});
-  } catch (const std::exception& error) {
-    logging::debug("cannot tell the others that this process ends: {}", error.what());
-  }
 }
 
 std::optional<PeerState> PeerMonitor::read(const char* prefix, int rank) {

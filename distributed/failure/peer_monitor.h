@@ -82,6 +82,7 @@ class PeerMonitor {
   void part_ended(const PeerMonitor& part);
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
+  static std::string rank_key(const char* prefix, int rank);
   std::optional<PeerState> read(const char* prefix, int rank);
   int job_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<std::size_t>(rank)]; }
   bool stopping() const;

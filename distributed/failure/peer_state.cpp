@@ -1,8 +1,15 @@
 #include "lockstep/distributed/failure/peer_state.h"
 
+#include <chrono>
+
 #include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
+
+std::int64_t PeerState::now_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
+}
 
 std::string PeerState::encode() const {
   return wire::Writer()

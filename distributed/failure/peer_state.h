@@ -23,6 +23,9 @@ struct PeerState {
   std::int64_t since_ms = 0;      ///< when this last changed; wall clock
   ProcessIdentity process;
 
+  /// The present time as since_ms has it.
+  static std::int64_t now_ms();
+
   std::string encode() const;
   /// Throws Error if `text` is no state.
   static PeerState decode(std::string_view text);

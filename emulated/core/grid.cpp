@@ -1,7 +1,5 @@
 // Kernels of the emulated device: the threads of a block are fibers of one thread of the host.
 
-#include <ucontext.h>
-
 #include <array>
 #include <cstddef>
 #include <exception>
@@ -10,10 +8,37 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/emulated/core/context.h"
 #include "lockstep/emulated/core/execution.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
+#endif
+
+#if defined(__x86_64__)
+// Pushes what a function must preserve, keeps the stack pointer in *from, and takes the same from the stack `to`.
+asm(R"(
+    .text
+    .local lockstep_swap_stacks
+    .type lockstep_swap_stacks, @function
+lockstep_swap_stacks:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size lockstep_swap_stacks, . - lockstep_swap_stacks
+)");
 #endif
 
 namespace lockstep::cuda::emulated {
@@ -24,7 +49,7 @@ constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 enum class Waits { no, for_warp, for_block };
 
 struct Fiber {
-  ucontext_t context{};
+  Context context;
   std::unique_ptr<char[]> stack;
   void* fake_stack = nullptr;  // AddressSanitizer's
   ThreadState thread;
@@ -80,11 +105,7 @@ class BlockRunner {
     fibers_.push_back(std::make_unique<Fiber>());
     Fiber* fiber = fibers_.back().get();
     fiber->stack = std::make_unique<char[]>(kStackBytes);
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack.get();
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, &BlockRunner::enter, 0);
+    prepare(fiber->context, fiber->stack.get(), kStackBytes, &BlockRunner::enter);
     return fiber;
   }
 
@@ -119,10 +140,10 @@ class BlockRunner {
 #if defined(__SANITIZE_ADDRESS__)
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, fiber.stack.get(), kStackBytes);
-    swapcontext(&scheduler_, &fiber.context);
+    swap(scheduler_, fiber.context);
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #else
-    swapcontext(&scheduler_, &fiber.context);
+    swap(scheduler_, fiber.context);
 #endif
     present_ = nullptr;
   }
@@ -131,10 +152,10 @@ class BlockRunner {
     Fiber& fiber = *present_;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fiber.fake_stack, host_stack_, host_bytes_);
-    swapcontext(&fiber.context, &scheduler_);
+    swap(fiber.context, scheduler_);
     arrived(fiber.fake_stack);
 #else
-    swapcontext(&fiber.context, &scheduler_);
+    swap(fiber.context, scheduler_);
 #endif
   }
 
@@ -186,7 +207,7 @@ class BlockRunner {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> waiting_;
   Fiber* present_ = nullptr;
-  ucontext_t scheduler_{};
+  Context scheduler_;
   std::exception_ptr error_;
 #if defined(__SANITIZE_ADDRESS__)
   const void* host_stack_ = nullptr;

@@ -1,16 +1,19 @@
-// One rank of a job under mpirun; see mpi_test.cpp. Usage: mpi_worker collectives|late. Every rank checks its results,
-// prints "rank R of W on BACKEND: well" and ends with status 0; what fails is printed, with status 3.
+// One rank of a job under mpirun; see mpi_test.cpp. Usage: mpi_worker collectives|late|tags. Every rank checks its
+// results, prints "rank R of W on BACKEND: well" and ends with status 0; what fails is printed, with status 3.
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/mpi/mpi_transport.h"
+#include "lockstep/distributed/process_group/transport_executor.h"
 
 namespace ls = lockstep;
 using ls::distributed::Milliseconds;
@@ -67,6 +70,114 @@ void check_collectives(ls::distributed::ProcessGroup& group) {
   group.barrier()->wait();
 }
 
+void require(bool holds, const std::string& what) {
+  if (!holds) throw ls::Error(what);
+}
+
+/// All messages under one of MPI's tags: each must meet the receive of its own tag, and write to its memory alone.
+void check_one_tag(int rank, int world) {
+  using ls::distributed::Transport;
+  const auto soon = [] { return ls::deadline_in(Milliseconds(30'000)); };
+  const std::unique_ptr<Transport> transport = ls::distributed::mpi::make_mpi_transport(soon(), 1);
+  const int next = (rank + 1) % world, previous = (rank + world - 1) % world;
+  const std::vector<std::size_t> sizes{3, 1'000'000, 4096, 4097, 1, 70'000};
+  constexpr std::size_t kBehind = 1'000'000;
+  constexpr std::byte kUntouched{0xEE};
+  const auto value = [](std::size_t i, int from) { return std::byte(i + 1 + 16 * static_cast<unsigned>(from)); };
+  for (int round = 0; round < 6; ++round) {
+    std::vector<std::vector<std::byte>> sent, found;
+    std::vector<std::unique_ptr<Transport::Request>> sends, receives(sizes.size());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      sent.emplace_back(sizes[i], value(i, rank));
+      found.emplace_back(sizes[i] + kBehind, kUntouched);
+    }
+    const auto send_all = [&] {
+      for (std::size_t i = 0; i < sizes.size(); ++i)
+        sends.push_back(transport->send(next, 1000 + i, sent[i].data(), sizes[i]));
+    };
+    if (round % 2 == 0) send_all();
+    // The other way round, and in two orders.
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      const std::size_t i = round % 3 == 0 ? sizes.size() - 1 - k : (k + 2) % sizes.size();
+      receives[i] = transport->recv(previous, 1000 + i, found[i].data(), sizes[i]);
+    }
+    if (round % 2 == 1) send_all();
+    for (auto& receive : receives) receive->wait(soon());
+    for (auto& send : sends) send->wait(soon());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::vector<std::byte> expected(sizes[i], value(i, previous));
+      expected.resize(found[i].size(), kUntouched);
+      require(found[i] == expected, "message " + std::to_string(i) + " of round " + std::to_string(round) +
+                                        " is another, or has gone past its end");
+    }
+  }
+  // A receive that is given up leaves its memory alone, and those that follow work.
+  for (const std::size_t bytes : {std::size_t{100}, std::size_t{300'000}}) {
+    const std::vector<std::byte> sent(bytes, std::byte{1});
+    auto given_up = std::make_unique<std::vector<std::byte>>(bytes, kUntouched);
+    {
+      const auto receive = transport->recv(previous, bytes + 7, given_up->data(), bytes);
+      bool ended = true;
+      try {
+        receive->wait(ls::deadline_in(Milliseconds(20)));
+      } catch (const ls::distributed::TransportError&) {
+        ended = false;
+      }
+      require(!ended, "a receive has ended without a message");
+    }
+    const auto token = [&](int from, int to, std::uint64_t tag) {
+      std::byte sent_token{}, found_token{};
+      const auto receive = transport->recv(from, tag, &found_token, 1);
+      const auto send = transport->send(to, tag, &sent_token, 1);
+      receive->wait(soon());
+      send->wait(soon());
+    };
+    token(next, previous, 10);  // the next rank has given up as well
+    std::vector<std::byte> found(bytes, kUntouched);
+    const auto receive = transport->recv(previous, 8, found.data(), bytes);
+    const auto first = transport->send(next, bytes + 7, sent.data(), bytes);
+    const auto second = transport->send(next, 8, sent.data(), bytes);
+    receive->wait(soon());
+    second->wait(soon());
+    require(*given_up == std::vector(bytes, kUntouched), "a receive that was given up has been written");
+    require(found == sent, "a receive after one that was given up is wrong");
+    token(previous, next, 9);
+  }
+}
+
+/// With so few tags that all operations share them: in order, and where each waits for itself alone.
+void check_few_tags(const ls::distributed::ProcessGroup& job) {
+  for (const std::uint64_t tags : {1, 3}) {
+    const auto group = ls::distributed::make_transport_group(
+        "mpi", {.rank = job.rank(), .world_size = job.world_size(), .timeout = Milliseconds(30'000)},
+        ls::distributed::mpi::make_mpi_transport(ls::deadline_in(Milliseconds(30'000)), tags), nullptr);
+    check_collectives(*group);
+    std::vector<ls::Tensor> tensors;
+    std::vector<ls::distributed::WorkPtr> works;
+    for (int round = 0; round < 4; ++round) {
+      for (const std::int64_t size : {1, 3'000, 200'000, 50, 20'000}) {
+        for (int peer = 0; peer < job.world_size(); ++peer) {
+          if (peer == job.rank()) continue;
+          tensors.push_back(ls::zeros({size}));
+          works.push_back(group->recv(tensors.back(), peer));
+          works.push_back(group->send(ls::full({size}, 1 + job.rank()), peer));
+        }
+        tensors.push_back(ls::full({size}, 1 + job.rank()));
+        works.push_back(group->all_reduce(tensors.back()));
+      }
+      for (const auto& work : works) work->wait();
+      std::size_t at = 0;
+      for (int size = 0; size < 5; ++size) {
+        for (int peer = 0; peer < job.world_size(); ++peer)
+          if (peer != job.rank()) expect(tensors[at++], 1 + peer, "recv");
+        expect(tensors[at++], job.world_size() * (job.world_size() + 1) / 2.0, "all_reduce");
+      }
+      tensors.clear();
+      works.clear();
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,6 +189,10 @@ int main(int argc, char** argv) {
     ls::distributed::Job job = ls::distributed::init({.backend = "mpi", .timeout = timeout});
     rank = job.rank();
     check_collectives(*job.process_group());
+    if (std::strcmp(argv[1], "tags") == 0) {
+      check_few_tags(*job.process_group());
+      check_one_tag(rank, job.world_size());
+    }
     if (late) {
       if (rank == 1) std::this_thread::sleep_for(3 * timeout);
       const ls::Tensor tensor = ls::ones({100'000});

@@ -106,6 +106,49 @@ TEST_P(Split, GroupsDoNotWaitForEachOther) {
   });
 }
 
+// Each of four groups by a thread of its own, so that ranks issue the operations of all in no common order.
+TEST_P(Split, GroupsAreUsedByThreadsOfTheirOwn) {
+  run([](ProcessGroup& job) {
+    const ProcessGroupPtr half = job.split(job.rank() % 2), turned = job.split(0, -job.rank()), part = half->split(0);
+    const auto use = [](ProcessGroup& group, std::int64_t size) {
+      const int world = group.world_size(), next = (group.rank() + 1) % world;
+      const int previous = (group.rank() + world - 1) % world;
+      for (int round = 1; round <= 12; ++round) {
+        const Tensor total = full({size}, round), theirs = zeros({size + round});
+        const WorkPtr sum = group.all_reduce(total);
+        if (world > 1) {
+          const WorkPtr recv = group.recv(theirs, previous);
+          group.send(full({size + round}, group.rank()), next)->wait();
+          recv->wait();
+          ASSERT_EQ(theirs.to_vector<double>().back(), previous);
+        }
+        sum->wait();
+        ASSERT_EQ(total.to_vector<double>().back(), round * world);
+      }
+    };
+    std::vector<std::thread> threads;
+    std::int64_t size = 10;
+    for (ProcessGroup* group : {&job, half.get(), turned.get(), part.get()}) {
+      threads.emplace_back([&use, group, size] { EXPECT_NO_THROW(use(*group, size)); });
+      size *= 12;
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_P(Split, AGroupOutlivesTheHandleOfTheOneItCameFrom) {
+  run([](ProcessGroup& job) {
+    ProcessGroupPtr middle = job.split(0);
+    ProcessGroupPtr last = middle->split(0);
+    if (job.rank() % 2 == 0) middle.reset();
+    EXPECT_EQ(sum_of(*last, 1.0), job.world_size());
+    middle.reset();
+    EXPECT_EQ(sum_of(*last, 2.0), 2.0 * job.world_size());
+    last.reset();
+    EXPECT_EQ(sum_of(job, 1.0), job.world_size());
+  });
+}
+
 /// Four ranks in two groups, of 0 and 1, and of 2 and 3.
 std::vector<std::string> errors_in_pairs(Link link, Milliseconds timeout,
                                          const std::function<void(ProcessGroup& job, ProcessGroup& pair)>& body) {
@@ -148,6 +191,61 @@ TEST_P(SplitFailure, OfARankEndsAllGroups) {
     expect_in(errors[static_cast<std::size_t>(rank)], "rank 3 aborted on this rank: out of milk");
   expect_in(errors[0], "[Rank 0] recv #0 (float32 [1], from rank 1) in the group of ranks 0, 1 failed: ");
   expect_in(errors[2], "[Rank 2] all_reduce #0 (float32 [4], sum) in the group of ranks 2, 3 failed: rank 3 aborted");
+}
+
+// Ranks 0 and 1 in a group of the group of 0, 1 and 2. Each rank waits in the operation of another group.
+TEST_P(SplitFailure, OfAPartOfAPartEndsAllGroups) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = errors_of_ranks(4, GetParam(), Milliseconds(20'000), [](ProcessGroup& job) {
+    const ProcessGroupPtr three = job.split(job.rank() == 3 ? -1 : 0);
+    const ProcessGroupPtr two = three ? three->split(job.rank() / 2) : nullptr;
+    job.barrier()->wait();
+    if (job.rank() == 0) two->all_reduce(ones({4}))->wait();
+    if (job.rank() == 1) {
+      std::this_thread::sleep_for(Milliseconds(150));  // the others are in their operations
+      two->abort("out of tea");
+      throw Error("out of tea");
+    }
+    if (job.rank() == 2) three->barrier()->wait();
+    job.barrier()->wait();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (const int rank : {0, 2, 3})
+    expect_in(errors[static_cast<std::size_t>(rank)], "rank 1 aborted on this rank: out of tea");
+  expect_in(errors[0], "[Rank 0] all_reduce #0 (float32 [4], sum) in the group of ranks 0, 1 failed: ");
+  expect_in(errors[2], "[Rank 2] barrier #1 in the group of ranks 0-2 failed: ");
+  expect_in(errors[3], "[Rank 3] barrier #");
+}
+
+// Rank 1 is late, and rank 0 waits for it in a group of a group, of which the job's monitor must know.
+TEST(SplitDeadline, OfADeadlineIsNotBlamedOnWhoWaitsInAPartOfAPart) {
+  const auto errors = errors_of_ranks(4, Link::in_process, Milliseconds(800), [](ProcessGroup& job) {
+    const ProcessGroupPtr three = job.split(job.rank() == 3 ? -1 : 0);
+    const ProcessGroupPtr two = three ? three->split(job.rank() / 2) : nullptr;
+    job.barrier()->wait();
+    if (job.rank() == 0) std::this_thread::sleep_for(Milliseconds(400));  // the job's deadline comes first
+    if (job.rank() == 0) two->all_reduce(ones({4}))->wait();
+    if (job.rank() == 1) std::this_thread::sleep_for(Milliseconds(2'500));
+    job.barrier()->wait();
+  });
+  expect_in(errors[3], "rank 1 is alive, but last seen ");
+  expect_in(errors[3], "rank 0 waits in all_reduce #0 (float32 [4], sum) in the group of ranks 0, 1");
+}
+
+// One rank goes on without it: the others say in what they wait for it. Afterwards there is nothing to split.
+TEST(SplitDeadline, OfTheSplitItselfIsNamed) {
+  std::vector<std::string> later(4);
+  const auto errors = errors_of_ranks(4, Link::in_process, Milliseconds(500), [&](ProcessGroup& job) {
+    if (job.rank() == 3) std::this_thread::sleep_for(Milliseconds(2'000));
+    const std::string error = error_of([&] { job.split(0); });
+    later[static_cast<std::size_t>(job.rank())] = error_of([&] { job.split(0); });
+    throw Error(error);
+  });
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    expect_in(errors[rank], "failed");
+    expect_in(later[rank], "failed");
+    if (rank < 3) expect_in(errors[rank], "split of the group");
+  }
 }
 
 TEST_P(SplitFailure, OfADeadlineNamesTheJobsRanks) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,6 +19,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
+#include "lockstep/train/checkpoint_lock.h"
 #include "tests/support/temporary_path.h"
 
 namespace lockstep::train {
@@ -132,6 +134,16 @@ TEST_F(TrainRun, TwoRunsDoNotShareACheckpoint) {
   EXPECT_EQ(nn::read_training_state(file("c.safetensors")).step, kStepsAnEpoch);
   EXPECT_FALSE(fs::exists(file(".c.safetensors.lock")));
   Training(RunOptions{.epochs = 2, .checkpoint = file("c.safetensors"), .resume = "auto"}).run->train();
+}
+
+// Somebody removes the file, and another training makes its own: the first one's end must not take that away.
+TEST_F(TrainRun, TheEndOfATrainingLeavesTheLockOfAnother) {
+  auto first = std::make_unique<CheckpointLock>(file("c"));
+  fs::remove(file(".c.lock"));
+  const CheckpointLock second(file("c"));
+  first.reset();
+  EXPECT_NE(error_of([&] { CheckpointLock(file("c")); }).find("is the checkpoint of another training"),
+            std::string::npos);
 }
 
 // A crashed disk's newest file may be whole but for some bits.
