@@ -1,6 +1,7 @@
 #include "lockstep/autograd/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/profile_modules.h"
 
 namespace lockstep {
 namespace {
@@ -209,6 +211,9 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
     if (any && collected) task.collect(node.get(), grads, *collected);
     const bool runs = task.is_to_run(node.get());
     if (any && runs) {
+      std::optional<profile::ModuleScope> module;
+      if (profile::enabled()) [[unlikely]]
+        module.emplace(profile::module_of(node.get()));
       const profile::Scope scope("backward", node->name());
       results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);

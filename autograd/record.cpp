@@ -5,10 +5,14 @@
 
 #include "lockstep/autograd/anomaly.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/profile.h"
+#include "lockstep/core/profile_modules.h"
 
 namespace lockstep {
 
 void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) {
+  if (profile::enabled()) [[unlikely]]
+    profile::remember_module(&node);
   node.edges_.reserve(inputs.size());
   if (AnomalyMode::enabled())
     for (const Tensor* input : inputs) detail::check_input(*input);

@@ -15,7 +15,7 @@ namespace train_rounds {
 
 /// What one process measures.
 struct Setup {
-  std::string model;  ///< lenet, cnn, cnn_plain (cnn without dropout), mlp or resnet18
+  std::string model;  ///< lenet, cnn, cnn_plain (cnn without dropout), mlp, or one of the models below
   std::int64_t batch = 0;
   int threads = 1;
 };
@@ -25,6 +25,21 @@ constexpr std::int64_t kPixels = 28 * 28;
 constexpr std::int64_t kClasses = 10;
 constexpr double kLearningRate = 0.01;
 constexpr double kMomentum = 0.9;
+
+constexpr double kAdamRate = 3e-4;
+
+/// The window of a language model: gpt (256), gpt_1024; 0 for models of images.
+inline std::int64_t context_of(const std::string& model) {
+  return model == "gpt" ? 256 : model == "gpt_1024" ? 1024 : 0;
+}
+/// Models of images of 3 x 32 x 32; the others take 1 x 28 x 28.
+inline bool takes_colour(const std::string& model) {
+  return model == "resnet18" || model == "mobilenet" || model == "vit" || model == "mixer";
+}
+/// Models that are trained by AdamW behind clipped gradients; the others by SGD with momentum.
+inline bool uses_adam(const std::string& model) {
+  return context_of(model) > 0 || model == "vit" || model == "mixer" || model == "mlp_gelu";
+}
 
 /// A small generator (splitmix64), the same sequence in every program.
 class Random {
@@ -82,7 +97,7 @@ inline double peak_mib() {
 template <typename MakeStep>
 int run(int argc, char** argv, const char* library, MakeStep&& make_step) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: %s lenet|cnn|cnn_plain|mlp|resnet18 BATCH THREADS\n", argv[0]);
+    std::fprintf(stderr, "usage: %s MODEL BATCH THREADS\n", argv[0]);
     return 2;
   }
   try {

@@ -1,6 +1,6 @@
-// Training steps of the example models, and of a ResNet-18, on random images: a batch gathered from memory, forward,
-// cross-entropy, backward, SGD with momentum. bench/run_train_throughput.py starts it, beside the same in other
-// libraries.
+// Training steps of models in natural code on random data: a batch gathered from memory, forward, cross-entropy,
+// backward, an update. bench/run_train_throughput.py starts it, beside the same in other libraries
+// (peer_libtorch.cpp, torch_train_throughput.py).
 
 #include <lockstep/lockstep.h>
 
@@ -8,47 +8,85 @@
 #include <string>
 
 #include "apps/models/models.h"
+#include "bench/gpt.h"
+#include "bench/lstm.h"
+#include "bench/mixer.h"
+#include "bench/mlp_gelu.h"
+#include "bench/mobilenet.h"
 #include "bench/resnet18.h"
 #include "bench/train_rounds.h"
+#include "bench/vit.h"
 
 namespace {
 
 using namespace lockstep;
 
+std::unique_ptr<nn::Module> make_model(const std::string& name) {
+  if (name == "resnet18") return std::make_unique<bench::ResNet18>();
+  if (name == "mobilenet") return std::make_unique<bench::MobileNet>();
+  if (name == "vit") return std::make_unique<bench::Vit>();
+  if (name == "mixer") return std::make_unique<bench::Mixer>();
+  if (name == "mlp_gelu") return std::make_unique<bench::MlpGelu>();
+  if (name == "lstm") return std::make_unique<bench::Lstm>();
+  if (const std::int64_t context = train_rounds::context_of(name); context > 0)
+    return std::make_unique<bench::Gpt>(context);
+  return models::make_model(name == "cnn_plain" ? "cnn" : name);
+}
+
+/// Images [N, C, H, W] as the model takes them.
+Shape image_sizes(const std::string& model) {
+  if (train_rounds::takes_colour(model)) return {train_rounds::kImages * train_rounds::kPixels / 3072, 3, 32, 32};
+  return {train_rounds::kImages, 1, 28, 28};
+}
+
 class Step {
  public:
   explicit Step(const train_rounds::Setup& setup)
-      : batch_(setup.batch),
-        model_(make_model(setup.model)),
-        optimizer_(model_->parameters(), {.lr = train_rounds::kLearningRate, .momentum = train_rounds::kMomentum}),
-        images_(empty(setup.model == "resnet18" ? Shape{train_rounds::kImages * train_rounds::kPixels / 3072, 3, 32, 32}
-                                                : Shape{train_rounds::kImages, 1, 28, 28})),
-        labels_(empty({train_rounds::kImages}, {.dtype = kInt64})) {
+      : batch_(setup.batch), context_(train_rounds::context_of(setup.model)), model_(make_model(setup.model)) {
     if (setup.model == "cnn_plain") model_->eval();  // the same net with its dropout off
+    adam_ = train_rounds::uses_adam(setup.model);
+    if (adam_)
+      optimizer_ =
+          std::make_unique<optim::AdamW>(model_->parameters(), optim::AdamWOptions{.lr = train_rounds::kAdamRate});
+    else
+      optimizer_ = std::make_unique<optim::SGD>(
+          model_->parameters(),
+          optim::SGDOptions{.lr = train_rounds::kLearningRate, .momentum = train_rounds::kMomentum});
+    if (context_ > 0) return;
+    images_ = empty(image_sizes(setup.model));
+    labels_ = empty({train_rounds::kImages}, {.dtype = kInt64});
     train_rounds::fill_images(images_.data<float>());
     train_rounds::fill_labels(labels_.data<std::int64_t>());
   }
 
   double operator()() {
-    const Tensor index = empty({batch_}, {.dtype = kInt64});
-    train_rounds::fill_batch(random_, index.data<std::int64_t>(), batch_, images_.size(0));
-    const Tensor loss = cross_entropy(model_->forward(images_.index_select(0, index)), labels_.index_select(0, index));
-    optimizer_.zero_grad(true);
+    const Tensor loss = context_ > 0 ? loss_of_tokens() : loss_of_images();
+    optimizer_->zero_grad(true);
     loss.backward();
-    optimizer_.step();
+    if (adam_) optim::clip_grad_norm_(model_->parameters(), 1.0);
+    optimizer_->step();
     return loss.item();
   }
 
  private:
-  static std::unique_ptr<nn::Module> make_model(const std::string& name) {
-    if (name == "resnet18") return std::make_unique<bench::ResNet18>();
-    return models::make_model(name == "cnn_plain" ? "cnn" : name);
+  Tensor loss_of_images() {
+    const Tensor index = empty({batch_}, {.dtype = kInt64});
+    train_rounds::fill_batch(random_, index.data<std::int64_t>(), batch_, images_.size(0));
+    return cross_entropy(model_->forward(images_.index_select(0, index)), labels_.index_select(0, index));
   }
 
-  std::int64_t batch_;
+  Tensor loss_of_tokens() {
+    const Tensor tokens = empty({batch_, context_ + 1}, {.dtype = kInt64});
+    train_rounds::fill_batch(random_, tokens.data<std::int64_t>(), tokens.numel(), bench::Gpt::kVocabulary);
+    return cross_entropy(model_->forward(tokens.narrow(1, 0, context_)),
+                         tokens.narrow(1, 1, context_).reshape({batch_ * context_}));
+  }
+
+  std::int64_t batch_, context_;
+  bool adam_ = false;
   train_rounds::Random random_{3};
   std::unique_ptr<nn::Module> model_;
-  optim::SGD optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   Tensor images_, labels_;
 };
 

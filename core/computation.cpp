@@ -11,6 +11,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/core/profile_modules.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +42,8 @@ std::atomic<bool>& fusion_flag() {
 Computation::Computation(std::initializer_list<Tensor> inputs) {
   inputs_.reserve(inputs.size());
   for (const Tensor& input : inputs) inputs_.push_back(input.defined() ? input.detach() : input);
+  if (profile::enabled()) [[unlikely]]
+    profile::remember_module(this);
   if (inputs_.empty()) return;
   const Storage& first = *inputs_[0].storage();
   if (first.is_pending()) length_ = first.computation()->length_ + 1;
@@ -147,6 +150,9 @@ void Computation::settle() {
   if (stream_) on_stream.emplace(*stream_);
   for (std::size_t head = 0; head < chain.size();) {
     const std::span<Computation* const> links = std::span(chain).subspan(head + 1);
+    std::optional<profile::ModuleScope> module;
+    if (profile::enabled()) [[unlikely]]
+      module.emplace(profile::module_of(chain[head]));
     std::size_t joined = links.size();
     while (joined > 0 && !chain[head]->compute_through(links.first(joined))) --joined;
     if (joined == 0) chain[head]->compute();

@@ -18,6 +18,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/profile_modules.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -33,6 +34,7 @@ struct Event {
   std::int64_t start_ns, duration_ns;
   std::int64_t bytes;
   std::string shapes;
+  const char* module;
 };
 }  // namespace detail
 
@@ -60,6 +62,7 @@ struct Recorder {
   std::string path;
   pid_t owner = 0;
   std::int64_t origin_ns = 0;
+  bool prints = false;  ///< the table at the end: the environment asked for the profile
   std::vector<std::unique_ptr<Track>> tracks;
 };
 
@@ -110,17 +113,24 @@ void append(std::string& out, const Event& event, std::int64_t origin_ns, pid_t 
       ",\n{{\"name\":\"{}{}{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":{}",
       event.name, event.label ? " " : "", event.label ? event.label : "", event.category,
       micros(event.start_ns - origin_ns), micros(event.duration_ns), process, thread);
-  if (!event.shapes.empty())
-    fmt::format_to(std::back_inserter(out), ",\"args\":{{\"shapes\":\"{}\",\"bytes\":{}}}", event.shapes, event.bytes);
+  std::string arguments;
+  if (!event.shapes.empty()) arguments = fmt::format(",\"shapes\":\"{}\",\"bytes\":{}", event.shapes, event.bytes);
+  if (event.module) arguments += fmt::format(",\"module\":\"{}\"", event.module);
+  if (!arguments.empty()) fmt::format_to(std::back_inserter(out), ",\"args\":{{{}}}", arguments.substr(1));
   out += '}';
 }
 
-// Takes all events, as JSON. Empty if there are none.
-std::string take_events() {
+struct Taken {
+  std::string json, table;  ///< empty if there are no events
+};
+
+// Takes all events.
+Taken take_events() {
   Recorder& all = recorder();
   const std::lock_guard lock(all.mutex);
   const pid_t process = getpid();
   std::string out;
+  std::vector<std::vector<TableEvent>> table;
   for (const auto& track : all.tracks) {
     const std::lock_guard track_lock(track->mutex);
     if (track->events.empty()) continue;
@@ -128,15 +138,22 @@ std::string take_events() {
         std::back_inserter(out),
         ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"thread {}\"}}}}",
         process, track->number, track->number);
-    for (const Event& event : track->events) append(out, event, all.origin_ns, process, track->number);
+    std::vector<TableEvent>& rows = table.emplace_back();
+    for (const Event& event : track->events) {
+      append(out, event, all.origin_ns, process, track->number);
+      const std::string_view category = event.category;
+      rows.push_back({event.module, event.name, event.label, category == "kernel" || category == "optimizer",
+                      event.start_ns, event.duration_ns, event.bytes});
+    }
     if (track->dropped > 0)
       logging::warn("the profile of thread {} is cut after {} events; {} are missing", track->number, kMaxEvents,
                     track->dropped);
     track->events.clear();
     track->dropped = 0;
   }
-  if (out.empty()) return out;
-  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + out.substr(1) + "\n]}\n";
+  if (out.empty()) return {};
+  return {"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + out.substr(1) + "\n]}\n",
+          make_table(std::move(table), now_ns() - all.origin_ns)};
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -169,6 +186,7 @@ void write_at_exit() {
   const auto path = environment_variable("LOCKSTEP_PROFILE");
   if (!path) return false;
   start_profile(*path);
+  recorder().prints = true;
   std::atexit(write_at_exit);
   return true;
 }();
@@ -176,7 +194,7 @@ void write_at_exit() {
 }  // namespace
 
 void Scope::begin(const char* category, const char* name) {
-  event_ = new Event{category, name, nullptr, 0, 0, 0, {}};
+  event_ = new Event{category, name, nullptr, 0, 0, 0, {}, current_module()};
   outer_ = innermost;
   innermost = name;
   event_->start_ns = now_ns();
@@ -228,6 +246,7 @@ void start_profile(std::string path) {
   profile::Recorder& all = profile::recorder();
   const std::lock_guard lock(all.mutex);
   all.path = std::move(path);
+  all.prints = false;
   all.owner = getpid();
   all.origin_ns = profile::now_ns();
   profile::detail::recording.store(true);
@@ -237,8 +256,10 @@ void stop_profile() {
   if (!profile::detail::recording.exchange(false)) return;
   profile::Recorder& all = profile::recorder();
   if (all.owner != getpid()) return;  // a forked child
-  const std::string text = profile::take_events();
-  if (!text.empty()) profile::write_file(profile::file_name(all.path), text);
+  const profile::Taken taken = profile::take_events();
+  if (taken.json.empty()) return;
+  profile::write_file(profile::file_name(all.path), taken.json);
+  if (all.prints && !taken.table.empty()) std::fputs(taken.table.c_str(), stderr);
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/profile_modules.h"
 #include "lockstep/nn/unregistered.h"
 
 namespace lockstep::nn {
@@ -93,7 +94,26 @@ Tensor Module::forward(Tensor) {
                   type_name()));
 }
 
-Tensor Module::first_call(Tensor x) {
+std::string Module::path() const {
+  if (!parent_) return {};
+  const auto own = std::ranges::find_if(parent_->members_, [this](const Member& m) { return m.module == this; });
+  const std::string above = parent_->path();
+  return above.empty() ? own->name : above + "." + own->name;
+}
+
+void detail::ProfiledCall::begin(const Module& module) {
+  const std::string path = module.path();
+  outer_ = profile::enter_module(profile::intern(path.empty() ? "(model)" : path));
+  begun_ = true;
+}
+
+void detail::ProfiledCall::end() {
+  profile::enter_module(outer_);
+}
+
+Tensor Module::watched_call(Tensor x) {
+  const detail::ProfiledCall profiled(*this);
+  if (parent_ || called_.load(std::memory_order_relaxed)) return forward(std::move(x));
   Tensor out = forward(x);
   if (GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
   return out;

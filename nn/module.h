@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/profile.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::nn {
@@ -43,6 +44,30 @@ class Buffer : public Tensor {
 };
 
 /// Note [Modules]
+namespace detail {
+/// While it lives, what is profiled belongs to a module.
+class ProfiledCall {
+ public:
+  explicit ProfiledCall(const Module& module) {
+    if (profile::enabled()) [[unlikely]]
+      begin(module);
+  }
+  ~ProfiledCall() {
+    if (begun_) [[unlikely]]
+      end();
+  }
+  ProfiledCall(const ProfiledCall&) = delete;
+  ProfiledCall& operator=(const ProfiledCall&) = delete;
+
+ private:
+  void begin(const Module& module);
+  void end();
+
+  bool begun_ = false;
+  const char* outer_ = nullptr;
+};
+}  // namespace detail
+
 /// Base of every layer and model. A module is a plain class whose parameters, buffers and child modules are ordinary
 /// members that register with `this` and a name, in declaration order:
 ///
@@ -76,7 +101,8 @@ class Module {
   /// forward(). The first call on a module that has no parent logs a warning if forward() computes with tensors that
   /// require gradients and are none of parameters(): a member that was made without `this`.
   Tensor operator()(Tensor x) {
-    return parent_ || called_.load(std::memory_order_relaxed) ? forward(std::move(x)) : first_call(std::move(x));
+    const bool plain = (parent_ || called_.load(std::memory_order_relaxed)) && !profile::enabled();
+    return plain ? forward(std::move(x)) : watched_call(std::move(x));
   }
 
   // --- what it holds: everything below it too, in declaration order, each tensor once ----------------------------
@@ -136,7 +162,11 @@ class Module {
     Module* module = nullptr;
   };
 
-  Tensor first_call(Tensor x);
+  friend class detail::ProfiledCall;
+
+  /// The first call of a module that has no parent, and each call while a profile is recorded.
+  Tensor watched_call(Tensor x);
+  std::string path() const;  ///< from the module above all others: "h.3.attn"
   void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
   void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const;
   void collect_modules(std::vector<Module*>& out);
@@ -169,6 +199,9 @@ class HidesForward : public Module {
 ///     nn::Linear image{this, "image", 512, 64}, text{this, "text", 300, 64};
 ///     Tensor forward(const Tensor& a, const Tensor& b) { return image(a) * text(b); }
 ///   };
+///
+/// A forward() of one tensor with another result takes it as `const Tensor&`: taken as `Tensor` it would override
+/// Module's, whose result is a tensor.
 template <typename Derived>
 class ModuleOf : public detail::HidesForward {
  public:
@@ -176,6 +209,7 @@ class ModuleOf : public detail::HidesForward {
   /// Derived's forward().
   template <typename Self = Derived, typename... Args>
   auto operator()(Args&&... args) -> decltype(std::declval<Self&>().forward(std::forward<Args>(args)...)) {
+    const detail::ProfiledCall profiled(*this);
     return static_cast<Self&>(*this).forward(std::forward<Args>(args)...);
   }
 

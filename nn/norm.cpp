@@ -114,4 +114,22 @@ Tensor RMSNorm::forward(Tensor x) {
   return rms_norm(x, shape_, weight, eps_);
 }
 
+GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, GroupNormOptions options)
+    : GroupNorm(nullptr, {}, groups, channels, options) {}
+
+GroupNorm::GroupNorm(Module* parent, std::string_view name, std::int64_t groups, std::int64_t channels,
+                     GroupNormOptions options)
+    : Module(parent, name),
+      weight(this, "weight", options.affine ? ones({channels}) : Tensor()),
+      bias(this, "bias", options.affine ? zeros({channels}) : Tensor()),
+      groups_(groups),
+      eps_(options.eps) {
+  LOCKSTEP_CHECK(groups > 0 && channels % groups == 0,
+                 "[GroupNorm] expected a number of groups that divides the {} channels, found {}", channels, groups);
+}
+
+Tensor GroupNorm::forward(Tensor x) {
+  return group_norm(x, groups_, {.weight = weight, .bias = bias, .eps = eps_});
+}
+
 }  // namespace lockstep::nn

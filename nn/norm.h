@@ -118,4 +118,26 @@ class RMSNorm : public Module {
   std::optional<double> eps_;
 };
 
+/// Options of GroupNorm.
+struct GroupNormOptions {
+  double eps = 1e-5;   ///< added to the variance
+  bool affine = true;  ///< weight and bias
+};
+
+/// Over groups of channels of [N, C, ...]; see lockstep::group_norm.
+class GroupNorm : public Module {
+ public:
+  GroupNorm(std::int64_t groups, std::int64_t channels, GroupNormOptions options = {});
+  GroupNorm(Module* parent, std::string_view name, std::int64_t groups, std::int64_t channels,
+            GroupNormOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< [channels]; undefined without affine
+  Parameter bias;    ///< [channels]; undefined without affine
+
+ private:
+  std::int64_t groups_;
+  double eps_;
+};
+
 }  // namespace lockstep::nn

@@ -17,6 +17,7 @@ import math
 
 import torch
 from golden_recorder import weights, write_safetensors
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = {
     torch.float32: "F32",
@@ -30,19 +31,21 @@ DTYPES = {
 }
 OPERATIONS = """
     abs exp log sqrt rsqrt reciprocal square neg tanh sigmoid isnan isinf isfinite clamp clamp_min clamp_max pow
-    nn.functional.relu nn.functional.leaky_relu nn.functional.silu nn.functional.gelu
+    nn.functional.relu nn.functional.leaky_relu nn.functional.silu nn.functional.gelu sin cos
     add sub rsub mul div.no_rounding_mode div.trunc_rounding div.floor_rounding maximum minimum eq ne lt le gt
-    ge where __rdiv__ __rpow__
+    ge where floor_divide __radd__ __rsub__ __rmul__ __rdiv__ __rpow__
     sum mean var var.unbiased max.reduction_no_dim min.reduction_no_dim amax amin argmax argmin all any logsumexp
-    linalg.vector_norm softmax softmax.with_dtype log_softmax log_softmax.with_dtype
+    norm norm.fro norm.inf linalg.vector_norm softmax softmax.with_dtype log_softmax log_softmax.with_dtype
     matmul mm __rmatmul__ nn.functional.linear nn.functional.conv2d nn.functional.batch_norm nn.functional.layer_norm
+    nn.functional.rms_norm nn.functional.group_norm nn.functional.scaled_dot_product_attention
     nn.functional.max_pool2d nn.functional.avg_pool2d nn.functional.adaptive_avg_pool2d
     nn.functional.cross_entropy nn.functional.nll_loss nn.functional.binary_cross_entropy_with_logits
     nn.functional.mse_loss nn.functional.embedding nn.functional.dropout nn.functional.dropout2d
     view view_as reshape reshape_as flatten ravel transpose t permute expand expand_as broadcast_to squeeze
     squeeze.multiple unsqueeze slice narrow select __getitem__ split split.list_args split_with_sizes chunk cat stack
     clone contiguous to float double half bfloat16 long int byte bool index_select gather
-    masked_fill masked_select index_put item fill zeros_like ones_like full_like zeros ones full arange scalar_tensor
+    masked_fill masked_select index_put nonzero topk tril triu multinomial item fill zero_
+    zeros_like ones_like full_like zeros ones full arange scalar_tensor
 """.split()
 FLOATING = (torch.float32, torch.float64)
 OTHERS = (torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
@@ -54,11 +57,21 @@ class NotRecorded(Exception):
 
 
 def is_random(name, arguments):
-    """Dropout that draws numbers: neither off nor certain."""
+    """What draws numbers: multinomial, and dropout that is neither off nor certain."""
+    if name == "multinomial":
+        return True
+    if "attention" in name:
+        return arguments["kwargs"].get("dropout_p", 0.0) != 0.0
     if "dropout" not in name:
         return False
     p = arguments["kwargs"].get("p", arguments["args"][1] if len(arguments["args"]) > 1 else 0.5)
     return arguments["kwargs"].get("training", True) and p not in (0.0, 1.0)
+
+
+def has_ties(name, arguments):
+    """topk where the order of equal elements, which PyTorch leaves open, would show in indices and gradients."""
+    x = arguments[0]
+    return name == "topk" and x.numel() > 1 and (x.isnan().sum() > 1 or x.double().unique().numel() < x.numel())
 
 
 class SampleFile:
@@ -127,13 +140,16 @@ class SampleFile:
         kwargs = {k: fresh(v) for k, v in sample.kwargs.items() if k not in ("device", "layout", "requires_grad")}
         entry = {"kind": kind}
         try:
-            if is_random(self.op.name, {"args": args, "kwargs": kwargs}):
+            if kind != "error" and is_random(self.op.name, {"args": args, "kwargs": kwargs}):
                 raise NotRecorded
             if kind == "error":
                 entry["error"] = True
             else:
+                if has_ties(self.op.name, args):
+                    raise NotRecorded
                 before = [v.detach().clone() if torch.is_tensor(v) else v for v in args]  # batch_norm changes its own
-                out = self.op(*args, **kwargs)
+                with sdpa_kernel(SDPBackend.MATH):  # PyTorch's plain attention: the fused one hides NaN
+                    out = self.op(*args, **kwargs)
                 out = list(out) if isinstance(out, (list, tuple)) else [out]
                 loss = [(v.double() * weights(v.shape)).sum() for v in out if torch.is_tensor(v) and v.requires_grad]
                 if loss:

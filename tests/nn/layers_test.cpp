@@ -97,6 +97,14 @@ TEST(LayerNorm, IsTheFunction) {
   expect_close(plain(image()), layer_norm(image(), {5}));
 }
 
+TEST(GroupNorm, IsTheFunction) {
+  GroupNorm norm(1, image().size(1), {.eps = 1e-3});
+  expect_close(norm(image()), group_norm(image(), 1, {.weight = norm.weight, .bias = norm.bias, .eps = 1e-3}));
+  EXPECT_EQ(norm.parameters().size(), 2u);
+  EXPECT_TRUE(GroupNorm(1, 3, {.affine = false}).parameters().empty());
+  EXPECT_NE(error_of([] { GroupNorm(2, 3); }).find("divides the 3 channels, found 2"), std::string::npos);
+}
+
 TEST(Pooling, IsTheFunctions) {
   MaxPool2d max(2, {.stride = 1});
   AvgPool2d avg({2, 3});

@@ -139,13 +139,46 @@ TEST(LayerNormErrors, NameTheProblem) {
        },
        "weight is on cpu:1"},
       {[&] { layer_norm(zeros({4}, {.dtype = kInt32}), {4}); }, "found int32"},
-      {[&] { layer_norm(x, {4}, {.eps = -1.0}); }, "eps is -1"},
+      {[&] { layer_norm(x, {4}, {.eps = std::nan("")}); }, "eps is not a number"},
       {[&] { layer_norm({}, {4}); }, "input is undefined"},
   };
   for (const auto& c : cases) {
     const std::string message = error_of(c.body);
     EXPECT_NE(message.find(c.message), std::string::npos) << message;
   }
+}
+
+TEST(GroupNorm, NormalisesGroupsOfChannels) {
+  check_op({.name = "",
+            .inputs =
+                [] {
+                  return TensorList{make_leaf({2, 4, 3, 2}, 1), make_leaf({4}, 2), make_leaf({4}, 3)};
+                },
+            .run =
+                [](const TensorList& in) {
+                  return TensorList{group_norm(in[0], 2, {.weight = in[1], .bias = in[2], .eps = 1e-2})};
+                },
+            .slack = 16,
+            .expected =
+                [](const TensorList& in) {
+                  const TensorOptions options{.dtype = kFloat64};
+                  const Tensor y = plain(in[0], 12, ones({12}, options), zeros({12}, options), 1e-2);
+                  for (std::int64_t i = 0; i < y.numel(); ++i) {
+                    const std::int64_t channel = i / 6 % 4;
+                    y.data<double>()[i] =
+                        y.data<double>()[i] * in[1].to_vector<double>()[channel] + in[2].to_vector<double>()[channel];
+                  }
+                  return TensorList{y};
+                }});
+}
+
+TEST(GroupNorm, ErrorsNameTheProblem) {
+  const Tensor x = zeros({2, 4, 3});
+  EXPECT_NE(error_of([&] { group_norm(x, 3); }).find("divides the 4 channels, found 3"), std::string::npos);
+  EXPECT_NE(error_of([&] { group_norm(x, 0); }).find("found 0"), std::string::npos);
+  EXPECT_NE(error_of([&] { group_norm(zeros({2, 4, 0}), 2); }).find("a group to have elements"), std::string::npos);
+  EXPECT_NE(error_of([&] { group_norm(zeros({4}), 2); }).find("expected an input [N, C, ...]"), std::string::npos);
+  EXPECT_NE(error_of([&] { group_norm(x, 2, {.weight = ones({3})}); }).find("weight of shape [4]"), std::string::npos);
 }
 
 }  // namespace

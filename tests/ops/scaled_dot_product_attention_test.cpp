@@ -80,6 +80,7 @@ const Case kCases[] = {
     {"mask_of_pairs", {2, 2, 5, 4}, {2, 2, 6, 4}, {2, 2, 6, 4}, {}, {2, 2, 5, 6}, true},
     {"grouped", {2, 6, 5, 4}, {2, 2, 7, 4}, {2, 2, 7, 3}, {.enable_gqa = true}},
     {"grouped_causal", {1, 4, 6, 4}, {1, 2, 6, 4}, {1, 2, 6, 4}, {.is_causal = true, .enable_gqa = true}},
+    {"grouped_broadcast", {6, 5, 4}, {2, 2, 7, 4}, {1, 2, 7, 3}, {.enable_gqa = true}},
     {"one_query", {2, 2, 1, 8}, {2, 2, 33, 8}, {2, 2, 33, 8}},
     {"one_key", {2, 2, 4, 8}, {2, 2, 1, 8}, {2, 2, 1, 8}, {.is_causal = true}},
     {"several_tiles", {1, 2, 130, 8}, {1, 2, 600, 8}, {1, 2, 600, 5}},

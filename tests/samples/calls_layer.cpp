@@ -45,6 +45,23 @@ Results layer_normalised(Call& c) {
   return layer_norm(c.tensor(0, "input"), c.shape(1, "normalized_shape"), options);
 }
 
+Results root_mean_square_normalised(Call& c) {
+  const Tensor x = c.tensor(0, "input"), weight = c.tensor_or_none(2, "weight");
+  const Shape sizes = c.shape(1, "normalized_shape");
+  const std::optional<double> eps = c.real_or_none(3, "eps");
+  return eps ? rms_norm(x, sizes, weight, *eps) : rms_norm(x, sizes, weight);
+}
+
+Results attention(Call& c) {
+  AttentionOptions options;
+  options.attn_mask = c.tensor_or_none(3, "attn_mask");
+  options.dropout_p = c.real(4, "dropout_p", 0.0);
+  options.is_causal = c.flag(5, "is_causal", false);
+  options.scale = c.real_or_none(-1, "scale");
+  options.enable_gqa = c.flag(-1, "enable_gqa", false);
+  return scaled_dot_product_attention(c.tensor(0, "query"), c.tensor(1, "key"), c.tensor(2, "value"), options);
+}
+
 Results max_pooled(Call& c) {
   MaxPool2dOptions options;
   options.stride = c.size2d(2, "stride", 0);
@@ -104,6 +121,16 @@ std::vector<Operation> layer_calls() {
       {"nn.functional.conv2d", convolution},
       {"nn.functional.batch_norm", batch_normalised},
       {"nn.functional.layer_norm", layer_normalised},
+      {"nn.functional.group_norm",
+       [](Call& c) -> Results {
+         LayerNormOptions options;
+         options.weight = c.tensor_or_none(2, "weight");
+         options.bias = c.tensor_or_none(3, "bias");
+         options.eps = c.real(4, "eps", 1e-5);
+         return group_norm(c.tensor(0, "input"), c.integer(1, "num_groups"), options);
+       }},
+      {"nn.functional.rms_norm", root_mean_square_normalised},
+      {"nn.functional.scaled_dot_product_attention", attention},
       {"nn.functional.max_pool2d", max_pooled},
       {"nn.functional.avg_pool2d", avg_pooled},
       {"nn.functional.adaptive_avg_pool2d",

@@ -1,5 +1,7 @@
 // Reductions, softmax and products.
 
+#include <nlohmann/json.hpp>
+
 #include "lockstep/autograd/ops.h"
 #include "tests/samples/call.h"
 
@@ -45,6 +47,18 @@ Results variance(Call& c) {
   return var(x, dims, correction, c.flag(-1, "keepdim", false));
 }
 
+/// torch.norm(): an order, a number or "fro", then the dimensions.
+Results norm_of_order(Call& c) {
+  const Tensor x = c.tensor(0, "input");
+  const bool frobenius = c.given(1, "p") && c.json(1, "p").is_string();
+  if (frobenius && c.text(1, "p", "") != "fro") throw NotExpressible{"there is no norm " + c.text(1, "p", "")};
+  const Shape dims = c.shape_or_empty(2, "dim");
+  const bool keepdim = c.flag(3, "keepdim", false);
+  const std::optional<DType> dtype = c.dtype(-1, "dtype");
+  if (frobenius && !dtype) return norm(x, dims, keepdim);
+  return vector_norm(x, frobenius ? 2.0 : c.real(1, "p", 2.0), dims, keepdim, dtype);
+}
+
 }  // namespace
 
 std::vector<Operation> reduction_calls() {
@@ -63,6 +77,9 @@ std::vector<Operation> reduction_calls() {
       {"var", variance},
       {"var.unbiased",
        [](Call& c) -> Results { return var(c.tensor(0, "input"), {}, c.flag(1, "unbiased", true) ? 1.0 : 0.0); }},
+      {"norm", norm_of_order},
+      {"norm.fro", norm_of_order},
+      {"norm.inf", norm_of_order},
       {"linalg.vector_norm",
        [](Call& c) -> Results {
          return vector_norm(c.tensor(0, "x"), c.real(1, "ord", 2.0), c.shape_or_empty(2, "dim"),

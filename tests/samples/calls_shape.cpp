@@ -146,6 +146,35 @@ std::vector<Operation> shape_calls() {
          return c.is_tensor(2, "value") ? x.masked_fill(mask, c.tensor(2, "value"))
                                         : x.masked_fill(mask, c.number(2, "value"));
        }},
+      {"nonzero",
+       [](Call& c) -> Results {
+         const Tensor x = c.tensor(0, "input");
+         if (!c.flag(-1, "as_tuple", false)) return nonzero(x);
+         const Tensor positions = nonzero(x.dim() == 0 ? x.unsqueeze(0) : x);
+         std::vector<Tensor> columns;
+         for (std::int64_t d = 0; d < positions.size(1); ++d) columns.push_back(positions.select(1, d));
+         return columns;
+       }},
+      {"topk",
+       [](Call& c) -> Results {
+         c.flag(4, "sorted", true);
+         const auto [values, indices] =
+             topk(c.tensor(0, "input"), c.integer(1, "k"), c.integer(2, "dim", -1), c.flag(3, "largest", true));
+         return std::vector<Tensor>{values, indices};
+       }},
+      {"tril", [](Call& c) -> Results { return tril(c.tensor(0, "input"), c.integer(1, "diagonal", 0)); }},
+      {"triu", [](Call& c) -> Results { return triu(c.tensor(0, "input"), c.integer(1, "diagonal", 0)); }},
+      {"multinomial",
+       [](Call& c) -> Results {
+         return multinomial(c.tensor(0, "input"), c.integer(1, "num_samples"), c.flag(2, "replacement", false));
+       }},
+      {"zero_",
+       [](Call& c) -> Results {
+         const Tensor x = c.tensor(0, "input");
+         const Tensor copy = x.clone();  // a leaf that requires gradients cannot be changed
+         copy.zero_();
+         return copy;
+       }},
       {"fill",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/dropout/dropout_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -32,22 +33,12 @@ struct DropoutBackward final : Node {
   }
 };
 
-/// Backward of p = 1.
-struct DropAllBackward final : Node {
-  const char* name() const override { return "DropAllBackward"; }
-  TensorList apply(TensorList grads) override { return {zeros(grads[0].sizes(), options_of(grads[0]))}; }
-};
-
 /// One decision for `inner` neighbouring elements.
 Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const char* op) {
   LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[{}] expected a probability p in [0, 1], found {}", op, p);
   LOCKSTEP_CHECK(x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", op, name(x.dtype()));
   if (!training || p == 0.0) return x;
-  if (p == 1.0) {
-    const Tensor out = zeros(x.sizes(), options_of(x));
-    record<DropAllBackward>(out, {&x});
-    return out;
-  }
+  if (p == 1.0) return mul(x, 0.0);
   detail::DropoutPlan plan;
   plan.key = next_random_key_source(RandomStream::dropout, x.device());
   plan.threshold = static_cast<std::uint32_t>(p * 0x1p32);

@@ -1,8 +1,10 @@
 #include "lockstep/autograd/ops/layer_norm/layer_norm.h"
 
+#include <cmath>
 #include <limits>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -66,7 +68,7 @@ Tensor normalize(const Tensor& input, const Shape& normalized_shape, const Layer
   const char* const op = centred ? "layer_norm" : "rms_norm";
   LOCKSTEP_CHECK(input.defined(), "[{}] input is undefined", op);
   LOCKSTEP_CHECK(input.is_floating_point(), "[{}] expected a floating-point input, found {}", op, name(input.dtype()));
-  LOCKSTEP_CHECK(options.eps >= 0.0, "[{}] eps is {}, expected a value of at least 0", op, options.eps);
+  LOCKSTEP_CHECK(!std::isnan(options.eps), "[{}] eps is not a number", op);
   const int leading = input.dim() - normalized_shape.dim();
   bool fits = !normalized_shape.empty() && leading >= 0;
   std::int64_t rows = 1;
@@ -116,6 +118,31 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
   const bool is_double = input.defined() && input.dtype() == kFloat64;
   return normalize(input, normalized_shape, {.weight = weight, .eps = eps.value_or(is_double ? kDouble : kSingle)},
                    false);
+}
+
+Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options) {
+  LOCKSTEP_CHECK(input.defined() && input.dim() >= 2, "[group_norm] expected an input [N, C, ...], found {}",
+                 input.defined() ? to_string(input.sizes()) : "an undefined one");
+  const std::int64_t channels = input.size(1);
+  LOCKSTEP_CHECK(groups > 0 && channels % groups == 0,
+                 "[group_norm] expected a number of groups that divides the {} channels, found {}", channels, groups);
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x) { return group_norm(x, groups, options); }, input);
+  check_parameter(options.weight, input, {channels}, "weight", "group_norm");
+  check_parameter(options.bias, input, {channels}, "bias", "group_norm");
+  std::int64_t width = channels / groups;
+  Shape along_channels = {channels};
+  for (int d = 2; d < input.dim(); ++d) {
+    width *= input.sizes()[d];
+    along_channels.push_back(1);
+  }
+  LOCKSTEP_CHECK(width > 0, "[group_norm] expected a group to have elements, found an input of shape {}",
+                 to_string(input.sizes()));
+  Tensor out =
+      layer_norm(input.reshape({input.size(0) * groups, width}), {width}, {.eps = options.eps}).view(input.sizes());
+  if (options.weight.defined()) out = out * options.weight.view(along_channels);
+  if (options.bias.defined()) out = out + options.bias.view(along_channels);
+  return out.to(input.dtype());
 }
 
 }  // namespace lockstep

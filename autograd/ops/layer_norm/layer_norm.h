@@ -7,11 +7,11 @@
 
 namespace lockstep {
 
-/// Options of layer_norm().
+/// Options of layer_norm() and group_norm().
 struct LayerNormOptions {
-  Tensor weight = {};  ///< of shape normalized_shape, or undefined: 1
-  Tensor bias = {};    ///< of shape normalized_shape, or undefined: 0
-  double eps = 1e-5;   ///< added to the variance
+  Tensor weight = {};  ///< of shape normalized_shape (group_norm: [C]), or undefined: 1
+  Tensor bias = {};    ///< of the same shape, or undefined: 0
+  double eps = 1e-5;   ///< added to the variance; below 0 it may give NaN
 };
 
 /// (x - mean) / sqrt(var + eps) * weight + bias, with mean and biased variance over the trailing dimensions
@@ -27,5 +27,11 @@ Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Laye
 /// errors as layer_norm().
 Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight = {},
                 std::optional<double> eps = std::nullopt);
+
+/// The C channels of input [N, C, ...] in `groups` groups of neighbours, each normalised over its channels and
+/// positions as by layer_norm(), then times weight [C] plus bias [C]. Wu and He, "Group normalization" (2018);
+/// semantics of torch.nn.functional.group_norm; one group for each channel is instance normalisation. Dtypes as
+/// layer_norm(). Throws Error unless groups divides C and a group has elements.
+Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options = {});
 
 }  // namespace lockstep

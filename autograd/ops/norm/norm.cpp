@@ -2,37 +2,89 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/reduce/reduce_dims.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
+namespace {
+
+/// -1, 0 or 1; 0 for NaN.
+Tensor sign(const Tensor& x) {
+  return gt(x, 0.0).to(x.dtype()) - lt(x, 0.0).to(x.dtype());
+}
+
+/// x^exponent with 0 where `x` is 0, and so where slopes are infinite or not defined.
+Tensor power_or_zero(const Tensor& x, double exponent) {
+  return where(eq(x, 0.0), 0.0, pow(x, exponent));
+}
+
+Tensor value_of(const Tensor& x, double order, const Shape& dims, bool keepdim) {
+  if (order == 2.0) return sqrt(sum(square(x), dims, keepdim));
+  if (std::isinf(order)) return order > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
+  return pow(sum(pow(abs(x), order), dims, keepdim), 1.0 / order);
+}
+
+/// The formulas of PyTorch, which say what the slope is at 0, at infinity and at NaN.
+Tensor gradient_of(const Tensor& grad, const Tensor& x, const Tensor& norm, double order, const Shape& dims) {
+  if (order == 2.0) return x * where(eq(norm, 0.0), 0.0, grad / norm);
+  if (std::isinf(order)) {
+    const Tensor magnitudes = abs(x);
+    const Tensor extreme = (eq(magnitudes, norm) + isnan(x)).to(x.dtype());
+    return sign(x) * (grad / sum(extreme, dims, true) * extreme);
+  }
+  if (order < 1.0) return sign(x) * power_or_zero(abs(x), order - 1.0) * grad * pow(norm, 1.0 - order);
+  const Tensor scale = where(eq(norm, 0.0), 0.0, grad / pow(norm, order - 1.0));
+  return order < 2.0 ? sign(x) * pow(abs(x), order - 1.0) * scale : x * pow(abs(x), order - 2.0) * scale;
+}
+
+struct VectorNormBackward final : Node {
+  double order = 2.0;
+  Shape dims;
+  ReduceDims plan;
+
+  const char* name() const override { return "VectorNormBackward"; }
+  TensorList apply(TensorList grads) override {
+    if (!grads[0].defined()) return TensorList(1);
+    const Tensor grad = plan.with_kept_dims(grads[0]), norm = plan.with_kept_dims(saved(1));
+    return {gradient_of(grad, saved(0), norm, order, dims)};
+  }
+};
+
+}  // namespace
 
 Tensor norm(const Tensor& x, const Shape& dims, bool keepdim) {
   LOCKSTEP_CHECK(x.is_floating_point(), "[norm] expected a floating-point tensor, found {}", name(x.dtype()));
-  const Tensor squares = sum(square(x), dims, keepdim);
-  // The root's slope at 0 is infinite: there the constant takes its place.
-  const Tensor zero = eq(squares, 0.0);
-  return where(zero, 0.0, sqrt(where(zero, 1.0, squares)));
+  return vector_norm(x, 2.0, dims, keepdim);
 }
 
 Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool keepdim, std::optional<DType> dtype) {
   LOCKSTEP_CHECK(given.defined(), "[vector_norm] the tensor is undefined");
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& t) { return vector_norm(t, order, dims, keepdim, dtype); }, given);
   const Tensor x = dtype ? given.to(*dtype) : given;
   LOCKSTEP_CHECK(x.is_floating_point(), "[vector_norm] expected a floating-point tensor, found {}", name(x.dtype()));
-  if (order == 2.0) return norm(x, dims, keepdim);
   if (order == 0.0) return sum(ne(x, 0.0), dims, keepdim, x.dtype());
-  const Tensor magnitudes = abs(x);
-  if (order == 1.0) return sum(magnitudes, dims, keepdim);
-  if (std::isinf(order)) return order > 0 ? max(magnitudes, dims, keepdim) : min(magnitudes, dims, keepdim);
+  if (order == 1.0) return sum(abs(x), dims, keepdim);
   if (element_size(x.dtype()) == 2) return vector_norm(x, order, dims, keepdim, kFloat32).to(x.dtype());
-  // Where a slope is infinite or not defined, a constant takes the place.
-  const Tensor zero = eq(x, 0.0);
-  const Tensor powers = where(zero, order > 0 ? 0.0 : INFINITY, pow(where(zero, 1.0, magnitudes), order));
-  const Tensor total = sum(powers, dims, keepdim);
-  const Tensor flat = total == (order > 0 ? 0.0 : INFINITY);
-  return where(flat, 0.0, pow(where(flat, 1.0, total), 1.0 / order));
+  Tensor result;
+  {
+    const NoGradGuard values_only;
+    result = value_of(x, order, dims, keepdim);
+  }
+  if (auto* node = record<VectorNormBackward>(result, {&x})) {
+    node->save(x, result);
+    node->order = order;
+    node->dims = dims;
+    node->plan = ReduceDims(x, dims, keepdim, "vector_norm");
+  }
+  return result;
 }
 
 }  // namespace lockstep

@@ -216,13 +216,18 @@ std::pair<Shape, Shape> leading_sizes(const Tensor& query, const Tensor& key, co
         broadcast_shapes(broadcast_shapes(leading_of(query), leading_of(key), kOp), leading_of(value), kOp);
     return {all, all};
   }
-  const Shape of_query = leading_of(query), of_key = leading_of(key);
-  bool fits = of_key == leading_of(value) && of_query.dim() == of_key.dim() && of_query.dim() > 0;
-  for (int d = 0; fits && d + 1 < of_query.dim(); ++d) fits = of_query[d] == of_key[d];
-  LOCKSTEP_CHECK(fits && of_key.back() > 0 && of_query.back() % of_key.back() == 0,
-                 "[{}] enable_gqa: expected key and value with the same heads (dimension -3), of which query has a "
-                 "multiple, and equal sizes before, found {}, {} and {}",
-                 kOp, to_string(query.sizes()), to_string(key.sizes()), to_string(value.sizes()));
+  Shape of_query = leading_of(query), of_key = leading_of(key), of_value = leading_of(value);
+  const bool have_heads = !of_query.empty() && !of_key.empty() && !of_value.empty();
+  LOCKSTEP_CHECK(
+      have_heads && of_key.back() == of_value.back() && of_key.back() > 0 && of_query.back() % of_key.back() == 0,
+      "[{}] enable_gqa: expected key and value with the same heads (dimension -3), of which query has a "
+      "multiple, found {}, {} and {}",
+      kOp, to_string(query.sizes()), to_string(key.sizes()), to_string(value.sizes()));
+  const std::int64_t heads = of_query.back(), kv_heads = of_key.back();
+  for (Shape* sizes : {&of_query, &of_key, &of_value}) sizes->erase(sizes->dim() - 1);
+  of_query = of_key = broadcast_shapes(broadcast_shapes(of_query, of_key, kOp), of_value, kOp);
+  of_query.push_back(heads);
+  of_key.push_back(kv_heads);
   return {of_query, of_key};
 }
 
