@@ -74,12 +74,15 @@ class MaskView {
   Shape strides_;
 };
 
-/// Calls body(query, key, value, out) with tensors of the type that is computed in: copies, for the half types.
+/// Calls body.operator()<C>(query, key, value, out) with tensors of the type C that is computed in: copies, for the
+/// half types.
 template <typename Body>
 void in_compute_type(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& out, Body&& body) {
-  if (query.dtype() == kFloat32 || query.dtype() == kFloat64) return body(query, key, value, out);
+  if (query.dtype() == kFloat64) return body.template operator()<double>(query, key, value, out);
+  if (query.dtype() == kFloat32) return body.template operator()<float>(query, key, value, out);
   const Tensor wide = empty(out.sizes());
-  body(cast_values(query, kFloat32), cast_values(key, kFloat32), cast_values(value, kFloat32), wide);
+  body.template operator()<float>(cast_values(query, kFloat32), cast_values(key, kFloat32),
+                                  cast_values(value, kFloat32), wide);
   copy_values(wide, out);
 }
 
@@ -87,19 +90,19 @@ void in_compute_type(const Tensor& query, const Tensor& key, const Tensor& value
 template <typename Body>
 void backward_in_compute_type(const AttentionSaved& saved, const Tensor& grad_query, const Tensor& grad_key,
                               const Tensor& grad_value, Body&& body) {
-  if (saved.query.dtype() == kFloat32 || saved.query.dtype() == kFloat64)
-    return body(saved, grad_query, grad_key, grad_value);
+  if (saved.query.dtype() == kFloat64) return body.template operator()<double>(saved, grad_query, grad_key, grad_value);
+  if (saved.query.dtype() == kFloat32) return body.template operator()<float>(saved, grad_query, grad_key, grad_value);
   const auto wide = [](const Tensor& t) { return cast_values(t, kFloat32); };
   const Tensor to_query = empty(grad_query.sizes()), to_key = empty(grad_key.sizes()),
                to_value = empty(grad_value.sizes());
-  body({.query = wide(saved.query),
-        .key = wide(saved.key),
-        .value = wide(saved.value),
-        .mask = saved.mask,
-        .out = wide(saved.out),
-        .log_sums = saved.log_sums,
-        .grad = wide(saved.grad)},
-       to_query, to_key, to_value);
+  body.template operator()<float>(AttentionSaved{.query = wide(saved.query),
+                                                 .key = wide(saved.key),
+                                                 .value = wide(saved.value),
+                                                 .mask = saved.mask,
+                                                 .out = wide(saved.out),
+                                                 .log_sums = saved.log_sums,
+                                                 .grad = wide(saved.grad)},
+                                  to_query, to_key, to_value);
   copy_values(to_query, grad_query);
   copy_values(to_key, grad_key);
   copy_values(to_value, grad_value);

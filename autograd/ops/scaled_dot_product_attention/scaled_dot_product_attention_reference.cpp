@@ -120,24 +120,18 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
 
 void attention_reference(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
                          const Tensor& out, const Tensor& log_sums, const AttentionPlan& plan) {
-  in_compute_type(query, key, value, out, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o) {
-    if (q.dtype() == kFloat64)
-      forward<double>(q, k, v, mask, o, log_sums, plan);
-    else
-      forward<float>(q, k, v, mask, o, log_sums, plan);
-  });
+  in_compute_type(query, key, value, out,
+                  [&]<typename C>(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o) {
+                    forward<C>(q, k, v, mask, o, log_sums, plan);
+                  });
 }
 
 void attention_backward_reference(const AttentionSaved& saved, const Tensor& grad_query, const Tensor& grad_key,
                                   const Tensor& grad_value, const AttentionPlan& plan) {
   backward_in_compute_type(
       saved, grad_query, grad_key, grad_value,
-      [&](const AttentionSaved& wide, const Tensor& to_query, const Tensor& to_key, const Tensor& to_value) {
-        if (wide.query.dtype() == kFloat64)
-          backward<double>(wide, to_query, to_key, to_value, plan);
-        else
-          backward<float>(wide, to_query, to_key, to_value, plan);
-      });
+      [&]<typename C>(const AttentionSaved& wide, const Tensor& to_query, const Tensor& to_key,
+                      const Tensor& to_value) { backward<C>(wide, to_query, to_key, to_value, plan); });
 }
 
 }  // namespace lockstep::detail

@@ -9,10 +9,8 @@
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
-#include "lockstep/autograd/ops/unary/unary_slope.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -21,9 +19,6 @@ namespace {
 constexpr KernelTable<UnaryKernel> unary_kernel{"unary", unary_cpu, LOCKSTEP_CUDA_KERNEL(unary_cuda)};
 constexpr KernelTable<UnaryBackwardKernel> unary_backward_kernel{"unary backward", unary_backward_cpu,
                                                                  LOCKSTEP_CUDA_KERNEL(unary_backward_cuda)};
-
-constexpr KernelTable<UnarySlopeKernel> slope_kernel{"unary", unary_slope_cpu};
-constexpr KernelTable<UnarySlopeBackwardKernel> slope_backward_kernel{"unary backward", unary_slope_backward_cpu};
 
 struct Names {
   const char* op;
@@ -58,17 +53,12 @@ class UnaryBackward final : public Node {
     const bool sole_owner =
         grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1 && grad.is_contiguous() && op != UnaryOp::neg;
     const Tensor out = sole_owner ? grad : empty_like(grad);
-    if (saves_slope) {
-      slope_backward_kernel(grad)(op, as_contiguous(grad), values, out);
-      return {out};
-    }
     unary_backward_kernel(grad)(op, params, grad, values, out);
     return {out};
   }
 
   UnaryOp op = UnaryOp::neg;
   UnaryParams params;
-  bool saves_slope = false;
 };
 
 /// Those that a kernel of another operation can end with.
@@ -76,19 +66,9 @@ bool joins(UnaryOp op) {
   return op == UnaryOp::relu;
 }
 
-/// Note [Slopes]
-bool computes_slope(const Tensor& x) {
-  return should_record({&x}) && x.dtype() == kFloat32 && x.device().is_cpu() && x.is_contiguous() && fusion() &&
-         !reference_kernels();
-}
-
 Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
-  Tensor out, slope;
-  if (has_slope(op) && computes_slope(x)) {
-    out = empty(x.sizes(), options_of(x));
-    slope = empty(x.sizes(), options_of(x));
-    slope_kernel(x)(op, x, out, slope);
-  } else if (joins(op) && can_be_joined(x)) {
+  Tensor out;
+  if (joins(op) && can_be_joined(x)) {
     out = make_intrusive<UnaryComputation>(op, params, x)->add_result(x.sizes(), options_of(x));
   } else {
     out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
@@ -97,8 +77,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
-    node->saves_slope = slope.defined();
-    if (op != UnaryOp::neg) node->save(slope.defined() ? slope : saves_output(op) ? out : x);
+    if (op != UnaryOp::neg) node->save(saves_output(op) ? out : x);
   }
   return out;
 }
