@@ -10,8 +10,8 @@
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/philox.h"
 
-// Before a loop whose iterations do not depend on each other. Never before one that sums into a variable: Clang takes the
-// pragma as leave to change the order of additions.
+// Before a loop whose iterations do not depend on each other. Never before one that sums into a variable: Clang takes
+// the pragma as leave to change the order of additions.
 #if defined(__clang__)
 #define LOCKSTEP_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -24,8 +24,8 @@ namespace lockstep::math {
 
 /// Note [Vector math]
 /// glibc's expf and friends are calls, and a loop with a call does not vectorise. The float versions here are straight
-/// lines of fused multiply-adds, spelled out, and selects; their coefficients are Chebyshev fits made for this file. Measured against
-/// float64 over the whole range: exp 1.07 ulp, log 0.75, tanh 1.33, sigmoid 2.33, erf 1.16
+/// lines of fused multiply-adds, spelled out, and selects; their coefficients are Chebyshev fits made for this file.
+/// Measured against float64 over the whole range: exp 1.07 ulp, log 0.75, tanh 1.33, sigmoid 2.33, erf 1.16
 /// (tests/ops/unary_test.cpp holds the bounds). NaN and infinities behave as in C, except that results below the normal
 /// range may be flushed by sigmoid. The double versions are those of double_math.h, never the C library's; on a GPU all
 /// of them call CUDA's.

@@ -255,6 +255,9 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
   if (causes.empty() && failure.peer >= 0 && failure.peer < world)
     causes = fmt::format("{} {}", names_of({failure.peer}),
                          verdicts.sentence(failure.peer, verdicts.verdict(failure.peer), false));
+  if (failure.reporter >= 0 && failure.reporter < world)
+    if (const auto& state = observations[static_cast<std::size_t>(failure.reporter)].state)
+      result.reported = state->trouble;
   if (!culprits.empty()) result.culprits = names_of(culprits);
   result.headline = causes;
   if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;

@@ -14,7 +14,8 @@ namespace lockstep::distributed {
 struct OperationFailure {
   std::string operation;  ///< its description; empty if this rank was in none
   std::string cause;
-  int peer = -1;  ///< the rank that was waited for, if known
+  int peer = -1;      ///< the rank that was waited for, if known
+  int reporter = -1;  ///< the rank that reported the failure, where this one has only heard of it
 };
 
 /// How a cause begins that ranks found in a group which was split from this one: "in the group of ranks 2, 3: ...".
@@ -34,6 +35,8 @@ struct Diagnosis {
   std::string headline;
   /// Who is the cause: "rank 2"; empty if nobody can tell.
   std::string culprits;
+  /// What the rank that reported the failure says of it; empty if it was this one, or says nothing.
+  std::string reported;
   /// One line for each rank, or for several in the same place, and what to do.
   std::string report;
   /// The ranks that answered, in order: who reports is the first.

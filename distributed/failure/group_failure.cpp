@@ -108,7 +108,9 @@ ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
   std::string cause;
   if (!parent.failing()) {
     const Diagnosis diagnosis = monitor_ ? monitor_->diagnose(failure) : Diagnosis{};
-    cause = diagnosis.headline.empty() ? failure.cause : fmt::format("{} ({})", diagnosis.headline, failure.cause);
+    // The parent keeps the word that comes first: it must be the cause, not that somebody has told of one.
+    const std::string& known = diagnosis.reported.empty() ? failure.cause : diagnosis.reported;
+    cause = diagnosis.headline.empty() ? known : fmt::format("{} ({})", diagnosis.headline, known);
     parent.fail({what, fmt::format("{}: {}", where, cause), -1});
   }
   try {

@@ -276,8 +276,9 @@ bool PeerMonitor::look_for_failure() {
   if (!store_->check({"failed"}, request_timeout_)) return false;
   const std::string who = store_->get("failed", request_timeout_);
   const PeerState own = own_state();
-  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", job_rank(rank_in(who))),
-        -1});
+  const int reporter = rank_in(who);
+  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", job_rank(reporter)), -1,
+        reporter});
   return true;
 }
 

@@ -1,0 +1,115 @@
+// Data and tensor parallelism together: TrainingStep along one dimension of a mesh, divided layers along the other.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <mutex>
+
+#include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "tests/distributed/parallel/tensor_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+
+struct Training {
+  std::int64_t shards = 0;  ///< V and T
+  bool adam = true;
+  double clip = 0.0;
+  double dropout = 0.0;
+  DType dtype = kFloat32;
+  std::int64_t accumulate = 1;
+};
+
+/// The whole weights after a training on a mesh.
+Values train(const Training& training, const ProcessGroupPtr& group, const MeshSizes& sizes = {}) {
+  const Mesh mesh(group, sizes);
+  Transformer model(training.dropout);
+  set_weights(model);
+  model.to(training.dtype);
+  const TensorParallel parallel(model, kPlan, {.group = mesh.tensor(), .logical_shards = training.shards});
+  TrainingStep step(model, {.group = mesh.data(),
+                            .logical_shards = training.shards,
+                            .accumulate = training.accumulate,
+                            .first_bucket_bytes = 512,
+                            .bucket_bytes = 4096});
+  const auto optimizer = make_optimizer(training.adam, model.parameters());
+  for (std::int64_t i = 0; i < kTensorSteps; ++i) {
+    step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1)), [&](nn::Module&, const data::Batch& part) {
+      return parallel.cross_entropy(model.hidden(part.x), model.table.weight, part.y.reshape({-1}));
+    });
+    if (training.clip > 0.0) {
+      EXPECT_GT(parallel.clip_grad_norm(training.clip), training.clip) << "the row must clip";
+    }
+    optimizer->step();
+  }
+  return values_of(parallel.full_state());
+}
+
+struct Row {
+  const char* feature;
+  double bound;
+  Training training;
+  std::vector<MeshSizes> meshes;
+};
+
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.feature;
+}
+
+// A gradient that is 0 but for rounding, as that of the keys' bias, is as large a step as any for Adam: in float64, its
+// rounding is small beside Adam's eps.
+const std::vector<Row>& table() {
+  const std::vector<MeshSizes> all{{.data = 2},
+                                   {.data = 4},
+                                   {.tensor = 2},
+                                   {.tensor = 4},
+                                   {.data = 2, .tensor = 2},
+                                   {.data = 3, .tensor = 2},
+                                   {.data = 2, .tensor = 4},
+                                   {.data = 4, .tensor = 2}};
+  static const std::vector<Row> rows{
+      {"data 2 x tensor 2, AdamW, clipping, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64},
+       {{.data = 2, .tensor = 2}}},
+      {"data 2 x tensor 2, SGD, accumulation", 1e-6, {.adam = false, .accumulate = 2}, {{.data = 2, .tensor = 2}}},
+      {"lockstep, 8 meshes of data and tensor, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1},
+       all},
+  };
+  return rows;
+}
+
+class MeshEquivalenceOf : public ::testing::TestWithParam<Row> {};
+
+TEST_P(MeshEquivalenceOf, WeightsAreThoseOfOneProcess) {
+  const Row& row = GetParam();
+  const Values one = row.training.shards > 0 ? train(row.training, make_single_process_group())
+                                             : train_alone(row.training.adam, row.training.clip, row.training.dtype);
+  double largest = 0.0;
+  std::mutex mutex;
+  for (const MeshSizes& sizes : row.meshes)
+    run_in(sizes.data * sizes.tensor, [&](const ProcessGroupPtr& group) {
+      const double difference = largest_difference(train(row.training, group, sizes), one);
+      const std::lock_guard lock(mutex);
+      EXPECT_LE(difference, row.bound) << to_string(sizes);
+      largest = std::max(largest, difference);
+    });
+  RecordProperty("largest_difference", fmt::format("{:.1e}", largest));
+  std::printf("| %s | %.0e | %.1e |\n", row.feature, row.bound, largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, MeshEquivalenceOf, ::testing::ValuesIn(table()), [](const auto& info) {
+  std::string name = info.param.feature;
+  std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+  return name;
+});
+
+}  // namespace
+}  // namespace lockstep::distributed
