@@ -4,9 +4,9 @@ namespace lockstep::math {
 
 /// Elementary functions of doubles, of our own. The C library's differ in the last bit from version to version and from
 /// processor to processor; these are additions, multiplications, divisions and fused multiply-adds in a fixed order,
-/// so they have the same bits everywhere. Errors are below 1.5 ulp for exp, log, log1p, sin and cos (of any angle), 4 ulp
-/// for expm1 and tanh, 8 ulp for erf, and some ulp for pow with a large exponent (tests/core/double_math_test.cpp). NaN,
-/// infinities, zeros and signs are treated as by the C library; nothing sets errno.
+/// so they have the same bits everywhere. Errors are below 1.5 ulp for exp, log, log1p, sin and cos (of any angle), 4
+/// ulp for expm1 and tanh, 8 ulp for erf, and some ulp for pow with a large exponent (tests/core/double_math_test.cpp).
+/// NaN, infinities, zeros and signs are treated as by the C library; nothing sets errno.
 double portable_exp(double x);
 double portable_expm1(double x);
 double portable_log(double x);

@@ -21,4 +21,3 @@
 #include "lockstep/nn/pooling.h"
 #include "lockstep/nn/recompute.h"
 #include "lockstep/nn/safetensors.h"
-#include "lockstep/nn/weights_hash.h"

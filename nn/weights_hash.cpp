@@ -1,9 +1,8 @@
-#include "lockstep/nn/weights_hash.h"
-
 #include <algorithm>
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/sha256.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::train {
 namespace {

@@ -1,7 +1,6 @@
-#include "lockstep/train/evaluation.h"
-
 #include "lockstep/autograd/ops.h"
 #include "lockstep/distributed/parallel/evaluate.h"
+#include "lockstep/train/run.h"
 
 namespace lockstep::train {
 

@@ -8,12 +8,14 @@
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/step.h"
+#include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/module.h"
 #include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 #include "lockstep/nn/optim/schedule.h"
-#include "lockstep/train/evaluation.h"
 #include "lockstep/train/sink.h"
 
 namespace lockstep::train {
@@ -25,6 +27,24 @@ enum class Progress {
   lines,
   none,
 };
+
+/// What is measured on a data set after each epoch: means over its samples.
+struct Evaluation {
+  std::shared_ptr<const data::Dataset> dataset;  ///< measured in batches of its order
+  /// Of the values, such as "test accuracy".
+  std::vector<std::string> names;
+  /// For each name the sum of its value over the samples of a batch, which is on the module's device. Called without
+  /// gradients and with the module in evaluation mode.
+  std::function<std::vector<double>(nn::Module& module, const data::Batch& batch)> sums;
+
+  /// The means. With a group, its ranks share the batches, each sample is counted exactly once, and all get the result:
+  /// the same bits on any number of ranks. Errors as distributed::evaluate().
+  Values measure(nn::Module& module, distributed::ProcessGroup* group) const;
+};
+
+/// "test accuracy" and "test loss" (mean cross-entropy) of a module that gives logits [N, classes] for batches with
+/// int64 targets [N].
+Evaluation classification(std::shared_ptr<const data::Dataset> dataset);
 
 /// How long to train, and what to leave behind. Empty paths: no such file.
 struct RunOptions {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 
 namespace lockstep::train {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 
 namespace lockstep::train {
 

@@ -13,8 +13,8 @@
 #include "apps/gpt/weights.h"
 #include "lockstep/nn/optim/adam.h"
 #include "lockstep/nn/optim/clip_grad.h"
-#include "lockstep/train/evaluation.h"
 #include "lockstep/train/program.h"
+#include "lockstep/train/run.h"
 
 namespace lockstep::apps {
 namespace {

@@ -11,8 +11,8 @@
 #include "lockstep/data/mnist.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/nn/optim/optim.h"
-#include "lockstep/train/evaluation.h"
 #include "lockstep/train/program.h"
+#include "lockstep/train/run.h"
 
 namespace lockstep::apps {
 namespace {

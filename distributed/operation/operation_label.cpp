@@ -1,8 +1,8 @@
-#include "lockstep/distributed/operation/operation_label.h"
-
 #include <mutex>
 #include <string>
 #include <unordered_set>
+
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
 namespace {

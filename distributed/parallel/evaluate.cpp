@@ -8,7 +8,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 
 namespace lockstep::distributed {

@@ -10,7 +10,7 @@
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/sha256.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/arithmetic_hash.h"
 
 namespace lockstep::distributed {

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/parallel/options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "lockstep/core/check.h"
@@ -53,6 +54,15 @@ void check_not_lockstep(bool lockstep, const char* what) {
                  "[TrainingStep] {} is not for lockstep mode, in which a graph can only be recorded by step(): it "
                  "computes the logical shards of one global batch one by one; leave out logical_shards",
                  what);
+}
+
+void check_loss(const LossValue& loss) {
+  LOCKSTEP_CHECK(loss.value().defined() && loss.value().numel() == 1,
+                 "[TrainingStep] the loss function must return one element, the mean loss or a sum; found {}",
+                 loss.value().defined() ? to_string(loss.value().sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(!loss.count() || (std::isfinite(*loss.count()) && *loss.count() >= 0.0),
+                 "[TrainingStep] the loss function returned a count of {}; expected a finite number, at least 0",
+                 loss.count().value_or(0.0));
 }
 
 }  // namespace lockstep::distributed

@@ -21,7 +21,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/posix.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/loss_value.h"
+#include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/shard_sums.h"
 #include "lockstep/nn/module.h"
 

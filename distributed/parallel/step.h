@@ -8,9 +8,7 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/distributed/parallel/options.h"
-#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
@@ -18,6 +16,7 @@ namespace lockstep::distributed {
 
 class Devices;
 class Ranks;
+struct ReducerTrace;
 
 /// A model and its training step, the same code for one device, several devices and several processes:
 ///

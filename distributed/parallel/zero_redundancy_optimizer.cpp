@@ -7,7 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
 namespace {

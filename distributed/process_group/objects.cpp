@@ -5,7 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {

@@ -6,7 +6,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
 

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <utility>
 
-#include "lockstep/core/half.h"
+#include "lockstep/core/dtype.h"
 #include "lockstep/emulated/nccl/communicator.h"
 
 using namespace lockstep::distributed::nccl::emulated;

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/core/half.h"
-
 namespace lockstep {
 namespace {
 

@@ -13,7 +13,6 @@
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 #include "lockstep/nn/safetensors_header.h"
-#include "lockstep/nn/weights_hash.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 

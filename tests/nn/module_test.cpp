@@ -6,7 +6,6 @@
 
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
-#include "lockstep/nn/weights_hash.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::nn {

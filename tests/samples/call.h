@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/scalar.h"
 #include "lockstep/core/tensor.h"
 

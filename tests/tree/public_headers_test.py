@@ -9,7 +9,7 @@ import unittest
 
 import sources
 
-LIMIT = 120
+LIMIT = 110
 GENERATED = {"autograd/ops.h"}
 
 
@@ -34,7 +34,7 @@ class PublicHeaders(unittest.TestCase):
                           or h.endswith("_kernels.h")], [])
 
     def test_hold_what_the_readme_shows(self):
-        for header in ("autograd/autocast.h", "core/profile.h", "nn/weights_hash.h", "autograd/gradcheck.h"):
+        for header in ("autograd/autocast.h", "core/profile.h", "nn/module.h", "autograd/gradcheck.h"):
             self.assertIn(header, self.public)
 
 

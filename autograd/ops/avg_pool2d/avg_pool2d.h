@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
-#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -6,8 +6,8 @@ namespace lockstep {
 
 /// With probability p sets an element to 0; scales the others by 1 / (1 - p). `training = false` or p = 0 returns x
 /// itself; p = 1 gives x * 0. Follows torch.nn.functional.dropout, but with p < 1 a dropped element is 0 even if x is
-/// infinite or NaN there. Each call draws one key from RandomStream::dropout; see Note [Random keys]: element i depends on the key
-/// and i alone. Floating-point tensors; throws Error unless 0 <= p <= 1.
+/// infinite or NaN there. Each call draws one key from RandomStream::dropout; see Note [Random keys]: element i depends
+/// on the key and i alone. Floating-point tensors; throws Error unless 0 <= p <= 1.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 /// The same for whole channels of x [N, C, H, W] or [C, H, W].

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -2,7 +2,7 @@
 
 // What losses that compare two tensors of one shape have in common.
 
-#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

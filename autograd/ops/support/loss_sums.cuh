@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/autograd/ops/support/reduction.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/reduce.cuh"

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/autograd/ops/support/pool2d_geometry.h"
-#include "lockstep/autograd/ops/support/size2d.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/tensor.h"
 

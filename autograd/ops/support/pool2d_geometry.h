@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "lockstep/autograd/ops/support/size2d.h"
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/tensor.h"
 

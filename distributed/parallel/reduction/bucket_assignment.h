@@ -6,7 +6,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
 

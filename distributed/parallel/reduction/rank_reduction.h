@@ -7,7 +7,7 @@
 
 #include "lockstep/core/factories.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/operation/operation_label.h"
+#include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/distributed/parallel/reduction/shard_sums.h"
 #include "lockstep/distributed/parallel/share_runner.h"

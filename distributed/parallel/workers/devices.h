@@ -9,7 +9,6 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/device_threads.h"

@@ -8,7 +8,6 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/distributed/parallel/loss_value.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/distributed/parallel/share_runner.h"

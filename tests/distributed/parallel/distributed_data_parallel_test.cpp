@@ -12,6 +12,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"

@@ -20,6 +20,7 @@
 #include "lockstep/distributed/collectives/tree_sum.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/nn.h"
 #include "tests/distributed/ranks.h"

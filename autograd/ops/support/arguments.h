@@ -1,8 +1,13 @@
 #pragma once
 
+// Types of arguments that several operations take.
+
 #include <cstdint>
 
 namespace lockstep {
+
+/// What a loss does with its values: keep one per sample, average them, or add them up.
+enum class Reduction : unsigned char { none, mean, sum };
 
 /// A height and a width: kernel sizes, strides, paddings. One number stands for both, so `3` and `{3, 5}` work.
 struct Size2d {
