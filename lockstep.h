@@ -27,7 +27,6 @@
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/evaluate.h"
-#include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/distributed/parallel/step.h"

@@ -24,14 +24,6 @@ void DistributedDataParallel::join(const std::function<void()>& loop, const std:
   step_.ranks_->join(loop, keep_up);
 }
 
-NoSync::NoSync(Reducer& reducer) : reducer_(&reducer), previous_(reducer.synchronize()) {
-  reducer_->set_synchronize(false);
-}
-
-NoSync::~NoSync() {
-  if (reducer_) reducer_->set_synchronize(previous_);
-}
-
 NoSync DistributedDataParallel::no_sync() {
   check_not_lockstep(is_lockstep(), "no_sync()");
   return NoSync(step_.ranks_->reducer());

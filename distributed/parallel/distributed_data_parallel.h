@@ -7,25 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/distributed/parallel/reduction/no_sync.h"
 #include "lockstep/distributed/parallel/step.h"
 
 namespace lockstep::distributed {
-
-class Reducer;
-
-/// While one lives, backward() only accumulates locally. The first backward() after it reduces the sum. May be moved,
-/// into a std::optional, say: it lasts as long as the one that was moved to.
-class [[nodiscard]] NoSync {
- public:
-  explicit NoSync(Reducer& reducer);
-  NoSync(NoSync&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)), previous_(other.previous_) {}
-  NoSync& operator=(NoSync&&) = delete;
-  ~NoSync();
-
- private:
-  Reducer* reducer_;  // null: moved from
-  bool previous_;
-};
 
 /// Trains one module on every rank of a group, each rank on its own samples, with gradients averaged during backward():
 /// PyTorch's idiom, `loss = f(ddp(x)); optimizer.zero_grad(); loss.backward();`, with the semantics of

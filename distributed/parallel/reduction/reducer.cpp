@@ -207,4 +207,12 @@ void Reducer::drop_unused_gradients() {
     if (slots_[i].unused_everywhere) parameters_[i].tensor.set_grad({});
 }
 
+NoSync::NoSync(Reducer& reducer) : reducer_(&reducer), previous_(reducer.synchronize()) {
+  reducer_->set_synchronize(false);
+}
+
+NoSync::~NoSync() {
+  if (reducer_) reducer_->set_synchronize(previous_);
+}
+
 }  // namespace lockstep::distributed

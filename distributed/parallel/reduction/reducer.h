@@ -8,6 +8,7 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/parallel/options.h"
+#include "lockstep/distributed/parallel/reduction/no_sync.h"
 #include "lockstep/distributed/parallel/reduction/rank_reduction.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/process_group/process_group.h"
