@@ -19,5 +19,4 @@
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/nn/optim/sgd.h"
 #include "lockstep/nn/pooling.h"
-#include "lockstep/nn/recompute.h"
 #include "lockstep/nn/safetensors.h"

@@ -11,6 +11,8 @@ namespace lockstep::train {
 Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
   LOCKSTEP_CHECK(options_.mode == Mode::dp || options_.devices.empty(),
                  "[Workers] devices were given, which only mode dp uses");
+  LOCKSTEP_CHECK(!options_.mesh || (options_.mode != Mode::dp && !options_.zero && !options_.hook),
+                 "[Workers] a mesh was given with several devices, zero or a communication hook, which it cannot have");
   LOCKSTEP_CHECK(options_.mode == Mode::ddp || (!options_.zero && !options_.hook),
                  "[Workers] zero and a communication hook are for the processes of mode ddp");
   if (options_.threads > 0) set_num_threads(options_.threads);
@@ -19,6 +21,8 @@ Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
     options_.job.device = options_.device;
     job_.emplace(distributed::init(options_.job));
   }
+  if (options_.mesh)
+    mesh_.emplace(job_ ? job_->process_group() : distributed::make_single_process_group(), *options_.mesh);
   manual_seed(options_.seed);
 }
 
@@ -41,6 +45,14 @@ distributed::TrainingStep Workers::make_step(const distributed::TrainingStep::Fa
   return distributed::TrainingStep(factory, step);
 }
 
+distributed::TrainingStep Workers::make_step(nn::Module& module, distributed::ModelPart& part) const {
+  LOCKSTEP_CHECK(mesh_, "[Workers] a part of a model needs a mesh; set WorkerOptions::mesh");
+  return distributed::TrainingStep(module, {.group = mesh_->data(),
+                                            .logical_shards = options_.logical_shards,
+                                            .accumulate = options_.accumulate,
+                                            .model_part = &part});
+}
+
 data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> dataset,
                                       data::DataLoaderOptions loader) const {
   loader.batch_size = options_.batch_size;
@@ -48,8 +60,8 @@ data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> datas
   // Where several devices share a batch it is cut on the host.
   if (options_.mode != Mode::dp) loader.device = job_ ? job_->device() : Device(options_.device);
   if (job_) {
-    loader.rank = job_->rank();
-    loader.world_size = job_->world_size();
+    loader.rank = mesh_ ? mesh_->position().data : job_->rank();
+    loader.world_size = mesh_ ? mesh_->sizes().data : job_->world_size();
     loader.logical_shards = options_.logical_shards;
   }
   return data::DataLoader(std::move(dataset), std::move(loader));

@@ -29,6 +29,10 @@ struct WorkerOptions {
   std::vector<Device> devices = {};   ///< dp
   distributed::InitOptions job = {};  ///< ddp; its device is the one above
 
+  /// ddp, for programs that divide their models: the processes as a grid. The batch is divided along `data`.
+  std::optional<distributed::MeshSizes> mesh = std::nullopt;
+  std::int64_t tensor_shards = 0;  ///< T, of layers that are divided along `tensor`; 0: as many as there are ranks
+
   std::uint64_t seed = 1;                            ///< of weights, data order and random layers
   int threads = 0;                                   ///< of each process; 0: as the environment says
   std::int64_t batch_size = 64;                      ///< samples a step, over all workers
@@ -57,6 +61,8 @@ class Workers {
 
   /// A model and its training step; must not outlive this object. Errors as TrainingStep.
   distributed::TrainingStep make_step(const distributed::TrainingStep::Factory& factory) const;
+  /// The step of a model that is divided over the mesh, and `part`, which computes this process's part of it.
+  distributed::TrainingStep make_step(nn::Module& module, distributed::ModelPart& part) const;
   /// Of the options' batch size and seed; what `options` says about these, ranks, shards and device does not count.
   data::DataLoader make_loader(std::shared_ptr<const data::Dataset> dataset,
                                data::DataLoaderOptions options = {}) const;
@@ -69,11 +75,14 @@ class Workers {
   bool is_rank0() const { return rank() == 0; }         ///< true for one process: prints, saves
   /// In mode ddp the group of all ranks, be it one; else null.
   distributed::ProcessGroupPtr group() const;
+  /// The grid of the options; null without.
+  const distributed::Mesh* mesh() const { return mesh_ ? &*mesh_ : nullptr; }
   const WorkerOptions& options() const { return options_; }  ///< that it was made with
 
  private:
   WorkerOptions options_;
   std::optional<distributed::Job> job_;
+  std::optional<distributed::Mesh> mesh_;
 };
 
 }  // namespace lockstep::train

@@ -38,6 +38,7 @@ std::vector<nn::NamedTensor> PipelineParallel::named_parameters() const {
 std::vector<Tensor> PipelineParallel::parameters() const {
   std::vector<Tensor> mine;
   for (const nn::NamedTensor& each : named_parameters()) mine.push_back(each.tensor);
+  if (mine.empty()) mine.push_back(state_->nothing);
   return mine;
 }
 
@@ -122,13 +123,13 @@ double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* d
   return norm;
 }
 
-std::vector<nn::NamedTensor> PipelineParallel::gather(const std::function<Tensor(const Tensor& own)>& value_of) const {
+void PipelineParallel::gather(const std::function<Tensor(const Tensor& own)>& value_of,
+                              const std::function<void(const std::string& name, const Tensor& value)>& take) const {
   const State& state = *state_;
   const NoGradGuard values_only;
   static const OperationLabel label("whole state of the model, from its stages");
   const LabelScope scope(label);
   const Device device = state.module.device();
-  std::vector<nn::NamedTensor> all;
   for (const State::Member& member : state.members) {
     const int owner = state.stage_of(member.chunks.front());
     Tensor value;
@@ -147,13 +148,17 @@ std::vector<nn::NamedTensor> PipelineParallel::gather(const std::function<Tensor
                       {.dtype = static_cast<DType>(sizes[0] - 1), .device = device});
       if (sizes[0] != 0) state.group->broadcast(value, owner)->wait();
     }
-    all.push_back({member.named.name, value});
+    take(member.named.name, value);
   }
-  return all;
 }
 
 std::vector<nn::NamedTensor> PipelineParallel::full_state(const TensorParallel* divided) const {
-  return gather([&](const Tensor& own) { return divided ? divided->whole_of(own, own) : own; });
+  std::vector<nn::NamedTensor> all;
+  gather([&](const Tensor& own) { return divided ? divided->whole_of(own, own) : own; },
+         [&](const std::string& name, const Tensor& value) {
+           all.push_back({name, value});
+         });
+  return all;
 }
 
 std::vector<double> measure_layers(const std::vector<PipelineLayer>& layers, const Tensor& x,

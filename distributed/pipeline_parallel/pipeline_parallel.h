@@ -4,17 +4,58 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/distributed/pipeline_parallel/pipeline_options.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+class Sequential;
+}
 
 namespace lockstep::distributed {
 
 class ModelPart;
 class TensorParallel;
+
+/// In which order a stage computes its micro-batches; see Note [Pipeline schedules].
+enum class PipelineSchedule : std::uint8_t {
+  gpipe,                     ///< all forwards, then all backwards
+  one_forward_one_backward,  ///< in turn: fewer activations
+  interleaved,               ///< several chunks of layers a stage: a smaller bubble, more messages
+};
+
+/// "gpipe", "1f1b" and "interleaved", and back. Throws Error, listing them, for another text.
+PipelineSchedule parse_pipeline_schedule(std::string_view text);
+std::string to_string(PipelineSchedule schedule);
+
+/// One link of the chain that a model is.
+struct PipelineLayer {
+  std::string name;  ///< for messages: "h.3"
+  /// What `forward` computes with; the last layer's also the loss. A module in several layers is tied.
+  std::vector<nn::Module*> modules;
+  /// From what the layer before gives, the first from a batch's x. Empty: that of the one module.
+  std::function<Tensor(const Tensor& x)> forward = {};
+};
+
+/// The elements of a Sequential, each a layer.
+std::vector<PipelineLayer> pipeline_layers(const nn::Sequential& chain);
+
+/// Options of PipelineParallel.
+struct PipelineParallelOptions {
+  ProcessGroupPtr group = nullptr;  ///< the ranks that are the stages, such as Mesh::pipeline(); null: this one alone
+  PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
+  int chunks = 1;  ///< a stage has, of an interleaved schedule: 2 or more
+  /// How many layers each chunk has. Empty: so that their `costs` are even.
+  std::vector<std::int64_t> layers_of_chunks = {};
+  /// What each layer costs, such as measure_layers() gives. Empty: the elements of its parameters.
+  std::vector<double> costs = {};
+  bool recompute = false;     ///< keep each layer's input alone for backward (nn::recompute): less memory, same bits
+  DType autocast = kFloat32;  ///< mixed precision of the layers: kBFloat16; kFloat32: none
+};
 
 /// Note [Pipeline parallelism]
 /// Spreads the layers of a model over the ranks of a group, its stages. The model is told apart by a plan, a list of
@@ -51,9 +92,10 @@ class PipelineParallel {
 
   /// For TrainingStepOptions; as long as this object lives.
   ModelPart* part() const;
-  /// Those of this rank's layers, in the module's order: what the optimizer takes.
+  /// Those of this rank's layers, in the module's order.
   std::vector<nn::NamedTensor> named_parameters() const;
-  std::vector<Tensor> parameters() const;  ///< the same without names
+  /// The same without names, for the optimizer: if there are none, a tensor without elements.
+  std::vector<Tensor> parameters() const;
   /// How many layers each chunk has.
   const std::vector<std::int64_t>& layers_of_chunks() const;
   int stage() const;  ///< of this rank, from 0
@@ -65,10 +107,10 @@ class PipelineParallel {
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients: the same bits as of one process, with
   /// `divided` those of its clip_grad_norm(). A collective; returns the norm.
   double clip_grad_norm(double max_norm, const TensorParallel* divided = nullptr) const;
-  /// What `value_of` gives for each parameter and buffer of the module, on the ranks that hold it, on all ranks: such
-  /// as
-  /// `[](const Tensor& own) { return own; }`. May be undefined. A collective.
-  std::vector<nn::NamedTensor> gather(const std::function<Tensor(const Tensor& own)>& value_of) const;
+  /// Calls `take(name, value)` on all ranks for each parameter and buffer of the module with what `value_of` has given
+  /// on the rank that holds it, such as `[](const Tensor& own) { return own; }`; perhaps undefined. A collective.
+  void gather(const std::function<Tensor(const Tensor& own)>& value_of,
+              const std::function<void(const std::string& name, const Tensor& value)>& take) const;
   /// The module's parameters and buffers, each whole, under their names: what one process would have. A collective.
   std::vector<nn::NamedTensor> full_state(const TensorParallel* divided = nullptr) const;
   /// Bytes of activations and gradients that this rank has sent to other stages so far.

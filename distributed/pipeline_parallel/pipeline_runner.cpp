@@ -115,7 +115,6 @@ void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const Lo
   const std::int64_t micro_batches = std::ssize(shares_);
   state_.links->begin(state_.incoming(micro_batches, sums_ != nullptr));
   for (const PipelineAction& action : state_.lists(micro_batches)[static_cast<std::size_t>(state_.group->rank())]) {
-    state_.links->poll();
     if (action.pass == PipelineAction::Pass::forward)
       forward(action, loss);
     else

@@ -10,7 +10,6 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/container.h"
-#include "lockstep/nn/recompute.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -57,6 +56,8 @@ PipelineParallel::State::State(nn::Module& module_, std::vector<PipelineLayer> l
   drop_others();
   for (const PipelineLayer& layer : layers)
     parameters_of_.push_back(options.recompute ? std::make_unique<LayerParameters>(layer) : nullptr);
+  nothing = empty({0}, {.device = module.device()});
+  nothing.set_requires_grad(true);
   links = std::make_unique<StageLinks>(group, [this](const StageKey& key) { return describe(key); });
 }
 

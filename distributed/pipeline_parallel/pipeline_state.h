@@ -74,6 +74,7 @@ class PipelineParallel::State final : public ModelPart {
   std::vector<Member> members;
   std::vector<Tied> tied;
   std::unique_ptr<StageLinks> links;
+  Tensor nothing;  // a leaf without elements, for an optimizer without parameters
 
  private:
   void check_layers() const;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/distributed/pipeline_parallel/pipeline_options.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 
 namespace lockstep::distributed {
 

@@ -68,9 +68,7 @@ OperationLabel StageLinks::label_of(const StageKey& key) {
 void StageLinks::begin(std::vector<std::deque<StageKey>> incoming) {
   arrived_.clear();
   sends_.clear();
-  sources_.assign(incoming.size(), {});
-  for (std::size_t s = 0; s < incoming.size(); ++s) sources_[s].expected = std::move(incoming[s]);
-  poll();
+  expected_ = std::move(incoming);
 }
 
 void StageLinks::send(int to, const StageKey& key, const StageValue& value) {
@@ -88,34 +86,17 @@ void StageLinks::send(int to, const StageKey& key, const StageValue& value) {
   std::erase_if(sends_, [](const WorkPtr& work) { return work->is_success(); });
 }
 
-void StageLinks::advance(int from, bool wait) {
-  Source& source = sources_[static_cast<std::size_t>(from)];
-  while (!source.expected.empty()) {
-    const StageKey key = source.expected.front();
-    const LabelScope scope(label_of(key));
-    if (!source.header_work) {
-      source.header = empty({kHeader}, {.dtype = kInt64});
-      source.header_work = group_->recv(source.header, from);
-    }
-    if (!source.value_work) {
-      if (!wait && !source.header_work->is_completed()) return;
-      source.header_work->wait();
-      source.value = announced(source.header, key, device_);
-      if (source.value.tensor.defined()) source.value_work = group_->recv(source.value.tensor, from);
-    }
-    if (source.value_work) {
-      if (!wait && !source.value_work->is_completed()) return;
-      source.value_work->wait();
-    }
-    arrived_[key] = std::exchange(source.value, {});
-    source.header_work.reset();
-    source.value_work.reset();
-    source.expected.pop_front();
-    if (wait) {
-      advance(from, false);  // the next receive is there before its message
-      return;
-    }
-  }
+// The next message from a rank.
+void StageLinks::receive(int from) {
+  std::deque<StageKey>& expected = expected_[static_cast<std::size_t>(from)];
+  const StageKey key = expected.front();
+  const LabelScope scope(label_of(key));
+  const Tensor header = empty({kHeader}, {.dtype = kInt64});
+  group_->recv(header, from)->wait();
+  StageValue value = announced(header, key, device_);
+  if (value.tensor.defined()) group_->recv(value.tensor, from)->wait();
+  arrived_[key] = std::move(value);
+  expected.pop_front();
 }
 
 StageValue StageLinks::take(const StageKey& key) {
@@ -126,21 +107,17 @@ StageValue StageLinks::take(const StageKey& key) {
       return value;
     }
     int from = -1;
-    for (std::size_t s = 0; s < sources_.size(); ++s)
-      if (std::ranges::find(sources_[s].expected, key) != sources_[s].expected.end()) from = static_cast<int>(s);
+    for (std::size_t s = 0; s < expected_.size(); ++s)
+      if (std::ranges::find(expected_[s], key) != expected_[s].end()) from = static_cast<int>(s);
     LOCKSTEP_ASSERT(from >= 0, "nobody sends {}", describe_(key));
-    advance(from, true);
+    receive(from);
   }
-}
-
-void StageLinks::poll() {
-  for (std::size_t s = 0; s < sources_.size(); ++s) advance(static_cast<int>(s), false);
 }
 
 void StageLinks::finish() {
   for (const WorkPtr& work : std::exchange(sends_, {})) work->wait();
-  for (const Source& source : sources_)
-    LOCKSTEP_ASSERT(source.expected.empty(), "{} was never taken", describe_(source.expected.front()));
+  for (const std::deque<StageKey>& expected : expected_)
+    LOCKSTEP_ASSERT(expected.empty(), "{} was never taken", describe_(expected.front()));
 }
 
 }  // namespace lockstep::distributed

@@ -45,7 +45,9 @@ struct StageValue {
 /// The n-th message from a rank meets the n-th receive, so a rank takes another's messages in the order in which that
 /// one's schedule sends them, whatever it needs first: all before the one that it waits for have been sent before it.
 ///
-/// Every wait has the group's deadline, and every message a label with stages and micro-batch, which errors show.
+/// Every wait has the group's deadline, and every message a label with stages and micro-batch, which errors show. A
+/// receive begins when its message is needed, so that its deadline tells who is late; a stage may wait for as long as
+/// others compute, so the deadline must be longer than a step takes.
 class StageLinks {
  public:
   /// `describe` makes the label of a message.
@@ -57,29 +59,18 @@ class StageLinks {
   void send(int to, const StageKey& key, const StageValue& value);
   /// Waits for a message.
   StageValue take(const StageKey& key);
-  /// Takes in what has arrived, without waiting.
-  void poll();
   /// Waits until what this rank has sent has been received. Ends a step.
   void finish();
   /// Of values sent to other ranks, without headers, since the object was made.
   std::int64_t bytes_sent() const { return bytes_sent_; }
 
  private:
-  /// Of the messages from one rank, where it is.
-  struct Source {
-    std::deque<StageKey> expected;
-    Tensor header;
-    WorkPtr header_work;
-    StageValue value;
-    WorkPtr value_work;
-  };
-
-  void advance(int from, bool wait);
+  void receive(int from);
   OperationLabel label_of(const StageKey& key);
 
   ProcessGroupPtr group_;
   std::function<std::string(const StageKey&)> describe_;
-  std::vector<Source> sources_;
+  std::vector<std::deque<StageKey>> expected_;  // by rank
   std::map<StageKey, StageValue> arrived_;
   std::map<StageKey, OperationLabel> labels_;
   std::vector<WorkPtr> sends_;

@@ -27,10 +27,10 @@ void PrintTo(const Row& row, std::ostream* out) {
   *out << row.feature;
 }
 
-/// 200 steps of the lockstep rows if LOCKSTEP_LONG_TESTS is set.
+/// Steps of the lockstep rows: 20, or as many as LOCKSTEP_TEST_STEPS says.
 std::int64_t lockstep_steps() {
-  const char* const text = std::getenv("LOCKSTEP_LONG_TESTS");
-  return text && *text ? 200 : kTensorSteps;
+  const char* const text = std::getenv("LOCKSTEP_TEST_STEPS");
+  return text && *text ? std::atoll(text) : kTensorSteps;
 }
 
 const std::vector<Row>& table() {

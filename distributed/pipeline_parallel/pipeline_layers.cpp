@@ -1,4 +1,4 @@
-#include "lockstep/distributed/pipeline_parallel/pipeline_options.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 
 #include <array>
 #include <utility>
