@@ -101,8 +101,10 @@ void Program::Options::add_common() {
       ->check(number<std::int64_t>())
       ->group(how);
   if (choose_mesh) {
-    app.add_option("--mesh", mesh,
-                   "Processes as a grid, such as data=2,pipeline=2,tensor=2; auto: one that fits their number")
+    app.add_option(
+           "--mesh", mesh,
+           "Processes as a grid, such as data=2,pipeline=2,tensor=2; auto: one that fits their number; auto:MESH: this "
+           "one, or another after a loss")
         ->group(who);
     app.add_option("--lockstep-tensor", workers.tensor_shards,
                    "Logical shards of divided layers, a power of two: the same bits on any --mesh whose tensor divides "
@@ -210,8 +212,10 @@ void Program::Options::settle_mesh() {
   const auto processes_of = [](const distributed::MeshSizes& sizes) {
     return std::int64_t{sizes.data} * sizes.pipeline * sizes.tensor;
   };
+  const bool chooses = mesh.starts_with("auto");
   if (!mesh.empty() && mesh != "auto") {
-    workers.mesh = usage([&] { return distributed::parse_mesh(mesh); });
+    const bool preferred = mesh.starts_with("auto:");
+    workers.mesh = usage([&] { return distributed::parse_mesh(preferred ? mesh.substr(5) : mesh); });
     const std::int64_t processes = processes_of(*workers.mesh);
     require(processes <= 1024, fmt::format("--mesh {} is for {} processes; expected 1024 at most", mesh, processes));
     if (!told && processes > 1) {
@@ -224,7 +228,8 @@ void Program::Options::settle_mesh() {
                         : nproc > 0               ? nproc
                         : workers.job.world_size  ? *workers.job.world_size
                                                   : launched.value_or(1);
-  if (mesh == "auto") workers.mesh = usage([&] { return choose_mesh(processes, workers); });
+  if (chooses && (!workers.mesh || processes_of(*workers.mesh) != processes))
+    workers.mesh = usage([&] { return choose_mesh(processes, workers); });
   if (!workers.mesh) workers.mesh = distributed::MeshSizes{.data = processes};
   const distributed::MeshSizes& sizes = *workers.mesh;
   require(processes_of(sizes) == processes,
