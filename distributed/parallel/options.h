@@ -17,6 +17,8 @@
 
 namespace lockstep::distributed {
 
+class ModelPart;
+
 /// What a loss function returns for its part of a batch: either the mean over the part's samples (a Tensor converts),
 /// or a sum together with what the sum over the whole batch is to be divided by, such as a number of tokens. The step
 /// weights the parts so that their gradients are those of the loss over the whole batch.
@@ -65,6 +67,9 @@ struct TrainingStepOptions {
   /// Compute each worker's part in so many slices, one after the other (Note [Shares]): less memory, the same
   /// gradients. 1 in lockstep mode, whose slices are the logical shards.
   std::int64_t accumulate = 1;
+  /// On ranks that are one dimension of a mesh: the part of the model that this rank and they hold, and how it is
+  /// computed together with the others (PipelineParallel::part()). It must outlive the step. Null: the whole model.
+  ModelPart* model_part = nullptr;
   /// On ranks: a promise that every step of a rank uses the same parameters as its first one. Buckets with parameters
   /// that it does not use then are reduced as early as others, instead of at the end of backward; a step that breaks
   /// the promise is an error that names the parameter. Without it nothing is assumed. Of no effect in lockstep mode.

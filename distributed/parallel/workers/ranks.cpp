@@ -13,9 +13,27 @@
 namespace lockstep::distributed {
 namespace {
 
-std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group, std::int64_t shards) {
+std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group,
+                                     const TrainingStepOptions& options) {
+  const std::int64_t shards = options.logical_shards;
   if (shards == 0) return nullptr;
-  return std::make_unique<ShardSums>(module, shards, shards_of_worker(shards, group.world_size(), group.rank()));
+  const ShardRange mine = shards_of_worker(shards, group.world_size(), group.rank());
+  if (options.model_part) return std::make_unique<ShardSums>(module, options.model_part->trained(), shards, mine);
+  return std::make_unique<ShardSums>(module, shards, mine);
+}
+
+std::unique_ptr<StepRunner> make_runner(nn::Module& module, const TrainingStepOptions& options, ShardSums* sums) {
+  if (options.model_part) return options.model_part->make_runner(options, sums);
+  return sums ? std::make_unique<ShareRunner>(module, *sums)
+              : std::make_unique<ShareRunner>(module, options.accumulate);
+}
+
+std::vector<nn::NamedTensor> reduced_parameters(nn::Module& module, const TrainingStepOptions& options) {
+  if (!options.model_part) return trained_parameters(module);
+  std::vector<nn::NamedTensor> all;
+  for (const std::vector<nn::NamedTensor>& group : options.model_part->trained())
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 }  // namespace
@@ -26,16 +44,16 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       options_(options),
       buffers_(module.buffers()),
       frozen_(module),
-      sums_(make_sums(module, *group_, options.logical_shards)),
-      runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
-  if (group_->rank() == 0) runner_.look_for_unregistered();
+      sums_(make_sums(module, *group_, options)),
+      runner_(make_runner(module, options, sums_.get())) {
+  if (group_->rank() == 0) runner_->look_for_unregistered();
   check_module_agreement(module_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
   reducer_ = sums_ ? std::make_unique<Reducer>(*sums_, group_, options_)
-                   : std::make_unique<Reducer>(trained_parameters(module_), group_, options_);
+                   : std::make_unique<Reducer>(reduced_parameters(module_, options_), group_, options_);
 }
 
 data::Batch Ranks::part_of(const data::Batch& batch) const {
@@ -65,13 +83,13 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
   {
     std::optional<NoSync> accumulating;
-    if (sums_ || options_.accumulate > 1) accumulating.emplace(*reducer_);
-    runner_.begin(part, step, loss, scale, /*empty_slices=*/!first_sync_batch_norm(module_).empty());
+    if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
+    runner_->begin(part, step, loss, scale, /*empty_slices=*/!first_sync_batch_norm(module_).empty());
   }
-  reduction.sum_losses(runner_);
+  reduction.sum_losses(*runner_);
   const std::uint64_t reduced_before = reducer_->passes();
   try {
-    if (runner_.pending()) runner_.finish(reduction.divisor(runner_, part.global_size));
+    if (runner_->pending()) runner_->finish(reduction.divisor(*runner_, part.global_size));
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {
@@ -82,6 +100,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
     throw;
   }
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
+  runner_->after_reduction();
   return reduction.mean_loss();
 }
 
@@ -167,6 +186,7 @@ void Ranks::follow(const std::function<void()>& keep_up) {
 }
 
 std::string Ranks::capture_obstacle() const {
+  if (options_.model_part) return "the stages of a pipeline send each other what they compute, through the host";
   if (sums_) return "lockstep mode adds up on the host what the shards count";
   if (options_.hook && !options_.hook->is_replayable())
     return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());

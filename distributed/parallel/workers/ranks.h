@@ -54,7 +54,7 @@ class Ranks {
   FrozenParameters frozen_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode
   std::unique_ptr<Reducer> reducer_;
-  ShareRunner runner_;
+  std::unique_ptr<StepRunner> runner_;
   bool joining_ = false;           // join() runs
   std::int64_t join_samples_ = 0;  // since its last average
   UnevenStep join_step_;           // its last one
