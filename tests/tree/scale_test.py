@@ -27,7 +27,7 @@ check(table == [(f"{b:g}", str(g), str(m), f"{p:.0f}") for b, g, _, m, p in rows
 
 # The names of the models are the numbers of their parameters.
 for name, model in MODELS.items():
-    check(abs(model.parameters / 1e9 / float(name) - 1) < 0.02, f"{name}: {model.parameters * 1e-9:.1f} billion parameters")
+    check(abs(model.parameters / 1e9 / float(name) - 1) < 0.03, f"{name}: {model.parameters * 1e-9:.1f} billion parameters")
 
 a100, model = MACHINES["a100"], MODELS["18.4"]
 whole = predict(model, a100, Plan(), 64)
