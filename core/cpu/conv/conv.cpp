@@ -4,6 +4,7 @@
 
 #include "lockstep/core/cpu/conv/correlation.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
+#include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -79,6 +80,7 @@ void backward_data_of_phase(const Conv& c, const Phase& y, const Phase& x, std::
 void conv_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
                   const ConvSink* sink, InstructionSet set) {
   if (is_depthwise(c) && !sink) return depthwise_forward(c, x, weight, bias, relu, out);
+  if (conv_detail::winograd_serves(c)) return conv_detail::winograd_forward(c, x, weight, bias, relu, out, sink, set);
   const std::int64_t in = c.group_in(), rows = c.group_out(), positions = c.oh * c.ow;
   if (sink && c.groups > 1) {
     const Tensor whole = empty({c.n * c.out * positions});
@@ -110,6 +112,7 @@ void conv_forward(const Conv& c, const float* x, const float* weight, const floa
 
 void conv_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
   if (is_depthwise(c)) return depthwise_backward_data(c, grad, weight, x_grad);
+  if (conv_detail::winograd_serves(c)) return conv_detail::winograd_backward_data(c, grad, weight, x_grad, set);
   std::vector<Phase> ys, xs;
   bool all = true;
   for (std::int64_t i = 0; i < std::min(c.stride_h, c.h); ++i)
