@@ -16,8 +16,8 @@ namespace {
 using gemm_detail::MicroKernels;
 using gemm_detail::Tile;
 
-constexpr std::int64_t kBlockFloats = 1 << 17;  // of transformed elements: half of a second-level cache
-constexpr std::int64_t kMostTiles = 128;        // of a block
+constexpr std::int64_t kBlockFloats = 1 << 17;               // of transformed elements: half of a second-level cache
+constexpr std::int64_t kFewestTiles = 32, kMostTiles = 128;  // of a block
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kRoom = 8;  // behind what vectors write
 
@@ -48,11 +48,14 @@ class Runner {
         row_panels_(divide_up(c.rows, kernels_.rows[2])),
         panel_rows_(divide_up(c.rows, row_panels_)),
         panel_(kPoints * point()) {
-    const std::int64_t tiles = std::clamp<std::int64_t>(kBlockFloats / (kPoints * c.channels), width_, kMostTiles);
+    const std::int64_t tiles =
+        std::clamp<std::int64_t>(kBlockFloats / (kPoints * c.channels), kFewestTiles, kMostTiles);
     block_rows_ = std::max<std::int64_t>(1, tiles / tile_columns_);
     if (block_rows_ > tile_rows_) block_rows_ = block_rows_ / tile_rows_ * tile_rows_;
     block_rows_ = std::min(block_rows_, c.n * tile_rows_);
     stride_ = divide_up(block_rows_ * tile_columns_ + kRoom, kernels_.lanes) * kernels_.lanes;
+    elements_point_ = point_stride_for(c.channels * stride_);
+    sums_point_ = point_stride_for(panel_rows_ * stride_);
     weights_ = empty({row_panels_ * panel_});
     parallel_for(row_panels_, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)
@@ -90,8 +93,8 @@ class Runner {
     Work(const Runner& r, std::int64_t size_values)
         : tiles(r.c_.images, r.c_.channels * r.c_.h * r.c_.w, r.c_.h, r.c_.w, r.c_.padding_h, r.c_.padding_w,
                 r.tile_rows_, r.tile_columns_, r.block_rows_) {
-      const std::int64_t size_elements = kPoints * r.c_.channels * r.stride_;
-      const std::int64_t size_sums = kPoints * r.panel_rows_ * r.stride_;
+      const std::int64_t size_elements = kPoints * r.elements_point_;
+      const std::int64_t size_sums = kPoints * r.sums_point_;
       space = empty({size_elements + size_sums + tiles.space() + size_values + kRoom});
       elements = space.data<float>();
       sums = elements + size_elements;
@@ -108,16 +111,15 @@ class Runner {
   std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
 
   void block(Work& work, std::int64_t begin, std::int64_t end, float* out) const {
-    const std::int64_t points = c_.channels * stride_;
     for (std::int64_t c = 0; c < c_.channels; ++c)
-      work.tiles.elements(begin, end, c, work.parts, work.elements + c * stride_, points);
+      work.tiles.elements(begin, end, c, work.parts, work.elements + c * stride_, elements_point_);
     for (std::int64_t i = 0; i < row_panels_; ++i) {
       multiply(work, i, (end - begin) * tile_columns_);
       for (std::int64_t r = 0; r < rows(i); ++r) {
         const std::int64_t row = i * panel_rows_ + r;
         for (std::int64_t t = begin; t < end; ++t) {
           const std::int64_t image = t / tile_rows_, y = t % tile_rows_ * kTileSide;
-          results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, panel_rows_ * stride_,
+          results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
                            c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
                            out + ((image * c_.rows + row) * c_.oh + y) * c_.ow);
         }
@@ -136,13 +138,13 @@ class Runner {
     for (std::int64_t p = 0; p < kPoints; ++p)
       for (std::int64_t j = 0; j < tiles; j += width_) {
         tile.columns = std::min(width_, tiles - j);
-        tile.out = work.sums + p * panel_rows_ * stride_ + j;
+        tile.out = work.sums + p * sums_point_ + j;
         const auto kernel = kernels_.table[0][divide_up(tile.columns, kernels_.lanes)][tile.a_step];
         for (std::int64_t k = 0; k < c_.channels; k += inner) {
           tile.k = std::min(inner, c_.channels - k);
           tile.beta = k == 0 ? 0.0f : 1.0f;
           tile.a = weights_.data<float>() + panel * panel_ + p * point() + k * tile.a_step;
-          tile.b = work.elements + (p * c_.channels + k) * stride_ + j;
+          tile.b = work.elements + p * elements_point_ + k * stride_ + j;
           kernel(tile);
         }
       }
@@ -151,9 +153,10 @@ class Runner {
   const Correlated& c_;
   const MicroKernels<float>& kernels_;
   const std::int64_t tile_rows_, tile_columns_, width_, row_panels_, panel_rows_, panel_;
-  std::int64_t block_rows_;  // of tiles
-  std::int64_t stride_;      // floats from a channel's tiles to the next one's
-  Tensor weights_;           // [panel][point][channel][row of the panel]
+  std::int64_t block_rows_;                   // of tiles
+  std::int64_t stride_;                       // floats from a channel's tiles to the next one's
+  std::int64_t elements_point_, sums_point_;  // floats from one point to the next
+  Tensor weights_;                            // [panel][point][channel][row of the panel]
 };
 
 }  // namespace

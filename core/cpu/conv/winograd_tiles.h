@@ -8,6 +8,13 @@
 
 namespace lockstep::cpu::conv_detail {
 
+/// Floats from one point's block of `size` floats to the next one's: a whole, odd number of cache lines, so that the
+/// points of a tile, which are written and read together, have places of their own in a cache.
+inline std::int64_t point_stride_for(std::int64_t size) {
+  constexpr std::int64_t kLine = 16;
+  return ((size + kLine - 1) / kLine | 1) * kLine;
+}
+
 /// Rows of tiles of a batch of images, counted over all images: which rows of which image they read.
 class TileRows {
  public:

@@ -41,12 +41,13 @@ class Gradient {
         row_panels_(divide_up(c.in, kernels_.rows[2])),
         panel_rows_(divide_up(c.in, row_panels_)),
         padded_out_(divide_up(c.out, kernels_.lanes) * kernels_.lanes),
+        point_(point_stride_for((c.in + c.out) * stride_)),
         elements_(x, c.in * c.h * c.w, c.h, c.w, c.padding_h, c.padding_w, tile_rows_, tile_columns_, chain_),
         gradients_(grad, c.out * c.oh * c.ow, c.oh, c.ow, 0, 0, tile_rows_, tile_columns_, chain_) {}
 
   void run(float* weight_grad) const {
     const std::int64_t chains = divide_up(c_.n * tile_rows_, chain_), channels = c_.in + c_.out;
-    const std::int64_t size = kPoints * channels * stride_;  // of a chain
+    const std::int64_t size = kPoints * point_;  // of a chain
     const std::int64_t shared =
         num_threads() == 1 ? 1 : std::clamp<std::int64_t>(kSharedFloats / size, 1, chains);  // chains at a time
     const Tensor transformed = empty({shared * size}), sums = empty({kPoints * c_.in * padded_out_});
@@ -62,9 +63,9 @@ class Gradient {
               for (std::int64_t c = begin; c < end; ++c) {
                 float* const to = all + i * size + c * stride_;
                 if (c < c_.in)
-                  elements_.elements(top, bottom, c, parts, to, channels * stride_);
+                  elements_.elements(top, bottom, c, parts, to, point_);
                 else
-                  gradients_.gradients(top, bottom, c - c_.in, parts + elements_.space(), to, channels * stride_);
+                  gradients_.gradients(top, bottom, c - c_.in, parts + elements_.space(), to, point_);
               }
             }
           });
@@ -73,7 +74,7 @@ class Gradient {
         for (std::int64_t p = begin; p < end; ++p)
           for (std::int64_t i = 0; i < count; ++i) {
             const std::int64_t top = (first + i) * chain_, rows = std::min(chain_, c_.n * tile_rows_ - top);
-            add(all + i * size + p * channels * stride_, rows * tile_columns_, first + i > 0, packed.data<float>(),
+            add(all + i * size + p * point_, rows * tile_columns_, first + i > 0, packed.data<float>(),
                 sums.data<float>() + p * c_.in * padded_out_);
           }
       });
@@ -121,6 +122,7 @@ class Gradient {
   const std::int64_t chain_;   // rows of tiles
   const std::int64_t stride_;  // floats from a channel's tiles to the next one's
   const std::int64_t width_, row_panels_, panel_rows_, padded_out_;
+  const std::int64_t point_;  // floats from one point to the next
   const TileRows elements_, gradients_;
 };
 
