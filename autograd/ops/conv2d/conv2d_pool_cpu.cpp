@@ -18,6 +18,13 @@ std::int64_t images_per_group(const Conv2dGeometry& g) {
   return std::max((g.n + kMaxGroups - 1) / kMaxGroups, (kMinWork + g.macs() - 1) / g.macs());
 }
 
+// What is read in strips across all channels, which a processor does not foresee.
+template <typename T>
+void prefetch(const T* values, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(values + i, 0, 2);
+}
+
 }  // namespace
 
 bool conv2d_pool_supports(const Conv2dGeometry& g) {
@@ -101,10 +108,10 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
     for (std::int64_t i = begin; i < end; ++i) {
       const float* const gradient = grad.data<float>() + i * result;
       const std::uint8_t* const where = positions.data<std::uint8_t>() + i * result;
-      // They are read in strips across all channels, which a processor does not foresee.
-      for (std::int64_t at = 0; at < result; at += 16) __builtin_prefetch(gradient + at, 0, 2);
-      for (std::int64_t at = 0; at < result; at += 64) __builtin_prefetch(where + at, 0, 2);
+      prefetch(gradient, result);
+      prefetch(where, result);
       if (weights_wanted) {
+        prefetch(x.data<float>() + i * image, image);
         conv2d_pool::to_channels_last(layout, x.data<float>() + i * image, space.data<float>());
         for_weights.add(gradient, where, space.data<float>(), sums.data<float>(), bias.data<float>());
       }
