@@ -6,7 +6,10 @@
 #include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/planes.h"
+#include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
+#include "lockstep/core/cpu/transpose8.h"
+#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -92,11 +95,22 @@ class Gradient {
       }
     }
     // [tap][in][out] to [out][in][tap]
-    for (std::int64_t o = first_panel * width_; o < std::min(end_panel * width_, c_.group_out()); ++o)
-      for (std::int64_t i = first_row; i < end_row; ++i)
-        for (std::int64_t t = 0; t < taps; ++t)
-          weight_grad[(o * in + i) * taps + t] =
-              sums[(t * (end_row - first_row) + i - first_row) * panels * width_ + o - first_panel * width_];
+    const std::int64_t end_out = std::min(end_panel * width_, c_.group_out()), pitch = panels * width_;
+    const std::int64_t rows = end_row - first_row;
+    const auto sum_of = [&](std::int64_t at) { return sums + (at % taps * rows + at / taps) * pitch; };
+    for (std::int64_t o = first_panel * width_; o < end_out; o += kLanes) {
+      const std::int64_t from = o - first_panel * width_, count = std::min(kLanes, end_out - o);
+      float* const to = weight_grad + (o * in + first_row) * taps;
+      std::int64_t at = 0;
+      for (; at + kLanes <= rows * taps; at += kLanes) {
+        Vec8 square[kLanes];
+        for (std::int64_t j = 0; j < kLanes; ++j) square[j] = load8(sum_of(at + j) + from);
+        transpose8(square);
+        for (std::int64_t j = 0; j < count; ++j) store8(to + j * in * taps + at, square[j]);
+      }
+      for (; at < rows * taps; ++at)
+        for (std::int64_t j = 0; j < count; ++j) to[j * in * taps + at] = sum_of(at)[from + j];
+    }
   }
 
  private:
@@ -147,6 +161,7 @@ class Gradient {
 
 void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
   if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
+  if (conv_detail::winograd_serves(conv)) return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
   const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
   const Gradient first(conv, grad, x, 0, set);
   const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();
