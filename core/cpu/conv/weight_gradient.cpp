@@ -50,12 +50,12 @@ class Gradient {
     rows_ = images_ > 1 ? c.oh : std::clamp<std::int64_t>(kChain / c.ow, 1, c.oh);
   }
 
-  // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
-  std::int64_t row_tasks() const {
-    const std::int64_t wanted = divide_up(2 * num_threads(), column_panels_ * c_.groups);
-    return num_threads() == 1 ? 1 : std::clamp<std::int64_t>(wanted, 1, row_panels_);
+  // Tasks are panels of input channels, then of output channels: each element is summed by one of them. A task copies
+  // the input channels that are its own, but packs all gradients of its output channels.
+  std::int64_t row_tasks() const { return std::clamp<std::int64_t>(wanted_tasks(), 1, row_panels_); }
+  std::int64_t column_tasks() const {
+    return std::clamp<std::int64_t>(divide_up(wanted_tasks(), row_tasks()), 1, column_panels_);
   }
-  std::int64_t column_tasks() const { return num_threads() == 1 ? 1 : column_panels_; }
 
   void run(std::int64_t row_task, std::int64_t column_task, float* weight_grad) const {
     const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, positions = c_.oh * c_.ow;
@@ -77,7 +77,7 @@ class Gradient {
       const float* images = x_ + image * c_.in * c_.h * c_.w;
       if (planes_.copied) {
         for (std::int64_t i = 0; i < count; ++i)
-          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size());
+          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size(), first_row, end_row);
         images = padded;
       }
       for (std::int64_t y = 0; y < c_.oh; y += rows_) {
@@ -114,6 +114,8 @@ class Gradient {
   }
 
  private:
+  std::int64_t wanted_tasks() const { return num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups); }
+
   void add(const float* images, std::int64_t y, std::int64_t rows, std::int64_t count, const float* packed,
            std::int64_t block, std::int64_t first_panel, std::int64_t end_panel, std::int64_t first_row,
            std::int64_t end_row, float* sums, bool started) const {
