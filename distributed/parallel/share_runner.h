@@ -1,14 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/shard_sums.h"
+#include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
+
+class ParameterShards;
 
 /// Computes one worker's shares of a batch on one module (Note [Shares]), one after the other: all their forward passes
 /// and all backward passes but the last one in begin(), and that one in finish().
@@ -29,6 +33,10 @@ class ShareRunner {
   /// Throws what the loss function throws.
   void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale = 1.0,
              bool empty_slices = false);
+  /// Parameters are divided: each pass is made under these, which must outlive this object; null: they are whole.
+  void gather_by(ParameterShards* shards) { shards_ = shards; }
+  /// Forward passes that begin() makes for `part`.
+  std::int64_t passes_of(const data::Batch& part, bool empty_slices) const;
   /// The first loss is looked at for tensors that are trained by nobody; see nn::detail::warn_of_unregistered().
   void look_for_unregistered() { looks_ = true; }
   /// Sum of the losses of slices, one float64 element on the module's device; undefined without samples.
@@ -47,12 +55,14 @@ class ShareRunner {
   void finish(double divisor);
 
  private:
+  std::vector<Share> shares_of(const data::Batch& part, bool empty_slices) const;
   void add_to_sum(const Tensor& value, double factor);
   void backward(const Tensor& value, double factor, double divisor);
 
   nn::Module& module_;
   std::int64_t slices_ = 1;
   ShardSums* sums_ = nullptr;
+  ParameterShards* shards_ = nullptr;
   bool looks_ = false;
   double scale_ = 1.0;
   double assumed_ = 1.0;  // the divisor of the passes before the last

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
@@ -34,8 +35,34 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
+  if (options_.zero != 0) {
+    divide();
+    return;
+  }
   reducer_ = sums_ ? std::make_unique<Reducer>(*sums_, group_, options_)
                    : std::make_unique<Reducer>(trained_parameters(module_), group_, options_);
+}
+
+void Ranks::divide() {
+  LOCKSTEP_CHECK(!ParameterShards::of(module_),
+                 "[TrainingStep] the parameters of this module are divided by another step; make one step of a module");
+  const Device device = module_.device();
+  division_ = std::make_shared<Division>(module_, options_, group_->rank(), group_->world_size());
+  std::vector<std::vector<std::size_t>> buckets;
+  for (std::size_t f = 0; f < division_->trained_flats; ++f) buckets.push_back(division_->flats[f].members);
+  auto whole = sums_ ? tree_reduction(group_, device, *sums_) : mean_reduction(group_, device, nullptr);
+  reducer_ = std::make_unique<Reducer>(trained_parameters(module_),
+                                       sharded_reduction(group_, division_, std::move(whole), sums_.get()), group_,
+                                       options_, buckets);
+  if (!division_->values_too) return;
+  shards_ = ParameterShards::make(module_, division_, *group_);
+  runner_.gather_by(shards_.get());
+}
+
+void Ranks::abandon() {
+  reducer_->abandon_pass();
+  if (sums_) sums_->begin();
+  if (shards_) shards_->abandon();
 }
 
 data::Batch Ranks::part_of(const data::Batch& batch) const {
@@ -60,13 +87,27 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   share_buffers(std::exchange(buffers_root_, 0));
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
+  const bool empty_slices = !first_sync_batch_norm(module_).empty();
+  if (!shards_) return compute(part, step, loss, empty_slices);
+  try {
+    shards_->begin_step(runner_.passes_of(part, empty_slices));
+    Tensor mean = compute(part, step, loss, empty_slices);
+    shards_->end_step();
+    return mean;
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices) {
   RankReduction& reduction = reducer_->reduction();
   // A reduction divides by the number of ranks, or (lockstep mode) by the count of all losses.
   const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
   {
     std::optional<NoSync> accumulating;
     if (sums_ || options_.accumulate > 1) accumulating.emplace(*reducer_);
-    runner_.begin(part, step, loss, scale, /*empty_slices=*/!first_sync_batch_norm(module_).empty());
+    runner_.begin(part, step, loss, scale, empty_slices);
   }
   reduction.sum_losses(runner_);
   const std::uint64_t reduced_before = reducer_->passes();
@@ -75,10 +116,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {
-    if (sums_) {
-      reducer_->abandon_pass();
-      sums_->begin();
-    }
+    if (sums_ || division_) abandon();
     throw;
   }
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
@@ -115,7 +153,16 @@ Tensor Ranks::forward(Tensor x) {
     if (joining_) announce(x.size(0));
     share_buffers(joining_ ? join_step_.first : 0);
   }
-  return module_(std::move(x));
+  if (!shards_) return module_(std::move(x));
+  shards_->begin_forward();
+  try {
+    Tensor out = module_(std::move(x));
+    shards_->end_forward(/*recorded=*/GradMode::enabled());
+    return out;
+  } catch (...) {
+    shards_->abandon();
+    throw;
+  }
 }
 
 void Ranks::announce(std::int64_t samples) {
@@ -127,6 +174,10 @@ void Ranks::announce(std::int64_t samples) {
 
 void Ranks::join(const std::function<void()>& loop, const std::function<void()>& keep_up) {
   check_not_lockstep(is_lockstep(), "join()");
+  LOCKSTEP_CHECK(
+      !division_,
+      "[DistributedDataParallel] join() is for whole gradients, which zero = {} does not keep; use join_step()",
+      options_.zero);
   LOCKSTEP_CHECK(!joining_, "[DistributedDataParallel] join() was called inside join()");
   if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
     throw Error(fmt::format(
@@ -168,6 +219,7 @@ void Ranks::follow(const std::function<void()>& keep_up) {
 
 std::string Ranks::capture_obstacle() const {
   if (sums_) return "lockstep mode adds up on the host what the shards count";
+  if (division_) return "gradients are divided over ranks, which waits on the host";
   if (options_.hook && !options_.hook->is_replayable())
     return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());
   if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
