@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
@@ -246,7 +247,20 @@ void ZeroRedundancyOptimizer::consolidate() {
       first_own += pieces_in(each, first, last).size();
     }
   }
-  if (root) whole_ = std::move(whole);
+  if (!root) return;
+  std::vector<std::string> order;  // an undivided optimizer's: by dtype, name and number
+  for (const Group& each : groups_)
+    for (const std::string& name : names_in(each))
+      if (std::ranges::find(order, name) == order.end()) order.push_back(name);
+  const auto place = [&](const nn::NamedTensor& each) {
+    const std::size_t dot = each.name.rfind('.');
+    if (dot == std::string::npos) return std::tuple(-1, std::ptrdiff_t{0}, 0UL);
+    const std::size_t parameter = std::stoul(each.name.substr(dot + 1));
+    return std::tuple(static_cast<int>(parameters()[parameter].dtype()),
+                      std::ranges::find(order, each.name.substr(0, dot)) - order.begin(), parameter);
+  };
+  if (division_) std::ranges::stable_sort(whole.tensors, {}, place);
+  whole_ = std::move(whole);
 }
 
 optim::OptimizerState ZeroRedundancyOptimizer::state() const {

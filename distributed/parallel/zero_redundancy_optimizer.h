@@ -121,6 +121,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void divide_by_flats();
   bool has_gradient(std::size_t parameter) const;
   double norm_of_gradients() const;
+  void add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const;
   void lend_flats();
   void drop_gradients();
   static std::vector<Piece> pieces_in(const Group& group, std::int64_t begin, std::int64_t end);

@@ -15,6 +15,11 @@
 #include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::distributed {
+namespace {
+
+constexpr std::int64_t kBlock = cpu::kElementBlock;
+
+}  // namespace
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, TrainingStep& step,
                                                  std::size_t chunk_bytes)
@@ -25,6 +30,7 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimize
   group_ = step.ranks_->group().shared_from_this();
   division_ = step.ranks_->division();
   set_up(chunk_bytes);
+  if (division_) division_->has_optimizer = true;
 }
 
 void ZeroRedundancyOptimizer::divide_by_flats() {
@@ -98,31 +104,29 @@ bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
   return all.item<std::int64_t>() != 0;
 }
 
-// The sum of squares goes over blocks of a parameter, whoever has them, and then along the blocks and parameters, as
-// optim::grad_norm() does on the CPU. Blocks that several ranks have parts of come together before.
-double ZeroRedundancyOptimizer::norm_of_gradients() const {
-  constexpr std::int64_t kBlock = cpu::kElementBlock;
+// What the blocks of the group's parameters add up to, on every rank.
+void ZeroRedundancyOptimizer::add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const {
   using BlockOf = std::pair<std::size_t, std::int64_t>;  // parameter, number
-  std::map<BlockOf, std::int64_t> cut;                   // their places behind the sums
-  std::vector<std::int64_t> first_block(1, 0);           // by parameter
-  for (std::size_t i = 0; i < parameters().size(); ++i)
-    first_block.push_back(first_block[i] + (has_gradient(i) ? (parameters()[i].numel() + kBlock - 1) / kBlock : 0));
-  std::int64_t size = first_block.back();
-  for (const Group& group : groups_)
-    for (int r = 1; r < group_->world_size(); ++r) {
-      const std::int64_t at = r * group.chunks.front().block;
-      if (at >= group.offsets.back()) continue;
-      const Piece piece =
-          pieces_in(group, at, at + 1).empty() ? Piece{kNone, 0, 0, 0, 0} : pieces_in(group, at, at + 1)[0];
-      if (piece.parameter == kNone || !has_gradient(piece.parameter) || piece.begin % kBlock == 0) continue;
-      if (cut.emplace(BlockOf{piece.parameter, piece.begin / kBlock}, size).second) size += kBlock;
-    }
+  std::map<BlockOf, std::int64_t> cut;                   // blocks that several ranks have, and their places
+  std::map<std::size_t, std::int64_t> place;             // of a parameter's first block
+  std::int64_t size = 0;
+  for (const std::size_t i : group.members)
+    if (i != kNone && !sums[i].empty())
+      place[i] = std::exchange(size, size + static_cast<std::int64_t>(sums[i].size()));
+  if (size == 0) return;
+  for (int r = 1; r < group_->world_size(); ++r) {
+    const std::int64_t at = std::min(r * group.chunks.front().block, group.offsets.back());
+    for (const Piece& piece : pieces_in(group, at, std::min(at + 1, group.offsets.back())))
+      if (place.contains(piece.parameter) && piece.begin % kBlock != 0 &&
+          cut.emplace(BlockOf{piece.parameter, piece.begin / kBlock}, size).second)
+        size += kBlock;
+  }
 
-  const Tensor sums = zeros({size}, {.dtype = kFloat64});
-  double* const out = sums.data<double>();
+  const Tensor mine = zeros({size}, {.dtype = kFloat64});
+  double* const out = mine.data<double>();
   for (std::size_t k = 0; k < own_.size(); ++k) {
     const Piece& piece = own_[k];
-    if (!shares_[k].grad().defined()) continue;
+    if (piece.flat != group.flat || !shares_[k].grad().defined()) continue;
     const Tensor grad = move_values(shares_[k].grad(), Device(kCPU));
     const std::int64_t begin = piece.begin / kBlock, end = (piece.begin + piece.size + kBlock - 1) / kBlock;
     parallel_for(end - begin, 1, [&](std::int64_t from, std::int64_t to) {
@@ -131,26 +135,37 @@ double ZeroRedundancyOptimizer::norm_of_gradients() const {
         const std::int64_t last = std::min((b + 1) * kBlock, piece.begin + piece.size);
         const Tensor part = elements_of(grad, first - piece.begin, last - first);
         if (const auto found = cut.find({piece.parameter, b}); found != cut.end())
-          copy_values(part, elements_of(sums, found->second + first - b * kBlock, last - first));
+          copy_values(part, elements_of(mine, found->second + first - b * kBlock, last - first));
         else
-          out[first_block[piece.parameter] + b] = optim::detail::sum_of_squares(part);
+          out[place.at(piece.parameter) + b] = optim::detail::sum_of_squares(part);
       }
     });
   }
-  static const OperationLabel label("norm of the gradients");
-  const LabelScope scope(label);
-  const Tensor all = move_values(sums, parameters().front().device());
+  const Tensor all = move_values(mine, group.device);
   group_->all_reduce(all)->wait();
   const Tensor whole = move_values(all, Device(kCPU));
-  double* const values = whole.data<double>();
-  for (const auto& [block, at] : cut) {
-    const std::int64_t length = std::min(kBlock, parameters()[block.first].numel() - block.second * kBlock);
-    values[first_block[block.first] + block.second] = optim::detail::sum_of_squares(elements_of(whole, at, length));
-  }
+  for (const auto& [i, at] : place)
+    for (std::size_t b = 0; b < sums[i].size(); ++b) {
+      const auto found = cut.find({i, static_cast<std::int64_t>(b)});
+      const std::int64_t length = std::min(kBlock, parameters()[i].numel() - static_cast<std::int64_t>(b) * kBlock);
+      sums[i][b] = found == cut.end() ? whole.data<double>()[at + static_cast<std::int64_t>(b)]
+                                      : optim::detail::sum_of_squares(elements_of(whole, found->second, length));
+    }
+}
+
+// The sum of squares goes over blocks of a parameter, whoever has them, and then along the blocks and parameters, as
+// optim::grad_norm() does on the CPU. Blocks that several ranks have parts of come together before.
+double ZeroRedundancyOptimizer::norm_of_gradients() const {
+  static const OperationLabel label("norm of the gradients");
+  const LabelScope scope(label);
+  std::vector<std::vector<double>> sums(parameters().size());  // by parameter and block
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    if (has_gradient(i)) sums[i].resize(static_cast<std::size_t>((parameters()[i].numel() + kBlock - 1) / kBlock));
+  for (const Group& group : groups_) add_up_squares(group, sums);
   double total = 0.0;
-  for (std::size_t i = 0; i < parameters().size(); ++i) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
     double sum = 0.0;
-    for (std::int64_t b = first_block[i]; b < first_block[i + 1]; ++b) sum += values[b];
+    for (const double block : sums[i]) sum += block;
     total += sum;
   }
   return std::sqrt(total);

@@ -57,6 +57,7 @@ struct Division {
   std::size_t trained_flats = 0;
   std::vector<Unit> units;
   std::vector<bool> has_gradient;     ///< by trained parameter
+  bool has_optimizer = false;         ///< one that knows of the division
   ParameterShards* shards = nullptr;  ///< while there are some
 
   /// This rank's elements of a flat.

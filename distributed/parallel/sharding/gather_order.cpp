@@ -10,7 +10,7 @@
 namespace lockstep::distributed {
 
 void ParameterShards::want(std::size_t unit) {
-  if (!in_pass_ || whole_ > 0 || unit == 0) return start(unit);
+  if (!in_pass_ || whole_ > 0 || unit == 0 || is_led()) return start(unit);
   std::vector<std::size_t>& list = lists_[backward_];
   std::size_t& place = place_[backward_];
   if (std::find(list.begin() + static_cast<std::ptrdiff_t>(place), list.end(), unit) == list.end()) {
@@ -36,7 +36,7 @@ void ParameterShards::pass_over(std::size_t unit) {
 }
 
 void ParameterShards::expect_next(std::size_t unit) {
-  if (whole_ > 0) return;
+  if (whole_ > 0 || is_led()) return;
   if (in_pass_) {
     const std::vector<std::size_t>& list = lists_[backward_];
     std::size_t& place = place_[backward_];
@@ -51,7 +51,58 @@ void ParameterShards::expect_next(std::size_t unit) {
   if (next > 0 && next < states_.size() && !is_on_the_way(next) && !states_[next].whole) start(next);
 }
 
+// Where ranks make different numbers of passes in the first step, when it is not known yet in what order a pass reads,
+// the ranks that have a pass say before each gather which it is, for those that only take part.
+std::int64_t ParameterShards::agree_on(std::int64_t unit) {
+  static const OperationLabel label("what is gathered next");
+  const LabelScope scope(label);
+  const Tensor said = tensor({unit});
+  group_->broadcast(said, *leader_)->wait();
+  const auto leaders = said.item<std::int64_t>();
+  const auto name = [&](std::int64_t value) {
+    return value < 0 ? value == kBackward ? "backward" : "nothing more"
+                     : states_[static_cast<std::size_t>(value)].label.text();
+  };
+  LOCKSTEP_CHECK(
+      unit == kListen || unit == leaders,
+      "[TrainingStep] rank {} needs {} where rank {} needs {}; in a first step in which ranks make different "
+      "numbers of passes, all of them must use the blocks in one order",
+      division_->rank, name(unit), *leader_, name(leaders));
+  return leaders;
+}
+
+void ParameterShards::listen_to_pass() {
+  for (auto& wanted : wanted_) wanted.clear();
+  int phase = 0;
+  for (std::int64_t said = agree_on(kListen); said != kEnd; said = agree_on(kListen)) {
+    if (said == kBackward) {
+      phase = 1;
+      continue;
+    }
+    const auto unit = static_cast<std::size_t>(said);
+    wanted_[phase].push_back(unit);
+    start(unit);
+    drop(unit);
+  }
+  for (const int each : {0, 1}) lists_[each] = wanted_[each];
+}
+
+void ParameterShards::play_pass() {
+  if (leader_) return listen_to_pass();
+  begin_pass();
+  end_pass();
+}
+
+void ParameterShards::play_last_pass() {
+  if (std::exchange(plays_last_, false)) play_pass();
+}
+
 void ParameterShards::go_backward() {
+  if (is_led()) {
+    agree_on(kBackward);
+    backward_ = true;
+    return;
+  }
   while (place_[0] < lists_[0].size()) {
     const std::size_t unit = lists_[0][place_[0]++];
     pass_over(unit);
@@ -63,6 +114,7 @@ void ParameterShards::go_backward() {
 void ParameterShards::begin_pass() {
   LOCKSTEP_ASSERT(!in_pass_, "two passes at once");
   in_pass_ = true;
+  closing_ = false;
   backward_ = repeated_ = false;
   for (int phase : {0, 1}) {
     place_[phase] = 0;
@@ -72,7 +124,13 @@ void ParameterShards::begin_pass() {
 }
 
 void ParameterShards::end_pass() {
-  go_backward();
+  if (!in_pass_) return;
+  if (!backward_) go_backward();
+  if (is_led()) {
+    agree_on(kEnd);
+    repeated_ = true;
+    place_[1] = lists_[1].size();
+  }
   for (std::size_t u = 1; u < states_.size(); ++u) drop(u);
   while (place_[1] < lists_[1].size()) {
     const std::size_t unit = lists_[1][place_[1]++];
@@ -106,21 +164,24 @@ void ParameterShards::begin_step(std::int64_t passes) {
     group_->all_gather(all, mine)->wait();
     told = all.to_vector<std::int64_t>();
   }
-  std::int64_t most = 0;
+  std::int64_t most = told[0], least = told[0];
+  int leader = 0;
   bool differ = false;
   for (std::size_t r = 0; r < told.size() / 3; ++r) {
+    if (told[3 * r] > most) leader = static_cast<int>(r);
     most = std::max(most, told[3 * r]);
+    least = std::min(least, told[3 * r]);
     differ = differ || told[3 * r + 1] != told[1] || told[3 * r + 2] != told[2];
   }
   if (differ) agree_on_lists();
   settle(0);
-  for (; passes < most; ++passes) {
-    begin_pass();
-    end_pass();
-  }
+  leader_.reset();
+  if (!std::exchange(seen_, true) && least < most) leader_ = leader;
+  plays_last_ = passes == 0 && most > 0;
+  for (passes = std::max<std::int64_t>(passes, 1); passes < most; ++passes) play_pass();
 }
 
-// Rank 0 has a part of every batch, so it has seen what there is to see.
+// Rank 0 has a part of every batch that the library divides, so it has seen what there is to see.
 void ParameterShards::agree_on_lists() {
   std::string text;
   for (const std::vector<std::size_t>& list : lists_) {

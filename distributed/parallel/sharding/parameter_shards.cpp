@@ -50,7 +50,20 @@ std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::
   const NoGradGuard no_grad;
   made->whole_ = 1;  // the parameters have their values now
   for (State& state : made->states_) state.whole = true;
-  for (Flat& flat : made->division_->flats) flat.shard = zeros({flat.block}, flat.options);
+  // One block of memory of each kind, of which the allocator's rounding counts once.
+  std::vector<Flat>& flats = made->division_->flats;
+  for (Flat& first : flats) {
+    if (first.shard.defined()) continue;
+    const auto is_like = [&](const Flat& flat) {
+      return flat.options.dtype == first.options.dtype && flat.options.device == first.options.device;
+    };
+    std::int64_t elements = 0;
+    for (const Flat& flat : flats) elements += is_like(flat) ? flat.block : 0;
+    const Tensor memory = zeros({elements}, first.options);
+    std::int64_t at = 0;
+    for (Flat& flat : flats)
+      if (is_like(flat)) flat.shard = elements_of(memory, std::exchange(at, at + flat.block), flat.block);
+  }
   made->divide();
   const std::lock_guard lock(all_mutex);
   all_shards()[&module] = made;
@@ -128,6 +141,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
       division_->units[unit].module ? division_->units[unit].name : module_.type_name(), division_->world);
   if (in_pass_ && unit > 0) {
     if (Engine::running() && !backward_) go_backward();
+    if (!is_on_the_way(unit) && is_led()) agree_on(static_cast<std::int64_t>(unit));
     wanted_[backward_].push_back(unit);
   }
   if (!is_on_the_way(unit)) want(unit);
@@ -197,9 +211,12 @@ void ParameterShards::on_call(std::size_t unit) {
 }
 
 void ParameterShards::on_gradient(std::size_t unit) {
-  if (!in_step_ && !std::exchange(closing_, true))
+  // Before the reducer waits for reductions, which may need what this rank has yet to gather for others.
+  if (!std::exchange(closing_, true))
     Engine::queue_callback([this] {
-      closing_ = reading_ = false;
+      closing_ = false;
+      if (in_step_) return end_pass();
+      reading_ = false;
       drop_all(true);
     });
   State& state = states_[unit];

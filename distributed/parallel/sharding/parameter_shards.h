@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ namespace lockstep::distributed {
 /// gradients travel, are made together. A unit that is read again behind its place in the list is gathered once more;
 /// the ranks that play the list alone learn of it before the next step. Labels are compared, so that gathers of two
 /// units never meet.
+/// In the first step, when no list is known to be that of the model, ranks that play along are told what comes.
 class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
  public:
   /// A collective. Values must be the same on all ranks; this drops them.
@@ -43,6 +45,8 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
 
   /// Around a step of the library's, in which this rank makes so many passes. A collective.
   void begin_step(std::int64_t passes);
+  /// Without a pass in this step: takes part in the last one of the others, which make it after the losses are summed.
+  void play_last_pass();
   void begin_pass();  ///< before a forward that has a backward
   void end_pass();
   void end_step();
@@ -56,6 +60,8 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   /// Makes all values whole, and back; nests. A collective.
   void make_whole();
   void divide();
+  /// The ranks, as the gathers' own group.
+  ProcessGroup& group() { return *group_; }
   /// Before an optimizer changes the shards, and after.
   void check_divided() const;
   void on_update();
@@ -78,6 +84,10 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void expect_next(std::size_t unit);
   void pass_over(std::size_t unit);
   void go_backward();
+  bool is_led() const { return in_pass_ && leader_; }
+  std::int64_t agree_on(std::int64_t unit);
+  void listen_to_pass();
+  void play_pass();
   void drop(std::size_t unit);
   void drop_all(bool unit0_too);
   void make_absent(std::size_t unit);
@@ -97,9 +107,13 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   std::size_t place_[2] = {0, 0};       // in the lists
   bool repeated_ = false;               // a unit was read behind its place
   bool in_step_ = false, in_pass_ = false, backward_ = false;
+  bool plays_last_ = false;
   bool reading_ = false;  // the user may read parameters
   bool closing_ = false;  // at the end of this backward
   int whole_ = 0;         // calls of make_whole() without divide()
+  static constexpr std::int64_t kListen = -1, kBackward = -2, kEnd = -3;
+  std::optional<int> leader_;  // of a first step with different numbers of passes
+  bool seen_ = false;          // there was a step
   std::int64_t steps_ = 0;
   std::vector<StoragePtr> lent_;  // whose addresses the user may have
 };

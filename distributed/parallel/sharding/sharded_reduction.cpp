@@ -136,7 +136,9 @@ class ShardedReduction final : public RankReduction {
   }
 
   WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) override {
-    while (on_their_way_.size() >= kAtOnce) finish_one();
+    // Without waiting: others may need what this rank gathers next before they can take part.
+    while (!on_their_way_.empty() && (!on_their_way_.front().work || on_their_way_.front().work->is_completed()))
+      finish_one();
     OnTheWay next{bucket.described.index, std::exchange(bucket.memory, {}), nullptr};
     const Flat& flat = division_->flats[next.flat];
     if (group_->world_size() > 1 && flat.block > 0) {
@@ -176,7 +178,6 @@ class ShardedReduction final : public RankReduction {
   Tensor mean_loss() override { return whole_->mean_loss(); }
 
  private:
-  static constexpr std::size_t kAtOnce = 2;
   struct OnTheWay {
     std::size_t flat;
     Tensor received;

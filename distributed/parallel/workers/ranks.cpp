@@ -1,5 +1,7 @@
 #include "lockstep/distributed/parallel/workers/ranks.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -50,13 +52,22 @@ void Ranks::divide() {
   division_ = std::make_shared<Division>(module_, options_, group_->rank(), group_->world_size());
   std::vector<std::vector<std::size_t>> buckets;
   for (std::size_t f = 0; f < division_->trained_flats; ++f) buckets.push_back(division_->flats[f].members);
+  if (division_->values_too) {
+    shards_ = ParameterShards::make(module_, division_, *group_);  // its hooks run before the reducer's
+    runner_.gather_by(shards_.get());
+  }
   auto whole = sums_ ? tree_reduction(group_, device, *sums_) : mean_reduction(group_, device, nullptr);
   reducer_ = std::make_unique<Reducer>(trained_parameters(module_),
                                        sharded_reduction(group_, division_, std::move(whole), sums_.get()), group_,
                                        options_, buckets);
-  if (!division_->values_too) return;
-  shards_ = ParameterShards::make(module_, division_, *group_);
-  runner_.gather_by(shards_.get());
+}
+
+// An undivided optimizer would find no gradients, and change nothing.
+void Ranks::check_optimizer() const {
+  LOCKSTEP_CHECK(division_->has_optimizer || std::ranges::none_of(division_->has_gradient, std::identity()),
+                 "[TrainingStep] the last step's gradients are divided over {} ranks (zero = {}), and no "
+                 "ZeroRedundancyOptimizer was made with this step to use them; make one, as zero_redundancy() does",
+                 division_->world, options_.zero);
 }
 
 void Ranks::abandon() {
@@ -82,6 +93,7 @@ data::Batch Ranks::part_of(const data::Batch& batch) const {
 
 Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   frozen_.check();
+  if (division_) check_optimizer();
   group_->set_step(static_cast<std::int64_t>(step));
   reducer_->clear_gradients();
   share_buffers(std::exchange(buffers_root_, 0));
@@ -113,6 +125,7 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
   const std::uint64_t reduced_before = reducer_->passes();
   try {
     if (runner_.pending()) runner_.finish(reduction.divisor(runner_, part.global_size));
+    if (shards_) shards_->play_last_pass();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {

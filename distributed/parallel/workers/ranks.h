@@ -50,6 +50,7 @@ class Ranks {
 
  private:
   void divide();
+  void check_optimizer() const;
   Tensor compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices);
   void share_buffers(int root);
   void announce(std::int64_t samples);
