@@ -36,6 +36,30 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] the communication hook '{}' cannot be used in lockstep mode, whose bits come from one "
                  "fixed order of additions; leave out the hook or logical_shards",
                  options.hook->name());
+  LOCKSTEP_CHECK(options.zero == 0 || options.zero == 2 || options.zero == 3,
+                 "[TrainingStep] zero is {}; expected 2 (gradients and optimizer state are divided), 3 (parameters "
+                 "too) or 0; the state alone is divided by a ZeroRedundancyOptimizer without it",
+                 options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || ranks,
+                 "[TrainingStep] zero is {} without a job or group, over whose ranks to divide the model; pass one",
+                 options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || !options.hook,
+                 "[TrainingStep] the communication hook '{}' works on whole gradients, which zero = {} does not keep; "
+                 "leave out one of them",
+                 options.hook->name(), options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || !options.static_graph,
+                 "[TrainingStep] static_graph is for whole gradients, which zero = {} does not keep; leave out one of "
+                 "them",
+                 options.zero);
+  LOCKSTEP_CHECK(
+      options.zero == 0 || !options.model_part,
+      "[TrainingStep] zero = {} divides the parameters of a whole model, and this one is spread over the stages "
+      "of a pipeline; leave out one of them",
+      options.zero);
+  LOCKSTEP_CHECK(options.shard_units.empty() || options.zero == 3,
+                 "[TrainingStep] shard_units says what is gathered together of divided parameters, but zero is {}; "
+                 "expected 3",
+                 options.zero);
   if (lockstep) {
     const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
     check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");

@@ -8,9 +8,12 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/shard_sums.h"
+#include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
+
+class ParameterShards;
 
 /// What computes one worker's shares of a batch (Note [Shares]), and knows what their losses add up to.
 class StepRunner {
@@ -77,18 +80,24 @@ class ShareRunner final : public StepRunner {
   void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale = 1.0,
              bool empty_slices = false) override;
   void look_for_unregistered() override { looks_ = true; }
+  /// Parameters are divided: each pass is made under these, which must outlive this object; null: they are whole.
+  void gather_by(ParameterShards* shards) { shards_ = shards; }
+  /// Forward passes that begin() makes for `part`.
+  std::int64_t passes_of(const data::Batch& part, bool empty_slices) const;
   /// True if there is a last share, and so a pass for finish().
   bool pending() const override { return last_.defined(); }
   /// Backward of the last share.
   void finish(double divisor) override;
 
  private:
+  std::vector<Share> shares_of(const data::Batch& part, bool empty_slices) const;
   void add_to_sum(const Tensor& value, double factor);
   void backward(const Tensor& value, double factor, double divisor);
 
   nn::Module& module_;
   std::int64_t slices_ = 1;
   ShardSums* sums_ = nullptr;
+  ParameterShards* shards_ = nullptr;
   bool looks_ = false;
   double scale_ = 1.0;
   double assumed_ = 1.0;  // the divisor of the passes before the last

@@ -96,6 +96,10 @@ class MeanReduction final : public RankReduction {
 
   double divisor(const StepRunner& runner, std::int64_t samples) override {
     if (!runner.counted()) return static_cast<double>(samples);
+    return total_count();
+  }
+
+  double total_count() override {
     if (totals_work_) totals_work_->wait();
     return totals_.to_vector<double>()[1];
   }

@@ -155,6 +155,17 @@ void ShardSums::check_buffers() const {
                    buffers_[b].name);
 }
 
+ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit) {
+  ShardSums::Parts inside;
+  for (std::size_t i = 0; i < parts.nodes.size(); ++i) {
+    const TreeNode& node = parts.nodes[i];
+    if (node.level > unit.level || node.index >> (unit.level - node.level) != unit.index) continue;
+    inside.nodes.push_back(node);
+    inside.tensors.push_back(parts.tensors[i]);
+  }
+  return inside;
+}
+
 void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor) {
   if (target.device().is_cuda()) return sum_parts_on_device(target, parts, divisor);
   constexpr std::int64_t kBlock = 1 << 15;

@@ -101,6 +101,9 @@ std::vector<nn::NamedTensor> trained_parameters(const nn::Module& module);
 /// Adds a row of totals to another.
 void add_rows(std::vector<double>& left, const std::vector<double>& right);
 
+/// The parts that lie inside one unit of the tree.
+ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit);
+
 /// target = the sum of `parts` along the tree, divided by `divisor`; `target` may be the first part. Runs in parallel.
 void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor = 1.0);
 

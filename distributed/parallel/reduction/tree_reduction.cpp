@@ -9,18 +9,6 @@
 namespace lockstep::distributed {
 namespace {
 
-// The parts that lie inside one unit of the tree.
-ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit) {
-  ShardSums::Parts inside;
-  for (std::size_t i = 0; i < parts.nodes.size(); ++i) {
-    const TreeNode& node = parts.nodes[i];
-    if (node.level > unit.level || node.index >> (unit.level - node.level) != unit.index) continue;
-    inside.nodes.push_back(node);
-    inside.tensors.push_back(parts.tensors[i]);
-  }
-  return inside;
-}
-
 class TreeReduction final : public RankReduction {
  public:
   TreeReduction(ProcessGroupPtr group, Device device, ShardSums& sums)
@@ -78,6 +66,11 @@ class TreeReduction final : public RankReduction {
     if (device_.is_cpu()) return;
     totals_work_->wait();  // the device cannot wait for the host's memory
     divisor_ = move_values(divisor_, device_);
+  }
+
+  double total_count() override {
+    if (totals_work_) totals_work_->wait();
+    return StepTotals::count(totals_.to_vector<double>());
   }
 
   Tensor mean_loss() override {
