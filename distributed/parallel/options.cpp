@@ -88,6 +88,13 @@ void check_not_lockstep(bool lockstep, const char* what) {
                  what);
 }
 
+void check_whole_model(bool part, const char* what) {
+  LOCKSTEP_CHECK(!part,
+                 "[TrainingStep] {} is not for a model that is spread over ranks, whose parts are computed together by "
+                 "step(); PipelineParallel::evaluate() computes it without training",
+                 what);
+}
+
 void check_loss(const LossValue& loss) {
   LOCKSTEP_CHECK(loss.value().defined() && loss.value().numel() == 1,
                  "[TrainingStep] the loss function must return one element, the mean loss or a sum; found {}",

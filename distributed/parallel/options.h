@@ -108,6 +108,7 @@ struct TrainingStepOptions {
 ///   of two, or fewer shards than workers;
 /// - zero and no job or group, a communication hook, static_graph, a model part, or a parameter that is not contiguous;
 ///   shard_units and another zero than 3, or that no module has, or of which one holds another;
+/// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///
 /// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)
@@ -116,6 +117,8 @@ struct TrainingStepOptions {
 /// Throws Error for options that do not go together, for a step of `module`; `has_factory`: replicas can be made.
 void check_options(const TrainingStepOptions& options, nn::Module& module, bool has_factory);
 
+/// Throws Error where a rank has a part of the model, for `what`: all parts are computed together, by step() alone.
+void check_whole_model(bool part, const char* what);
 /// Throws Error in lockstep mode, for `what`: recording a graph by operator() of a wrapped module, no_sync(), join(),
 /// join_step().
 void check_not_lockstep(bool lockstep, const char* what);

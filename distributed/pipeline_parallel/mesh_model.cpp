@@ -57,24 +57,26 @@ MeshModel::Whole MeshModel::make_whole() const {
 }
 
 std::unique_ptr<nn::Module> MeshModel::whole(bool gradients) const {
-  const NoGradGuard values_only;
   if (!saves()) return nullptr;
   Whole whole;
+  if (is_root()) whole = make_whole();
+  gather_values(whole, gradients);
+  return std::move(whole.module);
+}
+
+void MeshModel::gather_values(const Whole& whole, bool gradients) const {
+  const NoGradGuard values_only;
   std::map<std::string, Tensor> targets;
-  if (is_root()) {
-    whole = make_whole();
-    targets = by_name(whole.module->state());
-  }
+  if (is_root()) targets = by_name(whole.module->state());
   pipeline_.gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own) : own; },
                    [&](const std::string& name, const Tensor& value) {
                      if (is_root()) copy_values(value, targets.at(name).detach());
                    });
-  if (gradients)
-    pipeline_.gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own.grad()) : own.grad(); },
-                     [&](const std::string& name, const Tensor& value) {
-                       if (is_root()) targets.at(name).set_grad(value);
-                     });
-  return std::move(whole.module);
+  if (!gradients) return;
+  pipeline_.gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own.grad()) : own.grad(); },
+                   [&](const std::string& name, const Tensor& value) {
+                     if (is_root()) targets.at(name).set_grad(value);
+                   });
 }
 
 void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) const {
@@ -127,12 +129,9 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
 void MeshModel::save_checkpoint(const std::string& path, const optim::Optimizer& optimizer,
                                 const nn::TrainingState& state) const {
   Whole root;
+  if (is_root()) root = make_whole();
   if (saves()) {
-    const std::unique_ptr<nn::Module> module = whole();
-    if (is_root()) {
-      root = make_whole();
-      nn::copy_parameters_and_buffers(*module, *root.module);
-    }
+    gather_values(root, /*gradients=*/false);
     gather_state(optimizer, root);
   }
   on_rank0(*mesh_.world(), [&] { nn::save_checkpoint(path, *root.module, *root.optimizer, state); });

@@ -56,7 +56,9 @@ class MeshModel {
   /// The ranks that save: those that hold the first samples. All have the same.
   bool saves() const { return mesh_.position().data == 0; }
   bool is_root() const { return mesh_.world()->rank() == 0; }
-  /// The optimizer's state, into rank 0's `whole`, which is null elsewhere.
+  /// Parameters and buffers, and gradients, into rank 0's `whole`, which is null elsewhere.
+  void gather_values(const Whole& whole, bool gradients) const;
+  /// The optimizer's state, likewise.
   void gather_state(const optim::Optimizer& own, const Whole& whole) const;
 
   nn::Module& module_;

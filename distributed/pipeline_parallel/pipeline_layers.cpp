@@ -1,9 +1,8 @@
-#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
-
 #include <array>
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "lockstep/nn/container.h"
 
 namespace lockstep::distributed {

@@ -158,6 +158,7 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
 
 std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss) {
   check_not_lockstep(is_lockstep(), "join_step()");
+  check_whole_model(options_.model_part != nullptr, "join_step()");
   group_->set_step(static_cast<std::int64_t>(step));
   const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
   if (all.samples == 0) {
@@ -178,6 +179,7 @@ void Ranks::share_buffers(int root) {
 }
 
 Tensor Ranks::forward(Tensor x) {
+  check_whole_model(options_.model_part != nullptr, "the module's operator()");
   check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
   if (GradMode::enabled() && !sums_) {
     frozen_.check();

@@ -208,6 +208,9 @@ TEST(PipelineErrors, ComeAtConstruction) {
               TrainingStep(model, {.model_part = pipeline.part()});
             }),
             "a part of a model was given without a group");
+  const PipelineParallel whole(model, model.layers());
+  TrainingStep step(model, {.group = make_single_process_group(), .model_part = whole.part()});
+  expect_in(error_of([&] { step.join(tokens_of(2, 1), mean_loss); }), "is not for a model that is spread over ranks");
 }
 
 // --- failures --------------------------------------------------------------------------------------------------------
