@@ -167,6 +167,7 @@ bool Run::State::write_at_last(const std::string& what, const std::string& path,
 }
 
 void Run::State::save_weights() {
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (is_rank0)
     write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(step.module(), path); });
 }

@@ -164,7 +164,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
                                         windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
   distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
   const auto optimizer = workers.make_optimizer(
-      step.module(), [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
+      step, [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   const auto loss = [](nn::Module& net, const data::Batch& part) {
     return as_language_model(net).loss(part.x, part.y);
   };
@@ -172,14 +172,14 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
   train::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
   run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows));
-  if (o.clip > 0)
-    run.callbacks().on_gradients = [&](std::int64_t) { optim::clip_grad_norm_(step.module().parameters(), o.clip); };
+  if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { optimizer->clip_grad_norm_(o.clip); };
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
       if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
     };
   const train::Result result = run.train();
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (result.stopped_by == 0 && workers.is_rank0()) {
     if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
     if (!o.out.empty()) {
