@@ -51,6 +51,11 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] static_graph is for whole gradients, which zero = {} does not keep; leave out one of "
                  "them",
                  options.zero);
+  LOCKSTEP_CHECK(
+      options.zero == 0 || !options.model_part,
+      "[TrainingStep] zero = {} divides the parameters of a whole model, and this one is spread over the stages "
+      "of a pipeline; leave out one of them",
+      options.zero);
   LOCKSTEP_CHECK(options.shard_units.empty() || options.zero == 3,
                  "[TrainingStep] shard_units says what is gathered together of divided parameters, but zero is {}; "
                  "expected 3",
@@ -64,8 +69,16 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                    "model than those of logical shards; leave out convert_sync_batch_norm() or logical_shards",
                    found);
   }
-  LOCKSTEP_CHECK((!ranks && !lockstep) || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
-                 "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
+  LOCKSTEP_CHECK(!options.model_part || ranks,
+                 "[TrainingStep] a part of a model was given without a group; pass the ranks that hold the same part, "
+                 "such as Mesh::data()");
+  LOCKSTEP_CHECK(!options.model_part || first_sync_batch_norm(module).empty(),
+                 "[TrainingStep] layer '{}' is a synchronised batch norm, whose statistics would be those of one "
+                 "micro-batch on all ranks; leave out convert_sync_batch_norm(), or the pipeline",
+                 first_sync_batch_norm(module));
+  LOCKSTEP_CHECK(
+      (!ranks && !lockstep) || options.model_part || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
+      "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
 }
 
 void check_not_lockstep(bool lockstep, const char* what) {

@@ -18,6 +18,8 @@
 
 namespace lockstep::distributed {
 
+class ModelPart;
+
 /// What a loss function returns for its part of a batch: either the mean over the part's samples (a Tensor converts),
 /// or a sum together with what the sum over the whole batch is to be divided by, such as a number of tokens. The step
 /// weights the parts so that their gradients are those of the loss over the whole batch.
@@ -66,6 +68,9 @@ struct TrainingStepOptions {
   /// Compute each worker's part in so many slices, one after the other (Note [Shares]): less memory, the same
   /// gradients. 1 in lockstep mode, whose slices are the logical shards.
   std::int64_t accumulate = 1;
+  /// On ranks that are one dimension of a mesh: the part of the model that this rank and they hold, and how it is
+  /// computed together with the others (PipelineParallel::part()). It must outlive the step. Null: the whole model.
+  ModelPart* model_part = nullptr;
   /// On ranks: a promise that every step of a rank uses the same parameters as its first one. Buckets with parameters
   /// that it does not use then are reduced as early as others, instead of at the end of backward; a step that breaks
   /// the promise is an error that names the parameter. Without it nothing is assumed. Of no effect in lockstep mode.
@@ -101,8 +106,8 @@ struct TrainingStepOptions {
 /// - several devices and a module that exists: replicas come from a factory;
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
-/// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous; shard_units
-///   and another zero than 3, or that no module has, or of which one holds another;
+/// - zero and no job or group, a communication hook, static_graph, a model part, or a parameter that is not contiguous;
+///   shard_units and another zero than 3, or that no module has, or of which one holds another;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///
 /// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)

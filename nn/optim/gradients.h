@@ -26,6 +26,9 @@ GradClampKernel grad_clamp_cpu, grad_clamp_cuda;
 using GradUnscaleKernel = void(const Gradients& gradients, double factor, const Tensor& overflowed);
 GradUnscaleKernel grad_unscale_cpu, grad_unscale_cuda;
 
+/// Of each parameter the sum of its gradient's squares, 0 without one. Added up in their order they are the square of
+/// the norm that clip_grad_norm_() takes on the CPU, to the bit, wherever each was computed.
+std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);
 /// What grad_norm_cpu() adds up for a block of cpu::kElementBlock elements of a gradient (or fewer, at its end), on the
 /// CPU; for several blocks, the sum of theirs.
 double sum_of_squares(const Tensor& grad);

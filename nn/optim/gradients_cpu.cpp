@@ -70,6 +70,15 @@ void grad_norm_cpu(const Gradients& gradients, double max_norm, const Tensor& no
   result[1] = max_norm / (result[0] + 1e-6);
 }
 
+std::vector<double> gradient_squares(const std::vector<Tensor>& parameters) {
+  std::vector<double> squares;
+  for (const Tensor& p : parameters) {
+    const Tensor grad = p.grad();
+    squares.push_back(grad.defined() && grad.numel() > 0 ? sum_of_squares(move_values(grad, Device(kCPU))) : 0.0);
+  }
+  return squares;
+}
+
 void grad_scale_cpu(const Gradients& gradients, const Tensor& norm) {
   const double scale = norm.data<double>()[1];
   if (scale >= 1.0) return;

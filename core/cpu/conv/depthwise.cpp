@@ -140,7 +140,8 @@ void depthwise_forward(const Conv& c, const float* x, const float* weight, const
           const std::int64_t count = std::min(8 * kMost, c.ow - first), vectors = (count + 7) / 8;
           const float* const from = image + y * planes.pitch + first;
           float* const to = out + (plane * c.oh + y) * c.ow + first;
-          if (count == 8 * vectors) {
+          // What a vector writes behind a row is the next one's, which follows.
+          if (count == 8 * vectors || (y + 1 < c.oh && 8 * vectors - count <= c.ow)) {
             results(vectors, from, offsets, weights, term, relu, to);
           } else {
             float row[8 * kMost];

@@ -6,7 +6,10 @@
 #include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/planes.h"
+#include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
+#include "lockstep/core/cpu/transpose8.h"
+#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -47,12 +50,12 @@ class Gradient {
     rows_ = images_ > 1 ? c.oh : std::clamp<std::int64_t>(kChain / c.ow, 1, c.oh);
   }
 
-  // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
-  std::int64_t row_tasks() const {
-    const std::int64_t wanted = divide_up(2 * num_threads(), column_panels_ * c_.groups);
-    return num_threads() == 1 ? 1 : std::clamp<std::int64_t>(wanted, 1, row_panels_);
+  // Tasks are panels of input channels, then of output channels: each element is summed by one of them. A task copies
+  // the input channels that are its own, but packs all gradients of its output channels.
+  std::int64_t row_tasks() const { return std::clamp<std::int64_t>(wanted_tasks(), 1, row_panels_); }
+  std::int64_t column_tasks() const {
+    return std::clamp<std::int64_t>(divide_up(wanted_tasks(), row_tasks()), 1, column_panels_);
   }
-  std::int64_t column_tasks() const { return num_threads() == 1 ? 1 : column_panels_; }
 
   void run(std::int64_t row_task, std::int64_t column_task, float* weight_grad) const {
     const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, positions = c_.oh * c_.ow;
@@ -74,7 +77,7 @@ class Gradient {
       const float* images = x_ + image * c_.in * c_.h * c_.w;
       if (planes_.copied) {
         for (std::int64_t i = 0; i < count; ++i)
-          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size());
+          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size(), first_row, end_row);
         images = padded;
       }
       for (std::int64_t y = 0; y < c_.oh; y += rows_) {
@@ -92,14 +95,27 @@ class Gradient {
       }
     }
     // [tap][in][out] to [out][in][tap]
-    for (std::int64_t o = first_panel * width_; o < std::min(end_panel * width_, c_.group_out()); ++o)
-      for (std::int64_t i = first_row; i < end_row; ++i)
-        for (std::int64_t t = 0; t < taps; ++t)
-          weight_grad[(o * in + i) * taps + t] =
-              sums[(t * (end_row - first_row) + i - first_row) * panels * width_ + o - first_panel * width_];
+    const std::int64_t end_out = std::min(end_panel * width_, c_.group_out()), pitch = panels * width_;
+    const std::int64_t rows = end_row - first_row;
+    const auto sum_of = [&](std::int64_t at) { return sums + (at % taps * rows + at / taps) * pitch; };
+    for (std::int64_t o = first_panel * width_; o < end_out; o += kLanes) {
+      const std::int64_t from = o - first_panel * width_, count = std::min(kLanes, end_out - o);
+      float* const to = weight_grad + (o * in + first_row) * taps;
+      std::int64_t at = 0;
+      for (; at + kLanes <= rows * taps; at += kLanes) {
+        Vec8 square[kLanes];
+        for (std::int64_t j = 0; j < kLanes; ++j) square[j] = load8(sum_of(at + j) + from);
+        transpose8(square);
+        for (std::int64_t j = 0; j < count; ++j) store8(to + j * in * taps + at, square[j]);
+      }
+      for (; at < rows * taps; ++at)
+        for (std::int64_t j = 0; j < count; ++j) to[j * in * taps + at] = sum_of(at)[from + j];
+    }
   }
 
  private:
+  std::int64_t wanted_tasks() const { return num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups); }
+
   void add(const float* images, std::int64_t y, std::int64_t rows, std::int64_t count, const float* packed,
            std::int64_t block, std::int64_t first_panel, std::int64_t end_panel, std::int64_t first_row,
            std::int64_t end_row, float* sums, bool started) const {
@@ -147,6 +163,12 @@ class Gradient {
 
 void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
   if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
+  if (conv_detail::winograd_serves(conv)) return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
+  conv_detail::product_backward_weight(conv, grad, x, weight_grad, set);
+}
+
+void conv_detail::product_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad,
+                                          InstructionSet set) {
   const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
   const Gradient first(conv, grad, x, 0, set);
   const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();

@@ -20,7 +20,7 @@ class TreeReduction final : public RankReduction {
   }
 
   void clear_gradients(const std::vector<Bucket>&, const std::vector<nn::NamedTensor>&) override {}  // sums_ does
-  double divisor(const ShareRunner&, std::int64_t) override { return 1.0; }
+  double divisor(const StepRunner&, std::int64_t) override { return 1.0; }
   void allocate(Bucket& bucket, std::int64_t elements, const TensorOptions& like, std::int64_t) override {
     bucket.memory = zeros({static_cast<std::int64_t>(units_.size()), elements}, like);
     bucket.described.flat = units_.size() == 1 ? bucket.memory.as_strided({elements}, {1}, 0) : zeros({elements}, like);
@@ -56,7 +56,7 @@ class TreeReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const ShareRunner&) override {
+  void sum_losses(const StepRunner&) override {
     double* out = unit_totals_.data<double>();
     for (const std::vector<double>& row : sums_.totals()) out = std::copy(row.begin(), row.end(), out);
     static const OperationLabel label("loss and count of the step");

@@ -16,9 +16,21 @@
 namespace lockstep::distributed {
 namespace {
 
-std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group, std::int64_t shards) {
+std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group,
+                                     const TrainingStepOptions& options) {
+  const std::int64_t shards = options.logical_shards;
   if (shards == 0) return nullptr;
-  return std::make_unique<ShardSums>(module, shards, shards_of_worker(shards, group.world_size(), group.rank()));
+  const ShardRange mine = shards_of_worker(shards, group.world_size(), group.rank());
+  if (options.model_part) return std::make_unique<ShardSums>(module, options.model_part->trained(), shards, mine);
+  return std::make_unique<ShardSums>(module, shards, mine);
+}
+
+std::vector<nn::NamedTensor> reduced_parameters(nn::Module& module, const TrainingStepOptions& options) {
+  if (!options.model_part) return trained_parameters(module);
+  std::vector<nn::NamedTensor> all;
+  for (const std::vector<nn::NamedTensor>& group : options.model_part->trained())
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 }  // namespace
@@ -29,9 +41,16 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       options_(options),
       buffers_(module.buffers()),
       frozen_(module),
-      sums_(make_sums(module, *group_, options.logical_shards)),
-      runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
-  if (group_->rank() == 0) runner_.look_for_unregistered();
+      sums_(make_sums(module, *group_, options)) {
+  if (options.model_part) {
+    runner_ = options.model_part->make_runner(options, sums_.get());
+  } else {
+    auto whole = sums_ ? std::make_unique<ShareRunner>(module, *sums_)
+                       : std::make_unique<ShareRunner>(module, options.accumulate);
+    whole_model_ = whole.get();
+    runner_ = std::move(whole);
+  }
+  if (group_->rank() == 0) runner_->look_for_unregistered();
   check_module_agreement(module_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
@@ -42,7 +61,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
     return;
   }
   reducer_ = sums_ ? std::make_unique<Reducer>(*sums_, group_, options_)
-                   : std::make_unique<Reducer>(trained_parameters(module_), group_, options_);
+                   : std::make_unique<Reducer>(reduced_parameters(module_, options_), group_, options_);
 }
 
 void Ranks::divide() {
@@ -54,7 +73,7 @@ void Ranks::divide() {
   for (std::size_t f = 0; f < division_->trained_flats; ++f) buckets.push_back(division_->flats[f].members);
   if (division_->values_too) {
     shards_ = ParameterShards::make(module_, division_, *group_);  // its hooks run before the reducer's
-    runner_.gather_by(shards_.get());
+    whole_model_->gather_by(shards_.get());
   }
   auto whole = sums_ ? tree_reduction(group_, device, *sums_) : mean_reduction(group_, device, nullptr);
   reducer_ = std::make_unique<Reducer>(trained_parameters(module_),
@@ -102,7 +121,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   const bool empty_slices = !first_sync_batch_norm(module_).empty();
   if (!shards_) return compute(part, step, loss, empty_slices);
   try {
-    shards_->begin_step(runner_.passes_of(part, empty_slices));
+    shards_->begin_step(whole_model_->passes_of(part, empty_slices));
     Tensor mean = compute(part, step, loss, empty_slices);
     shards_->end_step();
     return mean;
@@ -118,13 +137,13 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
   const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
   {
     std::optional<NoSync> accumulating;
-    if (sums_ || options_.accumulate > 1) accumulating.emplace(*reducer_);
-    runner_.begin(part, step, loss, scale, empty_slices);
+    if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
+    runner_->begin(part, step, loss, scale, empty_slices);
   }
-  reduction.sum_losses(runner_);
+  reduction.sum_losses(*runner_);
   const std::uint64_t reduced_before = reducer_->passes();
   try {
-    if (runner_.pending()) runner_.finish(reduction.divisor(runner_, part.global_size));
+    if (runner_->pending()) runner_->finish(reduction.divisor(*runner_, part.global_size));
     if (shards_) shards_->play_last_pass();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
@@ -133,6 +152,7 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
     throw;
   }
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
+  runner_->after_reduction();
   return reduction.mean_loss();
 }
 
@@ -231,6 +251,7 @@ void Ranks::follow(const std::function<void()>& keep_up) {
 }
 
 std::string Ranks::capture_obstacle() const {
+  if (options_.model_part) return "the stages of a pipeline send each other what they compute, through the host";
   if (sums_) return "lockstep mode adds up on the host what the shards count";
   if (division_) return "gradients are divided over ranks, which waits on the host";
   if (options_.hook && !options_.hook->is_replayable())

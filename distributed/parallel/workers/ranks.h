@@ -65,11 +65,12 @@ class Ranks {
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<Division> division_;
   std::shared_ptr<ParameterShards> shards_;  // of ZeRO-3
-  ShareRunner runner_;
-  bool joining_ = false;           // join() runs
-  std::int64_t join_samples_ = 0;  // since its last average
-  UnevenStep join_step_;           // its last one
-  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
+  std::unique_ptr<StepRunner> runner_;
+  ShareRunner* whole_model_ = nullptr;  // runner_, unless a model part made it
+  bool joining_ = false;                // join() runs
+  std::int64_t join_samples_ = 0;       // since its last average
+  UnevenStep join_step_;                // its last one
+  int buffers_root_ = 0;                // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed
