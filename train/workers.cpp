@@ -4,6 +4,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::train {
@@ -20,6 +21,8 @@ Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
   if (options_.mode == Mode::ddp) {
     options_.job.device = options_.device;
     job_.emplace(distributed::init(options_.job));
+  } else {
+    distributed::FlightDumps::answer_requests();
   }
   if (options_.mesh)
     mesh_.emplace(job_ ? job_->process_group() : distributed::make_single_process_group(), *options_.mesh);
