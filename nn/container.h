@@ -89,4 +89,61 @@ class Sequential : public Module {
   std::vector<std::unique_ptr<Module>> modules_;
 };
 
+namespace detail {
+[[noreturn]] void throw_no_member(const std::string& name);
+}  // namespace detail
+
+/// Owns modules of type M (or derived from it) under names of the program's choice.
+///
+///   nn::ModuleDict<> heads{this, "heads"};
+///   heads.add<nn::Linear>("price", 64, 1);
+///   y = heads["price"](x);
+template <typename M = Module>
+class ModuleDict : public Module {
+ public:
+  using Module::Module;
+
+  /// Constructs the module of this name from the arguments. Throws Error if the name is taken.
+  template <typename Derived = M, typename... Args>
+  Derived& add(const std::string& name, Args&&... args) {
+    auto module = std::make_unique<Derived>(std::forward<Args>(args)...);
+    Derived& element = *module;
+    register_module(name, element);
+    elements_.emplace_back(name, std::move(module));
+    return element;
+  }
+
+  std::size_t size() const { return elements_.size(); }
+  /// Null if there is none of that name.
+  M* find(const std::string& name) const {
+    for (const auto& [key, module] : elements_)
+      if (key == name) return module.get();
+    return nullptr;
+  }
+  /// Throws Error if there is none of that name.
+  M& operator[](const std::string& name) const {
+    M* const module = find(name);
+    if (!module) detail::throw_no_member(name);
+    return *module;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<M>>> elements_;
+};
+
+/// Parameters under the names "0", "1", ...
+class ParameterList : public Module {
+ public:
+  using Module::Module;
+
+  /// Adds one more. Throws Error as Parameter does.
+  Tensor push_back(Tensor value);
+  std::size_t size() const { return elements_.size(); }
+  /// A handle on the i-th.
+  Tensor operator[](std::size_t i) const { return *elements_.at(i); }
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> elements_;
+};
+
 }  // namespace lockstep::nn

@@ -296,6 +296,25 @@ TEST_F(SpawnEnds, CtrlCEndsAll) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
 }
 
+// Whoever comes first knows how a rank has ended; the other must not wait for ever.
+TEST_F(Spawn, EndsThoughTheProgramWaitsForAnyProcess) {
+  std::atomic<bool> stop{false};
+  std::thread reaper([&] {
+    while (!stop)
+      if (waitpid(-1, nullptr, 0) < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  for (int i = 0; i < 10; ++i) {
+    try {
+      spawn([](int) {}, 2);
+    } catch (const SpawnError& error) {
+      EXPECT_NE(std::string(error.what()).find("another part of this program has waited for it"), std::string::npos)
+          << error.what();
+    }
+  }
+  stop = true;
+  reaper.join();
+}
+
 TEST(SpawnUsage, IsChecked) {
   EXPECT_THROW(spawn([](int) {}, 0), Error);
   EXPECT_THROW(spawn(nullptr, 1), Error);

@@ -4,7 +4,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_sparse.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"

@@ -15,11 +15,6 @@
 namespace lockstep {
 namespace {
 
-/// -1, 0 or 1; 0 for NaN.
-Tensor sign(const Tensor& x) {
-  return gt(x, 0.0).to(x.dtype()) - lt(x, 0.0).to(x.dtype());
-}
-
 /// x^exponent with 0 where `x` is 0, and so where slopes are infinite or not defined.
 Tensor power_or_zero(const Tensor& x, double exponent) {
   return where(eq(x, 0.0), 0.0, pow(x, exponent));
@@ -85,6 +80,20 @@ Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool ke
     node->plan = ReduceDims(x, dims, keepdim, "vector_norm");
   }
   return result;
+}
+
+Tensor normalize(const Tensor& x, double order, std::int64_t dim, double eps) {
+  return x / maximum(vector_norm(x, order, {dim}, true), eps);
+}
+
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
+  const Tensor x = a / maximum(vector_norm(a, 2.0, {dim}, true), eps);
+  const Tensor y = b / maximum(vector_norm(b, 2.0, {dim}, true), eps);
+  return sum(x * y, {dim});
+}
+
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order, double eps, bool keepdim) {
+  return vector_norm(a - b + eps, order, {-1}, keepdim);
 }
 
 }  // namespace lockstep

@@ -22,6 +22,11 @@ void conv_forward(const Conv& c, const float* x, const float* weight, const floa
                   const ConvSink* sink, InstructionSet set) {
   if (is_depthwise(c) && !sink) return depthwise_forward(c, x, weight, bias, relu, out);
   if (conv_detail::winograd_serves(c)) return conv_detail::winograd_forward(c, x, weight, bias, relu, out, sink, set);
+  conv_detail::product_forward(c, x, weight, bias, relu, out, sink, set);
+}
+
+void conv_detail::product_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu,
+                                  float* out, const ConvSink* sink, InstructionSet set) {
   const std::int64_t in = c.group_in(), rows = c.group_out(), positions = c.oh * c.ow;
   if (sink && c.groups > 1) {
     const Tensor whole = empty({c.n * c.out * positions});

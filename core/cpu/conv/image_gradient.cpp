@@ -198,6 +198,11 @@ class ImageGradient {
 void conv_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
   if (conv_detail::is_depthwise(c)) return conv_detail::depthwise_backward_data(c, grad, weight, x_grad);
   if (conv_detail::winograd_serves(c)) return conv_detail::winograd_backward_data(c, grad, weight, x_grad, set);
+  conv_detail::product_backward_data(c, grad, weight, x_grad, set);
+}
+
+void conv_detail::product_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad,
+                                        InstructionSet set) {
   const std::int64_t in = c.group_in(), out = c.group_out();
   for (std::int64_t group = 0; group < c.groups; ++group)
     ImageGradient(c, weight + group * out * in * c.kh * c.kw, set)

@@ -168,6 +168,11 @@ class Gradient {
 void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
   if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
   if (conv_detail::winograd_serves(conv)) return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
+  conv_detail::product_backward_weight(conv, grad, x, weight_grad, set);
+}
+
+void conv_detail::product_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad,
+                                          InstructionSet set) {
   const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
   const Gradient first(conv, grad, x, 0, set);
   const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();

@@ -3,6 +3,9 @@
 #include "lockstep/core/cpu/conv/winograd.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
+#include <vector>
 
 #include "lockstep/core/cpu/conv/winograd_tiles.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
@@ -35,6 +38,7 @@ struct Correlated {
   const float* bias;
   bool relu;
   float* out;
+  std::function<void(std::int64_t image, float* out)> again;  // computes one image in another way
 };
 
 class Runner {
@@ -47,7 +51,8 @@ class Runner {
         width_(2 * kernels_.lanes),
         row_panels_(divide_up(c.rows, kernels_.rows[2])),
         panel_rows_(divide_up(c.rows, row_panels_)),
-        panel_(kPoints * point()) {
+        panel_(kPoints * point()),
+        strange_(static_cast<std::size_t>(c.n)) {
     const std::int64_t tiles =
         std::clamp<std::int64_t>(kBlockFloats / (kPoints * c.channels), kFewestTiles, kMostTiles);
     block_rows_ = std::max<std::int64_t>(1, tiles / tile_columns_);
@@ -74,7 +79,7 @@ class Runner {
                      for (std::int64_t b = begin; b < end; ++b)
                        block(work, b * block_rows_, std::min(all, (b + 1) * block_rows_), c_.out);
                    });
-      return;
+      return compute_again(0, c_.n, c_.out);
     }
     const std::int64_t images = std::max<std::int64_t>(1, block_rows_ / tile_rows_), size = c_.rows * c_.oh * c_.ow;
     parallel_for(c_.n, images, [&](std::int64_t begin, std::int64_t end) {
@@ -83,6 +88,7 @@ class Runner {
         const std::int64_t count = std::min(images, end - image), last = (image + count) * tile_rows_;
         for (std::int64_t first = image * tile_rows_; first < last; first += block_rows_)
           block(work, first, std::min(last, first + block_rows_), work.values - image * size);
+        compute_again(image, image + count, work.values);
         (*sink)(image, count, work.values);
       }
     });
@@ -119,12 +125,20 @@ class Runner {
         const std::int64_t row = i * panel_rows_ + r;
         for (std::int64_t t = begin; t < end; ++t) {
           const std::int64_t image = t / tile_rows_, y = t % tile_rows_ * kTileSide;
-          results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
-                           c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
-                           out + ((image * c_.rows + row) * c_.oh + y) * c_.ow);
+          if (!results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
+                                c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
+                                out + ((image * c_.rows + row) * c_.oh + y) * c_.ow))
+            strange_[static_cast<std::size_t>(image)].store(true, std::memory_order_relaxed);
         }
       }
     }
+  }
+
+  // Of the images [first, last), whose results are at `out`, those with one that is not finite.
+  void compute_again(std::int64_t first, std::int64_t last, float* out) const {
+    for (std::int64_t image = first; image < last; ++image)
+      if (strange_[static_cast<std::size_t>(image)].load(std::memory_order_relaxed))
+        c_.again(image, out + (image - first) * c_.rows * c_.oh * c_.ow);
   }
 
   void multiply(Work& work, std::int64_t panel, std::int64_t tiles) const {
@@ -153,10 +167,11 @@ class Runner {
   const Correlated& c_;
   const MicroKernels<float>& kernels_;
   const std::int64_t tile_rows_, tile_columns_, width_, row_panels_, panel_rows_, panel_;
-  std::int64_t block_rows_;                   // of tiles
-  std::int64_t stride_;                       // floats from a channel's tiles to the next one's
-  std::int64_t elements_point_, sums_point_;  // floats from one point to the next
-  Tensor weights_;                            // [panel][point][channel][row of the panel]
+  std::int64_t block_rows_;                         // of tiles
+  std::int64_t stride_;                             // floats from a channel's tiles to the next one's
+  std::int64_t elements_point_, sums_point_;        // floats from one point to the next
+  Tensor weights_;                                  // [panel][point][channel][row of the panel]
+  mutable std::vector<std::atomic<bool>> strange_;  // by image: a result is not finite
 };
 
 }  // namespace
@@ -174,6 +189,8 @@ bool winograd_serves(const Conv& c) {
 
 void winograd_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
                       const ConvSink* sink, InstructionSet set) {
+  Conv one = c;
+  one.n = 1;
   const Correlated correlated{.n = c.n,
                               .channels = c.in,
                               .h = c.h,
@@ -190,11 +207,17 @@ void winograd_forward(const Conv& c, const float* x, const float* weight, const 
                               .turned = false,
                               .bias = bias,
                               .relu = relu,
-                              .out = out};
+                              .out = out,
+                              .again = [&](std::int64_t image, float* result) {
+                                product_forward(one, x + image * c.in * c.h * c.w, weight, bias, relu, result, nullptr,
+                                                set);
+                              }};
   Runner(correlated, set).run(sink);
 }
 
 void winograd_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
+  Conv one = c;
+  one.n = 1;
   const Correlated correlated{.n = c.n,
                               .channels = c.out,
                               .h = c.oh,
@@ -211,7 +234,10 @@ void winograd_backward_data(const Conv& c, const float* grad, const float* weigh
                               .turned = true,
                               .bias = nullptr,
                               .relu = false,
-                              .out = x_grad};
+                              .out = x_grad,
+                              .again = [&](std::int64_t image, float* result) {
+                                product_backward_data(one, grad + image * c.out * c.oh * c.ow, weight, result, set);
+                              }};
   Runner(correlated, set).run(nullptr);
 }
 

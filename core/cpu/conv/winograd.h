@@ -21,8 +21,11 @@ namespace lockstep::cpu::conv_detail {
 /// and rounding errors are about those of the plain sum. B and A are applied to the columns' index first, then to the
 /// rows'; the gradient of the weights is the transpose, G^T (sum over tiles of (A grad A^T) * (B^T elements B)) G, with
 /// tiles in the order image, row, column, in chains of chain_rows() rows of tiles, which are added up in order. As no
-/// tile is computed from another's elements, a result depends on the 4 x 4 elements around its tile alone; an infinity
-/// or NaN among them reaches all four of its results.
+/// tile is computed from another's elements, a result depends on the 4 x 4 elements around its tile alone.
+///
+/// An infinity or NaN among these would reach all four results, though some do not see it, and the sums of large
+/// numbers may exceed the range where the results do not. So images with a result that is not finite are computed again
+/// tap by tap, as products, and so is a gradient of the weights with an element that is not.
 
 /// Tiles are pairs of rows and of columns of a result.
 constexpr std::int64_t kTileSide = 2, kReach = 4, kPoints = 16, kTaps = 9;
@@ -37,5 +40,12 @@ void winograd_backward_data(const Conv& conv, const float* grad, const float* we
                             InstructionSet set);
 void winograd_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad,
                               InstructionSet set);
+
+/// The same as products, whatever the sizes: conv.cpp, image_gradient.cpp and weight_gradient.cpp.
+void product_forward(const Conv& conv, const float* x, const float* weight, const float* bias, bool relu, float* out,
+                     const ConvSink* sink, InstructionSet set);
+void product_backward_data(const Conv& conv, const float* grad, const float* weight, float* x_grad, InstructionSet set);
+void product_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad,
+                             InstructionSet set);
 
 }  // namespace lockstep::cpu::conv_detail

@@ -165,9 +165,10 @@ void transform_weights(const float* weight, std::int64_t row, std::int64_t chann
     }
 }
 
-void results_of_tiles(const float* sums, std::int64_t point_stride, float bias, bool relu, std::int64_t height,
+bool results_of_tiles(const float* sums, std::int64_t point_stride, float bias, bool relu, std::int64_t height,
                       std::int64_t width, std::int64_t pitch, float* out) {
   const Vec8 term = broadcast8(bias);
+  Vec8 strange{};  // x - x: 0, or NaN if x is not finite
   for (std::int64_t x = 0; x < width; x += 2 * kLanes, sums += kLanes, out += 2 * kLanes) {
     Vec8 upper[4], lower[4];
     for (int j = 0; j < 4; ++j) {
@@ -178,28 +179,40 @@ void results_of_tiles(const float* sums, std::int64_t point_stride, float bias, 
     }
     for (std::int64_t y = 0; y < height; ++y) {
       const Vec8(&m)[4] = y == 0 ? upper : lower;
-      Vec8 even = m[0] + m[1] + m[2] + term, odd = m[1] - m[2] - m[3] + term;
+      const Vec8 even = m[0] + m[1] + m[2] + term, odd = m[1] - m[2] - m[3] + term;
+      Vec8 low = zip_low(even, odd), high = zip_high(even, odd);
+      const std::int64_t left = width - x;
+      if (left >= 2 * kLanes) {
+        strange += (even - even) + (odd - odd);
+      } else {  // what lies behind the last result may be anything
+        float row[2 * kLanes];
+        store8(row, low);
+        store8(row + kLanes, high);
+        for (std::int64_t i = 0; i < left; ++i) strange[0] += row[i] - row[i];
+      }
       if (relu) {
-        even = even < Vec8{} ? Vec8{} : even;
-        odd = odd < Vec8{} ? Vec8{} : odd;
+        low = low < Vec8{} ? Vec8{} : low;
+        high = high < Vec8{} ? Vec8{} : high;
       }
       float* const to = out + y * pitch;
-      if (x + 2 * kLanes <= width) {
-        store8(to, zip_low(even, odd));
-        store8(to + kLanes, zip_high(even, odd));
+      if (left >= 2 * kLanes) {
+        store8(to, low);
+        store8(to + kLanes, high);
       } else {
         float row[2 * kLanes];
-        store8(row, zip_low(even, odd));
-        store8(row + kLanes, zip_high(even, odd));
-        std::copy_n(row, width - x, to);
+        store8(row, low);
+        store8(row + kLanes, high);
+        std::copy_n(row, left, to);
       }
     }
   }
+  return sum8(strange) == 0.0f;
 }
 
-void weights_of_sums(const float* sums, std::int64_t point_stride, std::int64_t count, float* weight,
+bool weights_of_sums(const float* sums, std::int64_t point_stride, std::int64_t count, float* weight,
                      std::int64_t weight_stride) {
   const Vec8 half = broadcast8(0.5f);
+  Vec8 strange{};  // as above
   for (std::int64_t o = 0; o < count; o += kLanes, sums += kLanes) {
     Vec8 t[3][4];
     for (int j = 0; j < 4; ++j) {
@@ -224,8 +237,11 @@ void weights_of_sums(const float* sums, std::int64_t point_stride, std::int64_t 
       float* const to = weight + (o + i) * weight_stride;
       store8(to, square[i]);
       to[8] = w[8][i];
+      strange += square[i] - square[i];
+      strange[0] += to[8] - to[8];
     }
   }
+  return sum8(strange) == 0.0f;
 }
 
 }  // namespace lockstep::cpu::conv_detail

@@ -60,13 +60,13 @@ void transform_weights(const float* weight, std::int64_t row, std::int64_t chann
                        std::int64_t channels, float* to, std::int64_t point_stride);
 
 /// A^T sums A + bias of one row of tiles: point p of tile t is sums[p * point_stride + t], seven floats more are
-/// readable. Writes `height` (1 or 2) rows of `width` results, `pitch` apart.
-void results_of_tiles(const float* sums, std::int64_t point_stride, float bias, bool relu, std::int64_t height,
+/// readable. Writes `height` (1 or 2) rows of `width` results, `pitch` apart; true if all are finite (before relu).
+bool results_of_tiles(const float* sums, std::int64_t point_stride, float bias, bool relu, std::int64_t height,
                       std::int64_t width, std::int64_t pitch, float* out);
 
 /// weight[o * weight_stride + tap] = G^T sums G for 0 <= o < count; point p of o is sums[p * point_stride + o],
-/// readable for whole groups of eight.
-void weights_of_sums(const float* sums, std::int64_t point_stride, std::int64_t count, float* weight,
+/// readable for whole groups of eight. True if all are finite.
+bool weights_of_sums(const float* sums, std::int64_t point_stride, std::int64_t count, float* weight,
                      std::int64_t weight_stride);
 
 }  // namespace lockstep::cpu::conv_detail

@@ -1,6 +1,7 @@
 // Gradient of the weights.
 
 #include <algorithm>
+#include <atomic>
 
 #include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/conv/winograd_tiles.h"
@@ -47,7 +48,8 @@ class Gradient {
         elements_(x, c.in * c.h * c.w, c.h, c.w, c.padding_h, c.padding_w, tile_rows_, tile_columns_, chain_),
         gradients_(grad, c.out * c.oh * c.ow, c.oh, c.ow, 0, 0, tile_rows_, tile_columns_, chain_) {}
 
-  void run(float* weight_grad) const {
+  // True if all elements are finite.
+  bool run(float* weight_grad) const {
     const bool alone = num_threads() == 1;
     const std::int64_t all_rows = c_.n * tile_rows_, chains = divide_up(all_rows, chain_);
     const std::int64_t size = kPoints * (point_ + packed_point_);  // of a chain
@@ -79,10 +81,14 @@ class Gradient {
       });
     }
     const float* const from = sums.data<float>();
+    std::atomic<bool> finite = true;
     parallel_for(c_.in, std::max<std::int64_t>(1, 4096 / c_.out), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i)
-        weights_of_sums(from + i * padded_out_, c_.in * padded_out_, c_.out, weight_grad + i * kTaps, c_.in * kTaps);
+        if (!weights_of_sums(from + i * padded_out_, c_.in * padded_out_, c_.out, weight_grad + i * kTaps,
+                             c_.in * kTaps))
+          finite.store(false, std::memory_order_relaxed);
     });
+    return finite;
   }
 
  private:
@@ -154,7 +160,7 @@ class Gradient {
 
 void winograd_backward_weight(const Conv& c, const float* grad, const float* x, float* weight_grad,
                               InstructionSet set) {
-  Gradient(c, grad, x, set).run(weight_grad);
+  if (!Gradient(c, grad, x, set).run(weight_grad)) product_backward_weight(c, grad, x, weight_grad, set);
 }
 
 }  // namespace lockstep::cpu::conv_detail
