@@ -8,7 +8,6 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/nn/optim/gradients.h"
-#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 namespace {
