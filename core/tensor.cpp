@@ -72,6 +72,7 @@ template long long Tensor::item<long long>() const;
 template unsigned long long Tensor::item<unsigned long long>() const;
 template float Tensor::item<float>() const;
 template double Tensor::item<double>() const;
+template long double Tensor::item<long double>() const;
 template std::vector<double> Tensor::to_vector<double>() const;
 template std::vector<float> Tensor::to_vector<float>() const;
 template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;

@@ -21,6 +21,5 @@
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/nn/optim/sgd.h"
 #include "lockstep/nn/pooling.h"
-#include "lockstep/nn/recompute.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"

@@ -172,6 +172,10 @@ class Spawn {
   } else {
     how = ending.signal ? fmt::format("it was killed by signal {} ({})", ending.signal, signal_name(ending.signal))
                         : fmt::format("it exited with status {}", ending.exit_status);
+    if (ending.unknown)
+      how =
+          "how it ended is not known: another part of this program has waited for it, as wait() and waitpid(-1) do for "
+          "any process; wait for those alone that it has started itself";
     if (!failure.last_lines.empty()) how += "; its last line on stderr: " + failure.last_lines.back();
   }
   throw SpawnError(fmt::format("[spawn] rank {} failed first: {}", rank, how), rank,

@@ -53,18 +53,25 @@ Worker::Worker(const WorkerSpec& spec, Outlets& outlets)
 }
 
 bool Worker::has_ended() const {
+  if (!alive()) return false;
   siginfo_t info{};
-  return alive() && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-         info.si_pid == pid_;
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return errno == ECHILD;
+  return info.si_pid == pid_;
 }
 
 void Worker::reap() {
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  pid_t reaped;
+  while ((reaped = ::waitpid(pid_, &status, 0)) < 0 && errno == EINTR) {
   }
   Ending ending;
-  ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  ending.exit_status = ending.signal ? 128 + ending.signal : WEXITSTATUS(status);
+  if (reaped == pid_) {
+    ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    ending.exit_status = ending.signal ? 128 + ending.signal : WEXITSTATUS(status);
+  } else {
+    ending.unknown = true;
+    ending.exit_status = 1;
+  }
   ending_ = ending;
 }
 

@@ -31,6 +31,7 @@ struct WorkerSpec {
 struct Ending {
   int exit_status = 0;  ///< 128 + N for signal N
   int signal = 0;
+  bool unknown = false;  ///< another part of this program has waited for it, and knows
   bool failed() const { return exit_status != 0; }
 };
 
@@ -49,7 +50,7 @@ class Worker {
   Stream& out() { return out_; }
   Stream& err() { return err_; }
 
-  /// True if the process has ended and waits to be reaped.
+  /// True if the process has ended and waits to be reaped, or is gone: another part of this program has reaped it.
   bool has_ended() const;
   /// Waits for it to end.
   void reap();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <thread>
 
 #include "lockstep/autograd/autograd_meta.h"
@@ -266,6 +268,28 @@ TEST(Accumulator, ForwardMayRunOnSeveralThreadsOverSharedLeaves) {
     for (const double sum : sums) EXPECT_EQ(sum, sums[0]);
     EXPECT_EQ(shared.impl()->use_count(), 1u);
     EXPECT_EQ(fresh.impl()->use_count(), 1u);
+  }
+}
+
+// Two threads go through the same unused leaves. Who is behind finds the nodes made, and so catches up with the other:
+// most of the way both are at one leaf.
+TEST(Accumulator, ThreadsThatUseALeafAtOnceShareItsNode) {
+  constexpr std::size_t kLeaves = 4'000;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Tensor> leaves(kLeaves);
+    for (Tensor& leaf : leaves) leaf = zeros({}).requires_grad_();
+    std::array<std::vector<const Node*>, 2> seen;
+    std::atomic<int> arrived{0};
+    const auto use_all = [&](std::size_t thread) {
+      seen[thread].reserve(kLeaves);
+      for (++arrived; arrived < 2;) std::this_thread::yield();
+      for (const Tensor& leaf : leaves) seen[thread].push_back(gradient_edge(leaf).node.get());
+    };
+    std::thread other(use_all, 1);
+    use_all(0);
+    other.join();
+    ASSERT_EQ(seen[0], seen[1]);
+    for (const Tensor& leaf : leaves) ASSERT_EQ(leaf.impl()->use_count(), 1u);
   }
 }
 

@@ -57,6 +57,7 @@ TEST(Methods, ItemTakesEveryNumberType) {
   EXPECT_EQ(x.item<unsigned>(), 7u);
   EXPECT_EQ(x.item<long long>(), 7);
   EXPECT_EQ(x.item<std::size_t>(), 7u);
+  EXPECT_EQ(x.item<long double>(), 7.0L);
   EXPECT_EQ(x.to_vector<std::int32_t>(), (std::vector<std::int32_t>{7}));
 }
 

@@ -164,7 +164,8 @@ void Row::check(const std::vector<Worker*>& survivors, const Expected& expected,
     told.append(",\"status\":").append(std::to_string(status)).append(",\"stderr\":").append(json(err)).append("}");
   }
   const auto took = steady_clock::now() - start_;
-  EXPECT_LE(took, limit) << "twice the deadline has passed before the last survivor was gone";
+  // Where nothing fails there is nothing to notice: how long they train is the machine's speed.
+  EXPECT_LE(took, expected.status == 0 ? 2 * limit : limit) << "before the last survivor was gone";
   EXPECT_EQ(reports, expected.report ? 1 : 0) << "the whole story has to be told once";
 
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();

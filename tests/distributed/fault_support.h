@@ -94,7 +94,8 @@ class Row {
   explicit Row(std::string fault);
   /// Starts the clock again: the fault happens now.
   void happens_now();
-  /// Waits for the survivors' ends, checks what they say, and prints the row; see scripts/fault_table.py.
+  /// Waits for the survivors' ends, checks what they say, and prints the row; see scripts/fault_table.py. `limit` is
+  /// doubled where they are to end well.
   void check(const std::vector<Worker*>& survivors, const Expected& expected, Milliseconds limit = 2 * kDeadline);
 
  private:

@@ -205,6 +205,9 @@ TEST_F(Spawn, WhoIgnoresSigtermIsKilled) {
 }
 
 TEST_F(Spawn, CopiesHaveThreadsOfTheirOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's runtime cannot start threads in the child of a process with threads";
+#endif
   const auto threads_used = [] {
     std::atomic<int> inside{0};
     std::atomic<bool> both{false};
@@ -294,6 +297,25 @@ TEST_F(SpawnEnds, CtrlCEndsAll) {
   const auto start = Clock::now();
   EXPECT_EQ(status_after(SIGINT), 128 + SIGINT);
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+}
+
+// Whoever comes first knows how a rank has ended; the other must not wait for ever.
+TEST_F(Spawn, EndsThoughTheProgramWaitsForAnyProcess) {
+  std::atomic<bool> stop{false};
+  std::thread reaper([&] {
+    while (!stop)
+      if (waitpid(-1, nullptr, 0) < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  for (int i = 0; i < 10; ++i) {
+    try {
+      spawn([](int) {}, 2);
+    } catch (const SpawnError& error) {
+      EXPECT_NE(std::string(error.what()).find("another part of this program has waited for it"), std::string::npos)
+          << error.what();
+    }
+  }
+  stop = true;
+  reaper.join();
 }
 
 TEST(SpawnUsage, IsChecked) {

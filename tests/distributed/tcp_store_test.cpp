@@ -232,61 +232,11 @@ TEST_F(TCPStoreTest, ManyClientsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// Runs `body` as another user, in a process of its own; its exit status.
-int as_another_user(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(setgid(65'534) == 0 && setuid(65'534) == 0 ? body() : 99);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-}
-
 TEST(Connect, ANameThatIsNotResolvedEndsAtTheDeadline) {
   const auto start = steady_clock::now();
   const std::string error = error_of([] { connect_to(kSlowHost, 1, deadline_in(Milliseconds(50))); });
   EXPECT_LT(steady_clock::now() - start, Milliseconds(1'000));
   EXPECT_NE(error.find("the name 'slow.invalid' was not resolved within the deadline"), std::string::npos) << error;
-}
-
-TEST(WithoutAToken, ProcessesOfOneUserMeet) {
-  const TCPStoreServer server;
-  TCPStore store(client_of(server, ""));
-  store.set("key", "value");
-  EXPECT_EQ(store.get("key"), "value");
-}
-
-TEST(WithoutAToken, AnotherUserIsTurnedAway) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const TCPStoreServer server;
-  const TCPStoreOptions options = client_of(server, "");
-  const int status = as_another_user([&] {
-    const std::string error = error_of([&] { TCPStore store(options); });
-    return error.find("belongs to another user") == std::string::npos ? 1 : 0;
-  });
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(server.connections(), 0);
-}
-
-TEST(WithoutAToken, AStoreOfAnotherUserIsNotUsed) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  Pipe port = make_pipe(), done = make_pipe();
-  std::thread other([&] {
-    as_another_user([&] {
-      const TCPStoreServer server;
-      const std::uint16_t number = server.port();
-      write_all(port.write.get(), &number, sizeof number);
-      char byte = 0;
-      done.write.reset();
-      read_all(done.read.get(), &byte, 1);
-      return 0;
-    });
-  });
-  std::uint16_t number = 0;
-  EXPECT_EQ(read_all(port.read.get(), &number, sizeof number), 2);
-  const std::string error = error_of([&] { TCPStore store({.port = number, .timeout = Milliseconds(10'000)}); });
-  EXPECT_NE(error.find("belongs to another user"), std::string::npos) << error;
-  done.write.reset();
-  other.join();
 }
 
 TEST(Token, IsLongAndFresh) {

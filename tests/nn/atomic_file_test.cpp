@@ -3,16 +3,46 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdarg>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <string>
 
 #include "tests/support/temporary_path.h"
+
+namespace {
+bool unnamed_files = true;   // a file system without O_TMPFILE, as some are, if false
+unsigned char random_bytes;  // what every byte of the next random number is; 0: as it comes
+}  // namespace
+
+// These two take the C library's place in this program.
+extern "C" int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const bool creates = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+  const mode_t mode = creates ? va_arg(rest, mode_t) : 0;
+  va_end(rest);
+  if (!unnamed_files && (flags & O_TMPFILE) == O_TMPFILE) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+
+extern "C" ssize_t getrandom(void* to, std::size_t bytes, unsigned flags) {
+  if (random_bytes == 0) return syscall(SYS_getrandom, to, bytes, flags);
+  std::memset(to, random_bytes++, bytes);
+  return static_cast<ssize_t>(bytes);
+}
 
 namespace lockstep::nn::detail {
 namespace {
@@ -64,6 +94,36 @@ TEST(AtomicFile, RemovesWhatDeadWritersLeftAndNothingElse) {
   write_whole(folder.file("a"), "whole");
   EXPECT_EQ(folder.names(), (std::set<std::string>{"a", alive, other}));
   ::close(held);
+}
+
+// Somebody who may write the folder has guessed the temporary file's name.
+TEST(AtomicFile, WritesThroughNothingThatIsPlanted) {
+  for (const bool unnamed : {true, false}) {
+    const Folder folder;
+    const std::string victim = folder.file("victim"), link = ".a.0101010101010101.tmp";
+    const std::string other = ".a.0202020202020202.tmp";
+    std::ofstream(victim) << "another's";
+    fs::create_symlink(victim, folder.file(link));
+    std::ofstream(folder.file(other)) << "another's too";
+    const int held = ::open(folder.file(other).c_str(), O_RDONLY | O_CLOEXEC);  // so that it is not taken for left over
+    ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+    unnamed_files = unnamed;
+    random_bytes = 1;
+    write_whole(folder.file("a"), "whole");
+    EXPECT_GT(random_bytes, 3) << "the planted names were not come to";
+    unnamed_files = true;
+    random_bytes = 0;
+    ::close(held);
+    const auto text = [&](const std::string& name) {
+      std::ifstream file(folder.file(name));
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    EXPECT_EQ(text("victim"), "another's");
+    EXPECT_EQ(text(other), "another's too");
+    EXPECT_EQ(text("a"), "whole");
+    EXPECT_FALSE(fs::is_symlink(folder.file("a")));
+    EXPECT_EQ(folder.names(), (std::set<std::string>{"a", "victim", link, other}));
+  }
 }
 
 }  // namespace

@@ -46,13 +46,16 @@ TEST(LockstepFingerprint, OfAnyLengthIsComparedWhole) {
 TEST(LockstepFingerprint, NamesTheProcessorAndTheSettingsOfLibrariesWhereTheyCount) {
   const bool libraries = cpu::kernels() == cpu::Kernels::libraries;
   EXPECT_EQ(lockstep_fingerprint(8).find("cpu ") != std::string::npos, libraries);
-  for (const char* name : {"ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_CPU_ISA_HINTS"}) {
+  const auto counts = [](const char* name) {
     const std::string before = lockstep_fingerprint(8);
     ::setenv(name, "any", 1);
-    EXPECT_EQ(lockstep_fingerprint(8) != before, libraries) << name;
+    const std::string with = lockstep_fingerprint(8);
     ::unsetenv(name);
     EXPECT_EQ(lockstep_fingerprint(8), before);
-  }
+    return with != before;
+  };
+  for (const char* name : {"ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_CPU_ISA_HINTS"}) EXPECT_EQ(counts(name), libraries);
+  for (const char* name : {"NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"}) EXPECT_TRUE(counts(name)) << name;
 }
 
 #if defined(__SSE2__)
