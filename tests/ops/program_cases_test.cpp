@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "lockstep/core/error.h"
 #include "lockstep/core/random.h"
 
@@ -60,6 +63,78 @@ TEST(ProgramOperations, SmallOnes) {
   EXPECT_EQ(adaptive_max_pool2d(x.view({1, 2, 3}), {1, 2}).to_vector<double>(), (std::vector<double>{4, 5}));
   const Tensor weights = x.clone();
   EXPECT_EQ(weights.clamp_(1.0, 3.0).to_vector<double>(), (std::vector<double>{1, 1, 2, 3, 3, 3}));
+}
+
+using Doubles = std::vector<double>;
+
+TEST(ProgramOperations, RowsAreResizedLikeImagesOfHeightOne) {
+  manual_seed(1);
+  const Tensor x = randn({2, 3, 5});
+  for (const bool corners : {false, true}) {
+    const Tensor rows = interpolate(x, {.size = 8, .mode = InterpolateMode::linear, .align_corners = corners});
+    const Tensor image =
+        interpolate(x.unsqueeze(-2), {.size = {1, 8}, .mode = InterpolateMode::bilinear, .align_corners = corners});
+    expect_close(rows, image.squeeze(-2), 1e-6, 1e-6);
+  }
+  EXPECT_TRUE(equal(interpolate(x, {.size = 8}), interpolate(x.unsqueeze(-2), {.size = {1, 8}}).squeeze(-2)));
+  const Tensor line = tensor<double>({0, 4, 8, 2}).view({1, 1, 4}).to(kFloat32);  // a scale of 1.3: 5 places
+  EXPECT_EQ(interpolate(line, {.scale_factor = 1.3}).to_vector<double>(), (Doubles{0, 0, 4, 8, 2}));
+  EXPECT_NEAR(interpolate(line, {.scale_factor = 1.3, .mode = InterpolateMode::linear}).to_vector<double>()[4],
+              8 - 6 * (4.5 / 1.3 - 0.5 - 2), 1e-5);
+  EXPECT_NEAR(interpolate(line, {.scale_factor = 1.3, .mode = InterpolateMode::linear, .recompute_scale_factor = true})
+                  .to_vector<double>()[3],
+              8 - 6 * (3.5 * 0.8 - 0.5 - 2), 1e-5);
+  EXPECT_NE(error_of([&] { interpolate(x, {.size = 8, .mode = InterpolateMode::bilinear}); }).find("rows [n, c, w]"),
+            std::string::npos);
+}
+
+TEST(ProgramOperations, SeveralDimensionsMoveAtOnce) {
+  const Tensor x = arange(24).view({2, 3, 4});
+  EXPECT_TRUE(equal(movedim(x, {0, 2}, {-1, 0}), x.permute({2, 1, 0})));
+  EXPECT_TRUE(equal(movedim(x, 0, 2), x.permute({1, 2, 0})));
+  EXPECT_NE(error_of([&] { movedim(x, {0, 0}, {1, 2}); }).find("is there twice"), std::string::npos);
+  EXPECT_NE(error_of([&] { movedim(x, {0, 1}, {2}); }).find("as many places as dimensions"), std::string::npos);
+}
+
+TEST(ProgramOperations, PaddingsThatCutOff) {
+  const Tensor x = tensor<double>({0, 1, 2, 3});
+  EXPECT_EQ(pad(x, {-1, 2}, PadMode::reflect).to_vector<double>(), (Doubles{1, 2, 3, 2, 1}));
+  EXPECT_EQ(pad(x, {2, -3}, PadMode::replicate).to_vector<double>(), (Doubles{0, 0, 0}));
+  EXPECT_EQ(pad(x, {-1, 2}, PadMode::circular).to_vector<double>(), (Doubles{1, 2, 3, 1, 2}));
+  EXPECT_NE(error_of([&] {
+              pad(x, {-3, -2}, PadMode::reflect);
+            }).find("cut off more than there is"),
+            std::string::npos);
+}
+
+TEST(ProgramOperations, RemaindersAreExact) {
+  const auto of = [](double a, double b, DType dtype) {
+    return remainder(full({1}, a, {.dtype = dtype}), full({1}, b, {.dtype = dtype})).to_vector<double>()[0];
+  };
+  EXPECT_EQ(of(1e300, 7.0, kFloat64), std::fmod(1e300, 7.0));
+  EXPECT_EQ(of(1e30, -7.0, kFloat32), static_cast<float>(std::fmod(1e30f, 7.0f)) - 7.0f);
+  EXPECT_EQ(of(-7, 3, kInt64), 2);
+  EXPECT_EQ(of(7, -3, kInt32), -2);
+  EXPECT_TRUE(std::isnan(of(1, 0, kFloat32)));
+  EXPECT_NE(error_of([&] { of(1, 0, kInt64); }).find("[remainder] integers are divided by 0"), std::string::npos);
+}
+
+TEST(ProgramOperations, BoolTensorsAndScalarsAreAddedInto) {
+  const Tensor none = full({3}, 0, {.dtype = kBool}), one = full({1}, 1, {.dtype = kBool});
+  EXPECT_EQ(index_add(none, 0, tensor<std::int64_t>({1}), one).to_vector<double>(), (Doubles{0, 1, 0}));
+  EXPECT_EQ(scatter_add(none, 0, tensor<std::int64_t>({2}), one).to_vector<double>(), (Doubles{0, 0, 1}));
+  EXPECT_EQ(index_add(ones({}), 0, tensor<std::int64_t>({0}), ones({})).item<double>(), 2.0);
+}
+
+TEST(ProgramOperations, NothingPassesThroughAZeroFactor) {
+  const double kInfinity = std::numeric_limits<double>::infinity();
+  const Tensor x = tensor<double>({2, 0, 3, kInfinity, 0, std::nan("")});
+  x.set_requires_grad(true);
+  cumprod(x, 0).backward(tensor<double>({1, 1, 1, 0, 1, 1}));
+  const std::vector<double> slopes = x.grad().to_vector<double>();
+  EXPECT_EQ(slopes[0], 1.0);           // of the first product alone
+  EXPECT_TRUE(std::isnan(slopes[1]));  // infinity times 0
+  EXPECT_EQ(Doubles(slopes.begin() + 2, slopes.end()), (Doubles{0, 0, 0, 0}));
 }
 
 }  // namespace

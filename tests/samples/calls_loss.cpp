@@ -58,13 +58,12 @@ Results transposed_2d(Call& c) {
 Results resized(Call& c, InterpolateMode mode) {
   InterpolateOptions options{.mode = mode};
   const Tensor x = c.tensor(0, "input");
-  if (x.dim() != 4) throw NotExpressible{"images have four dimensions"};
-  options.size = c.size2d(1, "size", 0);
+  options.size = c.is_list(1, "size") && x.dim() == 3 ? Size2d(one(c, 1, "size", 0)) : c.size2d(1, "size", 0);
   if (c.is_list(2, "scale_factor")) throw NotExpressible{"a scale for each dimension"};
   options.scale_factor = c.real(2, "scale_factor", 0.0);
   c.text(3, "mode", "");
   options.align_corners = c.flag(4, "align_corners", false);
-  if (c.flag(5, "recompute_scale_factor", false)) throw NotExpressible{"a scale factor that is worked out again"};
+  options.recompute_scale_factor = c.flag(5, "recompute_scale_factor", false);
   return interpolate(x, options);
 }
 
@@ -89,7 +88,11 @@ std::vector<Operation> loss_calls() {
        }},
       {"nn.functional.kl_div",
        [](Call& c) -> Results {
-         return kl_div(c.tensor(0, "input"), c.tensor(1, "target"), reduction_of(c), c.flag(-1, "log_target", false));
+         const Tensor x = c.tensor(0, "input"), target = c.tensor(1, "target");
+         const bool log_target = c.flag(-1, "log_target", false);
+         if (c.text(-1, "reduction", "mean") == "batchmean")  // as kl_div()'s documentation says
+           return kl_div(x, target, Reduction::sum, log_target) / x.size(0);
+         return kl_div(x, target, reduction_of(c), log_target);
        }},
       {"nn.functional.margin_ranking_loss",
        [](Call& c) -> Results {
@@ -119,12 +122,12 @@ std::vector<Operation> loss_calls() {
       {"nn.functional.gaussian_nll_loss",
        [](Call& c) -> Results {
          return gaussian_nll_loss(c.tensor(0, "input"), c.tensor(1, "target"), c.tensor(2, "var"),
-                                  c.real(-1, "eps", 1e-6), reduction_of(c));
+                                  c.real(-1, "eps", 1e-6), reduction_of(c), c.flag(-1, "full", false));
        }},
       {"nn.functional.poisson_nll_loss",
        [](Call& c) -> Results {
          return poisson_nll_loss(c.tensor(0, "input"), c.tensor(1, "target"), c.flag(-1, "log_input", true),
-                                 c.real(-1, "eps", 1e-8), reduction_of(c));
+                                 c.real(-1, "eps", 1e-8), reduction_of(c), c.flag(-1, "full", false));
        }},
       {"nn.functional.cosine_similarity",
        [](Call& c) -> Results {
@@ -144,9 +147,13 @@ std::vector<Operation> loss_calls() {
       {"nn.functional.conv_transpose2d", transposed_2d},
       {"nn.functional.max_pool1d",
        [](Call& c) -> Results {
-         if (c.flag(6, "return_indices", false)) throw NotExpressible{"max_pool1d gives no indices"};
-         return max_pool1d(c.tensor(0, "input"), one(c, 1, "kernel_size", 0), one(c, 2, "stride", 0),
-                           one(c, 3, "padding", 0), one(c, 4, "dilation", 1), c.flag(5, "ceil_mode", false));
+         const Tensor x = c.tensor(0, "input");
+         const std::int64_t kernel = one(c, 1, "kernel_size", 0), stride = one(c, 2, "stride", 0),
+                            padding = one(c, 3, "padding", 0), dilation = one(c, 4, "dilation", 1);
+         const bool ceil_mode = c.flag(5, "ceil_mode", false);
+         if (!c.flag(6, "return_indices", false)) return max_pool1d(x, kernel, stride, padding, dilation, ceil_mode);
+         const auto [out, indices] = max_pool1d_with_indices(x, kernel, stride, padding, dilation, ceil_mode);
+         return std::vector<Tensor>{out, indices};
        }},
       {"nn.functional.avg_pool1d",
        [](Call& c) -> Results {

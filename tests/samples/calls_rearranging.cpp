@@ -89,10 +89,7 @@ std::vector<Operation> rearranging_calls() {
        [](Call& c) -> Results { return unflatten(c.tensor(0, "input"), c.integer(1, "dim"), c.shape(2, "sizes")); }},
       {"movedim",
        [](Call& c) -> Results {
-         if (c.is_list(1, "source") && c.shape(1, "source").dim() != 1)
-           throw NotExpressible{"movedim moves one dimension"};
-         const Shape from = c.shape(1, "source"), to = c.shape(2, "destination");
-         return movedim(c.tensor(0, "input"), from[0], to[0]);
+         return movedim(c.tensor(0, "input"), c.shape(1, "source"), c.shape(2, "destination"));
        }},
       {"diagonal",
        [](Call& c) -> Results {
@@ -110,7 +107,11 @@ std::vector<Operation> rearranging_calls() {
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input"), index = c.tensor(2, "index");
          const std::int64_t dim = c.integer(1, "dim");
-         if (c.given(-1, "reduce")) throw NotExpressible{"scatter with a reduction"};
+         if (c.given(-1, "reduce")) {
+           if (c.text(-1, "reduce", "") != "add" || !c.is_tensor(3, "src"))
+             throw NotExpressible{"scatter_add() adds tensors"};
+           return scatter_add(x, dim, index, c.tensor(3, "src"));
+         }
          if (!c.is_tensor(3, "src")) return scatter(x, dim, index, c.number(3, "value"));
          return scatter(x, dim, index, c.tensor(3, "src"));
        }},

@@ -60,6 +60,8 @@ inline std::vector<OpCase> all() {
              [](const Tensor& x) {
                return interpolate(x, {.size = {4, 11}, .mode = InterpolateMode::bilinear, .align_corners = true});
              }),
+      of_one("interpolate_linear", {2, 3, 5},
+             [](const Tensor& x) { return interpolate(x, {.scale_factor = 2, .mode = InterpolateMode::linear}); }),
       of_one("cumsum", {5, 40, 3}, [](const Tensor& x) { return cumsum(x, 1); }),
       of_one("cumprod", {5, 7}, [](const Tensor& x) { return cumprod(x, 1); }),
       of_one("prod", {6, 7}, [](const Tensor& x) { return prod(x, 0); }),
@@ -70,6 +72,10 @@ inline std::vector<OpCase> all() {
       of_one("pad_constant", {2, 3, 5},
              [](const Tensor& x) {
                return pad(x, {2, -1, 0, 3}, PadMode::constant, 0.5);
+             }),
+      of_one("pad_circular_cut_off", {2, 3, 5},
+             [](const Tensor& x) {
+               return pad(x, {-1, 2, 1, 0}, PadMode::circular);
              }),
       of_one("flip_roll", {4, 5}, [](const Tensor& x) { return roll(flip(x, {0}), {2}, {1}); }),
       of_one("softplus", {4, 50}, [](const Tensor& x) { return softplus(x) + mish(x) + elu(x) + erf(x); }),

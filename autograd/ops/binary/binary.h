@@ -117,7 +117,8 @@ const Tensor& operator*=(const Tensor& a, Scalar b);
 const Tensor& operator/=(const Tensor& a, const Tensor& b);
 const Tensor& operator/=(const Tensor& a, Scalar b);
 
-/// a - b floor(a / b): the remainder with the divisor's sign, as Python's `%`. The gradient of b is 0 here.
+/// a - b floor(a / b), exactly: the remainder with the divisor's sign, as Python's `%`. Gradients as those of the
+/// formula, whose quotient is constant. Throws Error for bool operands, and for integers divided by 0 on the CPU.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, Scalar b);
 /// a + weight (b - a).

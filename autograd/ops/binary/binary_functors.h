@@ -81,6 +81,22 @@ struct DivFloor {
   }
 };
 
+/// a - b floor(a / b), exactly. Integers: 0 where b is.
+template <typename T>
+struct Remainder {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      if (b == 0 || b == -1) return 0;
+      const T rest = a % b;
+      return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    } else {
+      const T rest = std::fmod(a, b);
+      return rest != T(0) && (rest < T(0)) != (b < T(0)) ? rest + b : rest;
+    }
+  }
+};
+
 /// d(a / b) / db.
 template <typename T>
 struct DivByOther {
@@ -186,6 +202,8 @@ void visit(BinaryOp op, F&& f) {
       return f.template operator()<DivTrunc<T>>();
     case BinaryOp::div_floor:
       return f.template operator()<DivFloor<T>>();
+    case BinaryOp::remainder:
+      return f.template operator()<Remainder<T>>();
     default:
       return;
   }

@@ -23,12 +23,6 @@ const Tensor& checked_bool(const Tensor& x, const char* op) {
 
 }  // namespace
 
-Tensor remainder(const Tensor& a, const Tensor& b) {
-  return a - b * div(a, b, RoundingMode::floor);
-}
-Tensor remainder(const Tensor& a, Scalar b) {
-  return a - div(a, b, RoundingMode::floor) * b;
-}
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
   return weight < 0.5 ? a + (b - a) * weight : b - (b - a) * (1.0 - weight);
 }

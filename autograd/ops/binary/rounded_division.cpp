@@ -6,6 +6,9 @@
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
+
+using binary::Form;
+
 namespace {
 
 /// Steps have no slope.
@@ -19,33 +22,77 @@ class RoundedDivBackward final : public Node {
     return results;
   }
 
-  binary::Form forms[2];
+  Form forms[2];
   Device device;
 };
 
-Tensor rounded_division(const Operand& a, const Operand& b, RoundingMode rounding) {
-  binary::check_operands(a, b, "div");
+class RemainderBackward final : public Node {
+ public:
+  const char* name() const override { return "RemainderBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList results(2);
+    if (!grads[0].defined()) return results;
+    if (needs_grad(0)) results[0] = form_a.fit(grads[0]);
+    if (needs_grad(1)) {
+      const Tensor quotient = binary::compute_wide(BinaryOp::div_floor, saved(0), saved(1));
+      results[1] = form_b.fit(BinaryOp::mul, binary::compute_wide(BinaryOp::mul, grads[0], Scalar(-1.0)), quotient);
+    }
+    return results;
+  }
+
+  Form form_a, form_b;
+};
+
+/// Throws Error naming `op` for bool operands and for integers divided by 0.
+DType check_divisor(const Operand& a, const Operand& b, const char* op, const char* what) {
+  binary::check_operands(a, b, op);
   const DType dtype = binary::promote(a, b);
-  LOCKSTEP_CHECK(dtype != kBool, "[div] a rounded quotient is not defined for bool operands; convert one of them");
+  LOCKSTEP_CHECK(dtype != kBool, "[{}] a {} is not defined for bool operands; convert one of them", op, what);
   if (!is_floating_point(dtype)) {
     const bool by_zero =
         b.tensor ? b.tensor->device().is_cpu() && any(*b.tensor == 0).item<bool>() : b.scalar.to_double() == 0.0;
-    LOCKSTEP_CHECK(!by_zero,
-                   "[div] integers are divided by 0; replace the zeros, or convert to a floating-point dtype");
+    LOCKSTEP_CHECK(!by_zero, "[{}] integers are divided by 0; replace the zeros, or convert to a floating-point dtype",
+                   op);
   }
+  return dtype;
+}
+
+Tensor rounded_division(const Operand& a, const Operand& b, RoundingMode rounding) {
+  const DType dtype = check_divisor(a, b, "div", "rounded quotient");
   Tensor out =
       binary::compute(rounding == RoundingMode::trunc ? BinaryOp::div_trunc : BinaryOp::div_floor, a, b, 1.0, "div");
   if (!is_floating_point(dtype)) return out;
   const Tensor none;
   if (auto* node = record<RoundedDivBackward>(out, {a.tensor ? a.tensor : &none, b.tensor ? b.tensor : &none})) {
-    if (a.tensor) node->forms[0] = binary::Form(*a.tensor);
-    if (b.tensor) node->forms[1] = binary::Form(*b.tensor);
+    if (a.tensor) node->forms[0] = Form(*a.tensor);
+    if (b.tensor) node->forms[1] = Form(*b.tensor);
     node->device = out.device();
   }
   return out;
 }
 
+Tensor remaining(const Tensor& a, const Operand& b) {
+  check_divisor(a, b, "remainder", "remainder");
+  Tensor out = binary::compute(BinaryOp::remainder, a, b, 1.0, "remainder");
+  const Tensor none;
+  if (auto* node = record<RemainderBackward>(out, {&a, b.tensor ? b.tensor : &none})) {
+    node->form_a = Form(a);
+    if (b.tensor) {
+      node->form_b = Form(*b.tensor);
+      node->save(a, *b.tensor);
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+Tensor remainder(const Tensor& a, const Tensor& b) {
+  return remaining(a, b);
+}
+Tensor remainder(const Tensor& a, Scalar b) {
+  return remaining(a, b);
+}
 
 Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding) {
   return rounded_division(a, b, rounding);

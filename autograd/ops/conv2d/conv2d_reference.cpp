@@ -1,3 +1,4 @@
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
@@ -7,17 +8,24 @@
 namespace lockstep {
 namespace {
 
-// Calls tap(ky, kx, y, x) for the taps of output (oy, ox) that lie inside the image.
-template <typename Tap>
-void for_each_tap(const Conv2dGeometry& g, std::int64_t oy, std::int64_t ox, Tap&& tap) {
+// Calls tap(ky, kx, y, x) for the taps of output (oy, ox) that lie inside the image, and outside(ky, kx) for the
+// others.
+template <typename Tap, typename Outside>
+void for_each_tap(const Conv2dGeometry& g, std::int64_t oy, std::int64_t ox, Tap&& tap, Outside&& outside) {
   for (std::int64_t ky = 0; ky < g.kh; ++ky) {
     const std::int64_t y = oy * g.stride.h - g.padding.h + ky * g.dilation.h;
-    if (y < 0 || y >= g.h) continue;
     for (std::int64_t kx = 0; kx < g.kw; ++kx) {
       const std::int64_t x = ox * g.stride.w - g.padding.w + kx * g.dilation.w;
-      if (x >= 0 && x < g.w) tap(ky, kx, y, x);
+      if (y >= 0 && y < g.h && x >= 0 && x < g.w)
+        tap(ky, kx, y, x);
+      else
+        outside(ky, kx);
     }
   }
+}
+template <typename Tap>
+void for_each_tap(const Conv2dGeometry& g, std::int64_t oy, std::int64_t ox, Tap&& tap) {
+  for_each_tap(g, oy, ox, std::forward<Tap>(tap), [](std::int64_t, std::int64_t) {});
 }
 
 std::int64_t input_index(const Conv2dGeometry& g, std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) {
@@ -98,10 +106,16 @@ void conv2d_backward_weight_reference(const Conv2dGeometry& g, const Tensor& gra
             for (std::int64_t oy = 0; oy < g.oh; ++oy)
               for (std::int64_t ox = 0; ox < g.ow; ++ox) {
                 const C value = static_cast<C>(d[output_index(g, n, o, oy, ox)]);
-                for_each_tap(g, oy, ox, [&](std::int64_t ky, std::int64_t kx, std::int64_t iy, std::int64_t ix) {
-                  kernel[static_cast<std::size_t>(ky * g.kw + kx)] +=
-                      value * static_cast<C>(in[input_index(g, n, first + c, iy, ix)]);
-                });
+                const auto at = [&](std::int64_t ky, std::int64_t kx) -> C& {
+                  return kernel[static_cast<std::size_t>(ky * g.kw + kx)];
+                };
+                for_each_tap(
+                    g, oy, ox,
+                    [&](std::int64_t ky, std::int64_t kx, std::int64_t iy, std::int64_t ix) {
+                      at(ky, kx) += value * static_cast<C>(in[input_index(g, n, first + c, iy, ix)]);
+                    },
+                    // The padding's zeros count here, as in the products of matrices: they make infinity a NaN.
+                    [&](std::int64_t ky, std::int64_t kx) { at(ky, kx) += value * C(0); });
               }
           for (std::int64_t i = 0; i < g.kh * g.kw; ++i)
             weight_grad.data<T>()[weight_index(g, o, c, 0, 0) + i] =

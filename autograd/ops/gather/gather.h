@@ -29,7 +29,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar va
 ///   scatter_add(zeros({nodes, width}), 0, target.unsqueeze(1).expand({-1, width}), messages)
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
 /// A copy of x with slice k of `source` along dim added to slice index[k], in the order of k: index_select()'s adjoint.
-/// Throws Error as index_select() does.
+/// A scalar counts as a tensor of one element. Throws Error as index_select() does.
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
 
 }  // namespace lockstep

@@ -42,7 +42,8 @@ Tensor used_part(const Tensor& source, const Shape& sizes) {
   return part;
 }
 
-/// Sums in a dtype that holds them: float32 for half types, float64 for integers.
+/// Sums in a dtype that holds them: float32 for half types, float64 for integers and bool, whose sums are true unless
+/// 0.
 DType sum_dtype(DType dtype) {
   if (!is_floating_point(dtype)) return kFloat64;
   return element_size(dtype) == 2 ? kFloat32 : dtype;
@@ -73,7 +74,7 @@ class IndexAddBackward final : public Node {
 }  // namespace
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
-  LOCKSTEP_CHECK(x.defined() && x.dtype() != kBool, "[scatter_add] expected a tensor of numbers");
+  LOCKSTEP_CHECK(x.defined(), "[scatter_add] the tensor is undefined");
   if (x.dim() == 0) return scatter_add(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
   const int d = wrap_dim(dim, x.dim(), "scatter_add");
   const Tensor positions = checked_index(x, d, index, source, "scatter_add");
@@ -126,7 +127,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar va
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   LOCKSTEP_CHECK(x.defined() && source.defined(), "[index_add] a tensor is undefined");
-  LOCKSTEP_CHECK(x.dim() > 0, "[index_add] expected a tensor with at least one dimension");
+  if (x.dim() == 0) return index_add(x.view({1}), dim, index, source.reshape({-1})).view({});
   const int d = wrap_dim(dim, x.dim(), "index_add");
   const Tensor positions = detail::prepare_index(index, x, "index_add");
   Shape expected = x.sizes();
@@ -134,9 +135,9 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   LOCKSTEP_CHECK(positions.dim() <= 1 && source.sizes() == expected,
                  "[index_add] expected an index [n] and a source of shape {}, found {} and {}", to_string(expected),
                  to_string(positions.sizes()), to_string(source.sizes()));
-  LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device() && x.dtype() != kBool,
-                 "[index_add] expected two tensors of numbers of one dtype on one device, found {} and {}",
-                 name(x.dtype()), name(source.dtype()));
+  LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device(),
+                 "[index_add] expected two tensors of one dtype on one device, found {} and {}", name(x.dtype()),
+                 name(source.dtype()));
   if (x.device().is_cpu())
     detail::check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], "index_add");
   Tensor out;

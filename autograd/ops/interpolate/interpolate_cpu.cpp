@@ -38,9 +38,13 @@ void interpolate_cpu(const InterpolateGeometry& g, const Tensor& x, const Tensor
             for (std::int64_t j = 0; j < ow; ++j) {
               const Taps& t = right[static_cast<std::size_t>(j)];
               const C b = static_cast<C>(t.high_weight), a = C(1) - b;
-              line[j] =
-                  static_cast<T>(upper * (a * static_cast<C>(top[t.low]) + b * static_cast<C>(top[t.high])) +
-                                 lower * (a * static_cast<C>(bottom[t.low]) + b * static_cast<C>(bottom[t.high])));
+              const C above = a * static_cast<C>(top[t.low]) + b * static_cast<C>(top[t.high]);
+              if (g.rows.nearest) {
+                line[j] = static_cast<T>(above);
+                continue;
+              }
+              line[j] = static_cast<T>(
+                  upper * above + lower * (a * static_cast<C>(bottom[t.low]) + b * static_cast<C>(bottom[t.high])));
             }
           }
         });
@@ -74,6 +78,7 @@ void interpolate_backward_cpu(const InterpolateGeometry& g, const Tensor& grad, 
                          const C b = static_cast<C>(t.high_weight), a = C(1) - b;
                          top[t.low] += upper * a * value;
                          top[t.high] += upper * b * value;
+                         if (g.rows.nearest) continue;
                          bottom[t.low] += lower * a * value;
                          bottom[t.high] += lower * b * value;
                        }

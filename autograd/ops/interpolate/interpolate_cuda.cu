@@ -19,11 +19,13 @@ __global__ void forward_kernel(InterpolateGeometry g, const T* x, T* out) {
     const T *top = plane + y.low * g.columns.in, *bottom = plane + y.high * g.columns.in;
     const C lower = static_cast<C>(y.high_weight), upper = C(1) - lower;
     const C b = static_cast<C>(t.high_weight), a = C(1) - b;
-    if (g.columns.nearest)
+    if (g.columns.nearest) {
       out[i] = top[t.low];
-    else
-      out[i] = to_element<T>(upper * (a * from_element<C>(top[t.low]) + b * from_element<C>(top[t.high])) +
-                             lower * (a * from_element<C>(bottom[t.low]) + b * from_element<C>(bottom[t.high])));
+      continue;
+    }
+    const C above = a * from_element<C>(top[t.low]) + b * from_element<C>(top[t.high]);
+    const C below = g.rows.nearest ? C(0) : a * from_element<C>(bottom[t.low]) + b * from_element<C>(bottom[t.high]);
+    out[i] = to_element<T>(g.rows.nearest ? above : upper * above + lower * below);
   }
 }
 

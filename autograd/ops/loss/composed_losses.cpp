@@ -1,5 +1,7 @@
 // Losses that are composed of other operations.
 
+#include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "lockstep/autograd/autocast.h"
@@ -44,13 +46,16 @@ Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, double ma
 
 Tensor soft_margin_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check_defined({&input, &target}, "soft_margin_loss");
-  return reduced(-logsigmoid(target * input), reduction);
+  // At infinity the slope is that of log1p(exp(-z)), which is not a number; elsewhere that would overflow.
+  const Tensor z = target * input, endless = eq(z, -std::numeric_limits<double>::infinity());
+  return reduced(where(endless, log1p(exp(-where(endless, z, 0.0))), -logsigmoid(z)), reduction);
 }
 
 Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target, double margin,
                              Reduction reduction) {
   check_defined({&a, &b, &target}, "cosine_embedding_loss");
-  const Tensor cosine = cosine_similarity(a, b, -1);
+  const auto in_numbers = [](const Tensor& x) { return x.is_floating_point() ? x : x.to(kFloat32); };
+  const Tensor cosine = cosine_similarity(in_numbers(a), in_numbers(b), -1);
   const Tensor near = where(eq(target, 1.0), 1.0 - cosine, 0.0);
   return reduced(near + where(eq(target, -1.0), clamp(cosine - margin, 0.0), 0.0), reduction);
 }
@@ -63,17 +68,25 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   return reduced(clamp(pairwise_distance(anchor, positive, order, eps) - far + margin, 0.0), reduction);
 }
 
-Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps,
-                         Reduction reduction) {
+Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps, Reduction reduction,
+                         bool full) {
   check_defined({&input, &target, &var}, "gaussian_nll_loss");
   // The bound takes no gradient, as in PyTorch: var keeps its own where it is below.
   const Tensor bounded = var + (maximum(var.detach(), eps) - var.detach());
-  return reduced((log(bounded) + square(input - target) / bounded) * 0.5, reduction);
+  const Tensor each = (log(bounded) + square(input - target) / bounded) * 0.5;
+  return reduced(full ? each + 0.5 * std::log(2.0 * std::numbers::pi) : each, reduction);
 }
 
-Tensor poisson_nll_loss(const Tensor& input, const Tensor& target, bool log_input, double eps, Reduction reduction) {
+Tensor poisson_nll_loss(const Tensor& input, const Tensor& target, bool log_input, double eps, Reduction reduction,
+                        bool full) {
   check_defined({&input, &target}, "poisson_nll_loss");
-  return reduced(log_input ? exp(input) - target * input : input - target * log(input + eps), reduction);
+  Tensor each = log_input ? exp(input) - target * input : input - target * log(input + eps);
+  if (full) {
+    const Tensor few = target <= 1;
+    const Tensor n = where(few, 1, target);
+    each = each + where(few, 0.0, n * log(n) - n + log(n * (2.0 * std::numbers::pi)) * 0.5);
+  }
+  return reduced(each, reduction);
 }
 
 }  // namespace lockstep

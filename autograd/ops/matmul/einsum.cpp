@@ -61,8 +61,8 @@ Factor without_repeats(Factor factor, const std::string& equation) {
   return factor;
 }
 
-/// Sums over the dimensions that nobody else wants.
-Factor summed(Factor factor, const Letters& wanted) {
+/// Sums over the dimensions that nobody else wants, in a factor's own dtype; sum()'s is int64 for integers.
+Factor summed(Factor factor, const Letters& wanted, bool keeps_dtype = true) {
   Shape dims;
   Letters kept;
   for (std::size_t i = 0; i < factor.letters.size(); ++i) {
@@ -71,7 +71,8 @@ Factor summed(Factor factor, const Letters& wanted) {
     else
       dims.push_back(static_cast<std::int64_t>(i));
   }
-  if (!dims.empty()) factor.tensor = sum(factor.tensor, dims).to(factor.tensor.dtype());
+  if (!dims.empty())
+    factor.tensor = keeps_dtype ? sum(factor.tensor, dims).to(factor.tensor.dtype()) : sum(factor.tensor, dims);
   factor.letters = kept;
   return factor;
 }
@@ -200,7 +201,7 @@ Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands) 
     for (std::size_t j = i + 1; j < factors.size(); ++j) wanted += factors[j].letters;
     product = multiplied(std::move(product), factors[i], wanted);
   }
-  return aligned(summed(std::move(product), result), result);
+  return aligned(summed(std::move(product), result, factors.size() > 1), result);
 }
 
 }  // namespace lockstep

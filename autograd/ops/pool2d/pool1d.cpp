@@ -17,16 +17,27 @@ Tensor as_image(const Tensor& x, const char* op) {
   return x.unsqueeze(-2);
 }
 
+MaxPool2dOptions image_options(std::int64_t kernel, std::int64_t stride, std::int64_t padding, std::int64_t dilation,
+                               bool ceil_mode) {
+  return {.stride = {1, stride == 0 ? kernel : stride},
+          .padding = {0, padding},
+          .dilation = {1, dilation},
+          .ceil_mode = ceil_mode};
+}
+
 }  // namespace
 
 Tensor max_pool1d(const Tensor& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
                   std::int64_t dilation, bool ceil_mode) {
-  return max_pool2d(as_image(x, "max_pool1d"), {1, kernel},
-                    {.stride = {1, stride == 0 ? kernel : stride},
-                     .padding = {0, padding},
-                     .dilation = {1, dilation},
-                     .ceil_mode = ceil_mode})
+  return max_pool2d(as_image(x, "max_pool1d"), {1, kernel}, image_options(kernel, stride, padding, dilation, ceil_mode))
       .squeeze(-2);
+}
+
+std::pair<Tensor, Tensor> max_pool1d_with_indices(const Tensor& x, std::int64_t kernel, std::int64_t stride,
+                                                  std::int64_t padding, std::int64_t dilation, bool ceil_mode) {
+  const auto [values, indices] = max_pool2d_with_indices(as_image(x, "max_pool1d"), {1, kernel},
+                                                         image_options(kernel, stride, padding, dilation, ceil_mode));
+  return {values.squeeze(-2), indices.squeeze(-2)};
 }
 
 Tensor avg_pool1d(const Tensor& x, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool ceil_mode,

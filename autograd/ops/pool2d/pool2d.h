@@ -46,6 +46,10 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Size2d output);
 /// A stride of 0 is the kernel's size.
 Tensor max_pool1d(const Tensor& x, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0,
                   std::int64_t dilation = 1, bool ceil_mode = false);
+/// And the place in x of each maximum.
+std::pair<Tensor, Tensor> max_pool1d_with_indices(const Tensor& x, std::int64_t kernel, std::int64_t stride = 0,
+                                                  std::int64_t padding = 0, std::int64_t dilation = 1,
+                                                  bool ceil_mode = false);
 Tensor avg_pool1d(const Tensor& x, std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0,
                   bool ceil_mode = false, bool count_include_pad = true);
 Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output);

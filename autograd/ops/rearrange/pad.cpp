@@ -86,13 +86,22 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
   if (mode == PadMode::constant) return pad_constant(x, margins, value);
   Tensor out = x;
   for (int d = 0; d < x.dim(); ++d) {
-    const std::int64_t size = x.sizes()[d], before = margins.before[d], after = margins.after[d];
+    std::int64_t size = x.sizes()[d], before = margins.before[d], after = margins.after[d];
     if (before == 0 && after == 0) continue;
+    LOCKSTEP_CHECK(size + std::min<std::int64_t>(before, 0) + std::min<std::int64_t>(after, 0) >= 0,
+                   "[pad] {} and {} cut off more than there is in dimension {} of {}", before, after, d,
+                   to_string(x.sizes()));
+    if (mode == PadMode::circular) {  // goes round what is left
+      const std::int64_t skip = std::max<std::int64_t>(0, -before), drop = std::max<std::int64_t>(0, -after);
+      size -= skip + drop;
+      if (skip + drop > 0) out = out.narrow(d, skip, size);
+      before = std::max<std::int64_t>(0, before), after = std::max<std::int64_t>(0, after);
+    }
     const std::int64_t most = mode == PadMode::reflect    ? size - 1
                               : mode == PadMode::circular ? size
                               : size == 0                 ? 0
-                                                          : before + after;
-    LOCKSTEP_CHECK(before >= 0 && after >= 0 && before <= most && after <= most,
+                                                          : std::max(before, after);
+    LOCKSTEP_CHECK(before <= most && after <= most,
                    "[pad] dimension {} of {} has too little to fill paddings of {} and {} with", d,
                    to_string(x.sizes()), before, after);
     std::vector<std::int64_t> index;

@@ -13,9 +13,8 @@ namespace lockstep {
 /// What pad() puts beside x: a value; the elements beyond the edge one, backwards; the edge; or the other end.
 enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
 /// x with padding[0] elements more before and padding[1] after its last dimension, padding[2] and padding[3] along the
-/// one before, and so on, as torch.nn.functional.pad; negative numbers cut off. Modes other than constant take no
-/// negative ones. Throws Error for an odd number of paddings, for more than x has dimensions, and for reflections or
-/// repetitions of more than there is.
+/// one before, and so on, as torch.nn.functional.pad; negative numbers cut off. Throws Error for an odd number of
+/// paddings, for more than x has dimensions, and for reflections or repetitions of more than there is.
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mode = PadMode::constant,
            double value = 0.0);
 

@@ -29,7 +29,9 @@ AttentionKernel attention_reference, attention_cpu, attention_cuda;
 struct AttentionSaved {
   Tensor query, key, value, mask, out, log_sums, grad;
 };
-/// Writes all three gradients, in the layouts of query, key and value.
+/// Writes all three gradients, in the layouts of query, key and value. A query whose log_sum is not a number makes the
+/// gradients of all keys and values of its head so, also of those that it does not see, as in PyTorch's plain
+/// attention.
 using AttentionBackwardKernel = void(const AttentionSaved& saved, const Tensor& grad_query, const Tensor& grad_key,
                                      const Tensor& grad_value, const AttentionPlan& plan);
 AttentionBackwardKernel attention_backward_reference, attention_backward_cpu, attention_backward_cuda;

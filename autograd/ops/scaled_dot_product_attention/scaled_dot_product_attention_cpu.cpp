@@ -267,6 +267,13 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
                 head_rows<const C>(saved.out, batch, head), head_rows<const C>(saved.grad, batch, head),
                 log_sums + (batch * sizes.heads + head) * sizes.queries, head_rows<C>(grad_query, batch, head), to_key,
                 to_value, scratch.data(), scratch.data() + tile, scratch.data() + 2 * tile);
+          const C* const sums = log_sums + (batch * sizes.heads + kv_head * sizes.group) * sizes.queries;
+          if (!plan.causal || std::none_of(sums, sums + sizes.group * sizes.queries, [](C v) { return v != v; }))
+            continue;
+          for (std::int64_t s = 0; s < sizes.keys; ++s) {  // also of keys that the query does not see
+            std::fill_n(to_key.at(s), sizes.width, std::numeric_limits<C>::quiet_NaN());
+            std::fill_n(to_value.at(s), sizes.value_width, std::numeric_limits<C>::quiet_NaN());
+          }
         }
       });
 }

@@ -211,6 +211,16 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
       const std::int64_t column = strip + thread;
       C to_key = 0, to_value = 0;
       for (std::int64_t h = g * z.group; h < (g + 1) * z.group; ++h) {
+        if (a.causal) {  // earlier queries count only if they are not numbers
+          C broken = 0;
+          for (std::int64_t l = thread; l < s && l < z.queries; l += kThreads) {
+            const C log_sum = log_sums[a.number(n, h, l)];
+            if (log_sum != log_sum) broken = log_sum;
+          }
+          broken = cuda::block_sum(broken);
+          to_key += broken;
+          to_value += broken;
+        }
         for (std::int64_t first = a.causal ? s : 0; first < z.queries; first += kThreads) {
           const std::int64_t l = first + thread;
           C weight = 0, slope = 0, keep = 0;

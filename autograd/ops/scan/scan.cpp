@@ -2,6 +2,8 @@
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -37,24 +39,43 @@ class CumsumBackward final : public Node {
   TensorList apply(TensorList grads) override { return {scanned(Scan::sum, grads[0], dim, true)}; }
 };
 
-/// d/dx_i = (product before i) * r_i with r_i = g_i + x_(i+1) r_(i+1): no division, so zeros are like others.
+/// d/dx_i = (product before i) * r_i with r_i = g_i + x_(i+1) r_(i+1): no division. Through a zero nothing passes, not
+/// even what is not finite: after one the slope is 0, and before it none of what follows counts.
 class CumprodBackward final : public Node {
  public:
   int dim = 0;
   const char* name() const override { return "CumprodBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor& x = saved(0);
-    return {mul(scanned(Scan::product_before, x, dim), scanned(Scan::recurrence, grads[0], dim, true, x))};
+    const Tensor &x = saved(0), &grad = grads[0];
+    const Tensor is_zero = eq(x, 0), zeros = scanned(Scan::sum, is_zero.to(kInt64), dim);  // so far
+    const Tensor slopes = mul(scanned(Scan::product_before, x, dim), scanned(Scan::recurrence, grad, dim, true, x));
+    const Tensor finite = isfinite(slopes) * isfinite(x), after_zero = zeros > is_zero.to(kInt64);
+    if (x.device().is_cpu() && all(finite).item<bool>()) return {where(after_zero, 0, slopes)};
+    return {where(after_zero, 0, where(finite, slopes, quotients(x, grad, is_zero, zeros)))};
+  }
+
+ private:
+  /// PyTorch's formula, which says what the slopes that are not finite are: the sum of g_j out_j for j >= i, divided by
+  /// x_i; at the first zero the same with 1 in its place.
+  Tensor quotients(const Tensor& x, const Tensor& grad, const Tensor& is_zero, const Tensor& zeros) const {
+    const auto sum_of = [&](const Tensor& factors, std::int64_t part) {
+      const Tensor terms = where(zeros == part, mul(scanned(Scan::product, factors, dim), grad), 0);
+      return scanned(Scan::sum, terms, dim, true);
+    };
+    return where(is_zero, sum_of(where(is_zero, 1, x), 1), sum_of(x, 0) / x);
   }
 };
 
 class ProdBackward final : public Node {
  public:
   int dim = 0;
+  bool of_all = false;  ///< then two zeros make every slope 0, even beside what is not finite, as in PyTorch
   const char* name() const override { return "ProdBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor& x = saved(0);
-    return {grads[0] * (scanned(Scan::product_before, x, dim) * scanned(Scan::product_before, x, dim, true))};
+    const Tensor slopes =
+        grads[0] * (scanned(Scan::product_before, x, dim) * scanned(Scan::product_before, x, dim, true));
+    return {of_all ? where(sum(eq(x, 0)) > 1, 0, slopes) : slopes};
   }
 };
 
@@ -79,14 +100,9 @@ Tensor cumprod(const Tensor& values, std::int64_t dim) {
   return out;
 }
 
-Tensor prod(const Tensor& values, std::optional<std::int64_t> dim, bool keepdim) {
-  const Tensor x = wide(values, "prod");
-  if (!dim) {
-    const Tensor all = prod(x.reshape({x.numel()}), 0);
-    return keepdim ? all.view(Shape::filled(x.dim(), 1)) : all;
-  }
-  const int d = wrap_dim(*dim, x.dim(), "prod");
-  if (x.dim() == 0) return prod(x.view({1}), 0);
+namespace {
+
+Tensor product_along(const Tensor& x, int d, bool of_all) {
   Shape sizes = x.sizes();
   sizes[d] = 1;
   Tensor out = ones(sizes, options_of(x));
@@ -96,8 +112,22 @@ Tensor prod(const Tensor& values, std::optional<std::int64_t> dim, bool keepdim)
   }
   if (auto* node = record<ProdBackward>(out, {&x})) {
     node->dim = d;
+    node->of_all = of_all;
     node->save(x);
   }
+  return out;
+}
+
+}  // namespace
+
+Tensor prod(const Tensor& values, std::optional<std::int64_t> dim, bool keepdim) {
+  const Tensor x = wide(values, "prod");
+  if (!dim || x.dim() == 0) {
+    if (dim) wrap_dim(*dim, x.dim(), "prod");
+    return product_along(x.reshape({x.numel()}), 0, !dim).view(keepdim ? Shape::filled(x.dim(), 1) : Shape{});
+  }
+  const int d = wrap_dim(*dim, x.dim(), "prod");
+  const Tensor out = product_along(x, d, false);
   return keepdim ? out : out.squeeze(d);
 }
 

@@ -7,7 +7,8 @@
 namespace lockstep {
 
 /// sum: out[i] = x[0] + ... + x[i]. product: the same with factors. product_before: out[i] = x[0] * ... * x[i - 1].
-/// recurrence: out[i] = x[i] + y[i - 1] * out[i - 1], what cumprod's gradient is made of.
+/// recurrence: out[i] = x[i] + y[i - 1] * out[i - 1], what cumprod's gradient is made of; just x[i] where y[i - 1] is
+/// 0.
 enum class Scan : std::uint8_t { sum, product, product_before, recurrence };
 
 /// Along the middle one of three dimensions, from the end if `reverse` (then i - 1 is i + 1). x, y (undefined unless

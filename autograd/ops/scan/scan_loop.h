@@ -28,7 +28,7 @@ LOCKSTEP_HOST_DEVICE void scan_slice(Scan scan, const T* x, const T* y, T* out, 
         value = value * at;
         continue;
       case Scan::recurrence:
-        value = i == 0 ? at : at + read(y[(i - 1) * step]) * value;
+        value = i == 0 || read(y[(i - 1) * step]) == C(0) ? at : at + read(y[(i - 1) * step]) * value;
         break;
     }
     out[i * step] = write(value);

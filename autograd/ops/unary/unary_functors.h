@@ -36,7 +36,7 @@ struct Abs : FunctorOfInput {
       return std::fabs(x);
     }
   }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x > T(0) ? grad : (x < T(0) ? -grad : T(0)); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * (T(x > T(0)) - T(x < T(0))); }
 };
 
 template <typename T>

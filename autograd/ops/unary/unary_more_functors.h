@@ -139,7 +139,7 @@ struct Softsign : FunctorOfInput {
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x / (T(1) + std::fabs(x)); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
     const T root = T(1) / (T(1) + std::fabs(x));
-    return grad * root * root;
+    return grad * (root * root + (x - x));  // x - x: not a number at infinity, as the value
   }
 };
 
@@ -161,7 +161,8 @@ struct Hardsigmoid : FunctorOfInput {
   LOCKSTEP_HOST_DEVICE T value(T x) const {
     return (x + T(3) < T(0) ? T(0) : (x + T(3) > T(6) ? T(6) : x + T(3))) / T(6);
   }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x > T(-3)) & (x < T(3)) ? grad / T(6) : T(0); }
+  // PyTorch's sixth is a float32 for float64 too.
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x > T(-3)) & (x < T(3)) ? grad * T(1.0f / 6.0f) : T(0); }
 };
 
 template <typename T>

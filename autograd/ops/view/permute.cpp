@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
@@ -67,11 +68,28 @@ Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
 }
 
 Tensor movedim(const Tensor& x, std::int64_t from, std::int64_t to) {
-  const int a = wrap_dim(from, x.dim(), "movedim"), b = wrap_dim(to, x.dim(), "movedim");
-  Shape dims;
-  for (int d = 0; d < x.dim(); ++d)
-    if (d != a) dims.push_back(d);
-  if (x.dim() > 0) dims.insert(b, a);
+  return movedim(x, Shape{from}, Shape{to});
+}
+
+Tensor movedim(const Tensor& x, const Shape& from, const Shape& to) {
+  LOCKSTEP_CHECK(from.dim() == to.dim(), "[movedim] expected as many places as dimensions, found {} and {}",
+                 to_string(from), to_string(to));
+  Shape dims = Shape::filled(x.dim(), -1);  // of x, by their new places
+  std::vector<bool> moved(static_cast<std::size_t>(x.dim()));
+  for (int i = 0; i < from.dim(); ++i) {
+    const int a = wrap_dim(from[i], x.dim(), "movedim"), b = wrap_dim(to[i], x.dim(), "movedim");
+    if (x.dim() == 0) continue;
+    LOCKSTEP_CHECK(!moved[static_cast<std::size_t>(a)] && dims[b] == -1,
+                   "[movedim] a dimension or a place is there twice: {} to {}", to_string(from), to_string(to));
+    moved[static_cast<std::size_t>(a)] = true;
+    dims[b] = a;
+  }
+  int next = 0;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (moved[static_cast<std::size_t>(d)]) continue;
+    while (dims[next] != -1) ++next;
+    dims[next] = d;
+  }
   return x.permute(dims);
 }
 

@@ -58,6 +58,9 @@ Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
 Tensor unflatten(const Tensor& x, std::int64_t dim, const Shape& sizes);
 /// x with dimension `from` at place `to`, the others in their order: a view.
 Tensor movedim(const Tensor& x, std::int64_t from, std::int64_t to);
+/// The same with several: dimension from[i] at place to[i]. Throws Error for a dimension or a place that is there
+/// twice.
+Tensor movedim(const Tensor& x, const Shape& from, const Shape& to);
 /// The diagonal of dimensions dim0 and dim1 as a last dimension: elements [i, i + offset]. A view; throws Error for
 /// equal dimensions.
 Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1);
