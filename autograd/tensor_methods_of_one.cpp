@@ -85,10 +85,10 @@ Tensor Tensor::logical_not() const {
   return lockstep::logical_not(*this);
 }
 Tensor Tensor::clamp_min(Scalar min) const {
-  return lockstep::maximum(*this, min);
+  return lockstep::clamp(*this, min.to_double());
 }
 Tensor Tensor::clamp_max(Scalar max) const {
-  return lockstep::minimum(*this, max);
+  return lockstep::clamp(*this, std::nullopt, max.to_double());
 }
 
 std::vector<Tensor> Tensor::unbind(std::int64_t dim) const {

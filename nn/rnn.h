@@ -111,7 +111,7 @@ class RNNCell : public ModuleOf<RNNCell>, public CellParameters {
   bool relu_;
 };
 
-/// One step of LSTM: state = cell(x, state), of which state.h is the output.
+/// One step of LSTM: state = cell(x, state), whose h is the output.
 class LSTMCell : public ModuleOf<LSTMCell>, public CellParameters {
  public:
   LSTMCell(std::int64_t in, std::int64_t width, bool bias = true);

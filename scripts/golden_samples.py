@@ -52,7 +52,7 @@ BRIEF = """
     sign floor ceil round trunc erf log1p expm1 log2 log10 tan sinh cosh atan asin acos
     nn.functional.elu nn.functional.selu nn.functional.celu nn.functional.softplus nn.functional.logsigmoid
     nn.functional.softsign nn.functional.hardswish nn.functional.hardsigmoid nn.functional.hardtanh nn.functional.relu6
-    nn.functional.mish remainder lerp logical_not logical_and logical_or logical_xor
+    nn.functional.mish remainder logical_not logical_and logical_or logical_xor
     std prod cumsum cumprod einsum bmm mv addmm baddbmm outer
     nn.functional.l1_loss nn.functional.smooth_l1_loss nn.functional.huber_loss nn.functional.binary_cross_entropy
     nn.functional.kl_div nn.functional.margin_ranking_loss nn.functional.hinge_embedding_loss

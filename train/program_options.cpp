@@ -122,7 +122,10 @@ void Program::Options::add_common() {
   app.add_option("--compress", compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}))
       ->group(how);
-  app.add_flag("--zero", workers.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits")
+  app.add_flag("--zero{1}", workers.zero,
+               "ddp: divide the optimizer's state over the processes (ZeRO-1); --zero=2 gradients too, --zero=3 "
+               "parameters too; in lockstep mode the same bits")
+      ->check(CLI::IsMember({1, 2, 3}))
       ->group(how);
   app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
       ->group(how);
@@ -167,6 +170,14 @@ void Program::Options::settle() {
           "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(workers.zero <= 1 || compress == "none",
+          fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
+                      workers.zero));
+  require(
+      workers.zero <= 1 || run.trace_hashes.empty(),
+      fmt::format("--trace-hashes writes hashes of whole gradients, which --zero={} does not keep; leave out one of "
+                  "them",
+                  workers.zero));
   require(is_ddp || !started_by_launcher(),
           "this process was started by a launcher as one of several, which only --mode ddp can use");
   require(workers.accumulate >= 1 && workers.accumulate <= workers.batch_size,

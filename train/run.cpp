@@ -177,6 +177,7 @@ void Run::State::evaluate(std::int64_t epoch) {
   measured_at = done;
   if (epoch < 0) return;
   for (const auto& sink : sinks) sink->evaluation(done - 1, epoch, measured);
+  const distributed::WholeParameters whole = step.whole_parameters();
   call(callbacks.on_evaluation, epoch, measured);
 }
 
@@ -205,6 +206,7 @@ Result Run::State::finish() {
   result.steps = done - first_step;
   result.seconds = seconds;
   result.samples_per_s = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (options.mesh) {
     std::tie(result.weights_sha256, result.state_sha256) = options.mesh->sha256();
   } else {

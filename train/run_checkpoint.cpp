@@ -173,6 +173,7 @@ bool Run::State::write_at_last(const std::string& what, const std::string& path,
 }
 
 void Run::State::save_weights() {
+  const distributed::WholeParameters parameters = step.whole_parameters();
   const std::unique_ptr<nn::Module> whole = options.mesh ? options.mesh->whole() : nullptr;
   const nn::Module& module = whole ? *whole : step.module();
   if (is_rank0)

@@ -4,6 +4,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::train {
@@ -20,6 +21,8 @@ Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
   if (options_.mode == Mode::ddp) {
     options_.job.device = options_.device;
     job_.emplace(distributed::init(options_.job));
+  } else {
+    distributed::FlightDumps::answer_requests();
   }
   if (options_.mesh)
     mesh_.emplace(job_ ? job_->process_group() : distributed::make_single_process_group(), *options_.mesh);
@@ -39,6 +42,7 @@ distributed::TrainingStep Workers::make_step(const distributed::TrainingStep::Fa
   distributed::TrainingStepOptions step{.job = job_ ? &*job_ : nullptr,
                                         .logical_shards = options_.logical_shards,
                                         .accumulate = options_.accumulate,
+                                        .zero = options_.zero >= 2 ? options_.zero : 0,
                                         .hook = options_.hook};
   if (options_.mode == Mode::dp) step.devices = options_.devices;
   if (options_.mode == Mode::single) step.devices = {Device(options_.device)};
@@ -67,7 +71,16 @@ data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> datas
   return data::DataLoader(std::move(dataset), std::move(loader));
 }
 
+std::unique_ptr<optim::Optimizer> Workers::make_optimizer(distributed::TrainingStep& step,
+                                                          const OptimizerFactory& factory) const {
+  std::unique_ptr<optim::Optimizer> optimizer = factory(step.module().parameters());
+  if (options_.zero == 0) return optimizer;
+  return std::make_unique<distributed::ZeroRedundancyOptimizer>(std::move(optimizer), step);
+}
+
 std::unique_ptr<optim::Optimizer> Workers::make_optimizer(nn::Module& module, const OptimizerFactory& factory) const {
+  LOCKSTEP_CHECK(options_.zero <= 1, "[Workers] zero is {}, which divides gradients; pass the step, not its module",
+                 options_.zero);
   std::unique_ptr<optim::Optimizer> optimizer = factory(module.parameters());
   if (!options_.zero) return optimizer;
   return std::make_unique<distributed::ZeroRedundancyOptimizer>(std::move(optimizer), group());

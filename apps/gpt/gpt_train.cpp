@@ -226,7 +226,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
   const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
   distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
   const auto optimizer = workers.make_optimizer(
-      step.module(), [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
+      step, [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   const auto loss = [](nn::Module& net, const data::Batch& part) {
     return as_language_model(net).loss(part.x, part.y);
   };
@@ -237,14 +237,14 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
                                      [](nn::Module& module, const Tensor& tokens, const Tensor& targets) {
                                        return as_language_model(module).loss(tokens, targets).item<double>();
                                      }));
-  if (o.clip > 0)
-    run.callbacks().on_gradients = [&](std::int64_t) { optim::clip_grad_norm_(step.module().parameters(), o.clip); };
+  if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { optimizer->clip_grad_norm_(o.clip); };
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
       if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
     };
   const train::Result result = run.train();
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (result.stopped_by == 0 && workers.is_rank0()) write_model(o, model, corpus);
   return result.exit_status();
 }

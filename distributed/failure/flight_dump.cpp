@@ -105,9 +105,11 @@ void serve_requests() {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return;
     const std::lock_guard lock(recorders_mutex());
+    bool any = false;
     for (const auto& slot : recorders) {
       const FlightRecorder* const recorder = slot.load();
       if (!recorder) continue;
+      any = true;
       const std::vector<OperationRecord> records = recorder->records();
       {
         DumpWriter err(STDERR_FILENO);
@@ -119,6 +121,11 @@ void serve_requests() {
         logging::warn("{}", error.what());
       }
     }
+    if (!any)
+      DumpWriter(STDERR_FILENO)
+          .text("lockstep: process ")
+          .integer(::getpid())
+          .text(" SIGUSR1, is in no process group\n");
   }
 }
 
@@ -146,8 +153,12 @@ void choose_path(int rank) {
   dump_path[path.copy(dump_path.data(), path.size())] = 0;
 }
 
-/// Once in a process; again in a forked child, which has the handlers but neither the thread nor a file of its own.
-void install(int rank) {
+/// Once in a process; again in a forked child, which has the handlers but neither the thread nor a file of its own. The
+/// caller holds the mutex.
+void install_once(int rank) {
+  static pid_t installed_in = -1;
+  if (installed_in == ::getpid()) return;
+  installed_in = ::getpid();
   for (auto& slot : recorders) slot = nullptr;
   dump_path[0] = 0;
   request_pipe[0] = request_pipe[1] = -1;  // a parent's; who forked may have closed them, and used the numbers again
@@ -166,13 +177,14 @@ void install(int rank) {
 
 }  // namespace
 
+void FlightDumps::answer_requests() {
+  const std::lock_guard lock(recorders_mutex());
+  install_once(0);
+}
+
 void FlightDumps::add(const FlightRecorder& recorder) {
   const std::lock_guard lock(recorders_mutex());
-  static pid_t installed_in = -1;
-  if (installed_in != ::getpid()) {
-    installed_in = ::getpid();
-    install(recorder.rank());
-  }
+  install_once(recorder.rank());
   for (auto& slot : recorders) {
     if (slot.load()) continue;
     slot = &recorder;

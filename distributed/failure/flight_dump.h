@@ -24,6 +24,8 @@ class FlightDumps {
  public:
   /// From now on the recorder is part of this process's dumps. Sets the handlers, the first time.
   static void add(const FlightRecorder& recorder);
+  /// Sets the handlers in a process that trains without a group: SIGUSR1 does not end it, whoever sends it to each.
+  static void answer_requests();
   static void remove(const FlightRecorder& recorder);
   /// Into LOCKSTEP_DUMP_DIR if it is set.
   static void write_after_failure(const FlightRecorder& recorder, std::string_view reason);

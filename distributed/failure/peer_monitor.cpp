@@ -46,6 +46,12 @@ PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds 
 }
 
 void PeerMonitor::start() {
+  // Before the first operation: who has met this rank in one can find out what has become of its process.
+  try {
+    publish_if_changed(request_timeout_);
+  } catch (const std::exception& error) {
+    logging::debug("cannot publish this rank's place: {}", error.what());  // the publisher tries again, and warns
+  }
   publisher_ = std::thread([this] { publish_and_look(); });
   watcher_ = std::thread([this] { wait_to_be_woken(); });
   process_end::add(*this);

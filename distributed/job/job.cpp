@@ -10,6 +10,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/standard_streams.h"
+#include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
@@ -198,6 +199,7 @@ Job init(const InitOptions& options) {
   if (place.world_size == 1) {
     state->store = std::make_shared<HashStore>();
     state->group = make_single_process_group(group);
+    FlightDumps::add(state->group->recorder());
     return Job(std::move(state));
   }
   logging::set_prefix(fmt::format("[Rank {}] ", place.rank));

@@ -48,9 +48,8 @@ ProcessGroup::~ProcessGroup() {
   if (failure_ && std::uncaught_exceptions() > 0) failure_->end_by_own_doing(unwinding_reason());
   for (auto executor = executors_.rbegin(); executor != executors_.rend(); ++executor)
     if (*executor) (*executor)->stop();
-  if (!failure_) return;
-  failure_->stop();
-  FlightDumps::remove(recorder_);
+  if (failure_) failure_->stop();
+  FlightDumps::remove(recorder_);  // a world of one has been added by its job
   if (!parent_) return;
   const std::lock_guard lock(parent_->executors_mutex_);
   std::erase(parent_->parts_, this);

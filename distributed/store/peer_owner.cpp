@@ -1,6 +1,7 @@
 #include "lockstep/distributed/store/peer_owner.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -17,6 +18,8 @@ namespace {
 
 // Field 4 of a line. A connection that is being closed has no owner any more, and is shown as root's.
 constexpr const char* kEstablished = "01";
+// The kernel writes the table in pieces, between which connections come and go: a line may be passed over.
+constexpr int kLooks = 5;
 
 /// As the tables write it: the address in words of the machine's own byte order, then the port.
 std::string table_entry(const sockaddr_storage& address) {
@@ -38,6 +41,17 @@ std::string table_entry(const sockaddr_storage& address) {
   return text + fmt::format(":{:04X}", ntohs(ipv6.sin6_port));
 }
 
+std::optional<uid_t> find_owner(const char* path, const std::string& local, const std::string& remote) {
+  std::ifstream table(path);
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream text(line);
+    std::string number, local_address, remote_address, state, queues, timer, retransmits, user;
+    text >> number >> local_address >> remote_address >> state >> queues >> timer >> retransmits >> user;
+    if (local_address == local && remote_address == remote && state == kEstablished) return parse_number<uid_t>(user);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<uid_t> peer_owner(int fd) {
@@ -49,14 +63,16 @@ std::optional<uid_t> peer_owner(int fd) {
     return {};
   // The peer's own line: its local address is our remote one.
   const std::string local = table_entry(there), remote = table_entry(here);
-  std::ifstream table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
-  for (std::string line; std::getline(table, line);) {
-    std::istringstream text(line);
-    std::string number, local_address, remote_address, state, queues, timer, retransmits, user;
-    text >> number >> local_address >> remote_address >> state >> queues >> timer >> retransmits >> user;
-    if (local_address == local && remote_address == remote && state == kEstablished) return parse_number<uid_t>(user);
-  }
-  return {};
+  const char* const path = here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6";
+  std::optional<uid_t> owner;
+  for (int look = 0; look < kLooks && !owner && is_established(fd); ++look) owner = find_owner(path, local, remote);
+  return owner;
+}
+
+bool is_established(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_ESTABLISHED;
 }
 
 }  // namespace lockstep::distributed

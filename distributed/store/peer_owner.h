@@ -11,4 +11,7 @@ namespace lockstep::distributed {
 /// another machine or in another network namespace.
 std::optional<uid_t> peer_owner(int fd);
 
+/// False once either end of a TCP connection has begun to close it.
+bool is_established(int fd);
+
 }  // namespace lockstep::distributed

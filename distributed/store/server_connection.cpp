@@ -105,10 +105,14 @@ void ServerConnection::check_proof() {
   const std::string_view given = std::string_view(received_).substr(wire::kNonceBytes, wire::kProofBytes);
   const bool right = equal_constant_time(given, wire::proof(token_, "client", nonce_, client_nonce));
   const bool other_user = right && token_.empty() && peer_owner(fd()) != ::geteuid();
+  const bool gone = other_user && !is_established(fd());  // then nobody knows whose it was
   received_.clear();
   admitted_ = right && !full_ && !other_user;
   closing_ = !admitted_;
-  refusal_ = !right ? "wrong token" : other_user ? "it belongs to another user, and this job has no token" : "";
+  refusal_ = !right ? "wrong token"
+             : other_user && !gone
+                 ? "it belongs to another user, or the system does not say to whom, and this job has no token"
+                 : "";
   to_send_ += !right ? wire::kWrongToken : other_user ? wire::kOtherUser : full_ ? wire::kFull : wire::kAdmitted;
   // Only a client that knows the token learns that the server knows it as well.
   to_send_ += right ? wire::proof(token_, "server", nonce_, client_nonce) : std::string(wire::kProofBytes, '\0');

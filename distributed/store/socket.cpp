@@ -160,6 +160,18 @@ FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline 
   }
 }
 
+namespace {
+
+constexpr const char* kClosed = "[TCPStore] the other side closed the connection";
+
+/// A process that ends resets its connections if it had not read all that had come.
+[[noreturn]] void throw_broken(int error) {
+  if (error == ECONNRESET || error == EPIPE) throw StoreError(kClosed);
+  throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(error)));
+}
+
+}  // namespace
+
 void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -170,7 +182,7 @@ void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline) {
     } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (!wait_ready(fd, POLLOUT, deadline)) throw TimeoutError("[TCPStore] the other side does not read");
     } else if (sent < 0 && errno != EINTR) {
-      throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(errno)));
+      throw_broken(errno);
     }
   }
 }
@@ -183,11 +195,11 @@ void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline) {
       next += got;
       bytes -= static_cast<std::size_t>(got);
     } else if (got == 0) {
-      throw StoreError("[TCPStore] the other side closed the connection");
+      throw StoreError(kClosed);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!wait_ready(fd, POLLIN, deadline)) throw TimeoutError("[TCPStore] the other side does not answer");
     } else if (errno != EINTR) {
-      throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(errno)));
+      throw_broken(errno);
     }
   }
 }

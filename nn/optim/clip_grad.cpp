@@ -8,7 +8,6 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/nn/optim/gradients.h"
-#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim {
 namespace {
@@ -52,10 +51,6 @@ GradNorm::operator double() const {
 double grad_norm(const std::vector<Tensor>& parameters) {
   const NoGradGuard no_grad;
   return norm_of(detail::gradients_by_device(parameters));
-}
-
-GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
-  return optim::clip_grad_norm_(parameters(), max_norm, error_if_nonfinite);
 }
 
 GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite) {

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <thread>
 
+#include "lockstep/distributed/store/tcp_store.h"
+
 namespace lockstep::fault_test {
 namespace {
 
@@ -133,6 +135,12 @@ HostedStore::HostedStore() = default;
 std::map<std::string, std::string> HostedStore::environment() const {
   return {
       {"LOCKSTEP_STORE_HOSTED", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(server_.port())}};
+}
+
+void HostedStore::wait_for_keys(std::int64_t count) const {
+  distributed::TCPStore store({.port = server_.port()});
+  const auto deadline = steady_clock::now() + Milliseconds(20'000);
+  while (store.num_keys() < count && steady_clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(5));
 }
 
 Row::Row(std::string fault) : fault_(std::move(fault)), start_(steady_clock::now()) {}

@@ -73,6 +73,8 @@ class HostedStore {
  public:
   HostedStore();
   std::map<std::string, std::string> environment() const;
+  /// Waits until so many keys are in it.
+  void wait_for_keys(std::int64_t count) const;
 
  private:
   distributed::TCPStoreServer server_;

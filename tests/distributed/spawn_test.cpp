@@ -205,6 +205,9 @@ TEST_F(Spawn, WhoIgnoresSigtermIsKilled) {
 }
 
 TEST_F(Spawn, CopiesHaveThreadsOfTheirOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer's runtime cannot start threads in the child of a process with threads";
+#endif
   const auto threads_used = [] {
     std::atomic<int> inside{0};
     std::atomic<bool> both{false};

@@ -105,5 +105,23 @@ TEST(WithoutAToken, TheClientLooksWhoseTheServerIs) {
   EXPECT_EQ(server.wait(), 0);
 }
 
+// Whom a closed connection belonged to is not known, and nobody else has tried to get in.
+TEST(WithoutAToken, AClientThatHasGoneIsNotTakenForAnotherUser) {
+  const TCPStoreServer server;
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 100; ++i) {
+    const FileDescriptor fd = connect_to("127.0.0.1", server.port(), soon());
+    std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
+    recv_all(fd.get(), greeting.data(), greeting.size(), soon());
+    const std::string nonce(wire::kNonceBytes, 'n');
+    const std::string answer = nonce + wire::proof("", "client", greeting.substr(wire::kHello.size()), nonce);
+    send_all(fd.get(), answer.data(), answer.size(), soon());
+  }
+  TCPStore store(client_of(server.port()));  // by now the server has looked at them all
+  store.set("still", "works");
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log.find("turns away"), std::string::npos) << log;
+}
+
 }  // namespace
 }  // namespace lockstep::distributed

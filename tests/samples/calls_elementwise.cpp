@@ -101,7 +101,6 @@ std::vector<Operation> elementwise_calls() {
       LOCKSTEP_ONE("nn.functional.celu", celu(x, c.real(1, "alpha", 1.0))),
       LOCKSTEP_ONE("nn.functional.softplus", softplus(x, c.real(1, "beta", 1.0), c.real(2, "threshold", 20.0))),
       LOCKSTEP_ONE("nn.functional.hardtanh", hardtanh(x, c.real(1, "min_val", -1.0), c.real(2, "max_val", 1.0))),
-      LOCKSTEP_ONE("lerp", lerp(x, c.tensor(1, "end"), c.real(2, "weight", 0.0))),
       LOCKSTEP_TWO("remainder", remainder(a, b)),
       LOCKSTEP_TWO("logical_and", logical_and(a, b)),
       LOCKSTEP_TWO("logical_or", logical_or(a, b)),

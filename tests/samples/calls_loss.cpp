@@ -64,7 +64,7 @@ Results resized(Call& c, InterpolateMode mode) {
   options.scale_factor = c.real(2, "scale_factor", 0.0);
   c.text(3, "mode", "");
   options.align_corners = c.flag(4, "align_corners", false);
-  c.flag(5, "recompute_scale_factor", false);
+  if (c.flag(5, "recompute_scale_factor", false)) throw NotExpressible{"a scale factor that is worked out again"};
   return interpolate(x, options);
 }
 

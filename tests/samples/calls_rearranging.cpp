@@ -26,12 +26,8 @@ Results padded(Call& c, PadMode mode) {
 }
 
 Results summed_products(Call& c) {
-  std::vector<Tensor> operands;
-  if (c.is_list(1, "operands"))
-    operands = c.tensors(1, "operands");
-  else
-    for (int i = 1; i < c.positions(); ++i) operands.push_back(c.tensor(i, "operands"));
-  return einsum(c.text(0, "equation", ""), operands);
+  const std::vector<Tensor> operands = c.tensors(0, "operands");
+  return einsum(c.text(1, "equation", ""), operands);
 }
 
 Results several(std::vector<Tensor> tensors) {
@@ -47,7 +43,11 @@ Results sorted(Call& c) {
 
 template <typename Op>
 Operation running(const char* name, Op op) {
-  return {name, [op](Call& c) -> Results { return op(c.tensor(0, "input"), c.integer(1, "dim")); }};
+  return {name, [op](Call& c) -> Results {
+            const Tensor x = c.tensor(0, "input");
+            const std::optional<DType> dtype = c.dtype(-1, "dtype");
+            return op(dtype ? x.to(*dtype) : x, c.integer(1, "dim"));
+          }};
 }
 
 template <typename Op>

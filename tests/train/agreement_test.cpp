@@ -1,11 +1,18 @@
-// Ranks that hear of a stop in different steps stop after the same one.
+// Signals and the processes of a training: ranks that hear of a stop in different steps stop after the same one, and
+// the request that ranks answer ends nobody.
 
 #include "lockstep/train/agreement.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <array>
+#include <csignal>
+#include <string>
 
+#include "lockstep/core/posix.h"
+#include "lockstep/train/workers.h"
 #include "tests/distributed/ranks.h"
 
 namespace lockstep::train {
@@ -37,6 +44,21 @@ TEST(Agreement, AProcessAloneDecidesAtOnce) {
   EXPECT_FALSE(agreement.after_step(false, false).stop);
   EXPECT_TRUE(agreement.after_step(true, false).stop);
   EXPECT_TRUE(agreement.after_step(false, true).save);
+}
+
+TEST(Workers, AProcessWithoutAJobAnswersTheRequestOfItsLastOperation) {
+  const Workers alone({.mode = Mode::single});
+  Pipe pipe = make_pipe();
+  const FileDescriptor before(::dup(STDERR_FILENO));
+  ::dup2(pipe.write.get(), STDERR_FILENO);
+  ::raise(SIGUSR1);  // ends a process that has no handler
+  pollfd answer{pipe.read.get(), POLLIN, 0};
+  const int ready = ::poll(&answer, 1, 10'000);
+  ::dup2(before.get(), STDERR_FILENO);
+  ASSERT_EQ(ready, 1) << "there was no answer";
+  std::array<char, 256> text{};
+  ASSERT_GT(::read(pipe.read.get(), text.data(), text.size() - 1), 0);
+  EXPECT_NE(std::string(text.data()).find("SIGUSR1, is in no process group"), std::string::npos) << text.data();
 }
 
 }  // namespace

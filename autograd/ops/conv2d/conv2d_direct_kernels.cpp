@@ -1,5 +1,6 @@
 // The inner loops of direct convolution. Each keeps a tile of sums in registers, the weight gradient's up to 4 output
-// channels x 3 taps, so that 7 loads feed 12 fused multiply-adds. Those of Correlation are in conv2d_direct_tile_body.h.
+// channels x 3 taps, so that 7 loads feed 12 fused multiply-adds. Those of Correlation are in
+// conv2d_direct_tile_body.h.
 
 #include <algorithm>
 #include <array>

@@ -33,12 +33,12 @@ Tensor kl_div(const Tensor& input, const Tensor& target, Reduction reduction, bo
 
 Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target, double margin, Reduction reduction) {
   check_defined({&a, &b, &target}, "margin_ranking_loss");
-  return reduced(maximum(-target * (a - b) + margin, 0.0), reduction);
+  return reduced(clamp(-target * (a - b) + margin, 0.0), reduction);
 }
 
 Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, double margin, Reduction reduction) {
   check_defined({&input, &target}, "hinge_embedding_loss");
-  const Tensor apart = where(eq(target, 1.0), 0.0, maximum(margin - input, 0.0));
+  const Tensor apart = where(eq(target, 1.0), 0.0, clamp(margin - input, 0.0));
   return reduced(apart + where(eq(target, -1.0), 0.0, input), reduction);
 }
 
@@ -52,7 +52,7 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
   check_defined({&a, &b, &target}, "cosine_embedding_loss");
   const Tensor cosine = cosine_similarity(a, b, -1);
   const Tensor near = where(eq(target, 1.0), 1.0 - cosine, 0.0);
-  return reduced(near + where(eq(target, -1.0), maximum(cosine - margin, 0.0), 0.0), reduction);
+  return reduced(near + where(eq(target, -1.0), clamp(cosine - margin, 0.0), 0.0), reduction);
 }
 
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative, double margin,
@@ -60,7 +60,7 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
   check_defined({&anchor, &positive, &negative}, "triplet_margin_loss");
   Tensor far = pairwise_distance(anchor, negative, order, eps);
   if (swap) far = minimum(far, pairwise_distance(positive, negative, order, eps));
-  return reduced(maximum(pairwise_distance(anchor, positive, order, eps) - far + margin, 0.0), reduction);
+  return reduced(clamp(pairwise_distance(anchor, positive, order, eps) - far + margin, 0.0), reduction);
 }
 
 Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps,

@@ -32,6 +32,12 @@ LOCKSTEP_HOST_DEVICE T sign_of(T d) {
   return d > T(0) ? T(1) : (d < T(0) ? T(-1) : T(0));
 }
 
+/// The same, but a NaN stays one.
+template <typename T>
+LOCKSTEP_HOST_DEVICE T direction_of(T d) {
+  return d > T(0) ? T(1) : (d < T(0) ? T(-1) : d);
+}
+
 template <typename T>
 struct L1 : OfDifference<T, L1<T>> {
   explicit L1(double) {}
@@ -47,7 +53,7 @@ struct SmoothL1 : OfDifference<T, SmoothL1<T>> {
     const T a = std::fabs(d);
     return a < beta ? T(0.5) * a * a / beta : a - T(0.5) * beta;
   }
-  LOCKSTEP_HOST_DEVICE T slope(T d) const { return std::fabs(d) < beta ? d / beta : sign_of(d); }
+  LOCKSTEP_HOST_DEVICE T slope(T d) const { return std::fabs(d) < beta ? d / beta : direction_of(d); }
 };
 
 template <typename T>
@@ -58,7 +64,7 @@ struct Huber : OfDifference<T, Huber<T>> {
     const T a = std::fabs(d);
     return a <= delta ? T(0.5) * a * a : delta * (a - T(0.5) * delta);
   }
-  LOCKSTEP_HOST_DEVICE T slope(T d) const { return std::fabs(d) <= delta ? d : delta * sign_of(d); }
+  LOCKSTEP_HOST_DEVICE T slope(T d) const { return std::fabs(d) <= delta ? d : delta * direction_of(d); }
 };
 
 template <typename T>

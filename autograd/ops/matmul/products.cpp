@@ -14,10 +14,16 @@ Tensor product(const Tensor& a, const Tensor& b, int dims_a, int dims_b, const c
   return matmul(a, b);
 }
 
+/// x * factor; integers stay integers under whole factors.
+Tensor times(const Tensor& x, double factor) {
+  if (factor == 1.0) return x;
+  const bool whole = !x.is_floating_point() && Scalar(factor).is_whole();
+  return whole ? x * static_cast<std::int64_t>(factor) : x * factor;
+}
+
 Tensor plus_product(const Tensor& x, const Tensor& product, double beta, double alpha) {
-  const Tensor scaled = alpha == 1.0 ? product : product * alpha;
-  if (beta == 0.0) return scaled;
-  return beta == 1.0 ? x + scaled : x * beta + scaled;
+  const Tensor scaled = times(product, alpha);
+  return beta == 0.0 ? scaled : times(x, beta) + scaled;
 }
 
 }  // namespace

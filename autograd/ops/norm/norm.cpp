@@ -83,12 +83,15 @@ Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool ke
 }
 
 Tensor normalize(const Tensor& x, double order, std::int64_t dim, double eps) {
-  return x / maximum(vector_norm(x, order, {dim}, true), eps);
+  return x / clamp(vector_norm(x, order, {dim}, true), eps);
 }
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
-  const Tensor x = a / maximum(vector_norm(a, 2.0, {dim}, true), eps);
-  const Tensor y = b / maximum(vector_norm(b, 2.0, {dim}, true), eps);
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[cosine_similarity] a tensor is undefined");
+  const Shape sizes = broadcast_shapes(a.sizes(), b.sizes(), "cosine_similarity");
+  const Tensor wide_a = a.expand(sizes), wide_b = b.expand(sizes);
+  const Tensor x = wide_a / clamp(vector_norm(wide_a, 2.0, {dim}, true), eps);
+  const Tensor y = wide_b / clamp(vector_norm(wide_b, 2.0, {dim}, true), eps);
   return sum(x * y, {dim});
 }
 

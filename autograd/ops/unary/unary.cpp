@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/unary/unary.h"
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -243,6 +244,8 @@ Tensor acos(const Tensor& x) {
 }
 Tensor hardtanh(const Tensor& x, double min, double max) {
   LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);
+  if (x.defined() && !x.is_floating_point() && x.dtype() != kBool)
+    return clamp(x, std::trunc(min), std::trunc(max));  // integers stay what they are
   return run(UnaryOp::hardtanh, x, {.a = min, .b = max});
 }
 Tensor relu6(const Tensor& x) {

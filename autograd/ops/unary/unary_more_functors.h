@@ -88,7 +88,7 @@ struct Hardtanh {
   T low, high;
   explicit Hardtanh(UnaryParams params) : low(static_cast<T>(params.a)), high(static_cast<T>(params.b)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x < low ? low : (x > high ? high : x); }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x <= low) | (x >= high) ? T(0) : grad; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x > low) & (x < high) ? grad : T(0); }
 };
 
 template <typename T>
@@ -98,7 +98,7 @@ struct Elu {
   explicit Elu(UnaryParams params) : alpha(static_cast<T>(params.a)), scale(static_cast<T>(params.b)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x > T(0) ? scale * x : scale * alpha * math::expm1(x); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    return x > T(0) ? grad * scale : grad * (scale * alpha * math::exp(x));
+    return x <= T(0) ? grad * (scale * alpha * math::exp(x)) : grad * scale;
   }
 };
 
@@ -108,7 +108,7 @@ struct Celu {
   T alpha;
   explicit Celu(UnaryParams params) : alpha(static_cast<T>(params.a)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x > T(0) ? x : alpha * math::expm1(x / alpha); }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x > T(0) ? grad : grad * math::exp(x / alpha); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x <= T(0) ? grad * math::exp(x / alpha) : grad; }
 };
 
 template <typename T>
@@ -151,7 +151,7 @@ struct Hardswish : FunctorOfInput {
     return x * ramp / T(6);
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    return x <= T(-3) ? T(0) : (x < T(3) ? grad * (x / T(3) + T(0.5)) : grad);
+    return x <= T(-3) ? T(0) : (x >= T(3) ? grad : grad * (x / T(3) + T(0.5)));
   }
 };
 

@@ -35,26 +35,30 @@ namespace {
 // elements q * step_w + phase - left.
 template <typename Row>
 void for_each_row(const Planes& p, std::int64_t begin, std::int64_t end_channel, Row&& row) {
-  const std::int64_t first_row = std::max<std::int64_t>(0, p.top);
-  const std::int64_t end_row = std::min(p.h + p.top, p.rows * p.step_h);
-  for (std::int64_t c = begin; c < end_channel; ++c)
-    for (std::int64_t r = first_row; r < end_row; ++r) {  // padded row r is row r / step of part r % step
-      if (r % p.step_h >= p.parts_h) continue;
-      for (std::int64_t phase = 0; phase < p.parts_w; ++phase) {
-        const std::int64_t first = p.left > phase ? (p.left - phase + p.step_w - 1) / p.step_w : 0;
-        const std::int64_t end = std::min(p.pitch, (p.w + p.left - phase + p.step_w - 1) / p.step_w);
-        row(c * p.plane() + (r % p.step_h * p.step_w + phase) * p.part() + r / p.step_h * p.pitch,
-            (c * p.h + r - p.top) * p.w, first, end, phase - p.left);
-      }
+  const auto divide_up = [](std::int64_t x, std::int64_t y) { return (x + y - 1) / y; };
+  for (std::int64_t y = 0; y < p.parts_h; ++y)  // padded row r is row r / step_h of part r % step_h
+    for (std::int64_t phase = 0; phase < p.parts_w; ++phase) {
+      const std::int64_t first_row = p.top > y ? divide_up(p.top - y, p.step_h) : 0;
+      const std::int64_t end_row = p.h + p.top > y ? std::min(p.rows, divide_up(p.h + p.top - y, p.step_h)) : 0;
+      const std::int64_t first = p.left > phase ? divide_up(p.left - phase, p.step_w) : 0;
+      const std::int64_t end = p.w + p.left > phase ? std::min(p.pitch, divide_up(p.w + p.left - phase, p.step_w)) : 0;
+      if (first >= end) continue;
+      const std::int64_t part = (y * p.step_w + phase) * p.part();
+      for (std::int64_t c = begin; c < end_channel; ++c)
+        for (std::int64_t q = first_row; q < end_row; ++q)
+          row(c * p.plane() + part + q * p.pitch, (c * p.h + q * p.step_h + y - p.top) * p.w, first, end,
+              phase - p.left);
     }
 }
 
 // to[q] = from[2 * q] for q < count; nothing behind the last one is read.
 void copy_every_second(const float* from, std::int64_t count, float* to) {
+  const auto eight = [&](std::int64_t q) {
+    store8(to + q, __builtin_shufflevector(load8(from + 2 * q), load8(from + 2 * q + 7), 0, 2, 4, 6, 9, 11, 13, 15));
+  };
   std::int64_t q = 0;
-  for (; q + kLanes < count; q += kLanes)
-    store8(to + q,
-           __builtin_shufflevector(load8(from + 2 * q), load8(from + 2 * q + kLanes), 0, 2, 4, 6, 8, 10, 12, 14));
+  for (; q + kLanes <= count; q += kLanes) eight(q);
+  if (q < count && count >= kLanes) return eight(count - kLanes);
   for (; q < count; ++q) to[q] = from[2 * q];
 }
 
@@ -64,7 +68,6 @@ void Planes::copy(const float* image, float* to, std::int64_t begin, std::int64_
   std::fill_n(to + begin * plane(), (end_channel - begin) * plane(), 0.0f);
   for_each_row(*this, begin, end_channel,
                [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
-                 if (first >= end) return;
                  if (step_w == 1)
                    std::memcpy(to + at + first, image + row + first + shift,
                                static_cast<std::size_t>(end - first) * sizeof(float));

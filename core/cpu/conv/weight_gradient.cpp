@@ -27,8 +27,9 @@ std::int64_t divide_up(std::int64_t x, std::int64_t y) {
 /// Note [Order of a weight gradient]
 /// Positions are gone through image by image, row by row, in chains of fused multiply-adds over a block of them: some
 /// whole images, or some rows of one. What the blocks give is added up in order. Vectors run along the output channels
-/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image; the gradient's
-/// channels are packed into panels, the image is read as it lies.
+/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image (of a single channel
+/// a row of taps, whose elements are neighbours); the gradient's channels are packed into panels, the image is read as
+/// it lies.
 constexpr std::int64_t kChain = 512;  // positions of a block, at most, unless a row is longer
 
 class Gradient {
@@ -41,7 +42,9 @@ class Gradient {
         grad_(grad + group * c.group_out() * c.oh * c.ow),
         x_(x + group * c.group_in() * c.h * c.w) {
     const std::int64_t in = c.group_in();
-    vectors_ = in <= kernels_.rows[4] ? 4 : in <= kernels_.rows[3] ? 3 : 2;
+    taps_ = in == 1 && c.stride_w == 1 && c.kw <= kernels_.rows[2] ? c.kw : 1;
+    const std::int64_t rows = in * taps_;
+    vectors_ = rows <= kernels_.rows[4] ? 4 : rows <= kernels_.rows[3] ? 3 : 2;
     vectors_ = std::min(vectors_, divide_up(c.group_out(), kernels_.lanes));
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(in, kernels_.rows[vectors_]);
@@ -124,7 +127,7 @@ class Gradient {
     const std::int64_t row_panels = divide_up(in_rows, kernels_.rows[vectors_]);
     const std::int64_t panel_rows = divide_up(in_rows, row_panels);
     Tile<float> tile{};
-    tile.a_row = planes_.plane();
+    tile.a_row = taps_ > 1 ? c_.dilation_w : planes_.plane();
     tile.a_step = 1;
     tile.k = c_.ow;
     tile.segments = rows;
@@ -135,8 +138,8 @@ class Gradient {
     tile.beta = started ? 1.0f : 0.0f;
     tile.out_stride = panels * width_;
     for (std::int64_t i = 0; i < in_rows; i += panel_rows) {
-      const std::int64_t height = std::min(panel_rows, in_rows - i);
-      for (std::int64_t t = 0; t < c_.kh * c_.kw; ++t) {
+      const std::int64_t height = taps_ > 1 ? taps_ : std::min(panel_rows, in_rows - i);
+      for (std::int64_t t = 0; t < c_.kh * c_.kw; t += taps_) {
         const std::int64_t offset = planes_.offset(t / c_.kw * c_.dilation_h, t % c_.kw * c_.dilation_w);
         tile.a = images + (first_row + i) * planes_.plane() + offset + y * planes_.pitch;
         for (std::int64_t p = first_panel; p < end_panel; ++p) {
@@ -157,6 +160,7 @@ class Gradient {
   const float *grad_, *x_;
   std::int64_t vectors_, width_, row_panels_, column_panels_;
   std::int64_t images_, rows_;  // of a chain
+  std::int64_t taps_;           // neighbours in a row, that a tile holds where there is one input channel
 };
 
 }  // namespace

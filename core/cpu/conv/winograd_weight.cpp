@@ -42,42 +42,41 @@ class Gradient {
         row_panels_(divide_up(c.in, kernels_.rows[2])),
         panel_rows_(divide_up(c.in, row_panels_)),
         padded_out_(divide_up(c.out, kernels_.lanes) * kernels_.lanes),
-        point_(point_stride_for((c.in + c.out) * stride_)),
+        point_(point_stride_for(c.in * stride_)),
+        panel_point_(point_stride_for(width_ * stride_)),
+        packed_point_(point_stride_for(padded_out_ * chain_ * tile_columns_)),
         elements_(x, c.in * c.h * c.w, c.h, c.w, c.padding_h, c.padding_w, tile_rows_, tile_columns_, chain_),
         gradients_(grad, c.out * c.oh * c.ow, c.oh, c.ow, 0, 0, tile_rows_, tile_columns_, chain_) {}
 
   // True if all elements are finite.
   bool run(float* weight_grad) const {
-    const std::int64_t chains = divide_up(c_.n * tile_rows_, chain_), channels = c_.in + c_.out;
-    const std::int64_t size = kPoints * point_;  // of a chain
-    const std::int64_t shared =
-        num_threads() == 1 ? 1 : std::clamp<std::int64_t>(kSharedFloats / size, 1, chains);  // chains at a time
+    const bool alone = num_threads() == 1;
+    const std::int64_t all_rows = c_.n * tile_rows_, chains = divide_up(all_rows, chain_);
+    const std::int64_t size = kPoints * (point_ + packed_point_);  // of a chain
+    const std::int64_t shared = alone ? 1 : std::clamp<std::int64_t>(kSharedFloats / size, 1, chains);
     const Tensor transformed = empty({shared * size}), sums = empty({kPoints * c_.in * padded_out_});
-    float* const all = transformed.data<float>();
+    const auto rows_of = [&](std::int64_t chain) { return std::min(chain_, all_rows - chain * chain_); };
+    // Groups of input channels, then panels of output channels, which are packed as products read them.
+    const std::int64_t groups = divide_up(c_.in, kChannelsAtOnce), panels = divide_up(c_.out, width_);
     for (std::int64_t first = 0; first < chains; first += shared) {
       const std::int64_t count = std::min(shared, chains - first);
-      parallel_for(
-          channels, num_threads() == 1 ? channels : kChannelsAtOnce, [&](std::int64_t begin, std::int64_t end) {
-            const Tensor space = zeros({elements_.space() + gradients_.space()});
-            float* const parts = space.data<float>();
-            for (std::int64_t i = 0; i < count; ++i) {
-              const std::int64_t top = (first + i) * chain_, bottom = std::min(top + chain_, c_.n * tile_rows_);
-              for (std::int64_t c = begin; c < end; ++c) {
-                float* const to = all + i * size + c * stride_;
-                if (c < c_.in)
-                  elements_.elements(top, bottom, c, parts, to, point_);
-                else
-                  gradients_.gradients(top, bottom, c - c_.in, parts + elements_.space(), to, point_);
-              }
-            }
-          });
-      parallel_for(kPoints, num_threads() == 1 ? kPoints : 1, [&](std::int64_t begin, std::int64_t end) {
-        const Tensor packed = empty({stride_ * padded_out_});
+      parallel_for(groups + panels, alone ? groups + panels : 1, [&](std::int64_t begin, std::int64_t end) {
+        const Work work(*this);
+        for (std::int64_t i = 0; i < count; ++i) {
+          float* const to = transformed.data<float>() + i * size;
+          for (std::int64_t task = begin; task < end; ++task)
+            if (task < groups)
+              transform_elements(work, first + i, rows_of(first + i), task, to);
+            else
+              transform_gradients(work, first + i, rows_of(first + i), task - groups, to + kPoints * point_);
+        }
+      });
+      parallel_for(kPoints, alone ? kPoints : 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t p = begin; p < end; ++p)
           for (std::int64_t i = 0; i < count; ++i) {
-            const std::int64_t top = (first + i) * chain_, rows = std::min(chain_, c_.n * tile_rows_ - top);
-            add(all + i * size + p * point_, rows * tile_columns_, first + i > 0, packed.data<float>(),
-                sums.data<float>() + p * c_.in * padded_out_);
+            const float* const from = transformed.data<float>() + i * size;
+            add(from + p * point_, from + kPoints * point_ + p * packed_point_, rows_of(first + i) * tile_columns_,
+                first + i > 0, sums.data<float>() + p * c_.in * padded_out_);
           }
       });
     }
@@ -93,14 +92,38 @@ class Gradient {
   }
 
  private:
-  // One point of a chain: sums[in][out] (+)= elements[in][tile] * gradients[out][tile].
-  void add(const float* elements, std::int64_t tiles, bool started, float* packed, float* sums) const {
-    const float* const gradients = elements + c_.in * stride_;
-    for (std::int64_t j = 0; j < c_.out; j += width_) {
-      const std::int64_t columns = std::min(width_, c_.out - j);
-      kernels_.pack_columns(gradients + j * stride_, stride_, tiles, columns, packed + j * tiles,
+  struct Work {
+    explicit Work(const Gradient& g)
+        : space(zeros({g.elements_.space() + g.gradients_.space()})),
+          panel(empty({kPoints * g.panel_point_})),
+          element_parts(space.data<float>()),
+          gradient_parts(element_parts + g.elements_.space()),
+          gradients(panel.data<float>()) {}
+    Tensor space, panel;
+    float *element_parts, *gradient_parts, *gradients;
+  };
+
+  void transform_elements(const Work& work, std::int64_t chain, std::int64_t rows, std::int64_t group,
+                          float* to) const {
+    const std::int64_t top = chain * chain_, first = group * kChannelsAtOnce;
+    for (std::int64_t c = first; c < std::min(first + kChannelsAtOnce, c_.in); ++c)
+      elements_.elements(top, top + rows, c, work.element_parts, to + c * stride_, point_);
+  }
+
+  void transform_gradients(const Work& work, std::int64_t chain, std::int64_t rows, std::int64_t panel,
+                           float* to) const {
+    const std::int64_t top = chain * chain_, first = panel * width_, columns = std::min(width_, c_.out - first);
+    const std::int64_t tiles = rows * tile_columns_;
+    for (std::int64_t c = 0; c < columns; ++c)
+      gradients_.gradients(top, top + rows, first + c, work.gradient_parts, work.gradients + c * stride_, panel_point_);
+    for (std::int64_t p = 0; p < kPoints; ++p)
+      kernels_.pack_columns(work.gradients + p * panel_point_, stride_, tiles, columns,
+                            to + p * packed_point_ + first * tiles,
                             divide_up(columns, kernels_.lanes) * kernels_.lanes);
-    }
+  }
+
+  // One point of a chain: sums[in][out] (+)= elements[in][tile] * gradients[tile][out].
+  void add(const float* elements, const float* packed, std::int64_t tiles, bool started, float* sums) const {
     Tile<float> tile{};
     tile.a_row = stride_;
     tile.a_step = 1;
@@ -128,7 +151,8 @@ class Gradient {
   const std::int64_t chain_;   // rows of tiles
   const std::int64_t stride_;  // floats from a channel's tiles to the next one's
   const std::int64_t width_, row_panels_, panel_rows_, padded_out_;
-  const std::int64_t point_;  // floats from one point to the next
+  // Floats from one point to the next: of elements, of a panel's gradients, of packed gradients.
+  const std::int64_t point_, panel_point_, packed_point_;
   const TileRows elements_, gradients_;
 };
 

@@ -10,7 +10,8 @@
 namespace lockstep::distributed {
 
 void ParameterShards::want(std::size_t unit) {
-  if (!in_pass_ || whole_ > 0 || unit == 0 || is_led()) return start(unit);
+  if (!in_pass_ || whole_ > 0 || unit == 0) return start(unit);
+  if (follows()) return follow_until(static_cast<std::int64_t>(unit));
   std::vector<std::size_t>& list = lists_[backward_];
   std::size_t& place = place_[backward_];
   if (std::find(list.begin() + static_cast<std::ptrdiff_t>(place), list.end(), unit) == list.end()) {
@@ -52,43 +53,33 @@ void ParameterShards::expect_next(std::size_t unit) {
 }
 
 // Where ranks make different numbers of passes in the first step, when it is not known yet in what order a pass reads,
-// the ranks that have a pass say before each gather which it is, for those that only take part.
+// one that makes the most says before each gather which it is. The others make the same ones until theirs comes.
 std::int64_t ParameterShards::agree_on(std::int64_t unit) {
   static const OperationLabel label("what is gathered next");
   const LabelScope scope(label);
   const Tensor said = tensor({unit});
   group_->broadcast(said, *leader_)->wait();
-  const auto leaders = said.item<std::int64_t>();
-  const auto name = [&](std::int64_t value) {
-    return value < 0 ? value == kBackward ? "backward" : "nothing more"
-                     : states_[static_cast<std::size_t>(value)].label.text();
-  };
-  LOCKSTEP_CHECK(
-      unit == kListen || unit == leaders,
-      "[TrainingStep] rank {} needs {} where rank {} needs {}; in a first step in which ranks make different "
-      "numbers of passes, all of them must use the blocks in one order",
-      division_->rank, name(unit), *leader_, name(leaders));
-  return leaders;
+  return said.item<std::int64_t>();
 }
 
-void ParameterShards::listen_to_pass() {
-  for (auto& wanted : wanted_) wanted.clear();
-  int phase = 0;
-  for (std::int64_t said = agree_on(kListen); said != kEnd; said = agree_on(kListen)) {
-    if (said == kBackward) {
-      phase = 1;
-      continue;
-    }
+void ParameterShards::follow_until(std::int64_t wanted) {
+  for (std::int64_t said = agree_on(kListen);; said = agree_on(kListen)) {
     const auto unit = static_cast<std::size_t>(said);
-    wanted_[phase].push_back(unit);
-    start(unit);
-    drop(unit);
+    if (said == wanted) {
+      if (said >= 0) start(unit);
+      return;
+    }
+    LOCKSTEP_CHECK(said >= 0,
+                   "[TrainingStep] rank {} reads {} once more than rank {} does; in a first step in which ranks make "
+                   "different numbers of passes, all of them must read the blocks in one order",
+                   division_->rank, wanted >= 0 ? states_[static_cast<std::size_t>(wanted)].label.text() : "parameters",
+                   *leader_);
+    pass_over(unit);
+    if (wanted < 0 && !states_[unit].whole) drop(unit);
   }
-  for (const int each : {0, 1}) lists_[each] = wanted_[each];
 }
 
 void ParameterShards::play_pass() {
-  if (leader_) return listen_to_pass();
   begin_pass();
   end_pass();
 }
@@ -98,15 +89,15 @@ void ParameterShards::play_last_pass() {
 }
 
 void ParameterShards::go_backward() {
-  if (is_led()) {
-    agree_on(kBackward);
-    backward_ = true;
-    return;
-  }
-  while (place_[0] < lists_[0].size()) {
-    const std::size_t unit = lists_[0][place_[0]++];
-    pass_over(unit);
-    if (!states_[unit].whole) drop(unit);
+  if (follows()) {
+    follow_until(kBackward);
+  } else {
+    while (place_[0] < lists_[0].size()) {
+      const std::size_t unit = lists_[0][place_[0]++];
+      pass_over(unit);
+      if (!states_[unit].whole) drop(unit);
+    }
+    if (leads()) agree_on(kBackward);
   }
   backward_ = true;
 }
@@ -118,7 +109,7 @@ void ParameterShards::begin_pass() {
   backward_ = repeated_ = false;
   for (int phase : {0, 1}) {
     place_[phase] = 0;
-    wanted_[phase].clear();
+    made_[phase].clear();
   }
   expect_next(0);
 }
@@ -126,19 +117,16 @@ void ParameterShards::begin_pass() {
 void ParameterShards::end_pass() {
   if (!in_pass_) return;
   if (!backward_) go_backward();
-  if (is_led()) {
-    agree_on(kEnd);
-    repeated_ = true;
-    place_[1] = lists_[1].size();
-  }
   for (std::size_t u = 1; u < states_.size(); ++u) drop(u);
-  while (place_[1] < lists_[1].size()) {
+  if (follows()) follow_until(kEnd);
+  while (!follows() && place_[1] < lists_[1].size()) {
     const std::size_t unit = lists_[1][place_[1]++];
     start(unit);
     drop(unit);
   }
-  if (repeated_)
-    for (int phase : {0, 1}) lists_[phase] = wanted_[phase];
+  if (leads()) agree_on(kEnd);
+  if (repeated_ || is_led())
+    for (int phase : {0, 1}) lists_[phase] = made_[phase];
   in_pass_ = false;
   drop_all(/*unit0_too=*/false);
 }

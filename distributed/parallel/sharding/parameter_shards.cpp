@@ -118,6 +118,10 @@ std::shared_ptr<ParameterShards> ParameterShards::of(const nn::Module& module) {
 // ---------------------------------------------------------------------------------------------------------
 
 void ParameterShards::start(std::size_t unit) {
+  if (in_pass_ && unit > 0) {
+    made_[backward_].push_back(unit);
+    if (leads()) agree_on(static_cast<std::int64_t>(unit));
+  }
   State& state = states_[unit];
   const LabelScope label(state.label);
   for (const std::size_t f : division_->units[unit].flats) {
@@ -139,11 +143,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
       "ranks",
       division_->units[unit].module ? division_->units[unit].name : module_.type_name(), division_->world);
-  if (in_pass_ && unit > 0) {
-    if (Engine::running() && !backward_) go_backward();
-    if (!is_on_the_way(unit) && is_led()) agree_on(static_cast<std::int64_t>(unit));
-    wanted_[backward_].push_back(unit);
-  }
+  if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
   if (!is_on_the_way(unit)) want(unit);
   State& state = states_[unit];
   const LabelScope label(state.label);

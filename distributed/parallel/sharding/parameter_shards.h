@@ -86,7 +86,9 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void go_backward();
   bool is_led() const { return in_pass_ && leader_; }
   std::int64_t agree_on(std::int64_t unit);
-  void listen_to_pass();
+  bool leads() const { return is_led() && division_->rank == *leader_; }
+  bool follows() const { return is_led() && division_->rank != *leader_; }
+  void follow_until(std::int64_t wanted);
   void play_pass();
   void drop(std::size_t unit);
   void drop_all(bool unit0_too);
@@ -101,11 +103,11 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   ProcessGroupPtr group_;
   std::vector<State> states_;  // by unit
   std::vector<std::uint64_t> hooks_;
-  std::vector<nn::Module*> called_;     // that have a call hook
-  std::vector<std::size_t> lists_[2];   // units in the order of a pass's gathers: forward, backward
-  std::vector<std::size_t> wanted_[2];  // as this pass has read them
-  std::size_t place_[2] = {0, 0};       // in the lists
-  bool repeated_ = false;               // a unit was read behind its place
+  std::vector<nn::Module*> called_;    // that have a call hook
+  std::vector<std::size_t> lists_[2];  // units in the order of a pass's gathers: forward, backward
+  std::vector<std::size_t> made_[2];   // as this pass has made them
+  std::size_t place_[2] = {0, 0};      // in the lists
+  bool repeated_ = false;              // a unit was read behind its place
   bool in_step_ = false, in_pass_ = false, backward_ = false;
   bool plays_last_ = false;
   bool reading_ = false;  // the user may read parameters

@@ -35,6 +35,18 @@ TEST(GroupFailure, LeavingWaitsForADiagnosisUnderWay) {
   EXPECT_NE(text.find("rank 0 reported a failure"), std::string::npos) << text;
 }
 
+// A rank that is killed after its first operation is known to those that have met it there.
+TEST(GroupFailure, ARankIsInTheStoreOnceItHasStarted) {
+  for (int round = 0; round < 20; ++round) {
+    const auto store = std::make_shared<HashStore>();
+    const FlightRecorder recorder(16, 1, 3);
+    GroupFailure failure(recorder, {.rank = 1, .world_size = 3}, Milliseconds(1'000), store, [] {});
+    failure.start();
+    EXPECT_TRUE(store->check({"state/1"}));
+    failure.stop();
+  }
+}
+
 // Each rank leaves while what became of the others is being found out.
 TEST(GroupFailure, RanksThatThrowOneAfterTheOtherAllEnd) {
   for (int round = 0; round < 12; ++round)

@@ -7,18 +7,18 @@
 namespace lockstep::testing {
 namespace {
 
-TEST(Softsign, ValuesAndGradients) {
+TEST(Isru, ValuesAndGradients) {
   check_op({.name = "",
             .inputs =
                 [] {
                   return TensorList{make_leaf({3, 40}, 1, kFloat64, -3, 3)};
                 },
-            .run = [](const TensorList& in) { return TensorList{softsign(in[0])}; },
+            .run = [](const TensorList& in) { return TensorList{isru(in[0])}; },
             .expected =
                 [](const TensorList& in) {
                   const Tensor out = copy_contiguous(in[0].detach());
                   for (std::int64_t i = 0; i < out.numel(); ++i)
-                    out.data<double>()[i] /= 1.0 + std::abs(out.data<double>()[i]);
+                    out.data<double>()[i] /= std::sqrt(1.0 + out.data<double>()[i] * out.data<double>()[i]);
                   return TensorList{out};
                 }});
 }
