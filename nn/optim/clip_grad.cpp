@@ -53,10 +53,6 @@ double grad_norm(const std::vector<Tensor>& parameters) {
   return norm_of(detail::gradients_by_device(parameters));
 }
 
-GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
-  return optim::clip_grad_norm_(parameters(), max_norm, error_if_nonfinite);
-}
-
 GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite) {
   LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard no_grad;

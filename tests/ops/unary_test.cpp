@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -78,7 +79,7 @@ const std::vector<Op> kOps = {
     {"round", [](const Tensor& x) { return round(x); }, [](double x) { return std::nearbyint(x); }, -3.0, 3.0, true},
     {"trunc", [](const Tensor& x) { return trunc(x); }, [](double x) { return std::trunc(x); }, -3.0, 3.0, true},
     {"hardtanh", [](const Tensor& x) { return hardtanh(x, -1.0, 2.0); },
-     [](double x) { return x < -1.0 ? -1.0 : (x > 2.0 ? 2.0 : x); }},
+     [](double x) { return x < -1.0 ? -1.0 : (x > 2.0 ? 2.0 : x); }, -3.0, 3.0, true},
     {"elu", [](const Tensor& x) { return elu(x, 0.7); }, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }},
     {"selu", [](const Tensor& x) { return selu(x); },
      [](double x) { return 1.0507009873554805 * (x > 0 ? x : 1.6732632423543772 * std::expm1(x)); }},
@@ -88,8 +89,10 @@ const std::vector<Op> kOps = {
      [](double x) { return 2 * x > 5.0 ? x : std::log1p(std::exp(2 * x)) / 2; }},
     {"logsigmoid", [](const Tensor& x) { return logsigmoid(x); }, [](double x) { return -std::log1p(std::exp(-x)); }},
     {"softsign", [](const Tensor& x) { return softsign(x); }, [](double x) { return x / (1 + std::fabs(x)); }},
-    {"hardswish", [](const Tensor& x) { return hardswish(x); }, [](double x) { return x * (x + 3) / 6; }, -2.9, 2.9},
-    {"hardsigmoid", [](const Tensor& x) { return hardsigmoid(x); }, [](double x) { return (x + 3) / 6; }, -2.9, 2.9},
+    {"hardswish", [](const Tensor& x) { return hardswish(x); },
+     [](double x) { return x * std::clamp(x + 3, 0.0, 6.0) / 6; }, -2.9, 2.9},
+    {"hardsigmoid", [](const Tensor& x) { return hardsigmoid(x); },
+     [](double x) { return std::clamp(x + 3, 0.0, 6.0) / 6; }, -2.9, 2.9},
     {"mish", [](const Tensor& x) { return mish(x); }, [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }},
     {"erf", [](const Tensor& x) { return erf(x); }, [](double x) { return std::erf(x); }},
     {"log1p", [](const Tensor& x) { return log1p(x); }, [](double x) { return std::log1p(x); }, -0.9, 5.0},

@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/lockstep.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
 
 namespace lockstep {
 namespace {

@@ -23,6 +23,18 @@ namespace {
   return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
+// The first `count` lanes, and 0.
+[[gnu::always_inline]] inline Vec8 first_lanes(Vec8 v, std::int64_t count) {
+  const IntVec8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const auto n = static_cast<std::int32_t>(count);
+  return lane < IntVec8{n, n, n, n, n, n, n, n} ? v : Vec8{};
+}
+[[gnu::always_inline]] inline void store_first(float* to, Vec8 v, std::int64_t count) {
+  float lanes[kLanes];
+  store8(lanes, v);
+  std::copy_n(lanes, count, to);
+}
+
 }  // namespace
 
 TileRows::TileRows(const float* images, std::int64_t stride, std::int64_t h, std::int64_t w, std::int64_t top,
@@ -182,28 +194,23 @@ bool results_of_tiles(const float* sums, std::int64_t point_stride, float bias, 
       const Vec8 even = m[0] + m[1] + m[2] + term, odd = m[1] - m[2] - m[3] + term;
       Vec8 low = zip_low(even, odd), high = zip_high(even, odd);
       const std::int64_t left = width - x;
-      if (left >= 2 * kLanes) {
+      if (left >= 2 * kLanes)
         strange += (even - even) + (odd - odd);
-      } else {  // what lies behind the last result may be anything
-        float row[2 * kLanes];
-        store8(row, low);
-        store8(row + kLanes, high);
-        for (std::int64_t i = 0; i < left; ++i) strange[0] += row[i] - row[i];
-      }
+      else  // what lies behind the last result may be anything
+        strange += first_lanes(even - even, (left + 1) / 2) + first_lanes(odd - odd, left / 2);
       if (relu) {
         low = low < Vec8{} ? Vec8{} : low;
         high = high < Vec8{} ? Vec8{} : high;
       }
       float* const to = out + y * pitch;
-      if (left >= 2 * kLanes) {
+      if (left >= kLanes)
         store8(to, low);
+      else
+        store_first(to, low, left);
+      if (left >= 2 * kLanes)
         store8(to + kLanes, high);
-      } else {
-        float row[2 * kLanes];
-        store8(row, low);
-        store8(row + kLanes, high);
-        std::copy_n(row, left, to);
-      }
+      else if (left > kLanes)
+        store_first(to + kLanes, high, left - kLanes);
     }
   }
   return sum8(strange) == 0.0f;

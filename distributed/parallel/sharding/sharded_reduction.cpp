@@ -172,8 +172,8 @@ class ShardedReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const ShareRunner& runner) override { whole_->sum_losses(runner); }
-  double divisor(const ShareRunner& runner, std::int64_t samples) override { return whole_->divisor(runner, samples); }
+  void sum_losses(const StepRunner& runner) override { whole_->sum_losses(runner); }
+  double divisor(const StepRunner& runner, std::int64_t samples) override { return whole_->divisor(runner, samples); }
   double total_count() override { return whole_->total_count(); }
   Tensor mean_loss() override { return whole_->mean_loss(); }
 
