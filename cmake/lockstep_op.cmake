@@ -1,6 +1,7 @@
 # lockstep_add_op(<name>): one op, one folder. Adds autograd/ops/<name>/*.cpp to lockstep::autograd; <name>_onednn.cpp
 # only if oneDNN was found, <name>_blas.cpp only if a BLAS was, <name>_cuda.cu only in a CUDA build, and there either
-# <name>_cudnn.cpp or, on the emulated device, emulated/autograd/<name>.cpp. The op's headers
+# <name>_cudnn.cpp or, on the emulated device, emulated/autograd/<name>.cpp. Files *_avx512.cpp are compiled for that
+# instruction set, for x86-64 alone. The op's headers
 # join the generated umbrella "lockstep/autograd/ops.h". tests/ops/<name>_test.cpp joins the tests if it exists.
 function(lockstep_add_op name)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/${name})
@@ -20,11 +21,20 @@ function(lockstep_add_op name)
   if(LOCKSTEP_CUDA_EMULATED AND EXISTS ${PROJECT_SOURCE_DIR}/emulated/autograd/${name}.cpp)
     lockstep_stand_ins(autograd ${name}.cpp)
   endif()
-  if(LOCKSTEP_HAS_CUDA AND EXISTS ${folder}/${name}_cuda.cu)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS ${folder}/*.cu)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${folder}/*.cu)
+  if(LOCKSTEP_HAS_CUDA AND cuda_sources)
     list(APPEND sources ${cuda_sources})
     lockstep_cuda_sources(lockstep_autograd ${cuda_sources})
     list(APPEND definitions LOCKSTEP_OP_HAS_CUDA)
+  endif()
+  # See Note [One instruction set a file].
+  set(avx512 ${sources})
+  list(FILTER avx512 INCLUDE REGEX "_avx512\\.cpp$")
+  if(avx512 AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(REMOVE_ITEM sources ${avx512})
+  elseif(avx512)
+    set_source_files_properties(${avx512} TARGET_DIRECTORY lockstep_autograd PROPERTIES
+      COMPILE_OPTIONS "-mavx2;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl" SKIP_PRECOMPILE_HEADERS ON)
   endif()
   target_sources(lockstep_autograd PRIVATE ${sources})
   if(definitions)

@@ -65,6 +65,9 @@ class Computation : public RefCounted {
   /// Hides RefCounted's, which may leave the count of a last reference as it is.
   bool release() const { return release_to_zero(); }
 
+  /// Its results are kept by other processes: what asks for an address may wait for these, or be refused.
+  virtual bool is_elsewhere() const { return false; }
+
   /// Every pending result of the process, and every one on a CUDA device.
   static void settle_all();
   static void settle_devices();

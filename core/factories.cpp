@@ -1,5 +1,6 @@
 #include "lockstep/core/factories.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,6 +65,33 @@ Tensor zeros_like(const Tensor& like) {
 }
 Tensor ones_like(const Tensor& like) {
   return ones(like.sizes(), options_of(like));
+}
+
+Tensor full_like(const Tensor& like, double value) {
+  return full(like.sizes(), value, options_of(like));
+}
+
+Tensor eye(std::int64_t rows, std::int64_t columns, TensorOptions options) {
+  LOCKSTEP_CHECK(rows >= 0 && columns >= 0, "[eye] expected sizes of at least 0, found {} and {}", rows, columns);
+  if (columns == 0) columns = rows;
+  const Tensor out = zeros({rows, columns}, options);
+  const std::int64_t n = std::min(rows, columns);
+  if (n > 0) fill_values(out.as_strided({n}, {columns + 1}, 0), 1.0);
+  return out;
+}
+
+Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options) {
+  LOCKSTEP_CHECK(steps >= 0, "[linspace] expected at least 0 steps, found {}", steps);
+  const LibraryAccess access;
+  const Tensor out = empty({steps}, {.dtype = options.dtype});
+  const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0.0;
+  dispatch_numeric(options.dtype, "linspace", [&]<typename T>() {
+    T* data = out.data<T>();
+    for (std::int64_t i = 0; i < steps; ++i)  // from the nearer end, which is exact
+      data[i] = static_cast<T>(i < steps / 2 || steps == 1 ? start + step * static_cast<double>(i)
+                                                           : end - step * static_cast<double>(steps - 1 - i));
+  });
+  return move_values(out, options.device);
 }
 
 Tensor arange(double start, double end, double step, TensorOptions options) {

@@ -215,6 +215,20 @@ Tensor randn(const Shape& sizes, TensorOptions options) {
   return out;
 }
 
+Tensor rand_like(const Tensor& like) {
+  return rand(like.sizes(), options_of(like));
+}
+
+Tensor randn_like(const Tensor& like) {
+  return randn(like.sizes(), options_of(like));
+}
+
+Tensor normal(double mean, double std, const Shape& sizes, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  fill_normal(out, mean, std);
+  return out;
+}
+
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options) {
   LOCKSTEP_CHECK(high > low && high - low <= (std::int64_t{1} << 32),
                  "[randint] expected low < high <= low + 2^32, found {} and {}", low, high);

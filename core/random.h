@@ -89,6 +89,11 @@ philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t st
 Tensor rand(const Shape& sizes, TensorOptions options = {});
 /// Standard normal (Box-Muller on pairs of Philox words).
 Tensor randn(const Shape& sizes, TensorOptions options = {});
+/// rand() and randn() with the sizes and options of a tensor.
+Tensor rand_like(const Tensor& like);
+Tensor randn_like(const Tensor& like);
+/// Normal, with the given mean and standard deviation.
+Tensor normal(double mean, double std, const Shape& sizes, TensorOptions options = {});
 /// Integers in [low, high).
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64});
 /// A random permutation of 0 .. n-1 (int64), a pure function of the key.

@@ -18,6 +18,7 @@ namespace lockstep {
 
 class Tensor;
 enum class RoundingMode : std::uint8_t;
+struct TopK;
 
 /// What autograd hangs on a tensor; null for tensors that take no part in it. Defined in autograd/autograd_meta.h.
 struct AutogradMetaBase {
@@ -65,6 +66,7 @@ class Tensor {
   std::int64_t offset() const { return get().offset; }       ///< of the first element in the storage, in elements
   DType dtype() const { return get().dtype; }                ///< type of the elements
   Device device() const { return get().storage->device(); }  ///< where they are
+  bool is_cuda() const { return device().is_cuda(); }        ///< on a CUDA device
   bool is_contiguous() const { return get().contiguous; }    ///< row-major without gaps
   bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  ///< half types included
   /// Of the elements, without gaps that strides leave.
@@ -172,6 +174,27 @@ class Tensor {
                             std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
   std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
   std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;  ///< views; see lockstep::chunk
+  std::vector<Tensor> unbind(std::int64_t dim = 0) const;        ///< views: select() of each index along dim
+  Tensor view_as(const Tensor& other) const;                     ///< view() with the sizes of `other`
+  Tensor reshape_as(const Tensor& other) const;                  ///< reshape() to the sizes of `other`
+  Tensor unflatten(std::int64_t dim, const Shape& sizes) const;  ///< a view with dim cut into these sizes
+  Tensor movedim(std::int64_t from, std::int64_t to) const;      ///< a view with dimension `from` at place `to`
+  Tensor diagonal(std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1) const;  ///< a view
+  Tensor repeat(const Shape& times) const;                         ///< copies side by side; see lockstep::repeat
+  Tensor flip(const Shape& dims) const;                            ///< a copy in reverse order along these dimensions
+  Tensor roll(const Shape& shifts, const Shape& dims = {}) const;  ///< a copy that is shifted round
+  Tensor tril(std::int64_t diagonal = 0) const;                    ///< with 0 above a diagonal
+  Tensor triu(std::int64_t diagonal = 0) const;                    ///< with 0 below a diagonal
+  TopK topk(std::int64_t k, std::int64_t dim = -1, bool largest = true) const;  ///< see lockstep::topk
+  TopK sort(std::int64_t dim = -1, bool descending = false) const;              ///< see lockstep::sort
+  Tensor argsort(std::int64_t dim = -1, bool descending = false) const;         ///< its indices
+  /// A copy with `source` written at the positions of the index; see lockstep::scatter.
+  Tensor scatter(std::int64_t dim, const Tensor& index, const Tensor& source) const;
+  Tensor scatter(std::int64_t dim, const Tensor& index, Scalar value) const;  ///< the same for a number
+  /// A copy with `source` added at the positions of the index; see lockstep::scatter_add.
+  Tensor scatter_add(std::int64_t dim, const Tensor& index, const Tensor& source) const;
+  /// A copy with slices of `source` added to those that the index names; see lockstep::index_add.
+  Tensor index_add(std::int64_t dim, const Tensor& index, const Tensor& source) const;
 
   // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
   Tensor contiguous() const;         ///< itself if it is row-major without gaps, else such a copy
@@ -225,6 +248,24 @@ class Tensor {
   Tensor tanh() const;                                                ///< hyperbolic tangent
   Tensor sigmoid() const;                                             ///< 1 / (1 + exp(-x))
   Tensor relu() const;                                                ///< max(x, 0); gradient 0 at 0
+  Tensor sign() const;                                                ///< -1, 0 or 1; without gradient
+  Tensor floor() const;                                               ///< rounded downwards; without gradient
+  Tensor ceil() const;                                                ///< rounded upwards; without gradient
+  Tensor round() const;                                               ///< to the nearest, halves to even; no gradient
+  Tensor trunc() const;                                               ///< rounded towards 0; without gradient
+  Tensor sin() const;                                                 ///< sine
+  Tensor cos() const;                                                 ///< cosine
+  Tensor erf() const;                                                 ///< error function
+  Tensor log1p() const;                                               ///< log(1 + x)
+  Tensor expm1() const;                                               ///< exp(x) - 1
+  Tensor log2() const;                                                ///< logarithm to base 2
+  Tensor log10() const;                                               ///< logarithm to base 10
+  Tensor clamp_min(Scalar min) const;                                 ///< clamp() with one bound
+  Tensor clamp_max(Scalar max) const;                                 ///< clamp() with one bound
+  /// clamp() in place; no gradient flows through it.
+  const Tensor& clamp_(std::optional<double> min, std::optional<double> max = std::nullopt) const;
+  const Tensor& uniform_(double low = 0.0, double high = 1.0) const;  ///< in place: drawn anew; see fill_uniform
+  const Tensor& normal_(double mean = 0.0, double std = 1.0) const;   ///< in place: drawn anew; see fill_normal
   /// The nearest value within the bounds that are given; the gradient is 0 outside.
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
   /// The same for bounds that are tensors; either may be undefined.
@@ -246,6 +287,7 @@ class Tensor {
   Tensor isnan() const;                  ///< which elements are not a number
   Tensor isinf() const;                  ///< which elements are infinite, of either sign
   Tensor isfinite() const;               ///< which elements are neither
+  Tensor logical_not() const;            ///< which elements are 0
 
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
   /// Over all elements (empty dims) or the given dims; cast to `dtype` before, if one is given.
@@ -264,10 +306,20 @@ class Tensor {
   Tensor any(const Shape& dims = {}, bool keepdim = false) const;  ///< whether an element is nonzero
   /// The root of the sum of squares. Its gradient at 0 is 0.
   Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
+  Tensor std(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;  ///< root of var()
+  Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;  ///< see lockstep::prod
+  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;                          ///< max()
+  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;                          ///< min()
+  Tensor cumsum(std::int64_t dim) const;                                                    ///< running sums along dim
+  Tensor cumprod(std::int64_t dim) const;  ///< running products along dim
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
   Tensor matmul(const Tensor& other) const;  ///< matrix product; see lockstep::matmul
   Tensor mm(const Tensor& other) const;      ///< matmul() of two matrices; throws Error for other shapes
+  Tensor bmm(const Tensor& other) const;     ///< matmul() of two batches of matrices; throws Error for other shapes
+  Tensor mv(const Tensor& vector) const;     ///< matmul() of a matrix and a vector; throws Error for other shapes
+  Tensor dot(const Tensor& other) const;     ///< matmul() of two vectors; throws Error for other shapes
+  Tensor outer(const Tensor& other) const;   ///< all products of the elements of two vectors
   /// exp(x) divided by its sum along dim; cast to `dtype` before, if one is given.
   Tensor softmax(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;
   Tensor log_softmax(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;  ///< its logarithm

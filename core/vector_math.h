@@ -64,6 +64,66 @@ LOCKSTEP_HOST_DEVICE inline double pow(double x, double y) {
 LOCKSTEP_HOST_DEVICE inline float pow(float x, float y) {
   return std::pow(x, y);
 }
+LOCKSTEP_HOST_DEVICE inline double tan(double x) {
+  return std::tan(x);
+}
+LOCKSTEP_HOST_DEVICE inline float tan(float x) {
+  return std::tan(x);
+}
+LOCKSTEP_HOST_DEVICE inline double sinh(double x) {
+  return std::sinh(x);
+}
+LOCKSTEP_HOST_DEVICE inline float sinh(float x) {
+  return std::sinh(x);
+}
+LOCKSTEP_HOST_DEVICE inline double cosh(double x) {
+  return std::cosh(x);
+}
+LOCKSTEP_HOST_DEVICE inline float cosh(float x) {
+  return std::cosh(x);
+}
+LOCKSTEP_HOST_DEVICE inline double log2(double x) {
+  return std::log2(x);
+}
+LOCKSTEP_HOST_DEVICE inline float log2(float x) {
+  return std::log2(x);
+}
+LOCKSTEP_HOST_DEVICE inline double log10(double x) {
+  return std::log10(x);
+}
+LOCKSTEP_HOST_DEVICE inline float log10(float x) {
+  return std::log10(x);
+}
+LOCKSTEP_HOST_DEVICE inline double atan(double x) {
+  return std::atan(x);
+}
+LOCKSTEP_HOST_DEVICE inline float atan(float x) {
+  return std::atan(x);
+}
+LOCKSTEP_HOST_DEVICE inline double asin(double x) {
+  return std::asin(x);
+}
+LOCKSTEP_HOST_DEVICE inline float asin(float x) {
+  return std::asin(x);
+}
+LOCKSTEP_HOST_DEVICE inline double acos(double x) {
+  return std::acos(x);
+}
+LOCKSTEP_HOST_DEVICE inline float acos(float x) {
+  return std::acos(x);
+}
+LOCKSTEP_HOST_DEVICE inline double expm1(double x) {
+  return std::expm1(x);
+}
+LOCKSTEP_HOST_DEVICE inline float expm1(float x) {
+  return std::expm1(x);
+}
+LOCKSTEP_HOST_DEVICE inline double log1p_any(double x) {
+  return std::log1p(x);
+}
+LOCKSTEP_HOST_DEVICE inline float log1p_any(float x) {
+  return std::log1p(x);
+}
 #else
 inline double exp(double x) {
   return portable_exp(x);
@@ -97,6 +157,61 @@ inline double pow(double x, double y) {
 }
 inline float pow(float x, float y) {
   return static_cast<float>(portable_pow(static_cast<double>(x), static_cast<double>(y)));
+}
+inline double tan(double x) {
+  return portable_tan(x);
+}
+inline float tan(float x) {
+  return static_cast<float>(portable_tan(static_cast<double>(x)));
+}
+inline double sinh(double x) {
+  return portable_sinh(x);
+}
+inline float sinh(float x) {
+  return static_cast<float>(portable_sinh(static_cast<double>(x)));
+}
+inline double cosh(double x) {
+  return portable_cosh(x);
+}
+inline float cosh(float x) {
+  return static_cast<float>(portable_cosh(static_cast<double>(x)));
+}
+inline double log2(double x) {
+  return portable_log2(x);
+}
+inline float log2(float x) {
+  return static_cast<float>(portable_log2(static_cast<double>(x)));
+}
+inline double log10(double x) {
+  return portable_log10(x);
+}
+inline float log10(float x) {
+  return static_cast<float>(portable_log10(static_cast<double>(x)));
+}
+inline double atan(double x) {
+  return portable_atan(x);
+}
+inline float atan(float x) {
+  return static_cast<float>(portable_atan(static_cast<double>(x)));
+}
+inline double asin(double x) {
+  return portable_asin(x);
+}
+inline float asin(float x) {
+  return static_cast<float>(portable_asin(static_cast<double>(x)));
+}
+inline double acos(double x) {
+  return portable_acos(x);
+}
+inline float acos(float x) {
+  return static_cast<float>(portable_acos(static_cast<double>(x)));
+}
+inline double expm1(double x) {
+  return portable_expm1(x);
+}
+/// log(1 + x) for any x; log1p(float) is for [0, 1].
+inline double log1p_any(double x) {
+  return portable_log1p(x);
 }
 #endif
 /// 1 / (1 + exp(-x)), without overflow.
@@ -192,6 +307,37 @@ inline float log1p(float x) {
   p = std::fma(p, z, 1.0f / 3);
   p = p * z;
   return 2.0f * std::fma(s, p, s);
+}
+
+/// exp(x) - 1, within 2 ulp.
+inline float expm1(float x) {
+  // As exp(): 2^n (1 + p) - 1 = 2^n p + (2^n - 1), whose last part is exact for small n.
+  float low = x > 80.0f ? 80.0f : x;
+  low = low < -30.0f ? -30.0f : low;
+  const float shifted = std::fma(low, 1.44269504f, detail::kRound);
+  const std::int32_t n =
+      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(detail::kRound));
+  const float whole = shifted - detail::kRound;
+  const float r = std::fma(whole, 2.12194440e-4f, std::fma(whole, -0.693359375f, low));
+  float p = 0.00139262134663f;
+  p = std::fma(p, r, 0.00836320297158f);
+  p = std::fma(p, r, 0.0416665544377f);
+  p = std::fma(p, r, 0.16666576846f);
+  p = std::fma(p, r, 0.5f);
+  p = std::fma(p * r, r, r);
+  const float scale = detail::power_of_two(n);
+  const float y = std::fma(scale, p, scale - 1.0f);
+  const float finite = x > 80.0f ? exp(x) : y;
+  return x == 0.0f ? x : finite;
+}
+
+/// log(1 + x) for any x, within 2 ulp: the logarithm of the rounded sum, and what rounding lost over the sum.
+inline float log1p_any(float x) {
+  const float u = 1.0f + x;
+  const float y = log(u);
+  const float lost = x - (u - 1.0f);
+  const bool plain = (u > 0.0f) & (u < std::numeric_limits<float>::infinity());
+  return x == 0.0f ? x : (plain ? y + lost / u : y);
 }
 
 inline float tanh(float x) {

@@ -1,7 +1,12 @@
 #include "lockstep/nn/activation.h"
 
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::nn {
 
@@ -28,6 +33,63 @@ Tensor Softmax::forward(Tensor x) {
 }
 Tensor Flatten::forward(Tensor x) {
   return x.flatten(start_dim_, end_dim_);
+}
+Tensor Softsign::forward(Tensor x) {
+  return softsign(x);
+}
+Tensor Hardswish::forward(Tensor x) {
+  return hardswish(x);
+}
+Tensor Hardsigmoid::forward(Tensor x) {
+  return hardsigmoid(x);
+}
+Tensor Mish::forward(Tensor x) {
+  return mish(x);
+}
+Tensor LogSigmoid::forward(Tensor x) {
+  return logsigmoid(x);
+}
+Tensor ReLU6::forward(Tensor x) {
+  return relu6(x);
+}
+Tensor SELU::forward(Tensor x) {
+  return selu(x);
+}
+Tensor ELU::forward(Tensor x) {
+  return elu(x, alpha_);
+}
+Tensor CELU::forward(Tensor x) {
+  return celu(x, alpha_);
+}
+Tensor Softplus::forward(Tensor x) {
+  return softplus(x, beta_, threshold_);
+}
+Tensor Hardtanh::forward(Tensor x) {
+  return hardtanh(x, min_, max_);
+}
+Tensor LogSoftmax::forward(Tensor x) {
+  return log_softmax(x, dim_);
+}
+Tensor GLU::forward(Tensor x) {
+  LOCKSTEP_CHECK(x.size(dim_) % 2 == 0, "[nn::GLU] expected an even size in dimension {}, found {}", dim_,
+                 to_string(x.sizes()));
+  const std::vector<Tensor> halves = split(x, x.size(dim_) / 2, dim_);
+  return halves[0] * sigmoid(halves[1]);
+}
+
+PReLU::PReLU(std::int64_t channels, double start) : PReLU(nullptr, {}, channels, start) {}
+PReLU::PReLU(Module* parent, std::string_view name, std::int64_t channels, double start)
+    : Module(parent, name), weight(this, "weight", full({channels}, start)) {}
+Tensor PReLU::forward(Tensor x) {
+  if (weight.numel() == 1) return where(x > 0.0, x, weight * x);
+  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == weight.numel(), "[nn::PReLU] expected {} channels, found x of sizes {}",
+                 weight.numel(), to_string(x.sizes()));
+  Shape sizes = Shape::filled(x.dim() - 1, 1);
+  sizes[0] = weight.numel();
+  return where(x > 0.0, x, weight.view(sizes) * x);
+}
+Tensor Unflatten::forward(Tensor x) {
+  return unflatten(x, dim_, sizes_);
 }
 Tensor Identity::forward(Tensor x) {
   return x;

@@ -79,6 +79,150 @@ class Flatten : public Module {
   std::int64_t end_dim_;
 };
 
+/// x / (1 + |x|); see softsign().
+class Softsign : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// x relu6(x + 3) / 6; see hardswish().
+class Hardswish : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// relu6(x + 3) / 6; see hardsigmoid().
+class Hardsigmoid : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// x tanh(softplus(x)); see mish().
+class Mish : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// log(sigmoid(x)); see logsigmoid().
+class LogSigmoid : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// x clamped to [0, 6]; see relu6().
+class ReLU6 : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// elu() that keeps mean and variance; see selu().
+class SELU : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+
+/// x above 0, alpha (exp(x) - 1) below; see elu().
+class ELU : public Module {
+ public:
+  explicit ELU(double alpha = 1.0) : alpha_(alpha) {}
+  ELU(Module* parent, std::string_view name, double alpha = 1.0) : Module(parent, name), alpha_(alpha) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double alpha_;
+};
+
+/// x above 0, alpha (exp(x / alpha) - 1) below; see celu().
+class CELU : public Module {
+ public:
+  explicit CELU(double alpha = 1.0) : alpha_(alpha) {}
+  CELU(Module* parent, std::string_view name, double alpha = 1.0) : Module(parent, name), alpha_(alpha) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double alpha_;
+};
+
+/// log(1 + exp(beta x)) / beta; see softplus().
+class Softplus : public Module {
+ public:
+  explicit Softplus(double beta = 1.0, double threshold = 20.0) : beta_(beta), threshold_(threshold) {}
+  Softplus(Module* parent, std::string_view name, double beta = 1.0, double threshold = 20.0)
+      : Module(parent, name), beta_(beta), threshold_(threshold) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double beta_;
+  double threshold_;
+};
+
+/// x clamped to [min, max]; see hardtanh().
+class Hardtanh : public Module {
+ public:
+  explicit Hardtanh(double min = -1.0, double max = 1.0) : min_(min), max_(max) {}
+  Hardtanh(Module* parent, std::string_view name, double min = -1.0, double max = 1.0)
+      : Module(parent, name), min_(min), max_(max) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double min_;
+  double max_;
+};
+
+/// The logarithm of softmax() over `dim`; see log_softmax().
+class LogSoftmax : public Module {
+ public:
+  explicit LogSoftmax(std::int64_t dim = -1) : dim_(dim) {}
+  LogSoftmax(Module* parent, std::string_view name, std::int64_t dim = -1) : Module(parent, name), dim_(dim) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t dim_;
+};
+
+/// The first half of `dim` times the sigmoid of the second. Dauphin et al., "Language modeling with gated convolutional
+/// networks" (2017).
+class GLU : public Module {
+ public:
+  explicit GLU(std::int64_t dim = -1) : dim_(dim) {}
+  GLU(Module* parent, std::string_view name, std::int64_t dim = -1) : Module(parent, name), dim_(dim) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t dim_;
+};
+
+/// x where positive, weight x elsewhere, with one learned weight or one for each channel (dimension 1). He et al.,
+/// "Delving deep into rectifiers" (2015).
+class PReLU : public Module {
+ public:
+  explicit PReLU(std::int64_t channels = 1, double start = 0.25);
+  PReLU(Module* parent, std::string_view name, std::int64_t channels = 1, double start = 0.25);
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< [channels]
+};
+
+/// A dimension cut into these sizes, of which one may be -1; see lockstep::unflatten().
+class Unflatten : public Module {
+ public:
+  Unflatten(std::int64_t dim, Shape sizes) : dim_(dim), sizes_(sizes) {}
+  Unflatten(Module* parent, std::string_view name, std::int64_t dim, Shape sizes)
+      : Module(parent, name), dim_(dim), sizes_(sizes) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t dim_;
+  Shape sizes_;
+};
+
 /// Returns its input.
 class Identity : public Module {
  public:

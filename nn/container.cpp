@@ -16,4 +16,15 @@ Tensor Sequential::forward(Tensor x) {
   return x;
 }
 
+namespace detail {
+void throw_no_member(const std::string& name) {
+  ::lockstep::detail::throw_error("[nn::ModuleDict] there is no module \"" + name + "\"");
+}
+}  // namespace detail
+
+Tensor ParameterList::push_back(Tensor value) {
+  elements_.push_back(std::make_unique<Parameter>(this, std::to_string(elements_.size()), std::move(value)));
+  return *elements_.back();
+}
+
 }  // namespace lockstep::nn

@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -88,5 +89,72 @@ class Sequential : public Module {
  private:
   std::vector<std::unique_ptr<Module>> modules_;
 };
+
+namespace detail {
+[[noreturn]] void throw_no_member(const std::string& name);
+}  // namespace detail
+
+/// Owns modules of type M (or derived from it) under names of the program's choice.
+///
+///   nn::ModuleDict<> heads{this, "heads"};
+///   heads.add<nn::Linear>("price", 64, 1);
+///   y = heads["price"](x);
+template <typename M = Module>
+class ModuleDict : public Module {
+ public:
+  using Module::Module;
+
+  /// Constructs the module of this name from the arguments. Throws Error if the name is taken.
+  template <typename Derived = M, typename... Args>
+  Derived& add(const std::string& name, Args&&... args) {
+    auto module = std::make_unique<Derived>(std::forward<Args>(args)...);
+    Derived& element = *module;
+    register_module(name, element);
+    elements_.emplace_back(name, std::move(module));
+    return element;
+  }
+
+  std::size_t size() const { return elements_.size(); }
+  /// Null if there is none of that name.
+  M* find(const std::string& name) const {
+    for (const auto& [key, module] : elements_)
+      if (key == name) return module.get();
+    return nullptr;
+  }
+  /// Throws Error if there is none of that name.
+  M& operator[](const std::string& name) const {
+    M* const module = find(name);
+    if (!module) detail::throw_no_member(name);
+    return *module;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<M>>> elements_;
+};
+
+/// Parameters under the names "0", "1", ...
+class ParameterList : public Module {
+ public:
+  using Module::Module;
+
+  /// Adds one more. Throws Error as Parameter does.
+  Tensor push_back(Tensor value);
+  std::size_t size() const { return elements_.size(); }
+  /// A handle on the i-th.
+  Tensor operator[](std::size_t i) const { return *elements_.at(i); }
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> elements_;
+};
+
+/// What `module` computes of x, but for backward only x is kept: what the module's operations would have saved is
+/// computed once more then. Chen et al., "Training deep nets with sublinear memory cost" (2016); PyTorch's
+/// torch.utils.checkpoint. Values and gradients have the bits that they have without, since random numbers are drawn
+/// from the same keys (Note [Random keys]) and autocasting is as it was. `function`, if given, is called instead of
+/// module.forward(); gradients go to x and to the parameters of `module`, and to no other tensors.
+///
+/// The module must outlive the graph, must compute the same thing each time (batch norm's running statistics would be
+/// updated twice), and its parameters must not change in between, which throws Error in backward().
+Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function = {});
 
 }  // namespace lockstep::nn

@@ -8,11 +8,25 @@
 namespace lockstep::nn {
 namespace {
 
-Shape weight_shape(std::int64_t in, std::int64_t out, Size2d kernel, std::int64_t groups) {
+void check_groups(std::int64_t in, std::int64_t out, std::int64_t groups, const char* layer) {
   LOCKSTEP_CHECK(groups >= 1 && in % groups == 0 && out % groups == 0,
-                 "[nn::Conv2d] expected groups that divide both channel counts, found {} groups for {} -> {}", groups,
-                 in, out);
+                 "[nn::{}] expected groups that divide both channel counts, found {} groups for {} -> {}", layer,
+                 groups, in, out);
+}
+
+Shape weight_shape(std::int64_t in, std::int64_t out, Size2d kernel, std::int64_t groups) {
+  check_groups(in, out, groups, "Conv2d");
   return {out, in / groups, kernel.h, kernel.w};
+}
+
+Shape weight_shape_1d(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t groups) {
+  check_groups(in, out, groups, "Conv1d");
+  return {out, in / groups, kernel};
+}
+
+Shape transposed_weight_shape(std::int64_t in, std::int64_t out, Size2d kernel, std::int64_t groups) {
+  check_groups(in, out, groups, "ConvTranspose2d");
+  return {in, out / groups, kernel.h, kernel.w};
 }
 
 }  // namespace
@@ -35,6 +49,47 @@ Tensor Conv2d::forward(Tensor x) {
                  .padding = options_.padding,
                  .dilation = options_.dilation,
                  .groups = options_.groups});
+}
+
+Conv1d::Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, Conv1dOptions options)
+    : Conv1d(nullptr, {}, in, out, kernel, options) {}
+
+Conv1d::Conv1d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, std::int64_t kernel,
+               Conv1dOptions options)
+    : Module(parent, name),
+      weight(this, "weight", empty(weight_shape_1d(in, out, kernel, options.groups))),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      options_(options) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor Conv1d::forward(Tensor x) {
+  return conv1d(x, weight, bias,
+                {.stride = options_.stride,
+                 .padding = options_.padding,
+                 .dilation = options_.dilation,
+                 .groups = options_.groups});
+}
+
+ConvTranspose2d::ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel, ConvTranspose2dOptions options)
+    : ConvTranspose2d(nullptr, {}, in, out, kernel, options) {}
+
+ConvTranspose2d::ConvTranspose2d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out,
+                                 Size2d kernel, ConvTranspose2dOptions options)
+    : Module(parent, name),
+      weight(this, "weight", empty(transposed_weight_shape(in, out, kernel, options.groups))),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      options_(options) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor ConvTranspose2d::forward(Tensor x) {
+  return conv_transpose2d(x, weight, bias,
+                          {.stride = options_.stride,
+                           .padding = options_.padding,
+                           .output_padding = options_.output_padding,
+                           .groups = options_.groups,
+                           .dilation = options_.dilation});
 }
 
 }  // namespace lockstep::nn

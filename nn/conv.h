@@ -33,4 +33,57 @@ class Conv2d : public Module {
   Conv2dOptions options_;
 };
 
+/// Options of Conv1d.
+struct Conv1dOptions {
+  std::int64_t stride = 1;    ///< step of the window
+  std::int64_t padding = 0;   ///< zeros on each side; -1: a result of x's length
+  std::int64_t dilation = 1;  ///< distance between the taps of the kernel
+  std::int64_t groups = 1;    ///< input channels are divided into so many groups
+  bool bias = true;           ///< add a bias for each output channel
+};
+
+/// 1-D convolution of [n, in, length]; see lockstep::conv1d. Parameters weight [out, in / groups, k] and bias [out],
+/// drawn as PyTorch's.
+class Conv1d : public Module {
+ public:
+  /// Throws Error unless groups divides both channel counts.
+  Conv1d(std::int64_t in, std::int64_t out, std::int64_t kernel, Conv1dOptions options = {});
+  Conv1d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, std::int64_t kernel,
+         Conv1dOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< [out, in / groups, k]
+  Parameter bias;    ///< [out]; undefined without bias
+
+ private:
+  Conv1dOptions options_;
+};
+
+/// Options of ConvTranspose2d.
+struct ConvTranspose2dOptions {
+  Size2d stride = 1;          ///< distance of the windows in the result
+  Size2d padding = 0;         ///< rows and columns left out of the result on each side
+  Size2d output_padding = 0;  ///< of the result, more rows and columns at the end; below the stride
+  std::int64_t groups = 1;    ///< input channels are divided into so many groups
+  bool bias = true;           ///< add a bias for each output channel
+  Size2d dilation = 1;        ///< distance between the taps of the kernel
+};
+
+/// Transpose of a 2-D convolution; see lockstep::conv_transpose2d. Parameters weight [in, out / groups, kh, kw] and
+/// bias [out], drawn as PyTorch's.
+class ConvTranspose2d : public Module {
+ public:
+  /// Throws Error unless groups divides both channel counts.
+  ConvTranspose2d(std::int64_t in, std::int64_t out, Size2d kernel, ConvTranspose2dOptions options = {});
+  ConvTranspose2d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, Size2d kernel,
+                  ConvTranspose2dOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< [in, out / groups, kh, kw]
+  Parameter bias;    ///< [out]; undefined without bias
+
+ private:
+  ConvTranspose2dOptions options_;
+};
+
 }  // namespace lockstep::nn

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 
 namespace lockstep::nn::init {
@@ -69,6 +70,55 @@ void xavier_uniform_(const Tensor& tensor, double gain) {
 }
 void xavier_normal_(const Tensor& tensor, double gain) {
   normal_(tensor, 0.0, xavier_std(tensor, gain, "xavier_normal_"));
+}
+
+void trunc_normal_(const Tensor& tensor, double mean, double std, double low, double high) {
+  LOCKSTEP_CHECK(low < high && low < mean + 4.0 * std && high > mean - 4.0 * std,
+                 "[trunc_normal_] a normal distribution of mean {} and deviation {} has too little in [{}, {}]", mean,
+                 std, low, high);
+  const Tensor drawn = empty(tensor.sizes(), {.dtype = kFloat64}), again = empty_like(drawn);
+  normal_(drawn, mean, std);
+  const LibraryAccess access;
+  auto* const values = drawn.data<double>();
+  const auto outside = [&](double value) { return value < low || value > high; };
+  bool any = true;
+  while (any) {  // each round leaves a share of what was outside
+    any = false;
+    for (std::int64_t i = 0; i < drawn.numel() && !any; ++i) any = outside(values[i]);
+    if (!any) break;
+    normal_(again, mean, std);
+    for (std::int64_t i = 0; i < drawn.numel(); ++i)
+      if (outside(values[i])) values[i] = again.data<double>()[i];
+  }
+  tensor.storage()->bump_version();
+  copy_values(drawn, tensor);
+}
+
+void orthogonal_(const Tensor& tensor, double gain) {
+  check_matrix(tensor, "orthogonal_");
+  const std::int64_t rows = tensor.sizes()[0], columns = rows == 0 ? 0 : tensor.numel() / rows;
+  const bool wide = rows <= columns;
+  const std::int64_t count = wide ? rows : columns, length = wide ? columns : rows;
+  const Tensor drawn = empty({count, length}, {.dtype = kFloat64});
+  normal_(drawn);
+  const LibraryAccess access;
+  auto* const q = drawn.data<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    double* const row = q + i * length;
+    for (int round = 0; round < 2; ++round)  // Gram and Schmidt, twice for what rounding leaves
+      for (std::int64_t j = 0; j < i; ++j) {
+        double product = 0.0;
+        for (std::int64_t k = 0; k < length; ++k) product += row[k] * q[j * length + k];
+        for (std::int64_t k = 0; k < length; ++k) row[k] -= product * q[j * length + k];
+      }
+    double squares = 0.0;
+    for (std::int64_t k = 0; k < length; ++k) squares += row[k] * row[k];
+    for (std::int64_t k = 0; k < length; ++k) row[k] /= std::sqrt(squares);
+  }
+  for (std::int64_t i = 0; i < drawn.numel(); ++i) q[i] *= gain;
+  const Tensor matrix = wide ? drawn : copy_contiguous(drawn.as_strided({rows, columns}, {1, length}, 0));
+  tensor.storage()->bump_version();
+  copy_values(matrix.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), 0), tensor);
 }
 
 std::int64_t fan_in(const Tensor& weight) {

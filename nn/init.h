@@ -33,6 +33,13 @@ void kaiming_normal_(const Tensor& tensor, KaimingOptions options = {});
 void xavier_uniform_(const Tensor& tensor, double gain = 1.0);
 void xavier_normal_(const Tensor& tensor, double gain = 1.0);
 
+/// Normal with the given mean and standard deviation, drawn again where outside [low, high].
+void trunc_normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0, double low = -2.0, double high = 2.0);
+/// Rows, or columns where there are fewer, that are orthogonal and of length gain; what follows the first dimension
+/// counts as columns. Saxe, McClelland and Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep
+/// linear neural networks" (2013). Throws Error for fewer than two dimensions.
+void orthogonal_(const Tensor& tensor, double gain = 1.0);
+
 /// Inputs that one element of a layer's output sums over, and outputs that one input feeds, for a weight
 /// [out, in, kernel...].
 std::int64_t fan_in(const Tensor& weight);

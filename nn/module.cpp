@@ -101,7 +101,13 @@ std::string Module::path() const {
   return above.empty() ? own->name : above + "." + own->name;
 }
 
+void Module::set_call_hook(std::function<void()> hook) {
+  call_hook_ = hook ? std::make_unique<std::function<void()>>(std::move(hook)) : nullptr;
+}
+
 void detail::ProfiledCall::begin(const Module& module) {
+  if (module.call_hook_) (*module.call_hook_)();
+  if (!profile::enabled()) return;
   const std::string path = module.path();
   outer_ = profile::enter_module(profile::intern(path.empty() ? "(model)" : path));
   begun_ = true;

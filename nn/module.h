@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,13 +46,10 @@ class Buffer : public Tensor {
 
 /// Note [Modules]
 namespace detail {
-/// While it lives, what is profiled belongs to a module.
+/// A call of a module: runs its call hook, and while this lives, what is profiled belongs to the module.
 class ProfiledCall {
  public:
-  explicit ProfiledCall(const Module& module) {
-    if (profile::enabled()) [[unlikely]]
-      begin(module);
-  }
+  explicit ProfiledCall(const Module& module);
   ~ProfiledCall() {
     if (begun_) [[unlikely]]
       end();
@@ -101,7 +99,7 @@ class Module {
   /// forward(). The first call on a module that has no parent logs a warning if forward() computes with tensors that
   /// require gradients and are none of parameters(): a member that was made without `this`.
   Tensor operator()(Tensor x) {
-    const bool plain = (parent_ || called_.load(std::memory_order_relaxed)) && !profile::enabled();
+    const bool plain = (parent_ || called_.load(std::memory_order_relaxed)) && !call_hook_ && !profile::enabled();
     return plain ? forward(std::move(x)) : watched_call(std::move(x));
   }
 
@@ -142,6 +140,10 @@ class Module {
   /// Device of the first parameter (of the first buffer, if there is none); the first CPU for an empty module.
   Device device() const;
 
+  /// Runs `hook` before every forward() of this module that operator() calls; null takes it away. There is one at most,
+  /// which a training step that divides the parameters sets.
+  void set_call_hook(std::function<void()> hook);
+
   /// "lockstep::nn::Linear": the class, for messages.
   std::string type_name() const;
 
@@ -177,9 +179,15 @@ class Module {
   Module* parent_ = nullptr;
   bool training_ = true;
   std::atomic<bool> called_ = false;
+  std::unique_ptr<std::function<void()>> call_hook_;
 };
 
 namespace detail {
+inline ProfiledCall::ProfiledCall(const Module& module) {
+  if (module.call_hook_ || profile::enabled()) [[unlikely]]
+    begin(module);
+}
+
 // Compilers that warn of a forward() which hides Module's look for virtual ones in the nearest base that has any (GCC)
 // or has any function of that name (Clang): the one is here, where the warning is off, the other is ModuleOf's.
 #pragma GCC diagnostic push

@@ -132,4 +132,20 @@ Tensor GroupNorm::forward(Tensor x) {
   return group_norm(x, groups_, {.weight = weight, .bias = bias, .eps = eps_});
 }
 
+InstanceNorm::InstanceNorm(std::int64_t channels, InstanceNormOptions options)
+    : InstanceNorm(nullptr, {}, channels, options) {}
+
+InstanceNorm::InstanceNorm(Module* parent, std::string_view name, std::int64_t channels, InstanceNormOptions options)
+    : Module(parent, name),
+      weight(this, "weight", options.affine ? ones({channels}) : Tensor()),
+      bias(this, "bias", options.affine ? zeros({channels}) : Tensor()),
+      channels_(channels),
+      eps_(options.eps) {}
+
+Tensor InstanceNorm::forward(Tensor x) {
+  LOCKSTEP_CHECK(x.dim() >= 3 && x.size(1) == channels_, "[InstanceNorm] expected x [N, {}, ...], found {}", channels_,
+                 to_string(x.sizes()));
+  return group_norm(x, channels_, {.weight = weight, .bias = bias, .eps = eps_});
+}
+
 }  // namespace lockstep::nn

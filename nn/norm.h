@@ -140,4 +140,28 @@ class GroupNorm : public Module {
   double eps_;
 };
 
+/// Options of InstanceNorm.
+struct InstanceNormOptions {
+  double eps = 1e-5;    ///< added to the variance
+  bool affine = false;  ///< weight and bias
+};
+
+/// Each channel of each sample of [N, C, ...] over its positions: PyTorch's InstanceNorm1d and InstanceNorm2d without
+/// running statistics. Ulyanov, Vedaldi and Lempitsky, "Instance normalization" (2016); see lockstep::group_norm.
+class InstanceNorm : public Module {
+ public:
+  explicit InstanceNorm(std::int64_t channels, InstanceNormOptions options = {});
+  InstanceNorm(Module* parent, std::string_view name, std::int64_t channels, InstanceNormOptions options = {});
+  Tensor forward(Tensor x) override;
+
+  Parameter weight;  ///< [channels]; undefined without affine
+  Parameter bias;    ///< [channels]; undefined without affine
+
+ private:
+  std::int64_t channels_;
+  double eps_;
+};
+using InstanceNorm1d = InstanceNorm;  ///< of [N, C, length]
+using InstanceNorm2d = InstanceNorm;  ///< of [N, C, h, w]
+
 }  // namespace lockstep::nn

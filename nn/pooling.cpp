@@ -1,6 +1,6 @@
 #include "lockstep/nn/pooling.h"
 
-#include "lockstep/autograd/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
 
 namespace lockstep::nn {
 
@@ -12,6 +12,28 @@ Tensor AvgPool2d::forward(Tensor x) {
 }
 Tensor AdaptiveAvgPool2d::forward(Tensor x) {
   return adaptive_avg_pool2d(x, output_);
+}
+
+Tensor AdaptiveMaxPool2d::forward(Tensor x) {
+  return adaptive_max_pool2d(x, output_);
+}
+Tensor MaxPool1d::forward(Tensor x) {
+  return max_pool1d(x, kernel_, stride_, padding_);
+}
+Tensor AvgPool1d::forward(Tensor x) {
+  return avg_pool1d(x, kernel_, stride_, padding_);
+}
+Tensor AdaptiveAvgPool1d::forward(Tensor x) {
+  return adaptive_avg_pool1d(x, output_);
+}
+Tensor Upsample::forward(Tensor x) {
+  return interpolate(x, options_);
+}
+Tensor PixelShuffle::forward(Tensor x) {
+  return pixel_shuffle(x, factor_);
+}
+Tensor Pad2d::forward(Tensor x) {
+  return pad(x, padding_, mode_, value_);
 }
 
 }  // namespace lockstep::nn

@@ -1,7 +1,11 @@
 #pragma once
 
-#include "lockstep/autograd/ops/avg_pool2d/avg_pool2d.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/autograd/ops/interpolate/interpolate.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -43,6 +47,98 @@ class AdaptiveAvgPool2d : public Module {
 
  private:
   Size2d output_;
+};
+
+/// Largest element of as many windows as make `output` of any size: see adaptive_max_pool2d().
+class AdaptiveMaxPool2d : public Module {
+ public:
+  explicit AdaptiveMaxPool2d(Size2d output) : output_(output) {}
+  AdaptiveMaxPool2d(Module* parent, std::string_view name, Size2d output) : Module(parent, name), output_(output) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size2d output_;
+};
+
+/// Maximum over windows of [n, c, length]; see max_pool1d(). A stride of 0 is the kernel's size.
+class MaxPool1d : public Module {
+ public:
+  explicit MaxPool1d(std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0)
+      : kernel_(kernel), stride_(stride), padding_(padding) {}
+  MaxPool1d(Module* parent, std::string_view name, std::int64_t kernel, std::int64_t stride = 0,
+            std::int64_t padding = 0)
+      : Module(parent, name), kernel_(kernel), stride_(stride), padding_(padding) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t kernel_, stride_, padding_;
+};
+
+/// Mean over windows of [n, c, length]; see avg_pool1d(). A stride of 0 is the kernel's size.
+class AvgPool1d : public Module {
+ public:
+  explicit AvgPool1d(std::int64_t kernel, std::int64_t stride = 0, std::int64_t padding = 0)
+      : kernel_(kernel), stride_(stride), padding_(padding) {}
+  AvgPool1d(Module* parent, std::string_view name, std::int64_t kernel, std::int64_t stride = 0,
+            std::int64_t padding = 0)
+      : Module(parent, name), kernel_(kernel), stride_(stride), padding_(padding) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t kernel_, stride_, padding_;
+};
+
+/// Mean over as many windows of [n, c, length] as make `output`; see adaptive_avg_pool1d().
+class AdaptiveAvgPool1d : public Module {
+ public:
+  explicit AdaptiveAvgPool1d(std::int64_t output) : output_(output) {}
+  AdaptiveAvgPool1d(Module* parent, std::string_view name, std::int64_t output)
+      : Module(parent, name), output_(output) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t output_;
+};
+
+/// Images of another size: `Upsample({.scale_factor = 2})`; see interpolate().
+class Upsample : public Module {
+ public:
+  explicit Upsample(InterpolateOptions options) : options_(options) {}
+  Upsample(Module* parent, std::string_view name, InterpolateOptions options)
+      : Module(parent, name), options_(options) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  InterpolateOptions options_;
+};
+
+/// Channels to pixels: see pixel_shuffle().
+class PixelShuffle : public Module {
+ public:
+  explicit PixelShuffle(std::int64_t upscale_factor) : factor_(upscale_factor) {}
+  PixelShuffle(Module* parent, std::string_view name, std::int64_t upscale_factor)
+      : Module(parent, name), factor_(upscale_factor) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t factor_;
+};
+
+/// A frame of the given mode around the last dimensions: `Pad2d({1, 1, 1, 1}, PadMode::reflect)` is PyTorch's
+/// ReflectionPad2d(1), PadMode::replicate its ReplicationPad2d, PadMode::constant its ZeroPad2d; see pad().
+class Pad2d : public Module {
+ public:
+  explicit Pad2d(std::vector<std::int64_t> padding, PadMode mode = PadMode::constant, double value = 0.0)
+      : padding_(std::move(padding)), mode_(mode), value_(value) {}
+  Pad2d(Module* parent, std::string_view name, std::vector<std::int64_t> padding, PadMode mode = PadMode::constant,
+        double value = 0.0)
+      : Module(parent, name), padding_(std::move(padding)), mode_(mode), value_(value) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::vector<std::int64_t> padding_;
+  PadMode mode_;
+  double value_;
 };
 
 }  // namespace lockstep::nn

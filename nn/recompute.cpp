@@ -1,5 +1,3 @@
-#include "lockstep/nn/recompute.h"
-
 #include <utility>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
+#include "lockstep/nn/container.h"
 
 namespace lockstep::nn {
 namespace {

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Do the published hashes hold whatever the compiler and however it optimises? Builds mnist_train and gpt_train by GCC and
 # by Clang at -O1, -O2 and -O3, with shared and with static libraries, runs what tests/apps/published_hashes.txt
-# publishes, on one process and on three, and compares weights, and the losses of all steps to the bit.
+# publishes, on one process and on three, and compares weights, and the losses of all steps to the bit. So it does with a
+# build for aarch64, which QEMU's user-mode emulator runs here (slowly: minutes a model).
 #
 # scripts/build_matrix.sh [--if-asked] [FOLDER [ROW...]]
 #   FOLDER      where to build (default: build/matrix); what is there is built upon
-#   ROW         compiler:level:libraries, for instance clang++:O2:static (default: all there are; takes an hour or so)
+#   ROW         compiler:level:libraries, for instance clang++:O2:static or aarch64-linux-gnu-g++:O3:static (default: all
+#               there are; takes an hour or so)
 #   --if-asked  do nothing, and end with status 77, unless LOCKSTEP_TEST_BUILDS is 1
 #
 # Ends with status 1 if a row differs, 77 if nothing could be compared since MNIST is not here.
@@ -30,6 +32,7 @@ if ((${#rows[@]} == 0)); then
     fi
     for level in O1 O2 O3; do rows+=("$compiler:$level:shared" "$compiler:$level:static"); done
   done
+  rows+=(aarch64-linux-gnu-g++:O3:static)
 fi
 data=${LOCKSTEP_DATA:-}
 if [[ ! -e "$data/mnist/train-images-idx3-ubyte.gz" && ! -e "$data/mnist/train-images-idx3-ubyte" ]]; then
@@ -44,7 +47,7 @@ cd "$root"  # gpt_train's text is named from here
 published() { sed -n "s/^$1 | //p" "$root/tests/apps/published_hashes.txt"; }
 
 # weights COMMAND...: the hash at the end of what a program prints.
-weights() { timeout 900 "$@" 2>"$work/stderr" | sed -n 's/.*weights_sha256=\([0-9a-f]*\).*/\1/p'; }
+weights() { timeout 1800 "$@" 2>"$work/stderr" | sed -n 's/.*weights_sha256=\([0-9a-f]*\).*/\1/p'; }
 
 # run_model BUILD MODEL METRICS [OPTION...]
 run_model() {
@@ -52,10 +55,10 @@ run_model() {
   shift 3
   rm -f "$metrics"
   if [[ $model == gpt ]]; then
-    weights "$bin/gpt_train" --text LICENSE --lockstep 8 --batch-size 8 --max-steps 3 --dropout 0.1 \
+    weights "${emulator[@]}" "$bin/gpt_train" --text LICENSE --lockstep 8 --batch-size 8 --max-steps 3 --dropout 0.1 \
       --evaluate-every 3 --evaluate-windows 4 --metrics "$metrics" "$@"
   else
-    weights "$bin/mnist_train" --dataset mnist --lockstep 8 --batch-size 64 --max-steps 12 --model "$model" \
+    weights "${emulator[@]}" "$bin/mnist_train" --dataset mnist --lockstep 8 --batch-size 64 --max-steps 12 --model "$model" \
       --metrics "$metrics" "$@"
   fi
 }
@@ -69,7 +72,17 @@ for row in "${rows[@]}"; do
   build=$work/${compiler//+/x}-$level-$libraries
   shared=ON
   if [[ $libraries == static ]]; then shared=OFF; fi
-  cmake -S "$root" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release \
+  emulator=()
+  target=(-DCMAKE_CXX_COMPILER="$compiler")
+  if [[ $compiler == aarch64-* ]]; then
+    "$root/scripts/aarch64_root.sh" "$work/aarch64" >"$work/aarch64.log" 2>&1 || {
+      echo "$row is left out: $(tail -n 1 "$work/aarch64.log")"
+      continue
+    }
+    emulator=(qemu-aarch64 -L "$work/aarch64/root")
+    target=(-DCMAKE_TOOLCHAIN_FILE="$work/aarch64/toolchain.cmake")
+  fi
+  cmake -S "$root" -B "$build" -G Ninja "${target[@]}" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_FLAGS_RELEASE="-$level -DNDEBUG" -DBUILD_SHARED_LIBS=$shared -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_BUILD_TESTS=OFF \
     -DLOCKSTEP_ONEDNN=OFF -DLOCKSTEP_BLAS=OFF -DLOCKSTEP_GLOO=OFF -DLOCKSTEP_MPI=OFF -DLOCKSTEP_WERROR=OFF >"$build.log" 2>&1 ||
     { cat "$build.log"; exit 1; }

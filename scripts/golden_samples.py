@@ -47,6 +47,25 @@ OPERATIONS = """
     masked_fill masked_select index_put nonzero topk tril triu multinomial item fill zero_
     zeros_like ones_like full_like zeros ones full arange scalar_tensor
 """.split()
+# Of these fewer samples are recorded.
+BRIEF = """
+    sign floor ceil round trunc erf log1p expm1 log2 log10 tan sinh cosh atan asin acos
+    nn.functional.elu nn.functional.selu nn.functional.celu nn.functional.softplus nn.functional.logsigmoid
+    nn.functional.softsign nn.functional.hardswish nn.functional.hardsigmoid nn.functional.hardtanh nn.functional.relu6
+    nn.functional.mish remainder logical_not logical_and logical_or logical_xor
+    std prod cumsum cumprod einsum bmm mv addmm baddbmm outer
+    nn.functional.l1_loss nn.functional.smooth_l1_loss nn.functional.huber_loss nn.functional.binary_cross_entropy
+    nn.functional.kl_div nn.functional.margin_ranking_loss nn.functional.hinge_embedding_loss
+    nn.functional.soft_margin_loss nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss
+    nn.functional.gaussian_nll_loss nn.functional.poisson_nll_loss nn.functional.cosine_similarity
+    nn.functional.pairwise_distance nn.functional.normalize
+    nn.functional.conv1d nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.max_pool1d
+    nn.functional.avg_pool1d nn.functional.adaptive_avg_pool1d nn.functional.interpolate.nearest
+    nn.functional.interpolate.bilinear nn.functional.pixel_shuffle nn.functional.pixel_unshuffle
+    nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.circular
+    nn.functional.one_hot repeat tile flip roll unbind unflatten movedim diagonal sort argsort scatter scatter_add
+    index_add eye linspace
+""".split()
 FLOATING = (torch.float32, torch.float64)
 OTHERS = (torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 FINITE_SUMS = [math.nan, 1.0, math.inf, -2.0, -math.inf, 0.0, -0.0, 0.5, 3.0]  # sums of these do not depend on order
@@ -71,7 +90,7 @@ def is_random(name, arguments):
 def has_ties(name, arguments):
     """topk where the order of equal elements, which PyTorch leaves open, would show in indices and gradients."""
     x = arguments[0]
-    return name == "topk" and x.numel() > 1 and (x.isnan().sum() > 1 or x.double().unique().numel() < x.numel())
+    return name in ("topk", "sort", "argsort") and x.numel() > 1 and (x.isnan().sum() > 1 or x.double().unique().numel() < x.numel())
 
 
 class SampleFile:
@@ -247,10 +266,11 @@ def record(op, folder, everything):
     from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
     elementwise = isinstance(op, (BinaryUfuncInfo, UnaryUfuncInfo))
     file = SampleFile(op, 100_000 if everything else 300)
+    brief = file_name(op) in BRIEF
     for dtype in FLOATING + OTHERS:
         if not op.supports_dtype(dtype, "cpu"):
             continue
-        seen, budget = set(), 10**9 if everything else 40 if dtype in FLOATING else 12
+        seen, budget = set(), 10**9 if everything else (10 if brief else 40) if dtype in FLOATING else 3 if brief else 12
         several = []
         for sample in samples_of(op, dtype):
             if elementwise and not has_tensor(sample):
@@ -264,8 +284,8 @@ def record(op, folder, everything):
                     several.append(sample)
             except RuntimeError as error:
                 print(f"{file_name(op)}: {str(error).splitlines()[0]}")
-        if dtype.is_floating_point:
-            for sample in several[:: max(1, len(several) // (100 if everything else 8))]:
+        if dtype.is_floating_point and op.name != "nn.functional.binary_cross_entropy":  # refuses other than probabilities
+            for sample in several[:: max(1, len(several) // (100 if everything else 3 if brief else 8))]:
                 changed = extremes(sample, elementwise)
                 if changed is not None:
                     file.add("extreme", changed)
@@ -280,5 +300,6 @@ def record_samples(folder, everything):
     from torch.testing._internal.common_methods_invocations import op_db
     folder.mkdir(parents=True, exist_ok=True)
     by_name = {file_name(op): op for op in op_db}
-    total = sum(record(by_name[name], folder, everything) for name in OPERATIONS)
-    print(f"{total} samples of {len(OPERATIONS)} operations")
+    operations = OPERATIONS + BRIEF
+    total = sum(record(by_name[name], folder, everything) for name in operations)
+    print(f"{total} samples of {len(operations)} operations")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from golden_cases import FAMILIES
+from golden_models import models
 from golden_recorder import Golden, uniform
 from golden_samples import record_samples
 
@@ -85,6 +86,14 @@ def optim():
         "adam_weight_decay": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
         "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
         "adamw_weight_decay": lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.3),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.02),
+        "rmsprop_momentum": lambda p: torch.optim.RMSprop(p, lr=0.02, alpha=0.9, momentum=0.7, weight_decay=0.1),
+        "rmsprop_centered": lambda p: torch.optim.RMSprop(p, lr=0.02, centered=True),
+        "rmsprop_centered_momentum": lambda p: torch.optim.RMSprop(p, lr=0.02, centered=True, momentum=0.5),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
+        "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.2, weight_decay=0.1),
+        "adadelta": lambda p: torch.optim.Adadelta(p),
+        "adadelta_weight_decay": lambda p: torch.optim.Adadelta(p, lr=0.5, rho=0.8, weight_decay=0.1),
     }
     for name, make in optimizers.items():
         start, grads = uniform(f"{name}|start", (7,)), uniform(f"{name}|grads", (5, 7))
@@ -101,6 +110,8 @@ def optim():
     lr = torch.optim.lr_scheduler
     schedules = {
         "step_lr": lambda o: lr.StepLR(o, 4, 0.5),
+        "multi_step_lr": lambda o: lr.MultiStepLR(o, [3, 8, 15], 0.3),
+        "exponential_lr": lambda o: lr.ExponentialLR(o, 0.9),
         "cosine_annealing": lambda o: lr.CosineAnnealingLR(o, 15),
         "cosine_annealing_min": lambda o: lr.CosineAnnealingLR(o, 20, eta_min=0.01),
         "one_cycle": lambda o: lr.OneCycleLR(o, 1.0, total_steps=20),
@@ -152,6 +163,7 @@ def main():
     both = optim()
     both.tensors.update(clip().tensors)
     both.write(folder / "optim.safetensors")
+    models().write(folder / "programs.safetensors")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 # Installs the Debian/Ubuntu packages that lockstep needs and that are missing. Asks nothing.
 #
 #   scripts/setup.sh [--with-fashion] [--with-download] [--with-mpi] [--with-fuzz] [--with-emulator]
+#                    [--with-aarch64]
 #
 #   --with-fashion    also the Fashion-MNIST data set as a package (dataset-fashion-mnist)
 #   --with-download   also curl, for scripts/get_mnist.sh
 #   --with-mpi        also Open MPI (libopenmpi-dev, openmpi-bin), for --backend mpi
 #   --with-fuzz       also Clang with libFuzzer, for scripts/fuzz.sh
 #   --with-emulator   also QEMU's user-mode emulator, for the tests of processors without AVX2
+#   --with-aarch64    also a cross compiler and the emulator, for scripts/aarch64_root.sh
 #
 # Works as root, or through sudo. A CUDA toolkit is never installed; one that is there is used.
 # Status: 0 all there, 1 something required could not be installed, 2 wrong usage.
@@ -29,6 +31,7 @@ while (($# > 0)); do
     # Where the runtimes are a package of their own, clang only recommends it.
     --with-fuzz) required+=(clang) optional+=(libclang-rt-14-dev) ;;
     --with-emulator) required+=(qemu-user) ;;
+    --with-aarch64) required+=(g++-aarch64-linux-gnu qemu-user) ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$1'; see scripts/setup.sh --help" >&2; exit 2 ;;
   esac

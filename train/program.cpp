@@ -53,6 +53,10 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
   options_->app.add_flag(name, value, help);
 }
 
+void Program::add_mesh(std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose) {
+  options_->choose_mesh = std::move(choose);
+}
+
 WorkerOptions& Program::workers() {
   return options_->workers;
 }

@@ -56,6 +56,11 @@ class Program {
   /// On if the flag is given.
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
+  /// Adds --mesh and --lockstep-tensor, for a program that divides its model over WorkerOptions::mesh. `choose`: the
+  /// mesh for so many processes that --mesh auto means; Error if there is none. Called after the command line is
+  /// parsed.
+  void add_mesh(std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose);
+
   /// Defaults of the common options, for the program to change before main(): epochs, batch size, unit, ...
   WorkerOptions& workers();
   /// The same for those of the run.

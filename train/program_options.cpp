@@ -6,7 +6,9 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/started_by_launcher.h"
@@ -98,6 +100,18 @@ void Program::Options::add_common() {
                  "Logical shards, a power of two: the same bits on any number of workers up to it")
       ->check(number<std::int64_t>())
       ->group(how);
+  if (choose_mesh) {
+    app.add_option(
+           "--mesh", mesh,
+           "Processes as a grid, such as data=2,pipeline=2,tensor=2; auto: one that fits their number; auto:MESH: this "
+           "one, or another after a loss")
+        ->group(who);
+    app.add_option("--lockstep-tensor", workers.tensor_shards,
+                   "Logical shards of divided layers, a power of two: the same bits on any --mesh whose tensor divides "
+                   "it; 0: layers are whole unless --mesh divides them")
+        ->check(number<std::int64_t>(0, 1 << 10))
+        ->group(how);
+  }
   app.add_option("--accumulate", workers.accumulate,
                  "Compute each step in this many slices, one after the other: less memory, the same gradients")
       ->check(number<std::int64_t>())
@@ -108,7 +122,10 @@ void Program::Options::add_common() {
   app.add_option("--compress", compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}))
       ->group(how);
-  app.add_flag("--zero", workers.zero, "ddp: divide the optimizer's state over the processes (ZeRO-1); the same bits")
+  app.add_flag("--zero{1}", workers.zero,
+               "ddp: divide the optimizer's state over the processes (ZeRO-1); --zero=2 gradients too, --zero=3 "
+               "parameters too; in lockstep mode the same bits")
+      ->check(CLI::IsMember({1, 2, 3}))
       ->group(how);
   app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
       ->group(how);
@@ -142,6 +159,7 @@ void Program::Options::add_common() {
 
 void Program::Options::settle() {
   settle_mode();
+  settle_mesh();
   settle_device();
   if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
   const bool is_ddp = workers.mode == Mode::ddp;
@@ -152,6 +170,14 @@ void Program::Options::settle() {
           "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(workers.zero <= 1 || compress == "none",
+          fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
+                      workers.zero));
+  require(
+      workers.zero <= 1 || run.trace_hashes.empty(),
+      fmt::format("--trace-hashes writes hashes of whole gradients, which --zero={} does not keep; leave out one of "
+                  "them",
+                  workers.zero));
   require(is_ddp || !started_by_launcher(),
           "this process was started by a launcher as one of several, which only --mode ddp can use");
   require(workers.accumulate >= 1 && workers.accumulate <= workers.batch_size,
@@ -177,6 +203,58 @@ void Program::Options::settle_mode() {
   }
   workers.mode = mode == "single" ? Mode::single : mode == "dp" ? Mode::dp : Mode::ddp;
   require(devices.empty() || workers.mode == Mode::dp, "--devices belongs to --mode dp");
+}
+
+// The mesh, and how many processes it starts if nobody says.
+void Program::Options::settle_mesh() {
+  const auto usage = [](const auto& body) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      throw UsageError(error.what());
+    }
+  };
+  if (mesh.empty() && workers.tensor_shards == 0) return;
+  require(workers.tensor_shards == 0 || workers.logical_shards > 0, "--lockstep-tensor belongs to --lockstep");
+  require(workers.tensor_shards == 0 || std::has_single_bit(static_cast<std::uint64_t>(workers.tensor_shards)),
+          fmt::format("--lockstep-tensor {} is not a power of two; expected 1, 2, 4, 8 ...", workers.tensor_shards));
+  require(workers.mode != Mode::dp, "--mesh and --lockstep-tensor are for processes, not for --mode dp");
+  const bool told = started_by_launcher() || workers.job.rank || nproc > 0;
+  const auto processes_of = [](const distributed::MeshSizes& sizes) {
+    return std::int64_t{sizes.data} * sizes.pipeline * sizes.tensor;
+  };
+  const bool chooses = mesh.starts_with("auto");
+  if (!mesh.empty() && mesh != "auto") {
+    const bool preferred = mesh.starts_with("auto:");
+    workers.mesh = usage([&] { return distributed::parse_mesh(preferred ? mesh.substr(5) : mesh); });
+    const std::int64_t processes = processes_of(*workers.mesh);
+    require(processes <= 1024, fmt::format("--mesh {} is for {} processes; expected 1024 at most", mesh, processes));
+    if (!told && processes > 1) {
+      nproc = static_cast<int>(processes);
+      workers.mode = Mode::ddp;
+    }
+  }
+  const auto launched = distributed::read_launcher(current_environment()).world_size;
+  const int processes = workers.mode != Mode::ddp ? 1
+                        : nproc > 0               ? nproc
+                        : workers.job.world_size  ? *workers.job.world_size
+                                                  : launched.value_or(1);
+  if (chooses && (!workers.mesh || processes_of(*workers.mesh) != processes))
+    workers.mesh = usage([&] { return choose_mesh(processes, workers); });
+  if (!workers.mesh) workers.mesh = distributed::MeshSizes{.data = processes};
+  const distributed::MeshSizes& sizes = *workers.mesh;
+  require(processes_of(sizes) == processes,
+          fmt::format("--mesh {} is for {} process(es), and there are {}; choose sizes whose product is their number",
+                      mesh, processes_of(sizes), processes));
+  require(
+      workers.tensor_shards == 0 || workers.tensor_shards % sizes.tensor == 0,
+      fmt::format("--lockstep-tensor {} cannot be divided evenly over tensor={}", workers.tensor_shards, sizes.tensor));
+  require(workers.logical_shards == 0 || workers.tensor_shards > 0 || sizes.tensor == 1,
+          fmt::format("--mesh {} divides layers, whose bits --lockstep alone does not hold; pass --lockstep-tensor, a "
+                      "number that {} divides",
+                      mesh, sizes.tensor));
+  require(!workers.zero && compress == "none", "--zero and --compress do not go together with --mesh");
+  require(amp != "fp16", "--amp fp16 does not go together with --mesh; use bf16");
 }
 
 // "auto" is settled once, before anything is started.
@@ -210,7 +288,9 @@ void Program::Options::check_lockstep() const {
   const std::int64_t v = workers.logical_shards;
   require(v > 0 && v <= (1 << 20) && std::has_single_bit(static_cast<std::uint64_t>(v)),
           fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
-  const auto count = workers.mode == Mode::dp ? static_cast<std::int64_t>(workers.devices.size()) : nproc;
+  const auto count = workers.mode == Mode::dp ? static_cast<std::int64_t>(workers.devices.size())
+                     : workers.mesh           ? workers.mesh->data
+                                              : nproc;
   require(count <= v, fmt::format("--lockstep {} cannot be shared by {} workers; expected at least as many logical "
                                   "shards as workers",
                                   v, count));

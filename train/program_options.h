@@ -3,6 +3,7 @@
 // For .cpp files only.
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,9 +37,12 @@ struct Program::Options {
   bool no_progress = false;
   bool print_version = false;
   std::string ignored;
+  std::string mesh;
+  std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose_mesh;  // or none: no --mesh
 
  private:
   void settle_mode();
+  void settle_mesh();
   void settle_device();
   void check_lockstep() const;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
@@ -11,6 +12,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
@@ -22,6 +24,12 @@ namespace {
 // Steps at the beginning of a run that are not like the others: memory, handles and graphs are made.
 constexpr std::int64_t kTracedStep = 5;
 constexpr std::int64_t kProfiledSteps = 10;
+
+distributed::ProcessGroup* group_of(const distributed::TrainingStep& step, const RunOptions& options) {
+  if (!options.mesh) return step.group();
+  const distributed::ProcessGroupPtr& world = options.mesh->mesh().world();
+  return world->world_size() > 1 ? world.get() : nullptr;
+}
 
 template <typename Callback, typename... Arguments>
 void call(const Callback& callback, Arguments&&... arguments) {
@@ -37,7 +45,7 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
       loader(loader),
       loss(std::move(loss)),
       options(std::move(given)),
-      group(step.group()),
+      group(group_of(step, options)),
       is_rank0(!group || group->rank() == 0),
       update(step, optimizer, {.amp = options.amp, .scaler = options.scaler, .graph = options.graph}),
       checkpoints(options.checkpoint, options.keep_checkpoints),
@@ -153,17 +161,23 @@ Tensor Run::State::train_on(const data::Batch& batch) {
   std::function<void()> on_gradients;
   if (callbacks.on_gradients) on_gradients = [this] { callbacks.on_gradients(done); };
   const Tensor value = update(batch, loss, on_gradients);
-  hashes->step(done, value, step.module());
+  if (!options.mesh) {
+    hashes->step(done, value, step.module());
+  } else if (!options.trace_hashes.empty()) {
+    if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
+      hashes->step(done, value, *whole);
+  }
   ++done;
   return value;
 }
 
 void Run::State::evaluate(std::int64_t epoch) {
   if (!evaluation || measured_at == done) return;
-  measured = evaluation->measure(step.module(), group);
+  measured = evaluation->measure(step.module(), step.group());
   measured_at = done;
   if (epoch < 0) return;
   for (const auto& sink : sinks) sink->evaluation(done - 1, epoch, measured);
+  const distributed::WholeParameters whole = step.whole_parameters();
   call(callbacks.on_evaluation, epoch, measured);
 }
 
@@ -192,8 +206,13 @@ Result Run::State::finish() {
   result.steps = done - first_step;
   result.seconds = seconds;
   result.samples_per_s = seconds > 0 ? static_cast<double>(samples) / seconds : 0.0;
-  result.weights_sha256 = nn::weights_sha256(step.module());
-  result.state_sha256 = nn::state_sha256(step.module());
+  const distributed::WholeParameters whole = step.whole_parameters();
+  if (options.mesh) {
+    std::tie(result.weights_sha256, result.state_sha256) = options.mesh->sha256();
+  } else {
+    result.weights_sha256 = nn::weights_sha256(step.module());
+    result.state_sha256 = nn::state_sha256(step.module());
+  }
   signal.reset();
   checkpoint_lock.reset();
   if (stopped_by != 0)

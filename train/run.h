@@ -18,6 +18,10 @@
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/train/sink.h"
 
+namespace lockstep::distributed {
+class MeshModel;
+}
+
 namespace lockstep::train {
 
 /// What stdout shows of a run.
@@ -59,6 +63,9 @@ struct RunOptions {
   /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
   /// all.
   std::int64_t logical_shards = 0;
+  /// A model that is divided over a mesh, of which the step computes a part; must outlive the run. Checkpoints and
+  /// hashes are those of the whole. Null: every process has all of it.
+  const distributed::MeshModel* mesh = nullptr;
   int workers = 0;                    ///< for messages; 0: as many as there are processes
   std::string unit = "samples";       ///< what throughput counts, in the plural
   std::int64_t units_per_sample = 1;  ///< such as the tokens of a sample, where the unit is "tokens"

@@ -9,6 +9,7 @@
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
@@ -92,6 +93,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     const auto found = saved.extra.find(name);
     if (found != saved.extra.end()) return found->second;
     if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
+    if (name == "tensor_shards") return std::string("0");
     return std::string(name == "amp" ? "off" : "unknown");
   };
   for (const auto& [name, value] : settings())
@@ -106,7 +108,10 @@ void Run::State::load(const std::string& path, const std::string& file) {
                  path, saved.fingerprint, fingerprint());
   LOCKSTEP_CHECK(saved.step <= total_steps, "'{}' is at step {}, past the {} steps of this run; raise --epochs", path,
                  saved.step, total_steps);
-  nn::load_checkpoint(file, step.module(), optimizer);
+  if (options.mesh)
+    options.mesh->load_checkpoint(file, optimizer);
+  else
+    nn::load_checkpoint(file, step.module(), optimizer);
   if (optim::GradScaler* scaler = update.scaler())
     scaler->load_state({.scale = number_of(setting("loss_scale"), path),
                         .good_steps = static_cast<std::int64_t>(number_of(setting("loss_scale_steps"), path))});
@@ -133,6 +138,7 @@ void Run::State::save_checkpoint(bool last) {
   }
   if (callbacks.on_save) callbacks.on_save(state);
   const auto write = [&](const std::string& path) {
+    if (options.mesh) return options.mesh->save_checkpoint(path, optimizer, state);
     if (group) return distributed::save_checkpoint(path, step.module(), optimizer, state, *group);
     if (auto* divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer)) divided->consolidate();
     nn::save_checkpoint(path, step.module(), optimizer, state);
@@ -167,8 +173,11 @@ bool Run::State::write_at_last(const std::string& what, const std::string& path,
 }
 
 void Run::State::save_weights() {
+  const distributed::WholeParameters parameters = step.whole_parameters();
+  const std::unique_ptr<nn::Module> whole = options.mesh ? options.mesh->whole() : nullptr;
+  const nn::Module& module = whole ? *whole : step.module();
   if (is_rank0)
-    write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(step.module(), path); });
+    write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(module, path); });
 }
 
 }  // namespace lockstep::train

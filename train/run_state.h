@@ -56,7 +56,7 @@ struct Run::State {
   LossFunction loss;
   RunOptions options;
   Callbacks callbacks;
-  distributed::ProcessGroup* group;
+  distributed::ProcessGroup* group;  // of all processes; null: this one alone
   bool is_rank0;
   Update update;
   Checkpoints checkpoints;

@@ -4,8 +4,8 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/nn/container.h"
 #include "lockstep/nn/init.h"
-#include "lockstep/nn/recompute.h"
 
 namespace lockstep::gpt {
 
@@ -14,17 +14,19 @@ Gpt2Attention::Gpt2Attention(nn::Module* parent, std::string_view name, const Co
       c_attn(this, "c_attn", config.width, 3 * config.width, true, config.lora),
       c_proj(this, "c_proj", config.width, config.width, true, config.lora),
       dropout(this, "resid_dropout", config.dropout),
-      heads_(config.heads),
+      head_width_(config.width / config.heads),
       attention_dropout_(config.dropout) {}
 
 Tensor Gpt2Attention::forward(const Tensor& x, CacheSlot slot) {
   const Tensor qkv = c_attn(x);
   const double p = is_training() ? attention_dropout_ : 0.0;
-  if (!slot.cache) return dropout(c_proj(packed_attention(qkv, heads_, heads_, {.dropout_p = p, .is_causal = true})));
+  const std::int64_t heads_here = qkv.size(2) / (3 * head_width_);  // fewer than the model has where it is divided
+  if (!slot.cache)
+    return dropout(c_proj(packed_attention(qkv, heads_here, heads_here, {.dropout_p = p, .is_causal = true})));
   const std::int64_t width = x.size(2);
   const auto parts = qkv.split(width, 2);
   const auto heads = [&](const Tensor& t) {
-    return t.view({x.size(0), x.size(1), heads_, width / heads_}).transpose(1, 2);
+    return t.view({x.size(0), x.size(1), heads_here, head_width_}).transpose(1, 2);
   };
   return c_proj(attend(heads(parts[0]), heads(parts[1]), heads(parts[2]), slot, 0.0));
 }
@@ -73,10 +75,35 @@ Gpt2::Gpt2(const Config& config)
   }
 }
 
+Tensor Gpt2::embed(const Tensor& tokens, std::int64_t first) {
+  return dropout(wte(tokens) + wpe.weight.narrow(0, first, tokens.size(1)));
+}
+
+std::vector<distributed::PipelineLayer> Gpt2::layers() {
+  std::vector<distributed::PipelineLayer> all{{"embeddings", {&wte, &wpe, &dropout}, [this](const Tensor& tokens) {
+                                                 check_tokens(tokens, nullptr);
+                                                 return embed(tokens, 0);
+                                               }}};
+  for (std::size_t i = 0; i < h.size(); ++i)
+    all.push_back(
+        {"h." + std::to_string(i), {&h[i]}, [block = &h[i]](const Tensor& x) { return block->forward(x, {}); }});
+  all.push_back({"ln_f", {&ln_f, &lm_head}, [this](const Tensor& x) { return ln_f(x); }});
+  if (!lm_head_weight.defined()) all.back().modules.push_back(&wte);
+  return all;
+}
+
+std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards) const {
+  using enum distributed::TensorSplit;
+  std::vector<distributed::TensorRule> plan{
+      {"h.*.attn.c_attn", column, 3}, {"h.*.attn.c_proj", row}, {"h.*.mlp.c_fc", column}, {"h.*.mlp.c_proj", row}};
+  if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"wte", vocabulary});
+  return plan;
+}
+
 Tensor Gpt2::hidden(const Tensor& tokens, KeyValueCache* cache) {
   check_tokens(tokens, cache);
   const std::int64_t first = cache ? cache->length() : 0;
-  Tensor x = dropout(wte(tokens) + wpe.weight.narrow(0, first, tokens.size(1)));
+  Tensor x = embed(tokens, first);
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     Gpt2Block& block = h[static_cast<std::size_t>(i)];
     const CacheSlot slot{cache, i};

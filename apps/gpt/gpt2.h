@@ -18,7 +18,7 @@ struct Gpt2Attention : nn::Module {
   nn::Dropout dropout;
 
  private:
-  const std::int64_t heads_;
+  const std::int64_t head_width_;
   const double attention_dropout_;
 };
 
@@ -54,7 +54,11 @@ class Gpt2 final : public LanguageModel {
   nn::Module lm_head{this, "lm_head"};
   nn::Parameter lm_head_weight;  ///< lm_head.weight [vocabulary, width]; undefined if it is tied to wte
 
+  std::vector<distributed::PipelineLayer> layers() override;
+  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const override;
+
  private:
+  Tensor embed(const Tensor& tokens, std::int64_t first);
   Tensor hidden(const Tensor& tokens, KeyValueCache* cache) override;
   Tensor output_weight() override;
 };

@@ -4,12 +4,14 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "apps/gpt/corpus.h"
 #include "apps/gpt/generate.h"
+#include "apps/gpt/mesh.h"
 #include "apps/gpt/weights.h"
 #include "lockstep/nn/optim/adam.h"
 #include "lockstep/nn/optim/clip_grad.h"
@@ -34,6 +36,8 @@ struct Options {
   std::int64_t warmup = 100;
   double beta2 = 0.99, weight_decay = 0.1, clip = 1.0;
 
+  gpt::PipelineChoice pipeline;
+
   std::int64_t evaluate_every = 250, evaluate_windows = 240, sample = 0;
 };
 
@@ -56,11 +60,26 @@ void add_options(train::Program& program, Options& o) {
   program.add_option("--beta2", o.beta2, "AdamW's, below 1", 0.0, 1.0 - 1e-9);
   program.add_option("--weight-decay", o.weight_decay, "AdamW's, for matrices; vectors have none", 0.0);
   program.add_option("--clip", o.clip, "Longest gradient; 0: any", 0.0);
+  program.add_option(
+      "--schedule", o.pipeline.schedule,
+      "Order in which the stages of --mesh compute their micro-batches, which are the logical shards, or "
+      "the slices of --accumulate",
+      {"gpipe", "1f1b", "interleaved"});
+  program.add_option("--chunks", o.pipeline.chunks, "Runs of layers that a stage of an interleaved schedule has", 1.0,
+                     1024.0);
   program.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations", 1.0);
   program.add_option("--evaluate-windows", o.evaluate_windows,
                      "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
   program.add_option("--sample", o.sample, "Tokens to write after each evaluation", 0.0);
   program.add_option("--out", o.out, "Write the model as a folder for gpt_generate and transformers");
+}
+
+/// Of the model, as far as it is known without a tokenizer.
+gpt::Config shape_of(const Options& o) {
+  gpt::Config config = o.model.empty() ? gpt::preset(o.preset) : gpt::read_config(o.model + "/config.json");
+  config.dropout = o.dropout;
+  config.lora.rank = o.lora;
+  return config;
 }
 
 void check(const Options& o, const train::WorkerOptions& workers, train::RunOptions& run) {
@@ -73,11 +92,13 @@ void check(const Options& o, const train::WorkerOptions& workers, train::RunOpti
   require(o.lora == 0 || !o.model.empty(), "--lora belongs to --model: adapters go beside weights that exist");
   require(run.max_steps > 0, "expected --max-steps of at least 1");
   require(workers.mode != train::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
+  gpt::check_mesh(shape_of(o), workers, o.pipeline);
   // An epoch is what lies between two evaluations.
   run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
   run.settings = {{"model", o.model.empty() ? o.preset : o.model},
                   {"dropout", fmt::format("{}", o.dropout)},
-                  {"lora", fmt::format("{}", o.lora)}};
+                  {"lora", fmt::format("{}", o.lora)},
+                  {"tensor_shards", fmt::format("{}", workers.tensor_shards)}};
 }
 
 gpt::Corpus open_corpus(const Options& o) {
@@ -128,19 +149,21 @@ gpt::LanguageModel& as_language_model(nn::Module& module) {
   return dynamic_cast<gpt::LanguageModel&>(module);
 }
 
-train::Evaluation make_evaluation(const gpt::Corpus& corpus, std::int64_t context, std::int64_t windows) {
+/// `loss`: the mean loss of windows.
+train::Evaluation make_evaluation(
+    const gpt::Corpus& corpus, std::int64_t context, std::int64_t windows,
+    std::function<double(nn::Module&, const Tensor& tokens, const Tensor& targets)> loss) {
   const std::int64_t positions = corpus.validation->size() - context;
   const std::int64_t stride = windows > 0 ? std::max<std::int64_t>(1, positions / windows) : context;
   return {.dataset = std::make_shared<gpt::WindowDataset>(corpus.validation, context, stride),
           .names = {"validation loss"},
-          .sums = [](nn::Module& module, const data::Batch& batch) {
+          .sums = [loss = std::move(loss)](nn::Module& module, const data::Batch& batch) {
             constexpr std::int64_t kPiece = 16;  // windows at a time
             double sum = 0;
             for (std::int64_t first = 0; first < batch.size(); first += kPiece) {
               const std::int64_t count = std::min(kPiece, batch.size() - first);
-              const Tensor loss =
-                  as_language_model(module).loss(batch.x.narrow(0, first, count), batch.y.narrow(0, first, count));
-              sum += loss.item<double>() * static_cast<double>(count);
+              sum += loss(module, batch.x.narrow(0, first, count), batch.y.narrow(0, first, count)) *
+                     static_cast<double>(count);
             }
             return std::vector<double>{sum};
           }};
@@ -153,40 +176,76 @@ void print_sample(gpt::LanguageModel& model, const gpt::Tokenizer& tokenizer, st
   std::fflush(stdout);
 }
 
+data::DataLoader make_loader(const Options& o, const train::Workers& workers, const gpt::Corpus& corpus,
+                             std::int64_t context) {
+  const auto windows = std::make_shared<gpt::WindowDataset>(corpus.training, context);
+  const std::int64_t batch_size = workers.options().batch_size;
+  return workers.make_loader(windows, {.sampler = std::make_shared<gpt::DrawingSampler>(
+                                           windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
+}
+
+/// What is left at the end, on rank 0.
+void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus& corpus) {
+  if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
+  if (o.out.empty()) return;
+  gpt::merge_adapters(model);
+  gpt::save_folder(o.out, model, corpus.tokenizer);
+}
+
+/// On processes that are a grid, each with a part of the model.
+int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions run_options, const gpt::Corpus& corpus,
+                  const gpt::Config& config) {
+  const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
+  gpt::MeshTraining training(
+      workers, o.pipeline, run_options.amp, [&] { return make_model(o, config); },
+      [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
+  run_options.mesh = &training.whole();
+  train::Run run(
+      training.step(), training.optimizer(), loader,
+      [&](nn::Module& net, const data::Batch& part) { return training.loss(net, part); }, run_options);
+  run.set_schedule(make_schedule(o, run.total_steps()));
+  run.set_evaluation(make_evaluation(
+      corpus, config.context, o.evaluate_windows,
+      [&](nn::Module&, const Tensor& tokens, const Tensor& targets) { return training.evaluate(tokens, targets); }));
+  if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { training.clip(o.clip); };
+  if (o.sample > 0)
+    run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
+      if (const auto model = training.gathered()) print_sample(*model, corpus.tokenizer, o.sample);
+    };
+  const train::Result result = run.train();
+  if (result.stopped_by == 0 && (!o.out.empty() || !o.adapters.empty()))
+    if (const auto model = training.gathered()) write_model(o, *model, corpus);
+  return result.exit_status();
+}
+
 int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_options) {
   const gpt::Corpus corpus = open_corpus(o);
   const gpt::Config config = config_of(o, corpus.tokenizer);
   run_options.units_per_sample = config.context;
-  const auto windows = std::make_shared<gpt::WindowDataset>(corpus.training, config.context);
-  const std::int64_t batch_size = workers.options().batch_size;
-  const data::DataLoader loader =
-      workers.make_loader(windows, {.sampler = std::make_shared<gpt::DrawingSampler>(
-                                        windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
+  if (workers.mesh()) return train_on_mesh(o, workers, run_options, corpus, config);
+  const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
   distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
   const auto optimizer = workers.make_optimizer(
-      step.module(), [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
+      step, [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   const auto loss = [](nn::Module& net, const data::Batch& part) {
     return as_language_model(net).loss(part.x, part.y);
   };
 
   train::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
-  run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows));
-  if (o.clip > 0)
-    run.callbacks().on_gradients = [&](std::int64_t) { optim::clip_grad_norm_(step.module().parameters(), o.clip); };
+  run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows,
+                                     [](nn::Module& module, const Tensor& tokens, const Tensor& targets) {
+                                       return as_language_model(module).loss(tokens, targets).item<double>();
+                                     }));
+  if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { optimizer->clip_grad_norm_(o.clip); };
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
       if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
     };
   const train::Result result = run.train();
-  if (result.stopped_by == 0 && workers.is_rank0()) {
-    if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
-    if (!o.out.empty()) {
-      gpt::merge_adapters(model);
-      gpt::save_folder(o.out, model, corpus.tokenizer);
-    }
-  }
+  const distributed::WholeParameters whole = step.whole_parameters();
+  if (result.stopped_by == 0 && workers.is_rank0()) write_model(o, model, corpus);
   return result.exit_status();
 }
 
@@ -201,6 +260,9 @@ int main(int argc, char** argv) {
                          "processes.",
                          LOCKSTEP_VERSION);
   apps::add_options(program, options);
+  program.add_mesh([&](int processes, const train::WorkerOptions& workers) {
+    return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.pipeline);
+  });
   program.workers().batch_size = 12;
   program.run().max_steps = 2000;
   program.run().unit = "tokens";

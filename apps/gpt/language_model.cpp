@@ -4,7 +4,7 @@
 #include "apps/gpt/llama.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/recompute.h"
+#include "lockstep/nn/container.h"
 
 namespace lockstep::gpt {
 namespace {
@@ -45,9 +45,14 @@ Tensor LanguageModel::next_logits(const Tensor& tokens, KeyValueCache* cache) {
 
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets) {
   LOCKSTEP_CHECK(targets.defined() && targets.sizes() == tokens.sizes(), "[gpt] expected targets of the tokens' shape");
-  const Tensor x = hidden(tokens, nullptr);
-  const std::int64_t rows = tokens.numel();
+  return loss_of(hidden(tokens, nullptr), targets);
+}
+
+Tensor LanguageModel::loss_of(const Tensor& x, const Tensor& targets) {
+  const std::int64_t rows = targets.numel();
+  LOCKSTEP_CHECK(x.dim() == 3 && x.size(0) * x.size(1) == rows, "[gpt] expected targets of the tokens' shape");
   const Tensor flat = x.reshape({rows, config_.width}), labels = targets.reshape({rows});
+  if (divided_) return divided_->cross_entropy(flat, output_weight(), labels);
   if (rows * config_.vocabulary <= config_.logits_at_once) return cross_entropy(linear(flat, output_weight()), labels);
 
   const auto head = std::make_shared<LossHead>(output_weight());

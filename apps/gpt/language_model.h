@@ -6,6 +6,8 @@
 
 #include "apps/gpt/config.h"
 #include "apps/gpt/key_value_cache.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
+#include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::gpt {
@@ -29,6 +31,16 @@ class LanguageModel : public nn::Module {
   /// config().logits_at_once are made a piece at a time, so that a large vocabulary does not take more memory than all
   /// else.
   Tensor loss(const Tensor& tokens, const Tensor& targets);
+  /// The same from what the layers give, [N, T, width].
+  Tensor loss_of(const Tensor& hidden, const Tensor& targets);
+
+  /// What a pipeline takes the model for: embeddings, blocks, and the last norm with the output projection.
+  virtual std::vector<distributed::PipelineLayer> layers() = 0;
+  /// How its layers are divided into `shards` parts. The table of tokens is, if they divide the vocabulary.
+  virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const = 0;
+  /// Says that the table of tokens is divided, so that loss_of() computes with a part of the logits; as long as the
+  /// model is used.
+  void set_divided(const distributed::TensorParallel* divided) { divided_ = divided; }
 
  protected:
   explicit LanguageModel(const Config& config) : config_(config) {}
@@ -40,6 +52,9 @@ class LanguageModel : public nn::Module {
   void check_tokens(const Tensor& tokens, KeyValueCache* cache) const;
 
   const Config config_;
+
+ private:
+  const distributed::TensorParallel* divided_ = nullptr;
 };
 
 }  // namespace lockstep::gpt

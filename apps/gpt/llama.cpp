@@ -2,8 +2,8 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/nn/container.h"
 #include "lockstep/nn/init.h"
-#include "lockstep/nn/recompute.h"
 
 namespace lockstep::gpt {
 
@@ -67,12 +67,40 @@ Llama::Llama(const Config& config)
       nn::init::normal_(layer->weight, 0.0, kDeviation);
 }
 
+/// Of the positions of x [N, T, ...], the first of which is `first`.
+nn::RotaryAngles Llama::angles_of(const Tensor& x, std::int64_t first) {
+  if (angles_.cosine.device() != x.device()) angles_ = {angles_.cosine.to(x.device()), angles_.sine.to(x.device())};
+  return {angles_.cosine.narrow(0, first, x.size(1)), angles_.sine.narrow(0, first, x.size(1))};
+}
+
+std::vector<distributed::PipelineLayer> Llama::layers() {
+  std::vector<distributed::PipelineLayer> all{{"embed_tokens", {&model.embed_tokens}, [this](const Tensor& tokens) {
+                                                 check_tokens(tokens, nullptr);
+                                                 return model.embed_tokens(tokens);
+                                               }}};
+  for (std::size_t i = 0; i < model.layers.size(); ++i)
+    all.push_back({"layers." + std::to_string(i), {&model.layers[i]}, [this, i](const Tensor& x) {
+                     return model.layers[i].forward(x, angles_of(x, 0), {});
+                   }});
+  all.push_back({"norm", {&model.norm, &lm_head}, [this](const Tensor& x) { return model.norm(x); }});
+  if (!lm_head_weight.defined()) all.back().modules.push_back(&model.embed_tokens);
+  return all;
+}
+
+std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards) const {
+  using enum distributed::TensorSplit;
+  const std::string layers = "model.layers.*.";
+  std::vector<distributed::TensorRule> plan;
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"})
+    plan.push_back({layers + name, column});
+  for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) plan.push_back({layers + name, row});
+  if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"model.embed_tokens", vocabulary});
+  return plan;
+}
+
 Tensor Llama::hidden(const Tensor& tokens, KeyValueCache* cache) {
   check_tokens(tokens, cache);
-  const std::int64_t first = cache ? cache->length() : 0, count = tokens.size(1);
-  if (angles_.cosine.device() != tokens.device())
-    angles_ = {angles_.cosine.to(tokens.device()), angles_.sine.to(tokens.device())};
-  const nn::RotaryAngles angles{angles_.cosine.narrow(0, first, count), angles_.sine.narrow(0, first, count)};
+  const nn::RotaryAngles angles = angles_of(tokens, cache ? cache->length() : 0);
   Tensor x = model.embed_tokens(tokens);
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     LlamaBlock& block = model.layers[static_cast<std::size_t>(i)];

@@ -56,7 +56,11 @@ class Llama final : public LanguageModel {
   nn::Module lm_head{this, "lm_head"};
   nn::Parameter lm_head_weight;  ///< lm_head.weight [vocabulary, width]; undefined if it is tied to embed_tokens
 
+  std::vector<distributed::PipelineLayer> layers() override;
+  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const override;
+
  private:
+  nn::RotaryAngles angles_of(const Tensor& x, std::int64_t first);
   Tensor hidden(const Tensor& tokens, KeyValueCache* cache) override;
   Tensor output_weight() override;
 

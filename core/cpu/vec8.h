@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -42,9 +42,13 @@ typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
 }
 /// Eight bytes as integers.
 [[gnu::always_inline]] inline IntVec8 widen8(const std::uint8_t* p) {
+#if defined(__AVX2__)
+  return reinterpret_cast<IntVec8>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
   ByteVec8 v;
   std::memcpy(&v, p, sizeof v);
   return __builtin_convertvector(v, IntVec8);
+#endif
 }
 /// Bit i is set if lane i of a comparison's result is.
 [[gnu::always_inline]] inline unsigned mask8(IntVec8 lanes) {

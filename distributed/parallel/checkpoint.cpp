@@ -16,6 +16,7 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const std::vector<const optim::LRScheduler*>& schedulers) {
+  const WholeParameters whole(module);
   for (optim::Optimizer& optimizer : optimizers)
     if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
   on_rank0(group, [&] {
@@ -33,6 +34,7 @@ nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, o
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module,
                                   const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                                   ProcessGroup& group, const std::vector<optim::LRScheduler*>& schedulers) {
+  const WholeParameters whole(module);
   const Rank0File file(path, group);
   // Each rank reads what it needs of the file, which may be parts of tensors; one looks at all of it.
   on_rank0(group, [&] { file.read([](const std::string& here) { nn::SafetensorsFile(here).verify(); }); });

@@ -9,6 +9,8 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
 
 namespace lockstep::distributed {
@@ -35,7 +37,11 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
                              const std::function<std::vector<double>(const data::Batch& batch)>& values,
                              const EvaluateOptions& options) {
   LOCKSTEP_CHECK(count > 0, "[evaluate] expected at least one value for each batch, found a count of 0");
+  LOCKSTEP_CHECK(
+      options.group || !ParameterShards::of(module),
+      "[evaluate] the module's parameters are divided over ranks, which must come together; pass their group");
   const NoGradGuard no_grad;
+  const WholeParameters whole(module);
   const Evaluating evaluating(module);
   data::DataLoaderOptions order;
   order.batch_size = options.batch_size;

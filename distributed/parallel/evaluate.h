@@ -29,6 +29,8 @@ struct EvaluateOptions {
 /// All ranks get rank 0's buffers first, and keep them: running statistics of batch norm differ between ranks after a
 /// step of plain DistributedDataParallel. Parameters must be the same on all ranks, as training leaves them.
 ///
+/// Divided parameters (TrainingStepOptions::zero = 3) are whole on every rank meanwhile.
+///
 /// `values` must return `count` numbers. It is called with tensors on the module's device. A collective if there is a
 /// group. The module is in its former mode afterwards.
 std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,

@@ -36,6 +36,30 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] the communication hook '{}' cannot be used in lockstep mode, whose bits come from one "
                  "fixed order of additions; leave out the hook or logical_shards",
                  options.hook->name());
+  LOCKSTEP_CHECK(options.zero == 0 || options.zero == 2 || options.zero == 3,
+                 "[TrainingStep] zero is {}; expected 2 (gradients and optimizer state are divided), 3 (parameters "
+                 "too) or 0; the state alone is divided by a ZeroRedundancyOptimizer without it",
+                 options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || ranks,
+                 "[TrainingStep] zero is {} without a job or group, over whose ranks to divide the model; pass one",
+                 options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || !options.hook,
+                 "[TrainingStep] the communication hook '{}' works on whole gradients, which zero = {} does not keep; "
+                 "leave out one of them",
+                 options.hook->name(), options.zero);
+  LOCKSTEP_CHECK(options.zero == 0 || !options.static_graph,
+                 "[TrainingStep] static_graph is for whole gradients, which zero = {} does not keep; leave out one of "
+                 "them",
+                 options.zero);
+  LOCKSTEP_CHECK(
+      options.zero == 0 || !options.model_part,
+      "[TrainingStep] zero = {} divides the parameters of a whole model, and this one is spread over the stages "
+      "of a pipeline; leave out one of them",
+      options.zero);
+  LOCKSTEP_CHECK(options.shard_units.empty() || options.zero == 3,
+                 "[TrainingStep] shard_units says what is gathered together of divided parameters, but zero is {}; "
+                 "expected 3",
+                 options.zero);
   if (lockstep) {
     const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
     check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");
@@ -45,14 +69,29 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                    "model than those of logical shards; leave out convert_sync_batch_norm() or logical_shards",
                    found);
   }
-  LOCKSTEP_CHECK((!ranks && !lockstep) || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
-                 "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
+  LOCKSTEP_CHECK(!options.model_part || ranks,
+                 "[TrainingStep] a part of a model was given without a group; pass the ranks that hold the same part, "
+                 "such as Mesh::data()");
+  LOCKSTEP_CHECK(!options.model_part || first_sync_batch_norm(module).empty(),
+                 "[TrainingStep] layer '{}' is a synchronised batch norm, whose statistics would be those of one "
+                 "micro-batch on all ranks; leave out convert_sync_batch_norm(), or the pipeline",
+                 first_sync_batch_norm(module));
+  LOCKSTEP_CHECK(
+      (!ranks && !lockstep) || options.model_part || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
+      "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
 }
 
 void check_not_lockstep(bool lockstep, const char* what) {
   LOCKSTEP_CHECK(!lockstep,
                  "[TrainingStep] {} is not for lockstep mode, in which a graph can only be recorded by step(): it "
                  "computes the logical shards of one global batch one by one; leave out logical_shards",
+                 what);
+}
+
+void check_whole_model(bool part, const char* what) {
+  LOCKSTEP_CHECK(!part,
+                 "[TrainingStep] {} is not for a model that is spread over ranks, whose parts are computed together by "
+                 "step(); PipelineParallel::evaluate() computes it without training",
                  what);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
+
+class ModelPart;
 
 /// What a loss function returns for its part of a batch: either the mean over the part's samples (a Tensor converts),
 /// or a sum together with what the sum over the whole batch is to be divided by, such as a number of tokens. The step
@@ -65,6 +68,9 @@ struct TrainingStepOptions {
   /// Compute each worker's part in so many slices, one after the other (Note [Shares]): less memory, the same
   /// gradients. 1 in lockstep mode, whose slices are the logical shards.
   std::int64_t accumulate = 1;
+  /// On ranks that are one dimension of a mesh: the part of the model that this rank and they hold, and how it is
+  /// computed together with the others (PipelineParallel::part()). It must outlive the step. Null: the whole model.
+  ModelPart* model_part = nullptr;
   /// On ranks: a promise that every step of a rank uses the same parameters as its first one. Buckets with parameters
   /// that it does not use then are reduced as early as others, instead of at the end of backward; a step that breaks
   /// the promise is an error that names the parameter. Without it nothing is assumed. Of no effect in lockstep mode.
@@ -75,6 +81,14 @@ struct TrainingStepOptions {
   /// On ranks: the first bucket of gradients is small, so that communication starts early.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   std::size_t bucket_bytes = std::size_t{25} << 20;  ///< of all other buckets, about
+  /// On ranks: 2 divides gradients and the optimizer's state over them (ZeRO-2), 3 the parameters too (ZeRO-3, as
+  /// PyTorch's fully_shard): see ZeroRedundancyOptimizer. 0: neither. The optimizer is a
+  /// ZeroRedundancyOptimizer made with this step; in lockstep mode the bits are those without.
+  int zero = 0;
+  /// Of ZeRO-3: names of the modules whose parameters are gathered together, each ahead of its computation, and dropped
+  /// behind it ("h.0"). Empty: the elements of the first ModuleList or Sequential, or the model's children if there is
+  /// none. Parameters of no such module, or of two, are gathered once a step.
+  std::vector<std::string> shard_units = {};
   /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
   /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
   CommunicationHookPtr hook = nullptr;
@@ -92,6 +106,9 @@ struct TrainingStepOptions {
 /// - several devices and a module that exists: replicas come from a factory;
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
+/// - zero and no job or group, a communication hook, static_graph, a model part, or a parameter that is not contiguous;
+///   shard_units and another zero than 3, or that no module has, or of which one holds another;
+/// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///
 /// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)
@@ -100,6 +117,8 @@ struct TrainingStepOptions {
 /// Throws Error for options that do not go together, for a step of `module`; `has_factory`: replicas can be made.
 void check_options(const TrainingStepOptions& options, nn::Module& module, bool has_factory);
 
+/// Throws Error where a rank has a part of the model, for `what`: all parts are computed together, by step() alone.
+void check_whole_model(bool part, const char* what);
 /// Throws Error in lockstep mode, for `what`: recording a graph by operator() of a wrapped module, no_sync(), join(),
 /// join_step().
 void check_not_lockstep(bool lockstep, const char* what);

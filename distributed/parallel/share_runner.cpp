@@ -11,6 +11,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/unregistered.h"
@@ -38,6 +39,15 @@ struct ShardForward {
 
 }  // namespace
 
+std::vector<Share> ShareRunner::shares_of(const data::Batch& part, bool empty_slices) const {
+  return sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
+               : slices_of_part(part.size(), slices_, empty_slices);
+}
+
+std::int64_t ShareRunner::passes_of(const data::Batch& part, bool empty_slices) const {
+  return static_cast<std::int64_t>(shares_of(part, empty_slices).size());
+}
+
 void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale,
                         bool empty_slices) {
   scale_ = scale;
@@ -49,8 +59,7 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
   last_ = {};
   const Device device = module_.device();
   const data::Batch here = sums_ ? part : moved(part, device);
-  const std::vector<Share> shares = sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
-                                          : slices_of_part(part.size(), slices_, empty_slices);
+  const std::vector<Share> shares = shares_of(part, empty_slices);
   if (sums_) sums_->begin();
   for (std::size_t i = 0; i < shares.size(); ++i) {
     data::Batch samples = rows_of(here, shares[i].samples);
@@ -59,6 +68,7 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
       samples = copy_of(samples, device);
       shard.emplace(step, shares[i].index);
     }
+    if (shards_) shards_->begin_pass();
     const LossValue value = loss(module_, samples);
     check_loss(value);
     if (std::exchange(looks_, false)) nn::detail::warn_of_unregistered(value.value(), {}, module_);
@@ -107,6 +117,7 @@ void ShareRunner::finish(double divisor) {
 void ShareRunner::backward(const Tensor& value, double factor, double divisor) {
   const Tensor seed = full(value.sizes(), factor / divisor * scale_, options_of(value));
   Engine::backward({&value, 1}, {&seed, 1});
+  if (shards_) shards_->end_pass();
   ++passes_;
 }
 

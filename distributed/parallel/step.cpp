@@ -65,6 +65,10 @@ bool TrainingStep::is_lockstep() const {
   return ranks_ ? ranks_->is_lockstep() : devices_->is_lockstep();
 }
 
+WholeParameters TrainingStep::whole_parameters() {
+  return WholeParameters(ranks_ ? ranks_->shards() : nullptr);
+}
+
 ProcessGroup* TrainingStep::group() const {
   return ranks_ && ranks_->group().world_size() > 1 ? &ranks_->group() : nullptr;
 }
@@ -78,7 +82,7 @@ std::string TrainingStep::capture_obstacle() const {
 }
 
 void TrainingStep::abandon() {
-  if (ranks_) ranks_->reducer().abandon_pass();
+  if (ranks_) ranks_->abandon();
 }
 
 }  // namespace lockstep::distributed

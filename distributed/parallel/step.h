@@ -14,9 +14,27 @@
 
 namespace lockstep::distributed {
 
+struct Division;
 class Devices;
+class ParameterShards;
 class Ranks;
 struct ReducerTrace;
+
+/// While it lives, a module's parameters are whole where a step keeps only parts of them: see
+/// TrainingStep::whole_parameters(). Its end takes their values into the parts; no step may be made before.
+class [[nodiscard]] WholeParameters {
+ public:
+  WholeParameters() = default;
+  explicit WholeParameters(std::shared_ptr<ParameterShards> shards);  ///< null: nothing to do
+  /// Those of the step that trains `module`, if it divides them.
+  explicit WholeParameters(const nn::Module& module);
+  WholeParameters(WholeParameters&&) noexcept = default;
+  WholeParameters& operator=(WholeParameters&&) = delete;
+  ~WholeParameters();
+
+ private:
+  std::shared_ptr<ParameterShards> shards_;
+};
 
 /// A model and its training step, the same code for one device, several devices and several processes:
 ///
@@ -72,6 +90,9 @@ class TrainingStep {
 
   /// The module that is trained, saved and given to the optimizer.
   nn::Module& module() { return *module_; }
+  /// A collective: with divided parameters (TrainingStepOptions::zero = 3), all of them whole on every rank for as long
+  /// as the result lives, to be read, saved or changed by all ranks alike; nothing otherwise.
+  [[nodiscard]] WholeParameters whole_parameters();
   /// On several ranks: their group; else null.
   ProcessGroup* group() const;
   /// On ranks: when gradients and reductions of the last step happened; else null.
@@ -84,6 +105,7 @@ class TrainingStep {
  private:
   friend class DataParallel;
   friend class DistributedDataParallel;
+  friend class ZeroRedundancyOptimizer;
 
   void make_workers(const Factory& factory, const TrainingStepOptions& options);
   bool is_lockstep() const;

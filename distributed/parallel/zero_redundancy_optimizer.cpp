@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -43,11 +45,18 @@ void check_agreement(const std::vector<Tensor>& parameters, ProcessGroup& group)
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, ProcessGroupPtr group,
                                                  std::size_t chunk_bytes)
     : group_(std::move(group)), local_(std::move(whole)) {
+  set_up(chunk_bytes);
+}
+
+void ZeroRedundancyOptimizer::set_up(std::size_t chunk_bytes) {
   LOCKSTEP_CHECK(local_, "[{}] the optimizer to divide is null", kName);
   LOCKSTEP_CHECK(group_, "[{}] the process group is null", kName);
   take_groups_of(*local_);
   check_agreement(parameters(), *group_);
-  divide(chunk_bytes);
+  if (division_)
+    divide_by_flats();
+  else
+    divide(chunk_bytes);
   std::vector<std::size_t> group_of;
   for (const Piece& piece : own_) {
     shares_.push_back(part(parameters()[piece.parameter], piece.begin, piece.size));
@@ -68,7 +77,7 @@ void ZeroRedundancyOptimizer::divide(std::size_t chunk_bytes) {
     Group* own = nullptr;
     for (Group& each : groups_)
       if (each.dtype == p.dtype() && each.device == p.device()) own = &each;
-    if (!own) own = &groups_.emplace_back(Group{p.dtype(), p.device(), {}, {0}, {}});
+    if (!own) own = &groups_.emplace_back(Group{p.dtype(), p.device(), {}, {0}, {}, 0});
     own->members.push_back(i);
     own->offsets.push_back(own->offsets.back() + p.numel());
   }
@@ -99,7 +108,8 @@ std::vector<ZeroRedundancyOptimizer::Piece> ZeroRedundancyOptimizer::pieces_in(c
        m < group.members.size() && group.offsets[m] < end; ++m) {
     const std::int64_t from = std::max(begin, group.offsets[m]);
     const std::int64_t to = std::min(end, group.offsets[m + 1]);
-    if (from < to) pieces.push_back({group.members[m], from - group.offsets[m], to - from, from});
+    if (from < to && group.members[m] != kNone)
+      pieces.push_back({group.members[m], from - group.offsets[m], to - from, from, group.flat});
   }
   return pieces;
 }
@@ -108,6 +118,7 @@ std::vector<ZeroRedundancyOptimizer::Piece> ZeroRedundancyOptimizer::pieces_in(c
 void ZeroRedundancyOptimizer::lend() {
   for (const Group& each : groups_)
     for (const std::size_t i : each.members) {
+      if (i == kNone) continue;
       const Tensor& p = parameters()[i];
       LOCKSTEP_CHECK(p.dtype() == each.dtype && p.device() == each.device && p.is_contiguous(),
                      "[{}] parameter {} was {} on {} when the optimizer was made and is {} on {} now; move or cast the "
@@ -115,6 +126,7 @@ void ZeroRedundancyOptimizer::lend() {
                      kName, i, lockstep::name(each.dtype), to_string(each.device), lockstep::name(p.dtype()),
                      to_string(p.device()));
     }
+  if (division_) return lend_flats();
   for (std::size_t k = 0; k < own_.size(); ++k) {
     const Piece& piece = own_[k];
     const Tensor& p = parameters()[piece.parameter];
@@ -137,6 +149,11 @@ void ZeroRedundancyOptimizer::step() {
   lend();
   local_->step();
   for (const Tensor& share : shares_) share.set_grad({});
+  if (division_) drop_gradients();
+  if (division_ && division_->values_too) {
+    if (division_->shards) division_->shards->on_update();
+    return;
+  }
   if (group_->world_size() == 1) return;
   static const OperationLabel label("parameters after a sharded optimizer's step");
   const LabelScope scope(label);
@@ -174,8 +191,9 @@ bool ZeroRedundancyOptimizer::keeps(std::size_t parameter, const std::string& st
 std::vector<std::string> ZeroRedundancyOptimizer::names_in(const Group& group) const {
   std::vector<std::string> names;
   for (const std::size_t i : group.members)
-    for (std::string& name : local_->state_names(group_of_parameters()[i]))
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    if (i != kNone)
+      for (std::string& name : local_->state_names(group_of_parameters()[i]))
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   return names;
 }
 
@@ -204,7 +222,7 @@ void ZeroRedundancyOptimizer::consolidate() {
       std::map<std::size_t, Tensor> whole_of;  // by parameter
       if (root)
         for (const std::size_t i : each.members)
-          if (keeps(i, name)) {
+          if (i != kNone && keeps(i, name)) {
             whole_of.emplace(i, empty(parameters()[i].sizes(), options));
             whole.tensors.push_back({fmt::format("{}.{}", name, i), whole_of.at(i)});
           }
@@ -229,7 +247,20 @@ void ZeroRedundancyOptimizer::consolidate() {
       first_own += pieces_in(each, first, last).size();
     }
   }
-  if (root) whole_ = std::move(whole);
+  if (!root) return;
+  std::vector<std::string> order;  // an undivided optimizer's: by dtype, name and number
+  for (const Group& each : groups_)
+    for (const std::string& name : names_in(each))
+      if (std::ranges::find(order, name) == order.end()) order.push_back(name);
+  const auto place = [&](const nn::NamedTensor& each) {
+    const std::size_t dot = each.name.rfind('.');
+    if (dot == std::string::npos) return std::tuple(-1, std::ptrdiff_t{0}, 0UL);
+    const std::size_t parameter = std::stoul(each.name.substr(dot + 1));
+    return std::tuple(static_cast<int>(parameters()[parameter].dtype()),
+                      std::ranges::find(order, each.name.substr(0, dot)) - order.begin(), parameter);
+  };
+  if (division_) std::ranges::stable_sort(whole.tensors, {}, place);
+  whole_ = std::move(whole);
 }
 
 optim::OptimizerState ZeroRedundancyOptimizer::state() const {

@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::distributed {
+
+struct Division;
 
 /// Note [Sharded optimizer]
 /// An optimizer whose state is divided over the ranks of a group: ZeRO-1 (Rajbhandari et al., "ZeRO: Memory
@@ -26,6 +29,24 @@ namespace lockstep::distributed {
 /// step() is a collective; set_lr(), set_momentum() and changed options must be the same on every rank. The state is
 /// whole only after consolidate(), on rank 0, where it is like that of an undivided optimizer: a checkpoint says
 /// nothing about who saved it, and can be loaded by any number of ranks, with and without this class.
+///
+/// Made with a TrainingStep instead of a group, it divides what the step's option `zero` says: with 2 (ZeRO-2) each
+/// rank gets its part of the gradients alone, with 3 (ZeRO-3) it keeps its part of the parameters alone:
+///
+///   TrainingStep step(model, {.job = &job, .zero = 3});
+///   auto optimizer = zero_redundancy<optim::AdamW>(step, optim::AdamWOptions{.lr = 1e-3});
+///   for (const data::Batch& batch : loader.epoch(0)) {
+///     Tensor loss = step(batch, f);
+///     optimizer->clip_grad_norm_(1.0);
+///     optimizer->step();
+///   }
+///
+/// Parameters have no grad() then. clip_grad_norm_() and a GradScaler work on the optimizer, which is where gradients
+/// are; step() lets go of them. Divided parameters have their values while a step, a forward or a backward computes
+/// with them, and while the step's whole_parameters() live; evaluate(), save_checkpoint() and load_checkpoint() see to
+/// that by themselves. Any other read throws Error. In lockstep mode the weights, and the norm to which gradients are
+/// clipped, have the bits of the undivided step. Gradients of several passes (accumulation, several logical shards of a
+/// rank) are added up whole, on the rank that computes them, before they are divided.
 class ZeroRedundancyOptimizer final : public optim::Optimizer {
  public:
   /// `whole`: the undivided optimizer, of the same parameters, in the same order and groups, on every rank, contiguous;
@@ -34,7 +55,14 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, ProcessGroupPtr group,
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
+  /// For parameters that `step` trains, and divides as its options say. A collective; `step` may be gone before this.
+  ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, TrainingStep& step,
+                          std::size_t chunk_bytes = std::size_t{25} << 20);
+
   void step() override;
+  void zero_grad(bool set_to_none = false) override;
+  optim::GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false) override;
+  bool scale_gradients(double factor) override;
   void prepare_step() override;
 
   using Optimizer::set_lr;
@@ -67,9 +95,10 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   struct Group {
     DType dtype;
     Device device;
-    std::vector<std::size_t> members;
+    std::vector<std::size_t> members;   // kNone: a parameter of the division, not of this optimizer
     std::vector<std::int64_t> offsets;  // one more than members
     std::vector<Chunk> chunks;
+    std::size_t flat;  // of the division, if there is one
   };
   /// A part of a parameter: `size` elements from `begin`, at `at` of its group's numbering.
   struct Piece {
@@ -77,7 +106,9 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
     std::int64_t begin;
     std::int64_t size;
     std::int64_t at;
+    std::size_t flat;
   };
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
   std::vector<std::string> names_of_state(int) const override { return {}; }
   void check_options(std::size_t) const override {}
@@ -85,7 +116,14 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::map<std::string, double> settings(std::size_t) const override { return {}; }
   void scalars(std::size_t, std::int64_t, double*) const override {}
   void update(const Tensor&, const Plan&) override {}
+  void set_up(std::size_t chunk_bytes);
   void divide(std::size_t chunk_bytes);
+  void divide_by_flats();
+  bool has_gradient(std::size_t parameter) const;
+  double norm_of_gradients() const;
+  void add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const;
+  void lend_flats();
+  void drop_gradients();
   static std::vector<Piece> pieces_in(const Group& group, std::int64_t begin, std::int64_t end);
   std::pair<std::int64_t, std::int64_t> own_range(const Chunk& chunk) const;
   void lend();
@@ -94,6 +132,8 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::vector<std::string> names_in(const Group& group) const;
 
   ProcessGroupPtr group_;
+  std::shared_ptr<Division> division_;  // null: gradients are whole
+  std::vector<std::size_t> places_;     // of the parameters, in the division
   std::vector<Group> groups_;
   std::vector<Piece> own_;      // in the order of groups and chunks; local_'s parameters
   std::vector<Tensor> shares_;  // leaves that stand for own_; one that is empty if there are none
@@ -107,6 +147,12 @@ std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(std::vector<Tensor> par
                                                          const Options& options) {
   return std::make_unique<ZeroRedundancyOptimizer>(std::make_unique<O>(std::move(parameters), options),
                                                    std::move(group));
+}
+
+/// The same for the parameters of a step's module, divided as the step's options say.
+template <typename O, typename Options>
+std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(TrainingStep& step, const Options& options) {
+  return std::make_unique<ZeroRedundancyOptimizer>(std::make_unique<O>(step.module().parameters(), options), step);
 }
 
 }  // namespace lockstep::distributed

@@ -164,13 +164,13 @@ void TensorParallel::check(const Divided& divided) const {
 }
 
 void TensorParallel::divide(const Divided& divided) const {
-  const Tensor part = own_part(divided);
+  const Tensor part = own_part(divided, divided.parameter);
   nn::replace_value(divided.parameter, part);
   if (divided.set) divided.set();
 }
 
-Tensor TensorParallel::own_part(const Divided& divided) const {
-  const Tensor full = as_contiguous(divided.parameter.detach());
+Tensor TensorParallel::own_part(const Divided& divided, const Tensor& whole) const {
+  const Tensor full = as_contiguous(whole.detach());
   const std::int64_t world = shards_->group().world_size(), rank = shards_->group().rank();
   Shape sizes = full.sizes();
   sizes[divided.dim] /= world;
@@ -238,33 +238,58 @@ std::vector<nn::NamedTensor> TensorParallel::full_state() const {
   return state;
 }
 
-double TensorParallel::clip_grad_norm(double max_norm) const {
-  LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
+Tensor TensorParallel::whole_of(const Tensor& parameter, const Tensor& own) const {
+  const Divided* const divided = divided_as(parameter);
+  return divided && own.defined() ? whole(*divided, own) : own;
+}
+
+Tensor TensorParallel::part_of(const Tensor& parameter, const Tensor& whole) const {
+  const Divided* const divided = divided_as(parameter);
+  return divided && whole.defined() ? own_part(*divided, whole) : whole;
+}
+
+std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& parameters) const {
   const NoGradGuard values_only;
   const auto square_of = [](const Tensor& values) {
     const Tensor wide = cast_values(as_contiguous(values.detach()), kFloat64);
     return lockstep::sum(mul(wide, wide)).item<double>();
   };
-  const std::vector<Tensor> parameters = module_.parameters();
-  std::vector<std::vector<double>> squares(static_cast<std::size_t>(shards_->mine().size()));  // by shard
-  double whole_ones = 0.0;
-  for (const Tensor& parameter : parameters) {
-    const Tensor grad = parameter.grad();
-    if (const Divided* const divided = divided_as(parameter)) {
+  std::vector<std::vector<double>> by_shards(static_cast<std::size_t>(shards_->mine().size()));
+  std::vector<double> squares(parameters.size(), 0.0);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const Tensor grad = parameters[p].grad();
+    if (const Divided* const divided = divided_as(parameters[p])) {
       const std::vector<Tensor> shards = grad.defined() ? by_shard(*divided, grad) : std::vector<Tensor>();
-      for (std::size_t s = 0; s < squares.size(); ++s)
-        squares[s].push_back(grad.defined() ? square_of(shards[s]) : 0.0);
+      for (std::size_t s = 0; s < by_shards.size(); ++s)
+        by_shards[s].push_back(grad.defined() ? square_of(shards[s]) : 0.0);
     } else if (grad.defined()) {
-      whole_ones += square_of(grad);
+      squares[p] = square_of(grad);
     }
   }
-  double square = whole_ones;
-  if (!squares.front().empty()) {
-    std::vector<Tensor> parts;
-    for (const std::vector<double>& shard : squares) parts.push_back(tensor(shard));
-    for (const double one : shards_->sum(std::move(parts)).to_vector<double>()) square += one;
-  }
-  const double norm = std::sqrt(square), factor = max_norm / (norm + 1e-6);
+  if (by_shards.front().empty()) return squares;
+  std::vector<Tensor> parts;
+  for (const std::vector<double>& shard : by_shards) parts.push_back(tensor(shard));
+  const std::vector<double> sums = shards_->sum(std::move(parts)).to_vector<double>();
+  std::size_t next = 0;
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (divided_as(parameters[p])) squares[p] = sums[next++];
+  return squares;
+}
+
+double TensorParallel::sum_of_squares(const std::vector<Tensor>& parameters, const std::vector<double>& squares) const {
+  double sum = 0.0;
+  for (const bool of_divided : {false, true})
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if ((divided_as(parameters[p]) != nullptr) == of_divided) sum += squares[p];
+  return sum;
+}
+
+double TensorParallel::clip_grad_norm(double max_norm) const {
+  LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
+  const NoGradGuard values_only;
+  const std::vector<Tensor> parameters = module_.parameters();
+  const double norm = std::sqrt(sum_of_squares(parameters, gradient_squares(parameters)));
+  const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1.0))
     for (const Tensor& parameter : parameters)
       if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);

@@ -70,13 +70,25 @@ class TensorParallel {
   /// mode its bits do not depend on the number of ranks.
   double clip_grad_norm(double max_norm) const;
 
+  // For who combines the layers with another division, such as PipelineParallel.
+
+  /// The whole of `own`, which is shaped like this rank's part of a parameter: its value, gradient or an optimizer's
+  /// state. A parameter that is not divided gives `own`, as an undefined one does. A collective.
+  Tensor whole_of(const Tensor& parameter, const Tensor& own) const;
+  /// The reverse: this rank's part of what is shaped like the whole parameter.
+  Tensor part_of(const Tensor& parameter, const Tensor& whole) const;
+  /// Of each of the module's parameters the sum of its gradient's squares, over all ranks. A collective.
+  std::vector<double> gradient_squares(const std::vector<Tensor>& parameters) const;
+  /// What clip_grad_norm() makes of these: their sum, in its order.
+  double sum_of_squares(const std::vector<Tensor>& parameters, const std::vector<double>& squares) const;
+
  private:
   struct Divided;
 
   void find(nn::Module& module, const std::string& name, const TensorRule& rule, std::vector<Divided>& found) const;
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
-  Tensor own_part(const Divided& divided) const;
+  Tensor own_part(const Divided& divided, const Tensor& whole) const;
   Tensor whole(const Divided& divided, const Tensor& part) const;
   std::vector<Tensor> by_shard(const Divided& divided, const Tensor& part) const;
   const Divided* divided_as(const Tensor& parameter) const;

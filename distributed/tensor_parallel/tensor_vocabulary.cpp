@@ -6,7 +6,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"

@@ -64,6 +64,10 @@ GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm,
     const double value = norm_of(by_device);
     norm = tensor<double>({value, max_norm / (value + 1e-6)});
   }
+  return detail::scale_to_norm(by_device, norm, error_if_nonfinite);
+}
+
+GradNorm detail::scale_to_norm(const std::vector<Gradients>& by_device, const Tensor& norm, bool error_if_nonfinite) {
   const GradNorm result(norm);
   LOCKSTEP_CHECK(!error_if_nonfinite || std::isfinite(static_cast<double>(result)),
                  "[clip_grad_norm_] the norm of the gradients is {}; look for an overflow or a NaN in the loss",

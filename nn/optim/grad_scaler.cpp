@@ -31,23 +31,28 @@ Tensor GradScaler::scale(const Tensor& loss) const {
   return loss * scale_;
 }
 
-bool GradScaler::unscale(const Optimizer& optimizer) {
+bool Optimizer::scale_gradients(double factor) {
+  const NoGradGuard no_grad;
+  std::vector<Tensor> flags;
+  for (const detail::Gradients& gradients : detail::gradients_by_device(parameters())) {
+    const Device device = gradients.front().device();
+    flags.push_back(zeros({1}, {.dtype = kInt32, .device = device}));
+    for (const Tensor& grad : gradients) grad.storage()->bump_version();
+    unscale_kernel(gradients.front())(gradients, factor, flags.back());
+  }
+  bool finite = true;
+  for (const Tensor& flag : flags) finite = finite && flag.item<std::int64_t>() == 0;
+  return finite;
+}
+
+bool GradScaler::unscale(Optimizer& optimizer) {
   LOCKSTEP_CHECK(stage_ == Stage::kScaled,
                  "[GradScaler] unscale() was already done for this iteration; call update() at its end");
   for (const Tensor& parameter : optimizer.parameters())
     LOCKSTEP_CHECK(!parameter.grad().defined() || parameter.grad().dtype() != DType::float16,
                    "[GradScaler] a gradient is float16 and could underflow when its scale is taken away; keep the "
                    "parameters in float32");
-  const NoGradGuard no_grad;
-  finite_ = true;
-  std::vector<Tensor> flags;
-  for (const detail::Gradients& gradients : detail::gradients_by_device(optimizer.parameters())) {
-    const Device device = gradients.front().device();
-    flags.push_back(zeros({1}, {.dtype = kInt32, .device = device}));
-    for (const Tensor& grad : gradients) grad.storage()->bump_version();
-    unscale_kernel(gradients.front())(gradients, 1.0 / scale_, flags.back());
-  }
-  for (const Tensor& flag : flags) finite_ = finite_ && flag.item<std::int64_t>() == 0;
+  finite_ = optimizer.scale_gradients(1.0 / scale_);
   stage_ = Stage::kUnscaled;
   return finite_;
 }

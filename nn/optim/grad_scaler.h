@@ -30,7 +30,7 @@ struct GradScalerState {
 ///     return scaler.scale(cross_entropy(net.forward(part.x), part.y));
 ///   }) / scaler.scale_factor();
 ///   scaler.unscale(optimizer);                    // only to clip in between
-///   optim::clip_grad_norm_(parameters, 1.0);
+///   optimizer.clip_grad_norm_(1.0);
 ///   scaler.step(optimizer);
 ///   scaler.update();
 ///
@@ -51,8 +51,8 @@ class GradScaler {
 
   /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
   /// finite. Throws Error if called twice before update(), or for a gradient of type float16, which could underflow
-  /// again: keep the parameters in float32.
-  bool unscale(const Optimizer& optimizer);
+  /// again: keep the parameters in float32. Where gradients are divided over ranks, these agree on the answer.
+  bool unscale(Optimizer& optimizer);
   /// optimizer.step(), after unscale() if that has not been done, unless a gradient is not finite. Returns whether the
   /// step was made. Throws Error if called twice before update().
   bool step(Optimizer& optimizer);

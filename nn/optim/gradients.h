@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/nn/optim/clip_grad.h"
 
 namespace lockstep::optim::detail {
 
@@ -24,6 +25,16 @@ GradClampKernel grad_clamp_cpu, grad_clamp_cuda;
 /// Multiplies by `factor`; writes 1 into `overflowed`, int32 [1] on the same device, if a result is not finite.
 using GradUnscaleKernel = void(const Gradients& gradients, double factor, const Tensor& overflowed);
 GradUnscaleKernel grad_unscale_cpu, grad_unscale_cuda;
+
+/// Of each parameter the sum of its gradient's squares, 0 without one. Added up in their order they are the square of
+/// the norm that clip_grad_norm_() takes on the CPU, to the bit, wherever each was computed.
+std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);
+/// What grad_norm_cpu() adds up for a block of cpu::kElementBlock elements of a gradient (or fewer, at its end), on the
+/// CPU; for several blocks, the sum of theirs.
+double sum_of_squares(const Tensor& grad);
+
+/// The end of clip_grad_norm_(): gradients times norm[1], as GradNormKernel gives it.
+GradNorm scale_to_norm(const std::vector<Gradients>& by_device, const Tensor& norm, bool error_if_nonfinite);
 
 /// The gradients of the parameters that have one with elements, device by device.
 std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters);

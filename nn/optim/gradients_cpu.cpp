@@ -30,22 +30,6 @@ double sum_of_squares(const T* data, std::int64_t count) {
   return sum;
 }
 
-double sum_of_squares(const Tensor& grad) {
-  const Tensor dense = as_contiguous(grad);
-  constexpr std::int64_t kBlock = cpu::kElementBlock;
-  std::vector<double> partial(static_cast<std::size_t>((dense.numel() + kBlock - 1) / kBlock));
-  dispatch_floating(dense.dtype(), "grad_norm", [&]<typename T>() {
-    const T* data = dense.data<T>();
-    parallel_for(dense.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-      for (; begin < end; begin += kBlock)
-        partial[static_cast<std::size_t>(begin / kBlock)] = sum_of_squares(data + begin, std::min(kBlock, end - begin));
-    });
-  });
-  double sum = 0.0;
-  for (double p : partial) sum += p;
-  return sum;
-}
-
 /// grad[i] = change(grad[i]) in place.
 template <typename Change>
 void change_each(const Tensor& grad, const char* op, Change&& change) {
@@ -62,12 +46,37 @@ void change_each(const Tensor& grad, const char* op, Change&& change) {
 
 }  // namespace
 
+double sum_of_squares(const Tensor& grad) {
+  const Tensor dense = as_contiguous(grad);
+  constexpr std::int64_t kBlock = cpu::kElementBlock;
+  std::vector<double> partial(static_cast<std::size_t>((dense.numel() + kBlock - 1) / kBlock));
+  dispatch_floating(dense.dtype(), "grad_norm", [&]<typename T>() {
+    const T* data = dense.data<T>();
+    parallel_for(dense.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for (; begin < end; begin += kBlock)
+        partial[static_cast<std::size_t>(begin / kBlock)] = sum_of_squares(data + begin, std::min(kBlock, end - begin));
+    });
+  });
+  double sum = 0.0;
+  for (double p : partial) sum += p;
+  return sum;
+}
+
 void grad_norm_cpu(const Gradients& gradients, double max_norm, const Tensor& norm) {
   double sum = 0.0;
   for (const Tensor& grad : gradients) sum += sum_of_squares(grad);
   double* result = norm.data<double>();
   result[0] = std::sqrt(sum);
   result[1] = max_norm / (result[0] + 1e-6);
+}
+
+std::vector<double> gradient_squares(const std::vector<Tensor>& parameters) {
+  std::vector<double> squares;
+  for (const Tensor& p : parameters) {
+    const Tensor grad = p.grad();
+    squares.push_back(grad.defined() && grad.numel() > 0 ? sum_of_squares(move_values(grad, Device(kCPU))) : 0.0);
+  }
+  return squares;
 }
 
 void grad_scale_cpu(const Gradients& gradients, const Tensor& norm) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/memory.h"
@@ -28,13 +30,26 @@ bool follows(const Optimizer::Run& last, const Optimizer::Run& next, std::size_t
   return true;
 }
 
+// Values that other processes keep have no address; each parameter's are its own.
+bool is_elsewhere(const Tensor& parameter) {
+  const Storage& storage = *parameter.storage();
+  return storage.is_pending() && storage.computation()->is_elsewhere();
+}
+
 // An element in two parameters would be updated twice a step. Gaps between a parameter's elements count as its own only
 // where both have none.
 void check_apart(const std::vector<Tensor>& parameters, const char* type) {
   const LibraryAccess access;
   std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    if (parameters[i].numel() > 0) order.push_back(i);
+  std::set<const Storage*> elsewhere;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!is_elsewhere(parameters[i])) {
+      if (parameters[i].numel() > 0) order.push_back(i);
+      continue;
+    }
+    LOCKSTEP_CHECK(elsewhere.insert(parameters[i].storage().get()).second, "[{}] parameter {} was passed twice", type,
+                   i);
+  }
   const auto begin = [&](std::size_t i) { return static_cast<const char*>(parameters[i].raw_data()); };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return std::less<>()(begin(a), begin(b)); });
@@ -136,6 +151,10 @@ void Optimizer::zero_grad(bool set_to_none) {
     else
       fill_values(grad, 0.0);
   }
+}
+
+GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
+  return optim::clip_grad_norm_(parameters(), max_norm, error_if_nonfinite);
 }
 
 void Optimizer::make_state() {

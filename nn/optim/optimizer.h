@@ -11,6 +11,7 @@
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/clip_grad.h"
 
 namespace lockstep::optim {
 
@@ -92,7 +93,12 @@ class Optimizer {
   ///   schedule.step(); optimizer.prepare_step(); graph.launch();
   virtual void prepare_step();
   /// See nn::Module::zero_grad().
-  void zero_grad(bool set_to_none = false);
+  virtual void zero_grad(bool set_to_none = false);
+  /// clip_grad_norm_() of its parameters. Where gradients are divided over ranks, a collective, with the same norm.
+  virtual GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false);
+  /// Multiplies all gradients by `factor`, in their memory. Returns whether all of them are finite then, on every rank
+  /// that has some of them. What GradScaler does.
+  virtual bool scale_gradients(double factor);
 
   /// Parameters are in groups, numbered from 0, each with options of its own; often it is one.
   std::size_t num_param_groups() const { return forms_.size(); }

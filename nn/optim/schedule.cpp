@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "lockstep/core/check.h"
@@ -91,6 +92,46 @@ void LRScheduler::set_position(std::int64_t position) {
   for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group)
     optimizer_.set_lr(lr_[lr_.size() == 1 ? 0 : group](position), group);
   if (momentum_) optimizer_.set_momentum(momentum_(position));
+}
+
+double MultiStepLR::operator()(std::int64_t step) const {
+  double rate = lr;
+  for (const std::int64_t milestone : milestones)
+    if (milestone <= step) rate *= gamma;
+  return rate;
+}
+
+double ExponentialLR::operator()(std::int64_t step) const {
+  return lr * math::portable_pow(gamma, static_cast<double>(step));
+}
+
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOptions options)
+    : optimizer_(optimizer),
+      options_(options),
+      best_(options.larger_is_better ? -std::numeric_limits<double>::infinity()
+                                     : std::numeric_limits<double>::infinity()) {
+  LOCKSTEP_CHECK(options.factor > 0.0 && options.factor < 1.0,
+                 "[ReduceLROnPlateau] expected a factor between 0 and 1, found {}", options.factor);
+}
+
+void ReduceLROnPlateau::step(double measure) {
+  const double margin = std::fabs(best_) * options_.threshold;
+  const bool better = std::isinf(best_)           ? measure == measure
+                      : options_.larger_is_better ? measure > best_ + margin
+                                                  : measure < best_ - margin;
+  if (better) best_ = measure;
+  bad_ = better ? 0 : bad_ + 1;
+  if (cooling_ > 0) {
+    --cooling_;
+    bad_ = 0;
+  }
+  if (bad_ <= options_.patience) return;
+  for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group) {
+    const double rate = std::max(optimizer_.lr(group) * options_.factor, options_.min_lr);
+    if (optimizer_.lr(group) - rate > 1e-8) optimizer_.set_lr(rate, group);
+  }
+  cooling_ = options_.cooldown;
+  bad_ = 0;
 }
 
 }  // namespace lockstep::optim

@@ -22,6 +22,21 @@ struct StepLR {
   double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
+/// lr * gamma^k for the k milestones that are not above step.
+struct MultiStepLR {
+  double lr = 0.1;                             ///< at step 0
+  std::vector<std::int64_t> milestones = {};   ///< steps, in rising order
+  double gamma = 0.1;                          ///< factor of each change
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
+/// lr * gamma^step.
+struct ExponentialLR {
+  double lr = 0.1;                             ///< at step 0
+  double gamma = 0.9;                          ///< factor of each step
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
 /// min_lr + (lr - min_lr) * (1 + cos(pi * step / period)) / 2. Loshchilov and Hutter, "SGDR" (2017), without restarts;
 /// torch's CosineAnnealingLR with T_max = period: past it the rate rises again.
 struct CosineAnnealing {
@@ -80,6 +95,33 @@ class LRScheduler {
   std::vector<Schedule> lr_;  // one for all groups, or one for each
   Schedule momentum_;
   std::int64_t position_ = 0;
+};
+
+/// Options of ReduceLROnPlateau.
+struct ReduceLROnPlateauOptions {
+  bool larger_is_better = false;  ///< of an accuracy; else of a loss
+  double factor = 0.1;            ///< of a reduction
+  std::int64_t patience = 10;     ///< steps without improvement before one
+  double threshold = 1e-4;        ///< share of the best value by which a better one must differ
+  std::int64_t cooldown = 0;      ///< steps after a reduction that are not counted
+  double min_lr = 0.0;            ///< the lowest rate
+};
+
+/// Lowers the rates of all parameter groups when a measure stops to improve, as torch's of that name (threshold_mode
+/// "rel"): `plateau.step(validation_loss)` after each evaluation. The optimizer must outlive it.
+class ReduceLROnPlateau {
+ public:
+  /// Throws Error unless 0 < factor < 1.
+  explicit ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
+  void step(double measure);                       ///< takes the next value in
+  std::int64_t bad_steps() const { return bad_; }  ///< without improvement
+
+ private:
+  Optimizer& optimizer_;
+  ReduceLROnPlateauOptions options_;
+  double best_;
+  std::int64_t bad_ = 0;
+  std::int64_t cooling_ = 0;
 };
 
 }  // namespace lockstep::optim

@@ -1,7 +1,6 @@
 // Lockstep training through failures: workers and launchers are killed or stopped, and the weights are those of the
 // undisturbed run all the same.
 
-#include <dirent.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "tests/apps/train_support.h"
+#include "tests/apps/worker_process.h"
 #include "tests/distributed/launcher_support.h"
 
 namespace lockstep {
@@ -31,31 +31,6 @@ using launcher_test::Finished;
 using launcher_test::Process;
 
 using Arguments = std::vector<std::string>;
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-/// The process that runs as this rank under the launcher `parent`; -1: none does now.
-pid_t worker(pid_t parent, int rank) {
-  pid_t found = -1;
-  const std::string wanted = "RANK=" + std::to_string(rank);
-  DIR* const proc = ::opendir("/proc");
-  while (const dirent* entry = ::readdir(proc)) {
-    const pid_t pid = std::atoi(entry->d_name);
-    if (pid <= 0) continue;
-    const std::string folder = "/proc/" + std::to_string(pid);
-    const std::string stat = read_file(folder + "/stat");
-    const std::size_t name_end = stat.rfind(')');
-    if (name_end == std::string::npos || std::atoi(stat.c_str() + name_end + 4) != parent) continue;
-    std::istringstream environment(read_file(folder + "/environ"));
-    for (std::string variable; std::getline(environment, variable, '\0');)
-      if (variable == wanted) found = pid;
-  }
-  ::closedir(proc);
-  return found;
-}
 
 class Elastic : public ::testing::Test {
  protected:

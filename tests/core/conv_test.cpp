@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -67,7 +69,6 @@ Results run(const Conv& c, InstructionSet set) {
   return r;
 }
 
-// Accuracy is tested with the op.
 TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
   const Conv convolutions[] = {
       make(3, 5, 9, 11, 7, 3, 3, 1, 1, 1, 1),   make(2, 64, 8, 8, 20, 3, 3, 1, 1, 1, 1),
@@ -75,6 +76,9 @@ TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
       make(1, 3, 40, 37, 18, 7, 7, 2, 3, 1, 1), make(2, 17, 9, 9, 40, 1, 1, 2, 0, 1, 1),
       make(2, 4, 20, 20, 6, 3, 3, 1, 2, 2, 1),  make(3, 6, 19, 21, 6, 3, 3, 1, 1, 1, 6),
       make(2, 4, 15, 14, 4, 5, 5, 2, 2, 1, 4),  make(1, 70, 6, 70, 3, 1, 2, 1, 0, 1, 1),
+      make(9, 40, 4, 4, 70, 3, 3, 1, 1, 1, 1),  make(2, 17, 16, 18, 30, 3, 3, 1, 0, 1, 1),
+      make(2, 600, 7, 9, 18, 3, 3, 1, 2, 1, 1), make(2, 12, 9, 14, 20, 3, 3, 3, 1, 1, 1),
+      make(3, 9, 18, 37, 20, 1, 1, 3, 0, 1, 1), make(2, 5, 8, 8, 9, 3, 3, 2, 1, 3, 1),
   };
   for (const Conv& c : convolutions) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", kernel " << c.kh << "x" << c.kw);
@@ -86,6 +90,117 @@ TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
         EXPECT_TRUE(run(c, set) == expected) << name(set) << ", " << threads << " thread(s)";
         set_num_threads(before);
       }
+  }
+}
+
+// Each result beside a plain sum in float64, relative to the root mean square of all.
+double largest_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+  double squares = 0, largest = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    squares += expected[i] * expected[i];
+    const double error = std::abs(static_cast<double>(actual[i]) - expected[i]);
+    if (!(error <= largest)) largest = error;  // NaN too
+  }
+  return largest / std::sqrt(squares / static_cast<double>(actual.size()));
+}
+
+// Minimal filtering at edges of every kind, and phases of strides.
+TEST(Conv, IsAccurate) {
+  for (const Conv& c : {make(3, 20, 9, 11, 33, 3, 3, 1, 1, 1, 1), make(2, 16, 4, 4, 18, 3, 3, 1, 1, 1, 1),
+                        make(2, 17, 16, 18, 30, 3, 3, 1, 0, 1, 1), make(1, 33, 12, 7, 16, 3, 3, 1, 2, 1, 1),
+                        make(2, 6, 9, 14, 7, 3, 3, 2, 1, 1, 1), make(1, 5, 10, 11, 6, 5, 5, 3, 2, 1, 1),
+                        make(2, 7, 13, 13, 9, 1, 1, 2, 0, 1, 1)}) {
+    SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", stride " << c.stride_h);
+    const std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), bias = values(c.out, 3);
+    const std::vector<float> weight = values(c.out * c.in * c.kh * c.kw, 2);
+    const std::vector<float> grad = values(c.n * c.out * c.oh * c.ow, 4);
+    std::vector<double> out(grad.size()), x_grad(x.size()), weight_grad(weight.size());
+    for (std::int64_t at = 0; at < c.n * c.out * c.oh * c.ow; ++at) {
+      const std::int64_t image = at / (c.out * c.oh * c.ow), o = at / (c.oh * c.ow) % c.out;
+      const std::int64_t y = at / c.ow % c.oh * c.stride_h - c.padding_h, left = at % c.ow * c.stride_w - c.padding_w;
+      const auto i = static_cast<std::size_t>(at);
+      out[i] = bias[static_cast<std::size_t>(o)];
+      for (std::int64_t k = 0; k < c.in * c.kh * c.kw; ++k) {
+        const std::int64_t row = y + k / c.kw % c.kh, column = left + k % c.kw;
+        if (row < 0 || row >= c.h || column < 0 || column >= c.w) continue;
+        const auto from = static_cast<std::size_t>(((image * c.in + k / (c.kh * c.kw)) * c.h + row) * c.w + column);
+        const auto by = static_cast<std::size_t>(o * c.in * c.kh * c.kw + k);
+        out[i] += static_cast<double>(x[from]) * weight[by];
+        x_grad[from] += static_cast<double>(grad[i]) * weight[by];
+        weight_grad[by] += static_cast<double>(grad[i]) * x[from];
+      }
+    }
+    const Results r = run(c, instruction_set());
+    EXPECT_LT(largest_error(r.out, out), 4e-6);
+    EXPECT_LT(largest_error(r.x_grad, x_grad), 4e-6);
+    EXPECT_LT(largest_error(r.weight_grad, weight_grad), 4e-6);
+  }
+}
+
+// What is not finite reaches what sees it and nothing else, whatever a result is computed from: sums of minimal
+// filtering hold more than the result needs.
+TEST(Conv, AnInfinityReachesWhatSeesItAlone) {
+  constexpr std::int64_t kRow = 5, kColumn = 6, kPlane = 144;
+  const Conv c = make(2, 16, 12, 12, 16, 3, 3, 1, 1, 1, 1);
+  for (const float strange : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x = values(c.n * c.in * kPlane, 1), grad = values(c.n * c.out * kPlane, 4);
+    const std::vector<float> weight = values(c.out * c.in * 9, 2);
+    std::vector<float> out(grad.size()), x_grad(x.size()), weight_grad(weight.size());
+    const auto near = [&](const std::vector<float>& result) {
+      for (std::size_t at = 0; at < result.size(); ++at) {
+        const auto i = static_cast<std::int64_t>(at), y = i / 12 % 12, left = i % 12;
+        const bool sees = i < c.out * kPlane && std::abs(y - kRow) <= 1 && std::abs(left - kColumn) <= 1;
+        EXPECT_EQ(std::isfinite(result[at]), !sees) << at / kPlane << ": " << y << ", " << left;
+      }
+    };
+    x[kRow * 12 + kColumn] = strange;  // of the first image's first channel
+    conv_forward(c, x.data(), weight.data(), nullptr, false, out.data());
+    near(out);
+    const ConvSink sink = [&](std::int64_t first, std::int64_t count, const float* handed) {
+      std::copy_n(handed, count * c.out * kPlane, out.data() + first * c.out * kPlane);
+    };
+    conv_forward(c, x.data(), weight.data(), nullptr, false, nullptr, &sink);
+    near(out);
+    grad[kRow * 12 + kColumn] = strange;
+    conv_backward_data(c, grad.data(), weight.data(), x_grad.data());
+    near(x_grad);
+
+    // In a corner of the image: the taps below and right of the middle never see it.
+    x = values(c.n * c.in * kPlane, 1), grad = values(c.n * c.out * kPlane, 4);
+    x[0] = strange;
+    conv_backward_weight(c, grad.data(), x.data(), weight_grad.data());
+    for (std::size_t at = 0; at < weight_grad.size(); ++at) {
+      const bool sees = at / 9 % 16 == 0 && at % 9 / 3 < 2 && at % 3 < 2;
+      EXPECT_EQ(std::isfinite(weight_grad[at]), !sees) << at;
+    }
+  }
+}
+
+// Differences of numbers near the end of the range exceed it, though the results do not.
+TEST(Conv, LargeNumbersThatCancelAreComputed) {
+  const Conv c = make(1, 16, 8, 8, 16, 3, 3, 1, 1, 1, 1);
+  std::vector<float> x(static_cast<std::size_t>(c.in * 64)), weight(static_cast<std::size_t>(c.out * c.in * 9));
+  for (std::size_t i = 0; i < 64; ++i) x[i] = i % 2 == 0 ? 2.5e38f : -2.5e38f;
+  for (std::size_t o = 0; o < 16; ++o) weight[o * 16 * 9 + 4] = 0.5f;  // the middle tap of the first channel
+  std::vector<float> out(static_cast<std::size_t>(c.out * 64));
+  conv_forward(c, x.data(), weight.data(), nullptr, false, out.data());
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], 0.5f * x[i % 64]) << i;
+}
+
+// A sink is handed what the result would be.
+TEST(Conv, ASinkTakesTheSameBits) {
+  for (const Conv& c : {make(5, 20, 5, 6, 33, 3, 3, 1, 1, 1, 1), make(3, 16, 26, 26, 16, 3, 3, 1, 0, 1, 1),
+                        make(3, 6, 9, 8, 9, 3, 3, 2, 1, 1, 3)}) {
+    const std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), bias = values(c.out, 3);
+    const std::vector<float> weight = values(c.out * c.group_in() * 9, 2);
+    const std::int64_t size = c.out * c.oh * c.ow;
+    std::vector<float> whole(static_cast<std::size_t>(c.n * size)), handed(whole.size());
+    conv_forward(c, x.data(), weight.data(), bias.data(), true, whole.data());
+    const ConvSink sink = [&](std::int64_t first, std::int64_t count, const float* results) {
+      std::copy_n(results, count * size, handed.data() + first * size);
+    };
+    conv_forward(c, x.data(), weight.data(), bias.data(), true, nullptr, &sink);
+    EXPECT_EQ(handed, whole);
   }
 }
 

@@ -28,6 +28,18 @@ double worst_ulp(Function f, Reference reference, double from, double to) {
   return worst;
 }
 
+TEST(DoubleMath, LogarithmsOfPowersAreExact) {
+  for (int n = -1000; n <= 1000; ++n) EXPECT_EQ(portable_log2(std::ldexp(1.0, n)), n);
+  double power = 1.0;
+  for (int n = 0; n <= 22; ++n, power *= 10.0) EXPECT_EQ(portable_log10(power), n);
+  EXPECT_EQ(portable_log2(0.0), -kInfinity);
+  EXPECT_EQ(portable_log10(0.0), -kInfinity);
+  EXPECT_TRUE(std::isnan(portable_log2(-1.0)));
+  EXPECT_TRUE(std::isnan(portable_asin(1.5)));
+  EXPECT_EQ(portable_atan(kInfinity), std::atan(kInfinity));
+  EXPECT_EQ(portable_acos(-1.0), std::acos(-1.0));
+}
+
 TEST(DoubleMath, IsNearLongDouble) {
   if (std::numeric_limits<long double>::digits < 64) GTEST_SKIP() << "long double is no wider than double here";
   const auto exp = [](long double x) { return std::exp(x); };
@@ -57,6 +69,42 @@ TEST(DoubleMath, IsNearLongDouble) {
   EXPECT_LT(worst_ulp(
                 portable_cos, [](long double x) { return std::cos(x); }, -100, 100),
             1.5);
+  EXPECT_LT(worst_ulp(
+                portable_tan, [](long double x) { return std::tan(x); }, -1.5, 1.5),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_sinh, [](long double x) { return std::sinh(x); }, -5, 5),
+            6);
+  EXPECT_LT(worst_ulp(
+                portable_sinh, [](long double x) { return std::sinh(x); }, -700, 700),
+            6);
+  EXPECT_LT(worst_ulp(
+                portable_cosh, [](long double x) { return std::cosh(x); }, -5, 5),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_log2, [](long double x) { return std::log2(x); }, 1e-300, 1e+300),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_log2, [](long double x) { return std::log2(x); }, 0.5, 2.5),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_log10, [](long double x) { return std::log10(x); }, 1e-300, 1e+300),
+            8);
+  EXPECT_LT(worst_ulp(
+                portable_log10, [](long double x) { return std::log10(x); }, 0.5, 2.5),
+            8);
+  EXPECT_LT(worst_ulp(
+                portable_atan, [](long double x) { return std::atan(x); }, -1, 1),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_atan, [](long double x) { return std::atan(x); }, -40, 40),
+            4);
+  EXPECT_LT(worst_ulp(
+                portable_asin, [](long double x) { return std::asin(x); }, -1, 1),
+            8);
+  EXPECT_LT(worst_ulp(
+                portable_acos, [](long double x) { return std::acos(x); }, -1, 1),
+            8);
   // Beyond what three parts of pi / 2 reduce.
   for (const double largest : {1e6, 1e15, 1e50, std::numeric_limits<double>::max() / 2}) {
     SCOPED_TRACE(largest);

@@ -26,6 +26,16 @@ Make adamw(AdamWOptions options) {
   return [=](std::vector<Tensor> p) { return std::make_unique<AdamW>(std::move(p), options); };
 }
 
+Make rmsprop(RMSpropOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<RMSprop>(std::move(p), options); };
+}
+Make adagrad(AdagradOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Adagrad>(std::move(p), options); };
+}
+Make adadelta(AdadeltaOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Adadelta>(std::move(p), options); };
+}
+
 struct Case {
   const char* name;
   Make make;
@@ -44,6 +54,14 @@ const Case kCases[] = {
     {"adam_weight_decay", adam({.lr = 0.01, .weight_decay = 0.1})},
     {"adamw", adamw({.lr = 0.01})},
     {"adamw_weight_decay", adamw({.lr = 0.02, .weight_decay = 0.3})},
+    {"rmsprop", rmsprop({.lr = 0.02})},
+    {"rmsprop_momentum", rmsprop({.lr = 0.02, .alpha = 0.9, .weight_decay = 0.1, .momentum = 0.7})},
+    {"rmsprop_centered", rmsprop({.lr = 0.02, .centered = true})},
+    {"rmsprop_centered_momentum", rmsprop({.lr = 0.02, .momentum = 0.5, .centered = true})},
+    {"adagrad", adagrad({.lr = 0.1})},
+    {"adagrad_decay", adagrad({.lr = 0.1, .lr_decay = 0.2, .weight_decay = 0.1})},
+    {"adadelta", adadelta({})},
+    {"adadelta_weight_decay", adadelta({.lr = 0.5, .rho = 0.8, .weight_decay = 0.1})},
 };
 
 class EachOptimizer : public ::testing::TestWithParam<Case> {

@@ -1,11 +1,10 @@
-#include "lockstep/nn/recompute.h"
-
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
+#include "lockstep/nn/container.h"
 #include "lockstep/nn/nn.h"
 #include "tests/support/tensor_testing.h"
 

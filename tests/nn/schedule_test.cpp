@@ -23,6 +23,8 @@ class RecordedSchedule : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     PyTorch, RecordedSchedule,
     ::testing::Values(Case{"step_lr", StepLR{.lr = 0.1, .step_size = 4, .gamma = 0.5}},
+                      Case{"multi_step_lr", MultiStepLR{.lr = 0.1, .milestones = {3, 8, 15}, .gamma = 0.3}},
+                      Case{"exponential_lr", ExponentialLR{.lr = 0.1, .gamma = 0.9}},
                       Case{"cosine_annealing", CosineAnnealing{.lr = 0.1, .period = 15}},
                       Case{"cosine_annealing_min", CosineAnnealing{.lr = 0.1, .period = 20, .min_lr = 0.01}},
                       Case{"one_cycle", OneCycle{.max_lr = 1.0, .total_steps = 20}},
@@ -84,6 +86,19 @@ TEST(Schedule, SchedulerDrivesTheOptimizer) {
   Adam adam({p});
   const LRScheduler fixed(adam, OneCycle{.max_lr = 1.0, .total_steps = 20, .cycle_momentum = false});
   EXPECT_EQ(adam.momentum(), 0.9);
+}
+
+TEST(Schedule, PlateauLowersTheRateAfterPatience) {
+  const Tensor p = make_leaf({1});
+  SGD sgd({p}, {.lr = 1.0});
+  ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 2, .cooldown = 1});
+  std::vector<double> rates;  // as torch 2.15 gives them for these losses
+  for (const double loss : {1.0, 0.9, 0.95, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.5, 0.6, 0.6, 0.6}) {
+    plateau.step(loss);
+    rates.push_back(sgd.lr());
+  }
+  EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25, 0.125}));
+  EXPECT_NE(error_of([&] { ReduceLROnPlateau(sgd, {.factor = 1.0}); }).find("factor"), std::string::npos);
 }
 
 TEST(Schedule, RefusesNonsense) {

@@ -1,8 +1,7 @@
-#include "lockstep/autograd/ops/avg_pool2d/avg_pool2d.h"
-
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 

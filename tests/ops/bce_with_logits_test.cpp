@@ -1,7 +1,6 @@
-#include "lockstep/autograd/ops/bce_with_logits/bce_with_logits.h"
-
 #include <gtest/gtest.h>
 
+#include "lockstep/autograd/ops/loss/loss.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 

@@ -6,7 +6,7 @@
 
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/thread_pool.h"

@@ -1,5 +1,4 @@
-#include "lockstep/autograd/ops/index_select/index_select.h"
-
+#include "lockstep/autograd/ops/gather/gather.h"
 #include "tests/support/op_case.h"
 #include "tests/support/view_testing.h"
 

@@ -1,10 +1,9 @@
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d.h"
-
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,7 +1,6 @@
-#include "lockstep/autograd/ops/mse_loss/mse_loss.h"
-
 #include <gtest/gtest.h>
 
+#include "lockstep/autograd/ops/loss/loss.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 

@@ -1,5 +1,4 @@
-#include "lockstep/autograd/ops/permute/permute.h"
-
+#include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

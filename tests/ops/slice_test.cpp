@@ -1,8 +1,7 @@
-#include "lockstep/autograd/ops/slice/slice.h"
-
 #include <limits>
 
 #include "lockstep/autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

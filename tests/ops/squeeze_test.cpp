@@ -1,5 +1,4 @@
-#include "lockstep/autograd/ops/squeeze/squeeze.h"
-
+#include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -71,6 +72,39 @@ const std::vector<Op> kOps = {
     {"silu", silu, [](double x) { return x / (1.0 + std::exp(-x)); }},
     {"sin", [](const Tensor& x) { return sin(x); }, [](double x) { return std::sin(x); }},
     {"cos", [](const Tensor& x) { return cos(x); }, [](double x) { return std::cos(x); }},
+    {"sign", [](const Tensor& x) { return sign(x); }, [](double x) { return double(x > 0) - double(x < 0); }, -3.0, 3.0,
+     true},
+    {"floor", [](const Tensor& x) { return floor(x); }, [](double x) { return std::floor(x); }, -3.0, 3.0, true},
+    {"ceil", [](const Tensor& x) { return ceil(x); }, [](double x) { return std::ceil(x); }, -3.0, 3.0, true},
+    {"round", [](const Tensor& x) { return round(x); }, [](double x) { return std::nearbyint(x); }, -3.0, 3.0, true},
+    {"trunc", [](const Tensor& x) { return trunc(x); }, [](double x) { return std::trunc(x); }, -3.0, 3.0, true},
+    {"hardtanh", [](const Tensor& x) { return hardtanh(x, -1.0, 2.0); },
+     [](double x) { return x < -1.0 ? -1.0 : (x > 2.0 ? 2.0 : x); }, -3.0, 3.0, true},
+    {"elu", [](const Tensor& x) { return elu(x, 0.7); }, [](double x) { return x > 0 ? x : 0.7 * std::expm1(x); }},
+    {"selu", [](const Tensor& x) { return selu(x); },
+     [](double x) { return 1.0507009873554805 * (x > 0 ? x : 1.6732632423543772 * std::expm1(x)); }},
+    {"celu", [](const Tensor& x) { return celu(x, 1.3); },
+     [](double x) { return x > 0 ? x : 1.3 * std::expm1(x / 1.3); }},
+    {"softplus", [](const Tensor& x) { return softplus(x, 2.0, 5.0); },
+     [](double x) { return 2 * x > 5.0 ? x : std::log1p(std::exp(2 * x)) / 2; }},
+    {"logsigmoid", [](const Tensor& x) { return logsigmoid(x); }, [](double x) { return -std::log1p(std::exp(-x)); }},
+    {"softsign", [](const Tensor& x) { return softsign(x); }, [](double x) { return x / (1 + std::fabs(x)); }},
+    {"hardswish", [](const Tensor& x) { return hardswish(x); },
+     [](double x) { return x * std::clamp(x + 3, 0.0, 6.0) / 6; }, -2.9, 2.9},
+    {"hardsigmoid", [](const Tensor& x) { return hardsigmoid(x); },
+     [](double x) { return std::clamp(x + 3, 0.0, 6.0) / 6; }, -2.9, 2.9},
+    {"mish", [](const Tensor& x) { return mish(x); }, [](double x) { return x * std::tanh(std::log1p(std::exp(x))); }},
+    {"erf", [](const Tensor& x) { return erf(x); }, [](double x) { return std::erf(x); }},
+    {"log1p", [](const Tensor& x) { return log1p(x); }, [](double x) { return std::log1p(x); }, -0.9, 5.0},
+    {"expm1", [](const Tensor& x) { return expm1(x); }, [](double x) { return std::expm1(x); }},
+    {"log2", [](const Tensor& x) { return log2(x); }, [](double x) { return std::log2(x); }, 0.1, 5.0},
+    {"log10", [](const Tensor& x) { return log10(x); }, [](double x) { return std::log10(x); }, 0.1, 5.0},
+    {"tan", [](const Tensor& x) { return tan(x); }, [](double x) { return std::tan(x); }, -1.4, 1.4},
+    {"sinh", [](const Tensor& x) { return sinh(x); }, [](double x) { return std::sinh(x); }},
+    {"cosh", [](const Tensor& x) { return cosh(x); }, [](double x) { return std::cosh(x); }},
+    {"atan", [](const Tensor& x) { return atan(x); }, [](double x) { return std::atan(x); }},
+    {"asin", [](const Tensor& x) { return asin(x); }, [](double x) { return std::asin(x); }, -0.9, 0.9},
+    {"acos", [](const Tensor& x) { return acos(x); }, [](double x) { return std::acos(x); }, -0.9, 0.9},
 };
 
 Tensor reference(const Op& op, const Tensor& x) {

@@ -1,6 +1,5 @@
 #include "lockstep/autograd/ops/view/view.h"
 
-#include "lockstep/autograd/ops/permute/permute.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {

@@ -89,5 +89,7 @@ std::vector<Operation> elementwise_calls();
 std::vector<Operation> reduction_calls();
 std::vector<Operation> layer_calls();
 std::vector<Operation> shape_calls();
+std::vector<Operation> loss_calls();
+std::vector<Operation> rearranging_calls();
 
 }  // namespace lockstep::testing

@@ -291,7 +291,8 @@ Counts* const counts = static_cast<Counts*>(::testing::AddGlobalTestEnvironment(
 
 std::vector<Operation> all_operations() {
   std::vector<Operation> operations;
-  for (const auto& table : {elementwise_calls(), reduction_calls(), layer_calls(), shape_calls()})
+  for (const auto& table :
+       {elementwise_calls(), reduction_calls(), layer_calls(), shape_calls(), loss_calls(), rearranging_calls()})
     operations.insert(operations.end(), table.begin(), table.end());
   return operations;
 }

@@ -15,7 +15,7 @@ BARE = re.compile(r"(?<![\w$<>{}/.%~*-])(\w[\w-]*\.(?:h|cpp|cu|cuh|cmake|md|sh|p
 NOTE = re.compile(r"Note \[([^\]\n]+)\]")
 # Not of this tree: made by a build or by a program, of another project, or an example.
 ELSEWHERE = ("build/", "autograd/ops.h", "lockstep/autograd/ops.h", "lockstep-gpu-check/", "torch/")
-EXAMPLES = re.compile(r"softsign|cumsum|<\w+>|DEVICE|^(no_)?x\.|\.\.\.")
+EXAMPLES = re.compile(r"isru|running_sum|<\w+>|DEVICE|^(no_)?x\.|\.\.\.")
 
 
 def prose(path, text):

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"

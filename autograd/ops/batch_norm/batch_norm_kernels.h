@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/channel_layout.h"
 #include "lockstep/autograd/ops/support/elementwise_links.h"
 #include "lockstep/core/tensor.h"

@@ -1,7 +1,7 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/computation.h"

@@ -117,4 +117,26 @@ const Tensor& operator*=(const Tensor& a, Scalar b);
 const Tensor& operator/=(const Tensor& a, const Tensor& b);
 const Tensor& operator/=(const Tensor& a, Scalar b);
 
+/// a - b floor(a / b): the remainder with the divisor's sign, as Python's `%`. The gradient of b is 0 here.
+Tensor remainder(const Tensor& a, const Tensor& b);
+Tensor remainder(const Tensor& a, Scalar b);
+/// a + weight (b - a).
+Tensor lerp(const Tensor& a, const Tensor& b, double weight);
+
+/// Logic of what is not 0: bool tensors.
+Tensor logical_not(const Tensor& x);
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_xor(const Tensor& a, const Tensor& b);
+/// The same for bool tensors. Throw Error for other dtypes.
+Tensor operator~(const Tensor& x);
+Tensor operator&(const Tensor& a, const Tensor& b);
+Tensor operator|(const Tensor& a, const Tensor& b);
+Tensor operator^(const Tensor& a, const Tensor& b);
+
+/// Whether shapes and all values are equal. Waits for the device.
+bool equal(const Tensor& a, const Tensor& b);
+/// Whether |a - b| <= atol + rtol |b| everywhere; NaN equals nothing unless `equal_nan`. Waits for the device.
+bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
+
 }  // namespace lockstep

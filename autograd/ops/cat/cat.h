@@ -20,4 +20,7 @@ std::vector<Tensor> split_with_sizes(const Tensor& x, const std::vector<std::int
 /// Views of ceil(x.size(dim) / chunks) elements each along dim: at most `chunks` of them.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 
+/// x.select(dim, i) for each i: views.
+std::vector<Tensor> unbind(const Tensor& x, std::int64_t dim = 0);
+
 }  // namespace lockstep

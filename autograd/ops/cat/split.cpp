@@ -99,4 +99,12 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim
   return split_every(x, std::max<std::int64_t>(1, (x.sizes()[d] + chunks - 1) / chunks), d);
 }
 
+std::vector<Tensor> unbind(const Tensor& x, std::int64_t dim) {
+  const int d = split_dim(x, dim, "unbind");
+  if (x.sizes()[d] == 0) return {};
+  std::vector<Tensor> parts = split_every(x, 1, d);
+  for (Tensor& part : parts) part = part.squeeze(d);
+  return parts;
+}
+
 }  // namespace lockstep

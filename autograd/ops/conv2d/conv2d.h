@@ -27,4 +27,40 @@ struct Conv2dOptions {
 /// fit, naming them.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
 
+/// Options of conv_transpose2d().
+struct ConvTranspose2dOptions {
+  Size2d stride = 1;          ///< distance of the windows in the result
+  Size2d padding = 0;         ///< rows and columns that are left out of the result on each side
+  Size2d output_padding = 0;  ///< of the result, more rows and columns at the end; below the stride
+  std::int64_t groups = 1;    ///< as conv2d's
+  Size2d dilation = 1;        ///< distance between the taps of the kernel
+};
+/// The transpose of conv2d(): its gradient for x as a function of the result's. x is [n, in, h, w] (or without n),
+/// weight [in, out / groups, kh, kw]; the result is [n, out, oh, ow] with
+/// oh = (h - 1) * stride - 2 * padding + dilation * (kh - 1) + output_padding + 1. Semantics of
+/// torch.nn.functional.conv_transpose2d. Throws Error as conv2d() does.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
+
+/// Options of conv1d().
+struct Conv1dOptions {
+  std::int64_t stride = 1;    ///< step of the window
+  std::int64_t padding = 0;   ///< zeros on each side; -1: as kSame
+  std::int64_t dilation = 1;  ///< distance between the taps of the kernel
+  std::int64_t groups = 1;    ///< as conv2d's
+};
+/// conv2d() of images of height 1: x [n, in, length] (or without n), weight [out, in / groups, k].
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
+/// Options of conv_transpose1d().
+struct ConvTranspose1dOptions {
+  std::int64_t stride = 1;          ///< distance of the windows in the result
+  std::int64_t padding = 0;         ///< elements that are left out of the result on each side
+  std::int64_t output_padding = 0;  ///< more elements of the result at its end
+  std::int64_t groups = 1;          ///< as conv2d's
+  std::int64_t dilation = 1;        ///< distance between the taps of the kernel
+};
+/// conv_transpose2d() of images of height 1.
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
+
 }  // namespace lockstep

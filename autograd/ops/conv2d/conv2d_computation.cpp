@@ -1,7 +1,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/kernel_table.h"
@@ -93,6 +93,29 @@ void conv2d_backward(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
   const Tensor dense = as_contiguous(grad);
   if (x_grad.defined()) conv2d_backward_data(x)(g, dense, weight, x_grad);
   if (weight_grad.defined()) conv2d_backward_weight(x)(g, dense, x, weight_grad, bias_grad);
+}
+
+namespace {
+
+bool nothing_to_multiply(const Conv2dGeometry& g) {
+  return g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0 || g.oh == 0 || g.ow == 0;
+}
+
+}  // namespace
+
+void conv2d_values(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& out) {
+  if (nothing_to_multiply(g)) return fill_values(out, 0);
+  conv2d_forward(out)(g, x, weight, Tensor(), out, false);
+}
+
+void conv2d_data_gradient(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
+  if (nothing_to_multiply(g)) return fill_values(x_grad, 0);
+  conv2d_backward_data(x_grad)(g, grad, weight, x_grad);
+}
+
+void conv2d_weight_gradient(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad) {
+  if (nothing_to_multiply(g)) return fill_values(weight_grad, 0);
+  conv2d_backward_weight(x)(g, grad, x, weight_grad, Tensor());
 }
 
 }  // namespace lockstep

@@ -26,4 +26,12 @@ class Conv2dComputation final : public Computation {
 void conv2d_backward(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x, const Tensor& weight,
                      const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad);
 
+/// The three passes by themselves, at once, for a convolution that is looked at from the other end: conv_transpose2d.
+/// Contiguous tensors; sizes that leave nothing to multiply give zeros.
+void conv2d_values(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& out);
+void conv2d_data_gradient(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& weight,
+                          const Tensor& x_grad);
+void conv2d_weight_gradient(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x,
+                            const Tensor& weight_grad);
+
 }  // namespace lockstep

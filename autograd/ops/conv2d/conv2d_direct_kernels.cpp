@@ -1,10 +1,13 @@
-// The inner loops of direct convolution. Each keeps a tile of sums in registers: up to 4 output channels x 3 vectors of
-// positions (forward), or 4 output channels x 3 taps (weight gradient), so that 7 loads feed 12 fused multiply-adds.
+// The inner loops of direct convolution. Each keeps a tile of sums in registers, the weight gradient's up to 4 output
+// channels x 3 taps, so that 7 loads feed 12 fused multiply-adds. Those of Correlation are in
+// conv2d_direct_tile_body.h.
 
 #include <algorithm>
 #include <array>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_direct.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_direct_tiles.h"
+#include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_direct {
@@ -16,69 +19,6 @@ using cpu::load8;
 using cpu::store8;
 using cpu::sum8;
 using Vec = cpu::Vec8;
-
-struct TileArguments {
-  const float* image;
-  std::int64_t channels, plane, pitch, kh, kw;
-  const float* weights;
-  const float* bias;
-  bool relu;
-  float* out;
-  std::int64_t out_plane;
-};
-
-// O output channels at V vectors of positions. KW is the kernel's width, or 0 if known only at run time.
-template <int O, int V, int KW>
-[[gnu::noinline]] void tile(const TileArguments& a, const std::int32_t* in_offset, const std::int32_t* out_offset) {
-  Vec sum[O][V];
-  for (int o = 0; o < O; ++o)
-    for (int v = 0; v < V; ++v) sum[o][v] = broadcast8(a.bias ? a.bias[o] : 0.0f);
-  const float* in[V];
-  for (int v = 0; v < V; ++v) in[v] = a.image + in_offset[v];
-  const float* w = a.weights;
-  const std::int64_t kw = KW ? KW : a.kw;
-  for (std::int64_t c = 0; c < a.channels; ++c) {
-    for (std::int64_t ky = 0; ky < a.kh; ++ky) {
-      const std::int64_t row = c * a.plane + ky * a.pitch;
-      for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
-        Vec x[V];
-        for (int v = 0; v < V; ++v) x[v] = load8(in[v] + row + kx);
-        for (int o = 0; o < O; ++o) {
-          const Vec factor = broadcast8(w[o]);
-          for (int v = 0; v < V; ++v) sum[o][v] = fma8(factor, x[v], sum[o][v]);
-        }
-      }
-    }
-  }
-  for (int o = 0; o < O; ++o)
-    for (int v = 0; v < V; ++v) {
-      Vec value = sum[o][v];
-      if (a.relu) value = value < Vec{} ? Vec{} : value;
-      store8(a.out + o * a.out_plane + out_offset[v], value);
-    }
-}
-
-using Tile = void (*)(const TileArguments&, const std::int32_t*, const std::int32_t*);
-
-template <int KW>
-constexpr std::array<std::array<Tile, 3>, 4> kTiles = {{{tile<1, 1, KW>, tile<1, 2, KW>, tile<1, 3, KW>},
-                                                        {tile<2, 1, KW>, tile<2, 2, KW>, tile<2, 3, KW>},
-                                                        {tile<3, 1, KW>, tile<3, 2, KW>, tile<3, 3, KW>},
-                                                        {tile<4, 1, KW>, tile<4, 2, KW>, tile<4, 3, KW>}}};
-
-const std::array<Tile, 3>& tiles_for(int channels, std::int64_t kw) {
-  const auto row = static_cast<std::size_t>(channels - 1);
-  switch (kw) {
-    case 1:
-      return kTiles<1>[row];
-    case 3:
-      return kTiles<3>[row];
-    case 5:
-      return kTiles<5>[row];
-    default:
-      return kTiles<0>[row];
-  }
-}
 
 struct ProductArguments {
   const float* grad;
@@ -172,6 +112,14 @@ std::int64_t channels_to_sweep(std::int64_t taps) {
   return taps == 5 ? 2 : taps == 4 ? 3 : 4;
 }
 
+const Tiles& tiles_in_use() {
+#if defined(__x86_64__)
+  if (cpu::has_instruction_set(cpu::InstructionSet::avx512) && cpu::instruction_set() == cpu::InstructionSet::avx512)
+    return kTilesAvx512;
+#endif
+  return kTiles;
+}
+
 }  // namespace
 
 // A group of vectors covers a few rows of all channels, which then stay in the first-level cache while every block of
@@ -180,11 +128,12 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
                       float* space) const {
   const auto vectors = static_cast<std::int64_t>(in_offsets_.size());
   const std::int64_t out_plane = flat_ ? flat_plane_ : oh_ * ow_;
+  const Tiles& tiles = tiles_in_use();
   for (std::int64_t begin = 0; begin < vectors; begin += group_) {
     const std::int64_t end = std::min(vectors, begin + group_);
     std::int64_t first = 0;
     for (const int width : blocks_) {
-      const std::array<Tile, 3>& tiles = tiles_for(width, kw_);
+      const Tile* const row = tiles.row(width, kw_);
       const TileArguments arguments{image,
                                     image_.channels,
                                     image_.plane,
@@ -197,9 +146,9 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
                                     (flat_ ? space : result) + first * out_plane,
                                     out_plane};
       for (std::int64_t v = begin; v < end;) {
-        const std::int64_t left = end - v;
-        const std::int64_t take = left == 4 ? 2 : std::min<std::int64_t>(left, 3);  // 2 + 2 beat 3 + 1
-        tiles[static_cast<std::size_t>(take - 1)](arguments, in_offsets_.data() + v, out_offsets_.data() + v);
+        const std::int64_t left = end - v, parts = (left + tiles.vectors - 1) / tiles.vectors;
+        const std::int64_t take = (left + parts - 1) / parts;  // 2 + 2 beat 3 + 1
+        row[take - 1](arguments, in_offsets_.data() + v, out_offsets_.data() + v);
         v += take;
       }
       first += width;

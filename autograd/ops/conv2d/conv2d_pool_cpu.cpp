@@ -4,7 +4,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_sparse.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_rows.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -16,6 +16,13 @@ namespace {
 std::int64_t images_per_group(const Conv2dGeometry& g) {
   constexpr std::int64_t kMaxGroups = 8, kMinWork = 400'000;  // multiply-adds, of which a quarter are computed
   return std::max((g.n + kMaxGroups - 1) / kMaxGroups, (kMinWork + g.macs() - 1) / g.macs());
+}
+
+// What is read in strips across all channels, which a processor does not foresee.
+template <typename T>
+void prefetch(const T* values, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(values + i, 0, 2);
 }
 
 }  // namespace
@@ -89,31 +96,36 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
   const conv2d_pool::Layout layout(g);
   const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w, size = weight.numel();
   const std::int64_t per_group = images_per_group(g), groups = (g.n + per_group - 1) / per_group;
-  const std::vector<float> packed =
-      x_grad.defined() ? conv2d_pool::pack_weights(layout, weight.data<float>()) : std::vector<float>();
+  const Tensor packed = x_grad.defined() ? conv2d_pool::pack_weights(layout, weight.data<float>()) : empty({0});
   const bool weights_wanted = weight_grad.defined();
   const Tensor partial = empty({weights_wanted ? groups : 0, size + g.out});
   parallel_for(g.n, per_group, [&](std::int64_t begin, std::int64_t end) {
-    const Tensor space = zeros({layout.size}), sums = zeros({g.out * g.kh * layout.row}), bias = zeros({g.out});
+    const Tensor space = zeros({weights_wanted ? layout.size : 0}),
+                 patches = empty({x_grad.defined() ? layout.size : 0});
+    const Tensor sums = zeros({g.out * g.kh * layout.row}), bias = zeros({g.out});
     conv2d_pool::WeightGradient for_weights(layout);
-    conv2d_pool::InputGradient for_input(layout, packed.data());
-    const auto gradient_of = [&](std::int64_t i) { return grad.data<float>() + i * result; };
-    const auto positions_of = [&](std::int64_t i) { return positions.data<std::uint8_t>() + i * result; };
-    if (weights_wanted) {
-      for (std::int64_t i = begin; i < end; ++i) {
+    conv2d_pool::InputGradient for_input(layout, packed.data<float>());
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float* const gradient = grad.data<float>() + i * result;
+      const std::uint8_t* const where = positions.data<std::uint8_t>() + i * result;
+      prefetch(gradient, result);
+      prefetch(where, result);
+      if (weights_wanted) {
+        prefetch(x.data<float>() + i * image, image);
         conv2d_pool::to_channels_last(layout, x.data<float>() + i * image, space.data<float>());
-        for_weights.add(gradient_of(i), positions_of(i), space.data<float>(), sums.data<float>(), bias.data<float>());
+        for_weights.add(gradient, where, space.data<float>(), sums.data<float>(), bias.data<float>());
       }
-      float* own = partial.data<float>() + begin / per_group * (size + g.out);
+      if (x_grad.defined()) {
+        std::fill_n(patches.data<float>(), layout.size, 0.0f);
+        for_input.add(gradient, where, patches.data<float>());
+        conv2d_pool::to_channels_first(layout, patches.data<float>(), x_grad.data<float>() + i * image);
+      }
+    }
+    if (weights_wanted) {
+      float* const own = partial.data<float>() + begin / per_group * (size + g.out);
       conv2d_pool::unpack_sums(layout, sums.data<float>(), own);
       std::copy_n(bias.data<float>(), g.out, own + size);
     }
-    if (x_grad.defined())
-      for (std::int64_t i = begin; i < end; ++i) {
-        std::fill_n(space.data<float>(), layout.size, 0.0f);
-        for_input.add(gradient_of(i), positions_of(i), space.data<float>());
-        conv2d_pool::to_channels_first(layout, space.data<float>(), x_grad.data<float>() + i * image);
-      }
   });
   if (weights_wanted)
     conv2d_blocks::add_groups(partial.data<float>(), groups, size + g.out, size, weight_grad.data<float>(),

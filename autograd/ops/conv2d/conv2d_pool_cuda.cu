@@ -4,7 +4,7 @@
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_small.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/channel_sums.cuh"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
 

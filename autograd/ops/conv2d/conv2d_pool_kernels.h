@@ -3,7 +3,7 @@
 // A convolution under a pool of 2 x 2 windows: the kernels of both together.
 
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 
 namespace lockstep {
 

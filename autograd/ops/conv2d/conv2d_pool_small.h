@@ -4,7 +4,7 @@
 // library spends most of its time on starting kernels and on moving what never needs to leave the chip.
 
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 
 namespace lockstep::conv2d_pool_small {
 

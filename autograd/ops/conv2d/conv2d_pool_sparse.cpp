@@ -5,7 +5,9 @@
 #include <bit>
 #include <utility>
 
+#include "lockstep/core/cpu/transpose8.h"
 #include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_pool {
 namespace {
@@ -15,6 +17,7 @@ using cpu::fma8;
 using cpu::load8;
 using cpu::store8;
 using cpu::sum8;
+using cpu::transpose8;
 using Vec = cpu::Vec8;
 
 constexpr int kTile = 12;  // vectors of sums that registers hold beside a factor
@@ -120,24 +123,6 @@ template <typename V>
 #endif
 }
 
-// Rows become columns.
-[[gnu::always_inline]] inline void transpose8(Vec (&m)[8]) {
-  Vec a[8], b[8];
-  for (int i = 0; i < 8; i += 2) {
-    a[i] = __builtin_shufflevector(m[i], m[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-    a[i + 1] = __builtin_shufflevector(m[i], m[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-  }
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; ++j) {
-      b[i + 2 * j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-      b[i + 2 * j + 1] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-  for (int i = 0; i < 4; ++i) {
-    m[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    m[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  }
-}
-
 // to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns.
 void transpose(const float* from, std::int64_t from_pitch, std::int64_t rows, std::int64_t columns, float* to,
                std::int64_t to_pitch) {
@@ -181,16 +166,16 @@ void to_channels_first(const Layout& layout, const float* image, float* to) {
     transpose(image + (y + g.padding.h) * layout.pitch + g.padding.w * g.in, g.in, g.w, g.in, to + y * g.w, g.h * g.w);
 }
 
-std::vector<float> pack_weights(const Layout& layout, const float* weight) {
+Tensor pack_weights(const Layout& layout, const float* weight) {
   const Conv2dGeometry& g = layout.g;
-  std::vector<float> packed(static_cast<std::size_t>(g.kh * g.out * layout.row));
+  const Tensor result = zeros({g.kh * g.out * layout.row});
+  float* const packed = result.data<float>();
   for (std::int64_t o = 0; o < g.out; ++o)
     for (std::int64_t c = 0; c < g.in; ++c)
       for (std::int64_t ky = 0; ky < g.kh; ++ky)
         for (std::int64_t kx = 0; kx < g.kw; ++kx)
-          packed[static_cast<std::size_t>((ky * g.out + o) * layout.row + kx * g.in + c)] =
-              weight[((o * g.in + c) * g.kh + ky) * g.kw + kx];
-  return packed;
+          packed[(ky * g.out + o) * layout.row + kx * g.in + c] = weight[((o * g.in + c) * g.kh + ky) * g.kw + kx];
+  return result;
 }
 
 void unpack_sums(const Layout& layout, const float* sums, float* weight) {

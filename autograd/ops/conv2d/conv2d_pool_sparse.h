@@ -35,7 +35,7 @@ void to_channels_last(const Layout& layout, const float* image, float* to);
 void to_channels_first(const Layout& layout, const float* image, float* to);
 
 /// Weights as InputGradient wants them: [kh][out][row].
-std::vector<float> pack_weights(const Layout& layout, const float* weight);
+Tensor pack_weights(const Layout& layout, const float* weight);
 /// sums[out][kh][row] as a weight [out][in][kh][kw].
 void unpack_sums(const Layout& layout, const float* sums, float* weight);
 

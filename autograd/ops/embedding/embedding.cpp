@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "lockstep/autograd/ops/binary/binary.h"
-#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"

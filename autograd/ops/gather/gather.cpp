@@ -1,7 +1,7 @@
 #include "lockstep/autograd/ops/gather/gather.h"
 
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
-#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"

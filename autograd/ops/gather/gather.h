@@ -11,4 +11,25 @@ namespace lockstep {
 /// index; on CUDA devices the element is NaN (bool: true; integers: all bits set) instead.
 Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
 
+/// x.index_select(dim, index): output[.., k, ..] = x[.., index[k], ..] along dim, as a copy; follows PyTorch.
+/// `index` is int64 or int32, with at most one dimension, on x's device; values lie in [0, x.size(dim)) and may repeat:
+/// their gradients are added in the order of k, so the result does not depend on the number of threads.
+/// A scalar counts as a tensor of one element, and stays one. Throws Error naming position, value and range for an
+/// index out of range; on CUDA devices, whose values the host does not wait for, the row chosen so is NaN (bool: true;
+/// integers: all bits set) instead.
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+
+/// A copy of x with source[i][j][k] at [index[i][j][k]][j][k] for dim = 0, and so on. `index` as in gather(); `source`
+/// is at least as large as it in every dimension. Of elements for one place the last stays. Gradients as in PyTorch:
+/// x's is 0 where something was written, the source's is that of the element that stayed. Throws Error as gather()
+/// does, and unless both have one dtype. Waits for the device; on CUDA devices a bad position is left out.
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar value);
+/// The same with the elements added, in index order, and without waiting. Sums of neighbours in a graph:
+///   scatter_add(zeros({nodes, width}), 0, target.unsqueeze(1).expand({-1, width}), messages)
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// A copy of x with slice k of `source` along dim added to slice index[k], in the order of k: index_select()'s adjoint.
+/// Throws Error as index_select() does.
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
-#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 

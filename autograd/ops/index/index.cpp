@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "lockstep/autograd/ops/binary/binary.h"
-#include "lockstep/autograd/ops/index_select/index_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -12,5 +15,24 @@ namespace lockstep {
 /// Tensors of one dtype on one device; float16 and bfloat16 accumulate in float, integers wrap. An empty inner
 /// dimension gives zeros. Throws Error for bool tensors, scalars, and sizes that do not fit.
 Tensor matmul(const Tensor& a, const Tensor& b);
+
+/// matmul() of two matrices; of batches [n, i, k] and [n, k, j]; of a matrix and a vector; of two vectors. They throw
+/// Error for other shapes.
+Tensor mm(const Tensor& a, const Tensor& b);
+Tensor bmm(const Tensor& a, const Tensor& b);
+Tensor mv(const Tensor& a, const Tensor& b);
+Tensor dot(const Tensor& a, const Tensor& b);
+/// [i] and [j] to [i, j]: all products.
+Tensor outer(const Tensor& a, const Tensor& b);
+/// beta x + alpha matmul(a, b), for matrices (addmm) and batches of them (baddbmm).
+Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
+Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
+
+/// Sums of products by Einstein's convention, as torch.einsum: einsum("bij,bjk->bik", {a, b}). Letters name dimensions;
+/// those that are not in the result are summed, equal letters in one operand take its diagonal, and "..." stands for
+/// dimensions that broadcast. Without "->" the result has the letters that occur once, in alphabetical order. Operands
+/// are multiplied from left to right, each pair as one matmul() of permuted views. Throws Error for an equation that
+/// does not fit the operands.
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands);
 
 }  // namespace lockstep

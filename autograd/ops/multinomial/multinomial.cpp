@@ -62,4 +62,11 @@ Tensor multinomial(const Tensor& probabilities, std::int64_t count, bool replace
   return single ? drawn.view({count}) : drawn;
 }
 
+Tensor bernoulli(const Tensor& p) {
+  LOCKSTEP_CHECK(p.defined() && p.is_floating_point(), "[bernoulli] expected floating-point probabilities");
+  const NoGradGuard values_only;
+  const DType dtype = element_size(p.dtype()) == 2 ? kFloat32 : p.dtype();
+  return lt(rand(p.sizes(), {.dtype = dtype, .device = p.device()}), p).to(p.dtype());
+}
+
 }  // namespace lockstep

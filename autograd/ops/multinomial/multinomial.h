@@ -15,4 +15,7 @@ namespace lockstep {
 /// not wait for, what is drawn from such rows is any class.
 Tensor multinomial(const Tensor& probabilities, std::int64_t count = 1, bool replacement = false);
 
+/// 1 with the probability that each element of p holds, else 0, in p's dtype; takes no gradient. Draws as rand().
+Tensor bernoulli(const Tensor& p);
+
 }  // namespace lockstep

@@ -15,11 +15,6 @@
 namespace lockstep {
 namespace {
 
-/// -1, 0 or 1; 0 for NaN.
-Tensor sign(const Tensor& x) {
-  return gt(x, 0.0).to(x.dtype()) - lt(x, 0.0).to(x.dtype());
-}
-
 /// x^exponent with 0 where `x` is 0, and so where slopes are infinite or not defined.
 Tensor power_or_zero(const Tensor& x, double exponent) {
   return where(eq(x, 0.0), 0.0, pow(x, exponent));
@@ -85,6 +80,23 @@ Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool ke
     node->plan = ReduceDims(x, dims, keepdim, "vector_norm");
   }
   return result;
+}
+
+Tensor normalize(const Tensor& x, double order, std::int64_t dim, double eps) {
+  return x / clamp(vector_norm(x, order, {dim}, true), eps);
+}
+
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim, double eps) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[cosine_similarity] a tensor is undefined");
+  const Shape sizes = broadcast_shapes(a.sizes(), b.sizes(), "cosine_similarity");
+  const Tensor wide_a = a.expand(sizes), wide_b = b.expand(sizes);
+  const Tensor x = wide_a / clamp(vector_norm(wide_a, 2.0, {dim}, true), eps);
+  const Tensor y = wide_b / clamp(vector_norm(wide_b, 2.0, {dim}, true), eps);
+  return sum(x * y, {dim});
+}
+
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order, double eps, bool keepdim) {
+  return vector_norm(a - b + eps, order, {-1}, keepdim);
 }
 
 }  // namespace lockstep

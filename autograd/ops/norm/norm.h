@@ -16,4 +16,12 @@ Tensor norm(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor vector_norm(const Tensor& x, double order = 2.0, const Shape& dims = {}, bool keepdim = false,
                    std::optional<DType> dtype = std::nullopt);
 
+/// x / max(norm(x), eps) along dim, for the norm of any order. Semantics of torch.nn.functional.normalize.
+Tensor normalize(const Tensor& x, double order = 2.0, std::int64_t dim = 1, double eps = 1e-12);
+/// The cosine of the angle between a and b along dim; both broadcast, and norms are at least eps. Semantics of
+/// torch.nn.functional.cosine_similarity.
+Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1, double eps = 1e-8);
+/// The norm of a - b + eps along the last dimension. Semantics of torch.nn.functional.pairwise_distance.
+Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order = 2.0, double eps = 1e-6, bool keepdim = false);
+
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_dims.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -266,4 +267,20 @@ Tensor Tensor::min(const Shape& dims, bool keepdim) const {
 Tensor Tensor::logsumexp(const Shape& dims, bool keepdim) const {
   return lockstep::logsumexp(*this, dims, keepdim);
 }
+
+Tensor std(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  const Tensor variance = var(x, dims, correction, keepdim);
+  if (!needs_grad(x)) return sqrt(variance);
+  // sqrt's slope at 0 is infinite, and that of var 0: their product is to be 0.
+  const Tensor flat = eq(variance.detach(), 0.0);
+  return where(flat, 0.0, sqrt(where(flat, 1.0, variance)));
+}
+
+Tensor amax(const Tensor& x, const Shape& dims, bool keepdim) {
+  return max(x, dims, keepdim);
+}
+Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) {
+  return min(x, dims, keepdim);
+}
+
 }  // namespace lockstep

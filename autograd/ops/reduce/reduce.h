@@ -36,4 +36,10 @@ Tensor argmin(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, b
 Tensor all(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor any(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 
+/// sqrt(var(x)). Its gradient where it is 0 is 0.
+Tensor std(const Tensor& x, const Shape& dims = {}, double correction = 1.0, bool keepdim = false);
+/// max() and min() by PyTorch's names.
+Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+
 }  // namespace lockstep

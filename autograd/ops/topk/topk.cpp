@@ -41,4 +41,19 @@ TopK topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
   return {gather(x, d, indices), indices};
 }
 
+TopK sort(const Tensor& x, std::int64_t dim, bool descending) {
+  LOCKSTEP_CHECK(x.defined(), "[sort] the tensor is undefined");
+  if (x.dtype() == kBool) {
+    const TopK sorted = sort(x.to(kUInt8), dim, descending);
+    return {sorted.values.to(kBool), sorted.indices};
+  }
+  const std::int64_t length = x.dim() == 0 ? 1 : x.size(wrap_dim(dim, x.dim(), "sort"));
+  return topk(x, length, dim, descending);
+}
+
+Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
+  const NoGradGuard values_only;
+  return sort(x, dim, descending).indices;
+}
+
 }  // namespace lockstep

@@ -17,4 +17,11 @@ struct TopK {
 /// x.size(dim), for scalars with k > 1, and for bool.
 TopK topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
+/// All elements of each slice along `dim`, the smallest (`descending`: largest) first; equal ones keep their order.
+/// Semantics of torch.sort with stable = true; NaN counts as the largest value. On CUDA devices it takes time that
+/// grows with the square of the slices' length: for slices of thousands, sort on the CPU.
+TopK sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+/// Its indices.
+Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+
 }  // namespace lockstep

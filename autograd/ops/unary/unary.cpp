@@ -1,11 +1,12 @@
 #include "lockstep/autograd/ops/unary/unary.h"
 
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
-#include "lockstep/autograd/ops/max_pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
@@ -91,6 +92,12 @@ bool wants_float32(UnaryOp op) {
     case UnaryOp::square:
     case UnaryOp::rsqrt:
     case UnaryOp::reciprocal:
+    case UnaryOp::log1p:
+    case UnaryOp::expm1:
+    case UnaryOp::log2:
+    case UnaryOp::log10:
+    case UnaryOp::softplus:
+    case UnaryOp::logsigmoid:
       return true;
     default:
       return false;
@@ -172,6 +179,92 @@ Tensor gelu(const Tensor& x, GeluMode mode) {
   return run(mode == GeluMode::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
 }
 
+Tensor sign(const Tensor& x) {
+  return run(UnaryOp::sign, x);
+}
+Tensor floor(const Tensor& x) {
+  return run(UnaryOp::floor, x);
+}
+Tensor ceil(const Tensor& x) {
+  return run(UnaryOp::ceil, x);
+}
+Tensor round(const Tensor& x) {
+  return run(UnaryOp::round, x);
+}
+Tensor trunc(const Tensor& x) {
+  return run(UnaryOp::trunc, x);
+}
+Tensor logsigmoid(const Tensor& x) {
+  return run(UnaryOp::logsigmoid, x);
+}
+Tensor softsign(const Tensor& x) {
+  return run(UnaryOp::softsign, x);
+}
+Tensor hardswish(const Tensor& x) {
+  return run(UnaryOp::hardswish, x);
+}
+Tensor hardsigmoid(const Tensor& x) {
+  return run(UnaryOp::hardsigmoid, x);
+}
+Tensor mish(const Tensor& x) {
+  return run(UnaryOp::mish, x);
+}
+Tensor erf(const Tensor& x) {
+  return run(UnaryOp::erf, x);
+}
+Tensor log1p(const Tensor& x) {
+  return run(UnaryOp::log1p, x);
+}
+Tensor expm1(const Tensor& x) {
+  return run(UnaryOp::expm1, x);
+}
+Tensor log2(const Tensor& x) {
+  return run(UnaryOp::log2, x);
+}
+Tensor log10(const Tensor& x) {
+  return run(UnaryOp::log10, x);
+}
+Tensor tan(const Tensor& x) {
+  return run(UnaryOp::tan, x);
+}
+Tensor sinh(const Tensor& x) {
+  return run(UnaryOp::sinh, x);
+}
+Tensor cosh(const Tensor& x) {
+  return run(UnaryOp::cosh, x);
+}
+Tensor atan(const Tensor& x) {
+  return run(UnaryOp::atan, x);
+}
+Tensor asin(const Tensor& x) {
+  return run(UnaryOp::asin, x);
+}
+Tensor acos(const Tensor& x) {
+  return run(UnaryOp::acos, x);
+}
+Tensor hardtanh(const Tensor& x, double min, double max) {
+  LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);
+  if (x.defined() && !x.is_floating_point() && x.dtype() != kBool)
+    return clamp(x, std::trunc(min), std::trunc(max));  // integers stay what they are
+  return run(UnaryOp::hardtanh, x, {.a = min, .b = max});
+}
+Tensor relu6(const Tensor& x) {
+  return hardtanh(x, 0.0, 6.0);
+}
+Tensor elu(const Tensor& x, double alpha) {
+  return run(UnaryOp::elu, x, {.a = alpha, .b = 1.0});
+}
+Tensor selu(const Tensor& x) {
+  return run(UnaryOp::elu, x, {.a = 1.6732632423543772, .b = 1.0507009873554805});
+}
+Tensor celu(const Tensor& x, double alpha) {
+  LOCKSTEP_CHECK(alpha != 0.0, "[celu] expected an alpha other than 0");
+  return run(UnaryOp::celu, x, {.a = alpha});
+}
+Tensor softplus(const Tensor& x, double beta, double threshold) {
+  return run(UnaryOp::softplus, x, {.a = beta, .b = threshold});
+}
+
 Tensor pow(const Tensor& x, double exponent) {
   LOCKSTEP_CHECK(x.defined(), "[pow] the tensor is undefined");
   if (!x.is_floating_point() && is_whole(exponent)) {
@@ -198,40 +291,6 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   for (const std::optional<double>& bound : {min, max})
     if (bound) check_in_range(*bound, dtype, "clamp");
   return run(UnaryOp::clamp, x, dtype, params);
-}
-
-Tensor Tensor::operator-() const {
-  return lockstep::neg(*this);
-}
-Tensor Tensor::exp() const {
-  return lockstep::exp(*this);
-}
-Tensor Tensor::log() const {
-  return lockstep::log(*this);
-}
-Tensor Tensor::sqrt() const {
-  return lockstep::sqrt(*this);
-}
-Tensor Tensor::rsqrt() const {
-  return lockstep::rsqrt(*this);
-}
-Tensor Tensor::pow(double exponent) const {
-  return lockstep::pow(*this, exponent);
-}
-Tensor Tensor::abs() const {
-  return lockstep::abs(*this);
-}
-Tensor Tensor::tanh() const {
-  return lockstep::tanh(*this);
-}
-Tensor Tensor::sigmoid() const {
-  return lockstep::sigmoid(*this);
-}
-Tensor Tensor::relu() const {
-  return lockstep::relu(*this);
-}
-Tensor Tensor::clamp(std::optional<double> min, std::optional<double> max) const {
-  return lockstep::clamp(*this, min, max);
 }
 
 }  // namespace lockstep

@@ -49,4 +49,55 @@ Tensor gelu(const Tensor& x, GeluMode mode = GeluMode::exact);
 /// one bound must be given. On integer tensors, bounds that are no whole numbers give float32.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 
+/// -1, 0 or 1. Its gradient, and that of the next four, is 0. They keep integers.
+Tensor sign(const Tensor& x);
+/// Rounded downwards, upwards, to the nearest whole number (halves to the even one) and towards 0.
+Tensor floor(const Tensor& x);
+Tensor ceil(const Tensor& x);
+Tensor round(const Tensor& x);
+Tensor trunc(const Tensor& x);
+
+/// x clamped to [min, max]; unlike clamp() without a gradient at the bounds themselves. torch.nn.functional.hardtanh.
+Tensor hardtanh(const Tensor& x, double min = -1.0, double max = 1.0);
+/// hardtanh(x, 0, 6).
+Tensor relu6(const Tensor& x);
+/// x where positive, alpha (exp(x) - 1) elsewhere. Clevert, Unterthiner and Hochreiter, "Fast and accurate deep network
+/// learning by exponential linear units" (2016).
+Tensor elu(const Tensor& x, double alpha = 1.0);
+/// elu() with the constants of Klambauer et al., "Self-normalizing neural networks" (2017).
+Tensor selu(const Tensor& x);
+/// x where positive, alpha (exp(x / alpha) - 1) elsewhere. Barron, "Continuously differentiable exponential linear
+/// units" (2017).
+Tensor celu(const Tensor& x, double alpha = 1.0);
+/// log(1 + exp(beta x)) / beta; x itself where beta x is above the threshold.
+Tensor softplus(const Tensor& x, double beta = 1.0, double threshold = 20.0);
+/// log(sigmoid(x)), without overflow.
+Tensor logsigmoid(const Tensor& x);
+/// x / (1 + |x|).
+Tensor softsign(const Tensor& x);
+/// x relu6(x + 3) / 6. Howard et al., "Searching for MobileNetV3" (2019).
+Tensor hardswish(const Tensor& x);
+/// relu6(x + 3) / 6.
+Tensor hardsigmoid(const Tensor& x);
+/// x tanh(softplus(x)). Misra, "Mish" (2020).
+Tensor mish(const Tensor& x);
+
+/// The error function.
+Tensor erf(const Tensor& x);
+/// log(1 + x) and exp(x) - 1, exact near 0 too.
+Tensor log1p(const Tensor& x);
+Tensor expm1(const Tensor& x);
+/// Logarithms to the bases 2 and 10.
+Tensor log2(const Tensor& x);
+Tensor log10(const Tensor& x);
+/// Tangent of x in radians.
+Tensor tan(const Tensor& x);
+/// Hyperbolic sine and cosine.
+Tensor sinh(const Tensor& x);
+Tensor cosh(const Tensor& x);
+/// Inverse tangent and sine, in radians.
+Tensor atan(const Tensor& x);
+Tensor asin(const Tensor& x);
+Tensor acos(const Tensor& x);
+
 }  // namespace lockstep

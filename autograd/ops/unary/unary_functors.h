@@ -8,22 +8,10 @@
 #include <type_traits>
 
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/autograd/ops/unary/unary_more_functors.h"
 #include "lockstep/core/vector_math.h"
 
 namespace lockstep::unary {
-
-// Each functor is made from UnaryParams for values of type T, and has value(x) and gradient(grad, saved), where kSaves
-// tells whether `saved` is the input or the output.
-enum class Saves { input, output };
-
-struct FunctorOfInput {
-  static constexpr Saves kSaves = Saves::input;
-  explicit FunctorOfInput(UnaryParams) {}
-};
-struct FunctorOfOutput {
-  static constexpr Saves kSaves = Saves::output;
-  explicit FunctorOfOutput(UnaryParams) {}
-};
 
 template <typename T>
 struct Neg : FunctorOfInput {

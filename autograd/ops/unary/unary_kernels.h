@@ -15,6 +15,11 @@ namespace lockstep {
   X(neg, Neg) \
   X(abs, Abs) \
   X(relu, Relu) \
+  X(sign, Sign) \
+  X(floor, Floor) \
+  X(ceil, Ceil) \
+  X(round, Round) \
+  X(trunc, Trunc) \
   X(clamp, Clamp) \
   X(exp, Exp) \
   X(log, Log) \
@@ -30,7 +35,27 @@ namespace lockstep {
   X(gelu_tanh, GeluTanh) \
   X(silu, Silu) \
   X(sin, Sin) \
-  X(cos, Cos)
+  X(cos, Cos) \
+  X(hardtanh, Hardtanh) \
+  X(elu, Elu) \
+  X(celu, Celu) \
+  X(softplus, Softplus) \
+  X(logsigmoid, LogSigmoid) \
+  X(softsign, Softsign) \
+  X(hardswish, Hardswish) \
+  X(hardsigmoid, Hardsigmoid) \
+  X(mish, Mish) \
+  X(erf, Erf) \
+  X(log1p, Log1p) \
+  X(expm1, Expm1) \
+  X(log2, Log2) \
+  X(log10, Log10) \
+  X(tan, Tan) \
+  X(sinh, Sinh) \
+  X(cosh, Cosh) \
+  X(atan, Atan) \
+  X(asin, Asin) \
+  X(acos, Acos)
 // clang-format on
 
 enum class UnaryOp : std::uint8_t {
@@ -41,7 +66,8 @@ enum class UnaryOp : std::uint8_t {
 /// "relu"; tells the operations apart in a profile.
 const char* profile_label(UnaryOp op);
 
-/// pow: a is the exponent. leaky_relu: a is the slope. clamp: a and b are the bounds, infinite if there is none.
+/// pow: a is the exponent. leaky_relu: a is the slope. clamp, hardtanh: a and b are the bounds, infinite if there
+/// is none. elu: a is alpha, b the scale. celu: a is alpha. softplus: a is beta, b the threshold.
 struct UnaryParams {
   double a = 0.0;
   double b = 0.0;

@@ -121,4 +121,23 @@ Tensor flatten(const Tensor& x, std::int64_t start_dim, std::int64_t end_dim) {
   return x.flatten(start_dim, end_dim);
 }
 
+Tensor unflatten(const Tensor& x, std::int64_t dim, const Shape& sizes) {
+  LOCKSTEP_CHECK(x.dim() > 0 && !sizes.empty(), "[unflatten] expected a dimension and sizes to cut it into");
+  const int d = wrap_dim(dim, x.dim(), "unflatten");
+  std::int64_t known = 1;
+  int open = 0;
+  for (const std::int64_t size : sizes) size == -1 ? void(++open) : void(known *= size);
+  LOCKSTEP_CHECK(open <= 1 && (open == 0 ? known == x.sizes()[d] : known > 0 && x.sizes()[d] % known == 0),
+                 "[unflatten] dimension {} of {} cannot be cut into {}", d, to_string(x.sizes()), to_string(sizes));
+  Shape full;
+  for (int i = 0; i < x.dim(); ++i) {
+    if (i != d) {
+      full.push_back(x.sizes()[i]);
+      continue;
+    }
+    for (const std::int64_t size : sizes) full.push_back(size == -1 ? x.sizes()[d] / known : size);
+  }
+  return x.view(full);
+}
+
 }  // namespace lockstep

@@ -19,6 +19,8 @@ using gemm_detail::Tile;
 constexpr std::int64_t kGroupPanels = 16;      // to a task, where images are few
 constexpr std::int64_t kBlockPositions = 512;  // of the images of a task, at least
 constexpr std::int64_t kTasksPerThread = 3;
+// What vectors read beyond the last position that counts is not used, but must be there.
+constexpr std::int64_t kSlack = 16;
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
@@ -34,36 +36,58 @@ struct Eight {
 
 class Runner {
  public:
-  Runner(const Correlation& c, InstructionSet set, const float* weights)
+  Runner(const Correlation& c, InstructionSet set, const std::vector<std::int32_t>& offsets)
       : c_(c),
         kernels_(gemm_detail::micro_kernels<float>(set)),
         inner_(gemm_detail::inner_block(c.inner())),
-        positions_(c.oh * c.ow) {
+        positions_(c.oh * c.ow),
+        offsets_(offsets) {
     vectors_ = c.rows <= kernels_.rows[4] ? 4 : c.rows <= kernels_.rows[3] ? 3 : 2;
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(c.rows, kernels_.rows[vectors_]);
-    pack_weights(weights);
-    const auto taps = static_cast<std::int64_t>(c.taps.size());
-    for (std::int64_t k = 0; k < c.inner(); ++k) {
-      const Tap& tap = c.taps[static_cast<std::size_t>(k % taps)];
-      offsets_.push_back(static_cast<std::int32_t>(k / taps * c.planes.plane() + c.planes.offset(tap.y, tap.x)));
-    }
+    panel_rows_ = divide_up(c.rows, row_panels_);
   }
+
+  // weights: [row][inner]
+  void pack_weights(const float* weights) {
+    // Panels of rows, block by block of k: for each step, the weights of the panel's rows and what completes a vector.
+    const std::int64_t inner = c_.inner(), padded = divide_up(panel_rows_, kernels_.lanes) * kernels_.lanes;
+    packed_ = empty({row_panels_ * inner * padded});
+    float* const packed = packed_.data<float>();
+    use_weights(packed, padded, inner * padded);
+    parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i)
+                     for (std::int64_t k = 0; k < inner; k += inner_)
+                       kernels_.pack_columns(weights + i * panel_rows_ * inner + k, inner, std::min(inner_, inner - k),
+                                             rows(i), packed + i * weights_panel_ + k * padded, padded);
+                 });
+  }
+  // Row i * panel_rows_ + r at step k is weights[i * panel + k * step + r].
+  void use_weights(const float* weights, std::int64_t step, std::int64_t panel) {
+    weights_ = weights;
+    weights_step_ = step;
+    weights_panel_ = panel;
+  }
+  void use_columns(const float* weights, std::int64_t stride) { use_weights(weights, stride, panel_rows_); }
 
   void run(const ConvSink* sink) const {
     // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
     const std::int64_t per_block = std::clamp<std::int64_t>(kBlockPositions / positions_, 1, c_.n);
     const std::int64_t blocks = divide_up(c_.n, per_block), group = kGroupPanels * width_;
-    const std::int64_t groups =
-        sink || blocks >= kTasksPerThread * num_threads() ? 1 : divide_up(per_block * positions_, group);
+    const bool many = sink || num_threads() == 1 || blocks >= kTasksPerThread * num_threads();
+    const std::int64_t groups = many ? 1 : divide_up(per_block * positions_, group);
+    const Tensor shared = groups > 1 && c_.planes.copied ? copied() : Tensor();
     parallel_for(blocks * groups, 1, [&](std::int64_t begin, std::int64_t end) {
-      Work work(*this, per_block, sink);
+      Work work(*this, shared.defined() ? 0 : per_block, sink);
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t first = task / groups * per_block, count = std::min(per_block, c_.n - first);
         const std::int64_t columns = count * positions_, start = task % groups * group;
         if (start >= columns) continue;
         const float* images = c_.images + first * c_.image_stride;
-        if (c_.planes.copied) {
+        if (shared.defined()) {
+          images = shared.data<float>() + first * c_.planes.size();
+        } else if (c_.planes.copied) {
           for (std::int64_t i = 0; i < count; ++i)
             c_.planes.copy(images + i * c_.image_stride, work.padded + i * c_.planes.size());
           images = work.padded;
@@ -77,10 +101,24 @@ class Runner {
   }
 
  private:
+  // All images as the planes lay them out.
+  Tensor copied() const {
+    const Tensor to = empty({c_.n * c_.planes.size() + kSlack});
+    std::fill_n(to.data<float>() + c_.n * c_.planes.size(), kSlack, 0.0f);
+    parallel_for(c_.n * c_.planes.channels, std::max<std::int64_t>(1, 16384 / c_.planes.plane()),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const std::int64_t image = i / c_.planes.channels, channel = i % c_.planes.channels;
+                     c_.planes.copy(c_.images + image * c_.image_stride, to.data<float>() + image * c_.planes.size(),
+                                    channel, channel + 1);
+                   }
+                 });
+    return to;
+  }
+
   struct Work {
     Work(const Runner& r, std::int64_t images, const ConvSink* sink) {
-      // What vectors read beyond the last position that counts is not used, but must be there.
-      const std::int64_t size_padded = r.c_.planes.copied ? images * r.c_.planes.size() + 16 : 0;
+      const std::int64_t size_padded = r.c_.planes.copied ? images * r.c_.planes.size() + kSlack : 0;
       const std::int64_t size_panel = r.width_ * std::min(r.inner_, r.c_.inner()), size_tile = r.c_.rows * r.width_;
       const std::int64_t size_values = sink ? images * r.c_.rows * r.positions_ : 0;
       space = empty({size_panel + size_tile + size_padded + size_values});
@@ -88,7 +126,7 @@ class Runner {
       tile = panel + size_panel;
       padded = tile + size_tile;
       values = padded + size_padded;
-      if (size_padded) std::fill_n(padded + size_padded - 16, 16, 0.0f);
+      if (size_padded) std::fill_n(padded + size_padded - kSlack, kSlack, 0.0f);
     }
     Tensor space;
     float *panel, *tile, *padded, *values;
@@ -96,25 +134,7 @@ class Runner {
     std::vector<std::int64_t> outs;  // where each position's result goes
   };
 
-  // Panels of rows, block by block of k: for each step, the weights of the panel's rows and what completes a vector.
-  void pack_weights(const float* weights) {
-    const std::int64_t inner = c_.inner();
-    panel_rows_ = divide_up(c_.rows, row_panels_);
-    padded_rows_ = divide_up(panel_rows_, kernels_.lanes) * kernels_.lanes;
-    packed_ = empty({row_panels_ * inner * padded_rows_});
-    float* const packed = packed_.data<float>();
-    parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i)
-                     for (std::int64_t k = 0; k < inner; k += inner_) {
-                       const std::int64_t steps = std::min(inner_, inner - k), rows = this->rows(i);
-                       kernels_.pack_columns(weights + i * panel_rows_ * inner + k, inner, steps, rows,
-                                             packed + weights_at(i, k), padded_rows_);
-                     }
-                 });
-  }
   std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
-  std::int64_t weights_at(std::int64_t panel, std::int64_t k) const { return (panel * c_.inner() + k) * padded_rows_; }
 
   void column_group(Work& work, const float* images, std::int64_t first, std::int64_t count, std::int64_t end,
                     float* out) const {
@@ -123,7 +143,7 @@ class Runner {
     Tile<float> tile{};
     tile.alpha = 1;
     tile.a_row = 1;
-    tile.a_step = padded_rows_;
+    tile.a_step = weights_step_;
     tile.b = work.panel;
     tile.b_step = width_;
     // A panel is used by all rows while it is in the first-level cache.
@@ -140,7 +160,7 @@ class Runner {
         tile.relu = last && c_.relu;
         pack_panel(work, images, p, k0, tile.k);
         for (std::int64_t i = 0; i < row_panels_; ++i) {
-          tile.a = packed_.data<float>() + weights_at(i, k0);
+          tile.a = weights_ + i * weights_panel_ + k0 * weights_step_;
           tile.row_bias = last && c_.bias ? c_.bias + i * panel_rows_ : nullptr;
           tile.out = to + i * panel_rows_ * tile.out_stride;
           kernels_.table[0][vectors][rows(i)](tile);
@@ -255,15 +275,36 @@ class Runner {
   const Correlation& c_;
   const MicroKernels<float>& kernels_;
   const std::int64_t inner_, positions_;
-  std::int64_t vectors_, width_, row_panels_, panel_rows_, padded_rows_;
+  std::int64_t vectors_, width_, row_panels_, panel_rows_;
   Tensor packed_;
-  std::vector<std::int32_t> offsets_;  // of each k, from where a position reads
+  const float* weights_ = nullptr;
+  std::int64_t weights_step_ = 0, weights_panel_ = 0;
+  const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads
 };
 
 }  // namespace
 
 void Correlation::run(InstructionSet set, const float* weights, const ConvSink* sink) const {
-  Runner(*this, set, weights).run(sink);
+  const std::vector<std::int32_t> offsets = input_offsets();
+  Runner runner(*this, set, offsets);
+  runner.pack_weights(weights);
+  runner.run(sink);
+}
+
+void Correlation::run_by_columns(InstructionSet set, const float* weights, std::int64_t stride,
+                                 const std::vector<std::int32_t>& offsets) const {
+  Runner runner(*this, set, offsets);
+  runner.use_columns(weights, stride);
+  runner.run(nullptr);
+}
+
+std::vector<std::int32_t> Correlation::input_offsets() const {
+  std::vector<std::int32_t> offsets;
+  offsets.reserve(static_cast<std::size_t>(inner()));
+  for (std::int64_t channel = 0; channel < planes.channels; ++channel)
+    for (const Tap& tap : taps)
+      offsets.push_back(static_cast<std::int32_t>(channel * planes.plane() + planes.offset(tap.y, tap.x)));
+  return offsets;
 }
 
 }  // namespace lockstep::cpu::conv_detail

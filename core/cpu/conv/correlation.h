@@ -38,6 +38,11 @@ struct Correlation {
   std::int64_t inner() const { return planes.channels * static_cast<std::int64_t>(taps.size()); }
   /// weights: [rows][inner()]. With a sink, `out` is not used: blocks of images, dense, are handed on.
   void run(InstructionSet set, const float* weights, const ConvSink* sink = nullptr) const;
+  /// weights: [inner()][rows], the rows `stride` floats apart. `offsets`: input_offsets().
+  void run_by_columns(InstructionSet set, const float* weights, std::int64_t stride,
+                      const std::vector<std::int32_t>& offsets) const;
+  /// Of each step of inner(), from where a position reads.
+  std::vector<std::int32_t> input_offsets() const;
 };
 
 }  // namespace lockstep::cpu::conv_detail

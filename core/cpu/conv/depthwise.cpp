@@ -13,6 +13,7 @@ namespace lockstep::cpu::conv_detail {
 namespace {
 
 constexpr std::int64_t kMost = 4;       // vectors of results at a time
+constexpr int kRows = 2;                // of results at a time
 constexpr std::int64_t kSlack = 4 * 8;  // elements that vectors read beyond a plane
 constexpr std::int64_t kTaskMacs = 200'000;
 
@@ -51,39 +52,48 @@ std::int64_t planes_per_task(const Conv& c) {
   return std::max<std::int64_t>(1, kTaskMacs / (c.oh * c.ow * c.kh * c.kw));
 }
 
-// V vectors of results of one row.
-template <int V>
-void results(const float* from, const std::vector<std::int64_t>& offsets, const float* weights, float term, bool relu,
-             float* to) {
-  Vec8 sum[V];
-  for (int v = 0; v < V; ++v) sum[v] = Vec8{};
-  for (const std::int64_t offset : offsets) {
+struct ResultArguments {
+  const float* from;
+  std::int64_t pitch;  // of rows of the plane
+  const std::vector<std::int64_t>& offsets;
+  const float* weights;
+  float term;
+  bool relu;
+  float* to;
+  std::int64_t to_pitch;
+};
+
+// V vectors of results of each of R rows: enough chains to hide an addition's latency.
+template <int R, int V>
+void results(const ResultArguments& a) {
+  Vec8 sum[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = Vec8{};
+  const float* weights = a.weights;
+  for (const std::int64_t offset : a.offsets) {
     const Vec8 factor = broadcast8(*weights++);
-    for (int v = 0; v < V; ++v) sum[v] = fma8(factor, load8(from + offset + 8 * v), sum[v]);
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < V; ++v) sum[r][v] = fma8(factor, load8(a.from + r * a.pitch + offset + 8 * v), sum[r][v]);
   }
-  for (int v = 0; v < V; ++v) {
-    const Vec8 value = sum[v] + broadcast8(term);
-    store8(to + 8 * v, relu ? (value < Vec8{} ? Vec8{} : value) : value);
-  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      const Vec8 value = sum[r][v] + broadcast8(a.term);
+      store8(a.to + r * a.to_pitch + 8 * v, a.relu ? (value < Vec8{} ? Vec8{} : value) : value);
+    }
 }
 
-void results(std::int64_t vectors, const float* from, const std::vector<std::int64_t>& offsets, const float* weights,
-             float term, bool relu, float* to) {
+template <int R>
+void results(std::int64_t vectors, const ResultArguments& a) {
   switch (vectors) {
     case 1:
-      return results<1>(from, offsets, weights, term, relu, to);
+      return results<R, 1>(a);
     case 2:
-      return results<2>(from, offsets, weights, term, relu, to);
+      return results<R, 2>(a);
     case 3:
-      return results<3>(from, offsets, weights, term, relu, to);
+      return results<R, 3>(a);
     default:
-      return results<4>(from, offsets, weights, term, relu, to);
+      return results<R, 4>(a);
   }
-}
-
-// to[j] += from[j] * factor for j < count, each a fused multiply-add.
-void add_scaled(const float* from, float factor, float* to, std::int64_t count) {
-  for (std::int64_t j = 0; j < count; ++j) to[j] = std::fma(from[j], factor, to[j]);
 }
 
 // The first `count` of eight lanes, and 0.
@@ -91,6 +101,11 @@ Vec8 first_lanes(Vec8 v, std::int64_t count) {
   const IntVec8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto n = static_cast<std::int32_t>(count);
   return lane < IntVec8{n, n, n, n, n, n, n, n} ? v : Vec8{};
+}
+
+// to[j] += from[j] * factor for j < count, each a fused multiply-add.
+void add_scaled(const float* from, float factor, float* to, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) to[j] = std::fma(from[j], factor, to[j]);
 }
 
 // Adds to sums[t][16 chains], for T taps of one row of the kernel, a row of products of gradient and image.
@@ -135,19 +150,25 @@ void depthwise_forward(const Conv& c, const float* x, const float* weight, const
       const float* const image = readable(planes, x + plane * c.h * c.w, space.data<float>());
       const float* const weights = weight + plane % c.in * c.kh * c.kw;
       const float term = bias ? bias[plane % c.in] : 0.0f;
-      for (std::int64_t y = 0; y < c.oh; ++y)
-        for (std::int64_t first = 0; first < c.ow; first += 8 * kMost) {
-          const std::int64_t count = std::min(8 * kMost, c.ow - first), vectors = (count + 7) / 8;
-          const float* const from = image + y * planes.pitch + first;
-          float* const to = out + (plane * c.oh + y) * c.ow + first;
-          if (count == 8 * vectors) {
-            results(vectors, from, offsets, weights, term, relu, to);
-          } else {
-            float row[8 * kMost];
-            results(vectors, from, offsets, weights, term, relu, row);
-            std::copy_n(row, count, to);
-          }
+      float* const to = out + plane * c.oh * c.ow;
+      // What a vector writes behind a row is the start of the next one, which follows: columns go from the last to the
+      // first, rows from the first to the last.
+      for (std::int64_t first = (c.ow - 1) / (8 * kMost) * 8 * kMost; first >= 0; first -= 8 * kMost) {
+        const std::int64_t count = std::min(8 * kMost, c.ow - first), vectors = (count + 7) / 8;
+        const std::int64_t spilled = 8 * vectors - count, last = spilled == 0 ? 0 : spilled <= c.ow ? 1 : c.oh;
+        const std::int64_t whole = c.oh - last;  // rows that may be written behind
+        ResultArguments a{image + first, planes.pitch, offsets, weights, term, relu, to + first, c.ow};
+        std::int64_t y = 0;
+        for (; y + kRows <= whole; y += kRows, a.from += kRows * planes.pitch, a.to += kRows * c.ow)
+          results<kRows>(vectors, a);
+        for (; y < whole; ++y, a.from += planes.pitch, a.to += c.ow) results<1>(vectors, a);
+        for (; y < c.oh; ++y, a.from += planes.pitch) {
+          float row[8 * kMost];
+          a.to = row;
+          results<1>(vectors, a);
+          std::copy_n(row, count, to + y * c.ow + first);
         }
+      }
     }
   });
 }

@@ -1,6 +1,9 @@
 #include "lockstep/core/cpu/conv/planes.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::cpu::conv_detail {
 
@@ -16,6 +19,8 @@ Planes::Planes(std::int64_t channels, std::int64_t h, std::int64_t w, std::int64
       step_w(step_w),
       rows(oh + reach_h / step_h),
       pitch(ow + reach_w / step_w),
+      parts_h(std::min(step_h, reach_h + 1)),
+      parts_w(std::min(step_w, reach_w + 1)),
       copied(true) {
   if (top == 0 && left == 0 && step_h == 1 && step_w == 1 && rows <= h && pitch <= w) {
     rows = h;
@@ -29,36 +34,56 @@ namespace {
 // Calls row(part row, image row, first, end, phase): elements [first, end) of a row of a part are the image row's
 // elements q * step_w + phase - left.
 template <typename Row>
-void for_each_row(const Planes& p, Row&& row) {
-  const std::int64_t first_row = std::max<std::int64_t>(0, p.top);
-  const std::int64_t end_row = std::min(p.h + p.top, p.rows * p.step_h);
-  for (std::int64_t c = 0; c < p.channels; ++c)
-    for (std::int64_t r = first_row; r < end_row; ++r)  // padded row r is row r / step of part r % step
-      for (std::int64_t phase = 0; phase < p.step_w; ++phase) {
-        const std::int64_t first = p.left > phase ? (p.left - phase + p.step_w - 1) / p.step_w : 0;
-        const std::int64_t end = std::min(p.pitch, (p.w + p.left - phase + p.step_w - 1) / p.step_w);
-        row(c * p.plane() + (r % p.step_h * p.step_w + phase) * p.part() + r / p.step_h * p.pitch,
-            (c * p.h + r - p.top) * p.w, first, end, phase - p.left);
-      }
+void for_each_row(const Planes& p, std::int64_t begin, std::int64_t end_channel, Row&& row) {
+  const auto divide_up = [](std::int64_t x, std::int64_t y) { return (x + y - 1) / y; };
+  for (std::int64_t y = 0; y < p.parts_h; ++y)  // padded row r is row r / step_h of part r % step_h
+    for (std::int64_t phase = 0; phase < p.parts_w; ++phase) {
+      const std::int64_t first_row = p.top > y ? divide_up(p.top - y, p.step_h) : 0;
+      const std::int64_t end_row = p.h + p.top > y ? std::min(p.rows, divide_up(p.h + p.top - y, p.step_h)) : 0;
+      const std::int64_t first = p.left > phase ? divide_up(p.left - phase, p.step_w) : 0;
+      const std::int64_t end = p.w + p.left > phase ? std::min(p.pitch, divide_up(p.w + p.left - phase, p.step_w)) : 0;
+      if (first >= end) continue;
+      const std::int64_t part = (y * p.step_w + phase) * p.part();
+      for (std::int64_t c = begin; c < end_channel; ++c)
+        for (std::int64_t q = first_row; q < end_row; ++q)
+          row(c * p.plane() + part + q * p.pitch, (c * p.h + q * p.step_h + y - p.top) * p.w, first, end,
+              phase - p.left);
+    }
+}
+
+// to[q] = from[2 * q] for q < count; nothing behind the last one is read.
+void copy_every_second(const float* from, std::int64_t count, float* to) {
+  const auto eight = [&](std::int64_t q) {
+    store8(to + q, __builtin_shufflevector(load8(from + 2 * q), load8(from + 2 * q + 7), 0, 2, 4, 6, 9, 11, 13, 15));
+  };
+  std::int64_t q = 0;
+  for (; q + kLanes <= count; q += kLanes) eight(q);
+  if (q < count && count >= kLanes) return eight(count - kLanes);
+  for (; q < count; ++q) to[q] = from[2 * q];
 }
 
 }  // namespace
 
-void Planes::copy(const float* image, float* to) const {
-  std::fill_n(to, size(), 0.0f);
-  for_each_row(*this, [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
-    if (step_w == 1)
-      for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q + shift];
-    else
-      for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q * step_w + shift];
-  });
+void Planes::copy(const float* image, float* to, std::int64_t begin, std::int64_t end_channel) const {
+  std::fill_n(to + begin * plane(), (end_channel - begin) * plane(), 0.0f);
+  for_each_row(*this, begin, end_channel,
+               [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
+                 if (step_w == 1)
+                   std::memcpy(to + at + first, image + row + first + shift,
+                               static_cast<std::size_t>(end - first) * sizeof(float));
+                 else if (step_w == 2)
+                   copy_every_second(image + row + 2 * first + shift, end - first, to + at + first);
+                 else
+                   for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q * step_w + shift];
+               });
 }
 
 void Planes::copy_back(const float* from, float* image) const {
   std::fill_n(image, channels * h * w, 0.0f);
-  for_each_row(*this, [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
-    for (std::int64_t q = first; q < end; ++q) image[row + q * step_w + shift] = from[at + q];
-  });
+  for_each_row(*this, 0, channels,
+               [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
+                 for (std::int64_t q = first; q < end; ++q) image[row + q * step_w + shift] = from[at + q];
+               });
 }
 
 }  // namespace lockstep::cpu::conv_detail

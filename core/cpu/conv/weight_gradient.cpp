@@ -6,7 +6,10 @@
 #include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/planes.h"
+#include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
+#include "lockstep/core/cpu/transpose8.h"
+#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -24,8 +27,9 @@ std::int64_t divide_up(std::int64_t x, std::int64_t y) {
 /// Note [Order of a weight gradient]
 /// Positions are gone through image by image, row by row, in chains of fused multiply-adds over a block of them: some
 /// whole images, or some rows of one. What the blocks give is added up in order. Vectors run along the output channels
-/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image; the gradient's
-/// channels are packed into panels, the image is read as it lies.
+/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image (of a single channel
+/// a row of taps, whose elements are neighbours); the gradient's channels are packed into panels, the image is read as
+/// it lies.
 constexpr std::int64_t kChain = 512;  // positions of a block, at most, unless a row is longer
 
 class Gradient {
@@ -38,7 +42,9 @@ class Gradient {
         grad_(grad + group * c.group_out() * c.oh * c.ow),
         x_(x + group * c.group_in() * c.h * c.w) {
     const std::int64_t in = c.group_in();
-    vectors_ = in <= kernels_.rows[4] ? 4 : in <= kernels_.rows[3] ? 3 : 2;
+    taps_ = in == 1 && c.stride_w == 1 && c.kw <= kernels_.rows[2] ? c.kw : 1;
+    const std::int64_t rows = in * taps_;
+    vectors_ = rows <= kernels_.rows[4] ? 4 : rows <= kernels_.rows[3] ? 3 : 2;
     vectors_ = std::min(vectors_, divide_up(c.group_out(), kernels_.lanes));
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(in, kernels_.rows[vectors_]);
@@ -47,12 +53,12 @@ class Gradient {
     rows_ = images_ > 1 ? c.oh : std::clamp<std::int64_t>(kChain / c.ow, 1, c.oh);
   }
 
-  // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
-  std::int64_t row_tasks() const {
-    const std::int64_t wanted = divide_up(2 * num_threads(), column_panels_ * c_.groups);
-    return num_threads() == 1 ? 1 : std::clamp<std::int64_t>(wanted, 1, row_panels_);
+  // Tasks are panels of input channels, then of output channels: each element is summed by one of them. A task copies
+  // the input channels that are its own, but packs all gradients of its output channels.
+  std::int64_t row_tasks() const { return std::clamp<std::int64_t>(wanted_tasks(), 1, row_panels_); }
+  std::int64_t column_tasks() const {
+    return std::clamp<std::int64_t>(divide_up(wanted_tasks(), row_tasks()), 1, column_panels_);
   }
-  std::int64_t column_tasks() const { return num_threads() == 1 ? 1 : column_panels_; }
 
   void run(std::int64_t row_task, std::int64_t column_task, float* weight_grad) const {
     const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, positions = c_.oh * c_.ow;
@@ -74,7 +80,7 @@ class Gradient {
       const float* images = x_ + image * c_.in * c_.h * c_.w;
       if (planes_.copied) {
         for (std::int64_t i = 0; i < count; ++i)
-          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size());
+          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size(), first_row, end_row);
         images = padded;
       }
       for (std::int64_t y = 0; y < c_.oh; y += rows_) {
@@ -92,14 +98,27 @@ class Gradient {
       }
     }
     // [tap][in][out] to [out][in][tap]
-    for (std::int64_t o = first_panel * width_; o < std::min(end_panel * width_, c_.group_out()); ++o)
-      for (std::int64_t i = first_row; i < end_row; ++i)
-        for (std::int64_t t = 0; t < taps; ++t)
-          weight_grad[(o * in + i) * taps + t] =
-              sums[(t * (end_row - first_row) + i - first_row) * panels * width_ + o - first_panel * width_];
+    const std::int64_t end_out = std::min(end_panel * width_, c_.group_out()), pitch = panels * width_;
+    const std::int64_t rows = end_row - first_row;
+    const auto sum_of = [&](std::int64_t at) { return sums + (at % taps * rows + at / taps) * pitch; };
+    for (std::int64_t o = first_panel * width_; o < end_out; o += kLanes) {
+      const std::int64_t from = o - first_panel * width_, count = std::min(kLanes, end_out - o);
+      float* const to = weight_grad + (o * in + first_row) * taps;
+      std::int64_t at = 0;
+      for (; at + kLanes <= rows * taps; at += kLanes) {
+        Vec8 square[kLanes];
+        for (std::int64_t j = 0; j < kLanes; ++j) square[j] = load8(sum_of(at + j) + from);
+        transpose8(square);
+        for (std::int64_t j = 0; j < count; ++j) store8(to + j * in * taps + at, square[j]);
+      }
+      for (; at < rows * taps; ++at)
+        for (std::int64_t j = 0; j < count; ++j) to[j * in * taps + at] = sum_of(at)[from + j];
+    }
   }
 
  private:
+  std::int64_t wanted_tasks() const { return num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups); }
+
   void add(const float* images, std::int64_t y, std::int64_t rows, std::int64_t count, const float* packed,
            std::int64_t block, std::int64_t first_panel, std::int64_t end_panel, std::int64_t first_row,
            std::int64_t end_row, float* sums, bool started) const {
@@ -108,7 +127,7 @@ class Gradient {
     const std::int64_t row_panels = divide_up(in_rows, kernels_.rows[vectors_]);
     const std::int64_t panel_rows = divide_up(in_rows, row_panels);
     Tile<float> tile{};
-    tile.a_row = planes_.plane();
+    tile.a_row = taps_ > 1 ? c_.dilation_w : planes_.plane();
     tile.a_step = 1;
     tile.k = c_.ow;
     tile.segments = rows;
@@ -119,8 +138,8 @@ class Gradient {
     tile.beta = started ? 1.0f : 0.0f;
     tile.out_stride = panels * width_;
     for (std::int64_t i = 0; i < in_rows; i += panel_rows) {
-      const std::int64_t height = std::min(panel_rows, in_rows - i);
-      for (std::int64_t t = 0; t < c_.kh * c_.kw; ++t) {
+      const std::int64_t height = taps_ > 1 ? taps_ : std::min(panel_rows, in_rows - i);
+      for (std::int64_t t = 0; t < c_.kh * c_.kw; t += taps_) {
         const std::int64_t offset = planes_.offset(t / c_.kw * c_.dilation_h, t % c_.kw * c_.dilation_w);
         tile.a = images + (first_row + i) * planes_.plane() + offset + y * planes_.pitch;
         for (std::int64_t p = first_panel; p < end_panel; ++p) {
@@ -141,12 +160,19 @@ class Gradient {
   const float *grad_, *x_;
   std::int64_t vectors_, width_, row_panels_, column_panels_;
   std::int64_t images_, rows_;  // of a chain
+  std::int64_t taps_;           // neighbours in a row, that a tile holds where there is one input channel
 };
 
 }  // namespace
 
 void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
   if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
+  if (conv_detail::winograd_serves(conv)) return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
+  conv_detail::product_backward_weight(conv, grad, x, weight_grad, set);
+}
+
+void conv_detail::product_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad,
+                                          InstructionSet set) {
   const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
   const Gradient first(conv, grad, x, 0, set);
   const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();

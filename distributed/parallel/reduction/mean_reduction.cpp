@@ -77,7 +77,7 @@ class MeanReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const ShareRunner& runner) override {
+  void sum_losses(const StepRunner& runner) override {
     if (device_.is_cpu()) {
       totals_ = tensor({runner.sum(), runner.count()});
     } else {  // without waiting for the device
@@ -94,8 +94,12 @@ class MeanReduction final : public RankReduction {
     totals_work_ = group_->all_reduce(totals_);
   }
 
-  double divisor(const ShareRunner& runner, std::int64_t samples) override {
+  double divisor(const StepRunner& runner, std::int64_t samples) override {
     if (!runner.counted()) return static_cast<double>(samples);
+    return total_count();
+  }
+
+  double total_count() override {
     if (totals_work_) totals_work_->wait();
     return totals_.to_vector<double>()[1];
   }

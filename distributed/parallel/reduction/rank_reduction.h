@@ -29,7 +29,8 @@ struct Bucket {
 };
 
 /// How what each rank has computed becomes what one process would have: the policy behind a Reducer, which decides what
-/// travels when. There are two: the mean over ranks, and the shard tree of lockstep mode.
+/// travels when. There are two: the mean over ranks, and the shard tree of lockstep mode; and sharded_reduction(),
+/// which leaves each rank its part of either.
 class RankReduction {
  public:
   virtual ~RankReduction() = default;
@@ -45,13 +46,19 @@ class RankReduction {
   /// Starts the reduction of a bucket; null: there is nothing to wait for. `used`, by parameter, is complete with the
   /// last one, and then starts to travel too.
   virtual WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) = 0;
+  /// After every launch of a pass: waits for what launch() has given no work for.
+  virtual void finish() {}
+  /// After an exception in a pass: drops what is on its way.
+  virtual void abandon() {}
   /// By parameter: has any rank used it? After all buckets; waits.
   virtual std::vector<bool> used_anywhere() = 0;
 
   /// Starts to add up the losses and their counts over the ranks, while the last backward computes.
-  virtual void sum_losses(const ShareRunner& runner) = 0;
+  virtual void sum_losses(const StepRunner& runner) = 0;
   /// What the runner's last backward divides by, for a batch of so many samples.
-  virtual double divisor(const ShareRunner& runner, std::int64_t samples) = 0;
+  virtual double divisor(const StepRunner& runner, std::int64_t samples) = 0;
+  /// What the losses of all ranks count, after sum_losses(); waits.
+  virtual double total_count() = 0;
   /// The mean loss over all ranks, one float64 element.
   virtual Tensor mean_loss() = 0;
 };

@@ -13,6 +13,17 @@
 namespace lockstep::distributed {
 namespace {
 
+std::vector<std::vector<std::size_t>> buckets_of(const std::vector<nn::NamedTensor>& parameters,
+                                                 const TrainingStepOptions& options) {
+  std::vector<BucketItem> items;
+  for (const auto& [name, tensor] : parameters) {
+    LOCKSTEP_CHECK(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(),
+                   "[Reducer] parameter '{}' must be a leaf that requires gradients", name);
+    items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
+  }
+  return assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes);
+}
+
 Device device_of(const std::vector<nn::NamedTensor>& parameters) {
   return parameters.empty() ? Device() : parameters.front().tensor.device();
 }
@@ -20,15 +31,18 @@ Device device_of(const std::vector<nn::NamedTensor>& parameters) {
 }  // namespace
 
 Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, const TrainingStepOptions& options)
-    : Reducer(parameters, mean_reduction(group, device_of(parameters), options.hook), group, options) {}
+    : Reducer(parameters, mean_reduction(group, device_of(parameters), options.hook), group, options,
+              buckets_of(parameters, options)) {}
 
 Reducer::Reducer(ShardSums& sums, ProcessGroupPtr group, const TrainingStepOptions& options)
-    : Reducer(sums.parameters(), tree_reduction(group, device_of(sums.parameters()), sums), group, options) {
+    : Reducer(sums.parameters(), tree_reduction(group, device_of(sums.parameters()), sums), group, options,
+              buckets_of(sums.parameters(), options)) {
   static_graph_ = false;
 }
 
 Reducer::Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankReduction> reduction,
-                 ProcessGroupPtr group, const TrainingStepOptions& options)
+                 ProcessGroupPtr group, const TrainingStepOptions& options,
+                 const std::vector<std::vector<std::size_t>>& buckets)
     : group_(std::move(group)),
       reduction_(std::move(reduction)),
       parameters_(std::move(parameters)),
@@ -36,14 +50,7 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankRe
       used_(parameters_.size(), false),
       static_graph_(options.static_graph) {
   LOCKSTEP_CHECK(group_, "[Reducer] the process group is null");
-  std::vector<BucketItem> items;
-  for (const auto& [name, tensor] : parameters_) {
-    LOCKSTEP_CHECK(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(),
-                   "[Reducer] parameter '{}' must be a leaf that requires gradients", name);
-    items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
-  }
-  const auto assignment = assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes);
-  for (std::size_t b = 0; b < assignment.size(); ++b) make_bucket(assignment[b], b, assignment.size());
+  for (std::size_t b = 0; b < buckets.size(); ++b) make_bucket(buckets[b], b, buckets.size());
   trace_.launched_ns.assign(buckets_.size(), 0);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     slots_[i].hook =
@@ -71,7 +78,7 @@ void Reducer::make_bucket(const std::vector<std::size_t>& slots, std::size_t ind
   bucket.label = bucket_label(index, names);
   reduction_->allocate(bucket, elements, options_of(parameters_[slots.front()].tensor),
                        static_cast<std::int64_t>(parameters_.size()));
-  for (std::size_t i = 0; i < slots.size(); ++i) {
+  for (std::size_t i = 0; i < slots.size() && bucket.described.flat.defined(); ++i) {
     const Shape& sizes = parameters_[slots[i]].tensor.sizes();
     bucket.described.gradients.push_back(
         {names[i], bucket.described.flat.as_strided(sizes, contiguous_strides(sizes), bucket.offsets[i])});
@@ -154,8 +161,9 @@ void Reducer::finish_pass() {
     if (!bucket.work) continue;
     bucket.work->wait();
     bucket.work.reset();
-    bucket.described.flat.storage()->bump_version();
+    if (bucket.described.flat.defined()) bucket.described.flat.storage()->bump_version();
   }
+  reduction_->finish();
   if (!slots_.empty()) settle_use();
   trace_.finished_ns = steady_now_ns();
   in_pass_ = false;
@@ -192,7 +200,11 @@ void Reducer::reduce_now() {
 void Reducer::abandon_pass() {
   in_pass_ = false;
   used_.assign(used_.size(), false);
-  for (Bucket& bucket : buckets_) bucket.work.reset();
+  for (Bucket& bucket : buckets_) {
+    bucket.work.reset();
+    if (!bucket.described.flat.defined()) bucket.memory = {};
+  }
+  reduction_->abandon();
 }
 
 std::vector<std::string> Reducer::names_of(bool Slot::*which) const {

@@ -35,6 +35,9 @@ class Reducer {
   Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, const TrainingStepOptions& options = {});
   /// The same along the shard tree.
   Reducer(ShardSums& sums, ProcessGroupPtr group, const TrainingStepOptions& options);
+  /// By a policy of the caller's, in buckets of the caller's: the parameters of each, by their places.
+  Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankReduction> reduction, ProcessGroupPtr group,
+          const TrainingStepOptions& options, const std::vector<std::vector<std::size_t>>& buckets);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -83,8 +86,6 @@ class Reducer {
     bool absent = false;             // from the static graph
   };
 
-  Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankReduction> reduction, ProcessGroupPtr group,
-          const TrainingStepOptions& options);
   void make_bucket(const std::vector<std::size_t>& slots, std::size_t index, std::size_t count);
   void on_gradient(std::size_t slot);
   void begin_pass(bool computed);

@@ -40,16 +40,25 @@ void add_rows(std::vector<double>& left, const std::vector<double>& right) {
 }
 
 ShardSums::ShardSums(nn::Module& module, std::int64_t shards, ShardRange mine)
-    : shards_(shards),
-      mine_(mine),
-      layout_(module),
-      parameters_(trained_parameters(module)),
-      buffers_(module.named_buffers()),
-      zeros_(parameters_.size()) {}
+    : ShardSums(module, {trained_parameters(module)}, shards, mine) {}
+
+ShardSums::ShardSums(nn::Module& module, const std::vector<std::vector<nn::NamedTensor>>& groups, std::int64_t shards,
+                     ShardRange mine)
+    : shards_(shards), mine_(mine), layout_(module), buffers_(module.named_buffers()) {
+  for (const std::vector<nn::NamedTensor>& group : groups) {
+    groups_.push_back({.first = parameters_.size(), .count = group.size()});
+    parameters_.insert(parameters_.end(), group.begin(), group.end());
+  }
+  zeros_.resize(parameters_.size());
+}
 
 void ShardSums::clear() {
-  sums_.clear();
+  for (Group& group : groups_) {
+    group.sums.clear();
+    group.next = mine_.begin;
+  }
   total_sums_.clear();
+  next_total_ = mine_.begin;
   totals_.clear();
   last_gradients_.assign(parameters_.size(), {});
   last_ = -1;
@@ -64,23 +73,33 @@ void ShardSums::begin() {
 
 void ShardSums::add_totals(std::int64_t shard, double loss_sum, double count,
                            const nn::DeferredStatistics& statistics) {
-  total_sums_.push({0, shard}, layout_.row(loss_sum, count, statistics), add_rows);
+  add_totals(shard, layout_.row(loss_sum, count, statistics));
 }
 
-void ShardSums::keep(std::int64_t shard) {
-  take_all();
-  Gradients gradients = std::exchange(last_gradients_, Gradients(parameters_.size()));
-  for (std::size_t p = 0; p < gradients.size(); ++p)
-    if (!gradients[p].defined()) gradients[p] = zeros_like(parameters_[p].tensor.detach());
-  sums_.push({0, shard}, std::move(gradients), [](Gradients& left, const Gradients& right) {
+void ShardSums::add_totals(std::int64_t shard, std::vector<double> row) {
+  total_sums_.push({0, shard}, std::move(row), add_rows);
+  next_total_ = shard + 1;
+}
+
+void ShardSums::keep(std::int64_t shard, std::size_t index) {
+  Group& group = groups_[index];
+  Gradients gradients(group.count);
+  for (std::size_t i = 0; i < group.count; ++i) {
+    const std::size_t p = group.first + i;
+    take(p);
+    gradients[i] = std::exchange(last_gradients_[p], {});
+    if (!gradients[i].defined()) gradients[i] = zeros_like(parameters_[p].tensor.detach());
+  }
+  group.sums.push({0, shard}, std::move(gradients), [](Gradients& left, const Gradients& right) {
     for (std::size_t p = 0; p < left.size(); ++p) add_values_(left[p], right[p]);
   });
+  group.next = shard + 1;
 }
 
 void ShardSums::close(std::int64_t last) {
   check_buffers();
   last_ = last;
-  for (std::int64_t shard = last < 0 ? mine_.begin : last + 1; shard < mine_.end; ++shard)
+  for (std::int64_t shard = next_total_; shard < mine_.end; ++shard)
     total_sums_.push({0, shard}, std::vector<double>(layout_.size(), 0.0), add_rows);
   for (const auto& entry : total_sums_.entries()) totals_.push_back(entry.value);
 }
@@ -108,8 +127,11 @@ ShardSums::Parts ShardSums::parts(std::size_t parameter) {
     parts.tensors.push_back(tensor.defined() ? tensor : zeros_of(parameter));
     parts.nodes.push_back(node);
   };
-  for (const auto& entry : sums_.entries()) add(entry.value[parameter], entry.node);
-  std::int64_t next = mine_.begin;
+  std::size_t g = 0;
+  while (parameter >= groups_[g].first + groups_[g].count) ++g;
+  const Group& group = groups_[g];
+  for (const auto& entry : group.sums.entries()) add(entry.value[parameter - group.first], entry.node);
+  std::int64_t next = group.next;
   if (last_ >= 0) {
     add(last_gradients_[parameter], {0, last_});
     next = last_ + 1;
@@ -131,6 +153,17 @@ void ShardSums::check_buffers() const {
                    "[lockstep] forward() changed the buffer '{}', whose value would then depend on the number of "
                    "workers; only batch norm's running statistics can be combined in lockstep mode",
                    buffers_[b].name);
+}
+
+ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit) {
+  ShardSums::Parts inside;
+  for (std::size_t i = 0; i < parts.nodes.size(); ++i) {
+    const TreeNode& node = parts.nodes[i];
+    if (node.level > unit.level || node.index >> (unit.level - node.level) != unit.index) continue;
+    inside.nodes.push_back(node);
+    inside.tensors.push_back(parts.tensors[i]);
+  }
+  return inside;
 }
 
 void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor) {

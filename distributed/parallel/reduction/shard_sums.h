@@ -29,6 +29,9 @@ class ShardSums {
 
   /// `mine` are the shards here, of `shards` in all. Takes note of the parameters that require gradients.
   ShardSums(nn::Module& module, std::int64_t shards, ShardRange mine);
+  /// The same for some of its parameters, those that one backward gives their gradients in a list of their own.
+  ShardSums(nn::Module& module, const std::vector<std::vector<nn::NamedTensor>>& groups, std::int64_t shards,
+            ShardRange mine);
 
   std::int64_t shards() const { return shards_; }
   const ShardRange& mine() const { return mine_; }
@@ -39,10 +42,13 @@ class ShardSums {
   void begin();
   /// What a shard's forward gave.
   void add_totals(std::int64_t shard, double loss_sum, double count, const nn::DeferredStatistics& statistics);
-  /// Takes the gradients that a shard's backward has left with the parameters.
-  void keep(std::int64_t shard);
-  /// All forwards are done. `last` is the shard whose backward is to come; -1: none here has samples. Throws Error for
-  /// a buffer that forward() changed without batch norm's help, since its value would depend on the number of workers.
+  /// The same, a row that layout() made.
+  void add_totals(std::int64_t shard, std::vector<double> row);
+  /// Takes the gradients that a shard's backward has left with the parameters of a group.
+  void keep(std::int64_t shard, std::size_t group = 0);
+  /// All forwards are done. `last` is the shard whose backward is to come; -1: none, all that have samples are kept.
+  /// Throws Error for a buffer that forward() changed without batch norm's help, since its value would depend on the
+  /// number of workers.
   void close(std::int64_t last);
   /// Takes the last shard's gradient of one parameter, or of all.
   void take(std::size_t parameter);
@@ -58,7 +64,15 @@ class ShardSums {
   const std::vector<bool>& used() const { return used_; }
 
  private:
-  using Gradients = std::vector<Tensor>;  // by parameter
+  using Gradients = std::vector<Tensor>;  // by parameter, or by place in its group
+
+  /// Parameters that are kept together: the first of them, how many, and the first shard that is not kept yet.
+  struct Group {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    TreeStack<Gradients> sums = {};
+    std::int64_t next = 0;
+  };
 
   const Tensor& zeros_of(std::size_t parameter);
   std::vector<std::uint32_t> buffer_versions() const;
@@ -71,8 +85,9 @@ class ShardSums {
   std::vector<nn::NamedTensor> buffers_;
   std::vector<std::uint32_t> versions_;  // of the buffers, when the step began
 
-  TreeStack<Gradients> sums_;
+  std::vector<Group> groups_;
   TreeStack<std::vector<double>> total_sums_;
+  std::int64_t next_total_ = 0;  // the first shard without totals
   std::vector<std::vector<double>> totals_;
   std::int64_t last_ = -1;
   Gradients last_gradients_;
@@ -85,6 +100,9 @@ std::vector<nn::NamedTensor> trained_parameters(const nn::Module& module);
 
 /// Adds a row of totals to another.
 void add_rows(std::vector<double>& left, const std::vector<double>& right);
+
+/// The parts that lie inside one unit of the tree.
+ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit);
 
 /// target = the sum of `parts` along the tree, divided by `divisor`; `target` may be the first part. Runs in parallel.
 void sum_parts(const Tensor& target, const ShardSums::Parts& parts, double divisor = 1.0);

@@ -9,18 +9,6 @@
 namespace lockstep::distributed {
 namespace {
 
-// The parts that lie inside one unit of the tree.
-ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit) {
-  ShardSums::Parts inside;
-  for (std::size_t i = 0; i < parts.nodes.size(); ++i) {
-    const TreeNode& node = parts.nodes[i];
-    if (node.level > unit.level || node.index >> (unit.level - node.level) != unit.index) continue;
-    inside.nodes.push_back(node);
-    inside.tensors.push_back(parts.tensors[i]);
-  }
-  return inside;
-}
-
 class TreeReduction final : public RankReduction {
  public:
   TreeReduction(ProcessGroupPtr group, Device device, ShardSums& sums)
@@ -32,7 +20,7 @@ class TreeReduction final : public RankReduction {
   }
 
   void clear_gradients(const std::vector<Bucket>&, const std::vector<nn::NamedTensor>&) override {}  // sums_ does
-  double divisor(const ShareRunner&, std::int64_t) override { return 1.0; }
+  double divisor(const StepRunner&, std::int64_t) override { return 1.0; }
   void allocate(Bucket& bucket, std::int64_t elements, const TensorOptions& like, std::int64_t) override {
     bucket.memory = zeros({static_cast<std::int64_t>(units_.size()), elements}, like);
     bucket.described.flat = units_.size() == 1 ? bucket.memory.as_strided({elements}, {1}, 0) : zeros({elements}, like);
@@ -68,7 +56,7 @@ class TreeReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const ShareRunner&) override {
+  void sum_losses(const StepRunner&) override {
     double* out = unit_totals_.data<double>();
     for (const std::vector<double>& row : sums_.totals()) out = std::copy(row.begin(), row.end(), out);
     static const OperationLabel label("loss and count of the step");
@@ -78,6 +66,11 @@ class TreeReduction final : public RankReduction {
     if (device_.is_cpu()) return;
     totals_work_->wait();  // the device cannot wait for the host's memory
     divisor_ = move_values(divisor_, device_);
+  }
+
+  double total_count() override {
+    if (totals_work_) totals_work_->wait();
+    return StepTotals::count(totals_.to_vector<double>());
   }
 
   Tensor mean_loss() override {

@@ -1,11 +1,14 @@
 #include "lockstep/distributed/parallel/workers/ranks.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
@@ -13,9 +16,21 @@
 namespace lockstep::distributed {
 namespace {
 
-std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group, std::int64_t shards) {
+std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& group,
+                                     const TrainingStepOptions& options) {
+  const std::int64_t shards = options.logical_shards;
   if (shards == 0) return nullptr;
-  return std::make_unique<ShardSums>(module, shards, shards_of_worker(shards, group.world_size(), group.rank()));
+  const ShardRange mine = shards_of_worker(shards, group.world_size(), group.rank());
+  if (options.model_part) return std::make_unique<ShardSums>(module, options.model_part->trained(), shards, mine);
+  return std::make_unique<ShardSums>(module, shards, mine);
+}
+
+std::vector<nn::NamedTensor> reduced_parameters(nn::Module& module, const TrainingStepOptions& options) {
+  if (!options.model_part) return trained_parameters(module);
+  std::vector<nn::NamedTensor> all;
+  for (const std::vector<nn::NamedTensor>& group : options.model_part->trained())
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
 }
 
 }  // namespace
@@ -26,16 +41,58 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       options_(options),
       buffers_(module.buffers()),
       frozen_(module),
-      sums_(make_sums(module, *group_, options.logical_shards)),
-      runner_(sums_ ? ShareRunner(module, *sums_) : ShareRunner(module, options.accumulate)) {
-  if (group_->rank() == 0) runner_.look_for_unregistered();
+      sums_(make_sums(module, *group_, options)) {
+  if (options.model_part) {
+    runner_ = options.model_part->make_runner(options, sums_.get());
+  } else {
+    auto whole = sums_ ? std::make_unique<ShareRunner>(module, *sums_)
+                       : std::make_unique<ShareRunner>(module, options.accumulate);
+    whole_model_ = whole.get();
+    runner_ = std::move(whole);
+  }
+  if (group_->rank() == 0) runner_->look_for_unregistered();
   check_module_agreement(module_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   broadcast_coalesced(state, *group_);
+  if (options_.zero != 0) {
+    divide();
+    return;
+  }
   reducer_ = sums_ ? std::make_unique<Reducer>(*sums_, group_, options_)
-                   : std::make_unique<Reducer>(trained_parameters(module_), group_, options_);
+                   : std::make_unique<Reducer>(reduced_parameters(module_, options_), group_, options_);
+}
+
+void Ranks::divide() {
+  LOCKSTEP_CHECK(!ParameterShards::of(module_),
+                 "[TrainingStep] the parameters of this module are divided by another step; make one step of a module");
+  const Device device = module_.device();
+  division_ = std::make_shared<Division>(module_, options_, group_->rank(), group_->world_size());
+  std::vector<std::vector<std::size_t>> buckets;
+  for (std::size_t f = 0; f < division_->trained_flats; ++f) buckets.push_back(division_->flats[f].members);
+  if (division_->values_too) {
+    shards_ = ParameterShards::make(module_, division_, *group_);  // its hooks run before the reducer's
+    whole_model_->gather_by(shards_.get());
+  }
+  auto whole = sums_ ? tree_reduction(group_, device, *sums_) : mean_reduction(group_, device, nullptr);
+  reducer_ = std::make_unique<Reducer>(trained_parameters(module_),
+                                       sharded_reduction(group_, division_, std::move(whole), sums_.get()), group_,
+                                       options_, buckets);
+}
+
+// An undivided optimizer would find no gradients, and change nothing.
+void Ranks::check_optimizer() const {
+  LOCKSTEP_CHECK(division_->has_optimizer || std::ranges::none_of(division_->has_gradient, std::identity()),
+                 "[TrainingStep] the last step's gradients are divided over {} ranks (zero = {}), and no "
+                 "ZeroRedundancyOptimizer was made with this step to use them; make one, as zero_redundancy() does",
+                 division_->world, options_.zero);
+}
+
+void Ranks::abandon() {
+  reducer_->abandon_pass();
+  if (sums_) sums_->begin();
+  if (shards_) shards_->abandon();
 }
 
 data::Batch Ranks::part_of(const data::Batch& batch) const {
@@ -55,38 +112,53 @@ data::Batch Ranks::part_of(const data::Batch& batch) const {
 
 Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   frozen_.check();
+  if (division_) check_optimizer();
   group_->set_step(static_cast<std::int64_t>(step));
   reducer_->clear_gradients();
   share_buffers(std::exchange(buffers_root_, 0));
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
+  const bool empty_slices = !first_sync_batch_norm(module_).empty();
+  if (!shards_) return compute(part, step, loss, empty_slices);
+  try {
+    shards_->begin_step(whole_model_->passes_of(part, empty_slices));
+    Tensor mean = compute(part, step, loss, empty_slices);
+    shards_->end_step();
+    return mean;
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices) {
   RankReduction& reduction = reducer_->reduction();
   // A reduction divides by the number of ranks, or (lockstep mode) by the count of all losses.
   const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
   {
     std::optional<NoSync> accumulating;
-    if (sums_ || options_.accumulate > 1) accumulating.emplace(*reducer_);
-    runner_.begin(part, step, loss, scale, /*empty_slices=*/!first_sync_batch_norm(module_).empty());
+    if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
+    runner_->begin(part, step, loss, scale, empty_slices);
   }
-  reduction.sum_losses(runner_);
+  reduction.sum_losses(*runner_);
   const std::uint64_t reduced_before = reducer_->passes();
   try {
-    if (runner_.pending()) runner_.finish(reduction.divisor(runner_, part.global_size));
+    if (runner_->pending()) runner_->finish(reduction.divisor(*runner_, part.global_size));
+    if (shards_) shards_->play_last_pass();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {
-    if (sums_) {
-      reducer_->abandon_pass();
-      sums_->begin();
-    }
+    if (sums_ || division_) abandon();
     throw;
   }
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
+  runner_->after_reduction();
   return reduction.mean_loss();
 }
 
 std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss) {
   check_not_lockstep(is_lockstep(), "join_step()");
+  check_whole_model(options_.model_part != nullptr, "join_step()");
   group_->set_step(static_cast<std::int64_t>(step));
   const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
   if (all.samples == 0) {
@@ -107,6 +179,7 @@ void Ranks::share_buffers(int root) {
 }
 
 Tensor Ranks::forward(Tensor x) {
+  check_whole_model(options_.model_part != nullptr, "the module's operator()");
   check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
   if (GradMode::enabled() && !sums_) {
     frozen_.check();
@@ -115,7 +188,16 @@ Tensor Ranks::forward(Tensor x) {
     if (joining_) announce(x.size(0));
     share_buffers(joining_ ? join_step_.first : 0);
   }
-  return module_(std::move(x));
+  if (!shards_) return module_(std::move(x));
+  shards_->begin_forward();
+  try {
+    Tensor out = module_(std::move(x));
+    shards_->end_forward(/*recorded=*/GradMode::enabled());
+    return out;
+  } catch (...) {
+    shards_->abandon();
+    throw;
+  }
 }
 
 void Ranks::announce(std::int64_t samples) {
@@ -127,6 +209,10 @@ void Ranks::announce(std::int64_t samples) {
 
 void Ranks::join(const std::function<void()>& loop, const std::function<void()>& keep_up) {
   check_not_lockstep(is_lockstep(), "join()");
+  LOCKSTEP_CHECK(
+      !division_,
+      "[DistributedDataParallel] join() is for whole gradients, which zero = {} does not keep; use join_step()",
+      options_.zero);
   LOCKSTEP_CHECK(!joining_, "[DistributedDataParallel] join() was called inside join()");
   if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())
     throw Error(fmt::format(
@@ -167,7 +253,9 @@ void Ranks::follow(const std::function<void()>& keep_up) {
 }
 
 std::string Ranks::capture_obstacle() const {
+  if (options_.model_part) return "the stages of a pipeline send each other what they compute, through the host";
   if (sums_) return "lockstep mode adds up on the host what the shards count";
+  if (division_) return "gradients are divided over ranks, which waits on the host";
   if (options_.hook && !options_.hook->is_replayable())
     return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());
   if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())

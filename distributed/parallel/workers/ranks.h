@@ -10,6 +10,8 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/reducer.h"
+#include "lockstep/distributed/parallel/sharding/division.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
 #include "lockstep/distributed/parallel/workers/uneven_inputs.h"
@@ -39,10 +41,17 @@ class Ranks {
   ProcessGroup& group() { return *group_; }  ///< the ranks
   Reducer& reducer() { return *reducer_; }   ///< of the gradients
   bool is_lockstep() const { return sums_ != nullptr; }
+  const std::shared_ptr<Division>& division() const { return division_; }     ///< of gradients; null: they are whole
+  const std::shared_ptr<ParameterShards>& shards() const { return shards_; }  ///< null: parameters are whole
+  /// See TrainingStep.
+  void abandon();
   /// Why a step cannot be recorded and replayed; empty if nothing here forbids it.
   std::string capture_obstacle() const;
 
  private:
+  void divide();
+  void check_optimizer() const;
+  Tensor compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices);
   void share_buffers(int root);
   void announce(std::int64_t samples);
   void follow(const std::function<void()>& keep_up);
@@ -54,11 +63,14 @@ class Ranks {
   FrozenParameters frozen_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode
   std::unique_ptr<Reducer> reducer_;
-  ShareRunner runner_;
-  bool joining_ = false;           // join() runs
-  std::int64_t join_samples_ = 0;  // since its last average
-  UnevenStep join_step_;           // its last one
-  int buffers_root_ = 0;           // a rank that computed in the last step, so that its buffers have seen it
+  std::shared_ptr<Division> division_;
+  std::shared_ptr<ParameterShards> shards_;  // of ZeRO-3
+  std::unique_ptr<StepRunner> runner_;
+  ShareRunner* whole_model_ = nullptr;  // runner_, unless a model part made it
+  bool joining_ = false;                // join() runs
+  std::int64_t join_samples_ = 0;       // since its last average
+  UnevenStep join_step_;                // its last one
+  int buffers_root_ = 0;                // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed

@@ -76,7 +76,8 @@ struct Row {
   bool static_graph = false;
   CommunicationHookPtr (*hook)() = nullptr;
   bool adam = false;
-  bool zero = false;
+  bool zero = false;  ///< a ZeroRedundancyOptimizer
+  int stage = 1;      ///< with it: of ZeRO
   double clip = 0.0;
   DType dtype = kFloat32;
   std::int64_t shards = 0;
@@ -128,9 +129,9 @@ std::unique_ptr<Model> start(const Row& row) {
   return model;
 }
 
-void update(const Row& row, Model& model, optim::Optimizer& optimizer) {
+void update(const Row& row, optim::Optimizer& optimizer) {
   if (row.clip > 0.0) {
-    const double norm = optim::clip_grad_norm_(model.parameters(), row.clip);
+    const double norm = optimizer.clip_grad_norm_(row.clip);
     EXPECT_GT(norm, row.clip) << "the row must clip";
   }
   optimizer.step();
@@ -150,7 +151,7 @@ Values reference(const Row& row, int world) {
     } else {
       model->loss(samples.batch, step).backward();
     }
-    update(row, *model, *optimizer);
+    update(row, *optimizer);
   }
   return weights_of(*model);
 }
@@ -159,18 +160,19 @@ Values train(const Row& row, const ProcessGroupPtr& group, int world, bool leave
   const auto model = start(row);
   if (row.model == make<Normed>) convert_sync_batch_norm(*model, group);
   const auto make = [&](std::vector<Tensor> parameters) { return make_optimizer(row, std::move(parameters)); };
-  std::unique_ptr<optim::Optimizer> optimizer;
-  if (row.zero)
-    optimizer = std::make_unique<ZeroRedundancyOptimizer>(make(model->parameters()), group, 1000);
-  else
-    optimizer = make(model->parameters());
   DistributedDataParallel ddp(*model, group,
                               {.logical_shards = row.shards,
                                .accumulate = row.accumulate,
                                .static_graph = row.static_graph,
                                .first_bucket_bytes = 512,
                                .bucket_bytes = 2048,
+                               .zero = row.zero && row.stage > 1 ? row.stage : 0,
                                .hook = row.hook ? row.hook() : nullptr});
+  std::unique_ptr<optim::Optimizer> optimizer;
+  if (row.zero)
+    optimizer = std::make_unique<ZeroRedundancyOptimizer>(make(model->parameters()), ddp.training_step(), 1000);
+  else
+    optimizer = make(model->parameters());
   const auto rank = static_cast<std::size_t>(group->rank());
   const auto own = [&](std::int64_t step) {
     const Samples samples = samples_of(row, world, step);
@@ -190,12 +192,12 @@ Values train(const Row& row, const ProcessGroupPtr& group, int world, bool leave
         } else {
           ddp.step(samples_of(row, world, step).batch, loss_at(step));
         }
-        update(row, *model, *optimizer);
+        update(row, *optimizer);
       }
       break;
     case Loop::join_step:
       for (std::int64_t step = 0; ddp.join_step(step < kSteps ? own(step) : data::Batch{}, loss_at(step)); ++step)
-        update(row, *model, *optimizer);
+        update(row, *optimizer);
       break;
     case Loop::join:
       ddp.join(
@@ -224,6 +226,7 @@ Values train(const Row& row, const ProcessGroupPtr& group, int world, bool leave
       }
       break;
   }
+  const WholeParameters whole = ddp.training_step().whole_parameters();
   return weights_of(*model);
 }
 
@@ -255,6 +258,38 @@ const std::vector<Row>& table() {
       {.feature = "ZeRO-1 on, Adam", .bound = 1e-6, .adam = true, .zero = true},
       {.feature = "ZeRO-1 on, SGD", .bound = 1e-6, .zero = true},
       {.feature = "ZeRO-1, clipping, accumulation", .bound = 1e-6, .accumulate = 2, .zero = true, .clip = 0.05},
+      {.feature = "ZeRO-2", .bound = 1e-6, .zero = true, .stage = 2},
+      {.feature = "ZeRO-2, Adam, clipping, accumulation",
+       .bound = 1e-6,
+       .accumulate = 2,
+       .adam = true,
+       .zero = true,
+       .stage = 2,
+       .clip = 0.05},
+      {.feature = "ZeRO-2, no_sync()", .bound = 1e-6, .loop = Loop::no_sync, .zero = true, .stage = 2},
+      {.feature = "ZeRO-2, uneven inputs, join_step()",
+       .bound = 1e-6,
+       .loop = Loop::join_step,
+       .zero = true,
+       .stage = 2},
+      {.feature = "ZeRO-2, unused parameters", .bound = 1e-6, .model = make<Branched>, .zero = true, .stage = 2},
+      {.feature = "ZeRO-2, SyncBatchNorm", .bound = 1e-6, .model = make<Normed>, .zero = true, .stage = 2},
+      {.feature = "ZeRO-3", .bound = 1e-6, .zero = true, .stage = 3},
+      {.feature = "ZeRO-3, Adam, clipping, accumulation",
+       .bound = 1e-6,
+       .accumulate = 2,
+       .adam = true,
+       .zero = true,
+       .stage = 3,
+       .clip = 0.05},
+      {.feature = "ZeRO-3, no_sync()", .bound = 1e-6, .loop = Loop::no_sync, .zero = true, .stage = 3},
+      {.feature = "ZeRO-3, uneven inputs, join_step()",
+       .bound = 1e-6,
+       .loop = Loop::join_step,
+       .zero = true,
+       .stage = 3},
+      {.feature = "ZeRO-3, unused parameters", .bound = 1e-6, .model = make<Branched>, .zero = true, .stage = 3},
+      {.feature = "ZeRO-3, SyncBatchNorm", .bound = 1e-6, .model = make<Normed>, .zero = true, .stage = 3},
       {.feature = "lockstep", .bound = 0.0, .shards = 4, .reference_has_options = true},
       {.feature = "lockstep, unused parameters",
        .bound = 0.0,
@@ -266,6 +301,36 @@ const std::vector<Row>& table() {
        .adam = true,
        .zero = true,
        .clip = 0.05,
+       .shards = 4,
+       .reference_has_options = true},
+      {.feature = "lockstep, ZeRO-2, Adam, clipping",
+       .bound = 0.0,
+       .adam = true,
+       .zero = true,
+       .stage = 2,
+       .clip = 0.05,
+       .shards = 4,
+       .reference_has_options = true},
+      {.feature = "lockstep, ZeRO-2, unused parameters",
+       .bound = 0.0,
+       .model = make<Branched>,
+       .zero = true,
+       .stage = 2,
+       .shards = 4,
+       .reference_has_options = true},
+      {.feature = "lockstep, ZeRO-3, Adam, clipping",
+       .bound = 0.0,
+       .adam = true,
+       .zero = true,
+       .stage = 3,
+       .clip = 0.05,
+       .shards = 4,
+       .reference_has_options = true},
+      {.feature = "lockstep, ZeRO-3, unused parameters",
+       .bound = 0.0,
+       .model = make<Branched>,
+       .zero = true,
+       .stage = 3,
        .shards = 4,
        .reference_has_options = true},
   };

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/gpt/language_model.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
+#include "lockstep/train/workers.h"
+
+namespace lockstep::gpt {
+
+/// How a pipeline is run.
+struct PipelineChoice {
+  std::string schedule = "1f1b";
+  std::int64_t chunks = 1;
+};
+
+/// Throws Error, one sentence that names the option, for a model that cannot be divided over such a mesh.
+void check_mesh(const Config& config, const train::WorkerOptions& workers, const PipelineChoice& choice);
+/// A mesh of so many processes that fits the model: as much data parallelism as there can be, which sends least, then
+/// stages, then divided layers. Throws Error if there is none.
+distributed::MeshSizes choose_mesh(int processes, const Config& config, const train::WorkerOptions& workers,
+                                   const PipelineChoice& choice);
+
+/// A language model divided over the mesh of a program's workers, with what trains it.
+class MeshTraining {
+ public:
+  using ModelFactory = std::function<std::unique_ptr<LanguageModel>()>;
+
+  /// `autocast`: kBFloat16, or kFloat32 for none. Collective.
+  MeshTraining(const train::Workers& workers, const PipelineChoice& choice, DType autocast, ModelFactory make_model,
+               distributed::MeshModel::OptimizerFactory make_optimizer);
+
+  distributed::TrainingStep& step() { return *step_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  const distributed::MeshModel& whole() const { return *whole_; }
+  /// The mean loss of a part of a batch, for the step.
+  Tensor loss(nn::Module& net, const data::Batch& part) { return model_->loss_of(net.forward(part.x), part.y); }
+  /// The mean loss of windows that all ranks with the same place in `data` have alike. A collective of these.
+  double evaluate(const Tensor& tokens, const Tensor& targets) const;
+  void clip(double max_norm) const { pipeline_->clip_grad_norm(max_norm, divided_ ? &*divided_ : nullptr); }
+  /// The whole model on rank 0, null elsewhere. A collective.
+  std::unique_ptr<LanguageModel> gathered() const;
+
+ private:
+  std::unique_ptr<LanguageModel> model_;
+  std::optional<distributed::TensorParallel> divided_;
+  std::optional<distributed::PipelineParallel> pipeline_;
+  std::optional<distributed::MeshModel> whole_;
+  std::optional<distributed::TrainingStep> step_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+};
+
+}  // namespace lockstep::gpt

@@ -1,0 +1,77 @@
+#pragma once
+
+// The tiles of Correlation, for the .cpp files that compile them: each for one instruction set, see Note [One
+// instruction set a file] in core/cpu/gemm/micro_kernel_body.h. A tile of O output channels x V vectors of positions
+// keeps its sums in registers, so that O + V loads feed O * V fused multiply-adds: 4 x 3 where there are 16 registers,
+// 4 x 6 where there are 32.
+
+#include "lockstep/autograd/ops/conv2d/conv2d_direct_tiles.h"
+#include "lockstep/core/cpu/vec8.h"
+
+namespace lockstep::conv2d_direct {
+namespace {
+
+using cpu::broadcast8;
+using cpu::fma8;
+using cpu::load8;
+using cpu::store8;
+using Vec = cpu::Vec8;
+
+// KW is the kernel's width, or 0 if known only at run time.
+template <int O, int V, int KW>
+[[gnu::noinline]] void tile(const TileArguments& a, const std::int32_t* in_offset, const std::int32_t* out_offset) {
+  Vec sum[O][V];
+  for (int o = 0; o < O; ++o)
+    for (int v = 0; v < V; ++v) sum[o][v] = broadcast8(a.bias ? a.bias[o] : 0.0f);
+  const float* in[V];
+  for (int v = 0; v < V; ++v) in[v] = a.image + in_offset[v];
+  const float* w = a.weights;
+  const std::int64_t kw = KW ? KW : a.kw;
+  for (std::int64_t c = 0; c < a.channels; ++c) {
+    for (std::int64_t ky = 0; ky < a.kh; ++ky) {
+      const std::int64_t row = c * a.plane + ky * a.pitch;
+      for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
+        Vec x[V];
+        for (int v = 0; v < V; ++v) x[v] = load8(in[v] + row + kx);
+        for (int o = 0; o < O; ++o) {
+          const Vec factor = broadcast8(w[o]);
+          for (int v = 0; v < V; ++v) sum[o][v] = fma8(factor, x[v], sum[o][v]);
+        }
+      }
+    }
+  }
+  for (int o = 0; o < O; ++o)
+    for (int v = 0; v < V; ++v) {
+      Vec value = sum[o][v];
+      if (a.relu) value = value < Vec{} ? Vec{} : value;
+      store8(a.out + o * a.out_plane + out_offset[v], value);
+    }
+}
+
+template <int KW, int O, int V>
+constexpr void fill_row(Tile* row) {
+  row[V - 1] = tile<O, V, KW>;
+  if constexpr (V > 1) fill_row<KW, O, V - 1>(row);
+}
+
+template <int KW, int V>
+constexpr void fill_width(Tile (*rows)[Tiles::kMaxVectors]) {
+  fill_row<KW, 1, V>(rows[0]);
+  fill_row<KW, 2, V>(rows[1]);
+  fill_row<KW, 3, V>(rows[2]);
+  fill_row<KW, 4, V>(rows[3]);
+}
+
+// Tiles of up to V vectors.
+template <int V>
+constexpr Tiles make_tiles() {
+  Tiles all{V};
+  fill_width<1, V>(all.tiles[0]);
+  fill_width<3, V>(all.tiles[1]);
+  fill_width<5, V>(all.tiles[2]);
+  fill_width<0, V>(all.tiles[3]);
+  return all;
+}
+
+}  // namespace
+}  // namespace lockstep::conv2d_direct

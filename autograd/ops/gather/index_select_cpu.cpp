@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/autograd/ops/gather/index_kernels.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
+
+namespace lockstep::detail {
+
+void check_index_range(const std::int64_t* index, std::int64_t n, std::int64_t size, const char* op) {
+  for (std::int64_t k = 0; k < n; ++k)
+    LOCKSTEP_CHECK(index[k] >= 0 && index[k] < size,
+                   "[{}] index {} at position {} is out of range; expected a value in [0, {})", op, index[k], k, size);
+}
+
+void index_select_cpu(const Tensor& x, const Tensor& index, const Tensor& out, const char* op) {
+  const std::int64_t* rows = index.data<std::int64_t>();
+  const std::int64_t outer = out.size(0), n = out.size(1), inner = out.size(2), size = x.size(1);
+  check_index_range(rows, n, size, op);
+  if (out.numel() == 0) return;
+  dispatch_all(x.dtype(), op, [&]<typename T>() {
+    const T* source = x.data<T>();
+    T* target = out.data<T>();
+    lockstep::parallel_for(outer * n, std::max<std::int64_t>(1, cpu::kElementBlock / inner),
+                           [&](std::int64_t begin, std::int64_t end) {
+                             for (std::int64_t r = begin; r < end; ++r) {
+                               const T* row = source + (r / n * size + rows[r % n]) * inner;
+                               if (inner == 1)
+                                 target[r] = *row;
+                               else
+                                 std::memcpy(target + r * inner, row, static_cast<std::size_t>(inner) * sizeof(T));
+                             }
+                           });
+  });
+}
+
+void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
+  const std::int64_t* rows = index.data<std::int64_t>();
+  const std::int64_t outer = grad.size(0), n = grad.size(1), inner = grad.size(2), size = out.size(1);
+  // A part owns a range of out's rows and looks through the whole index for them: every row adds its gradients in index
+  // order, however the ranges are cut. Short rows are not worth a second look at the index.
+  const std::int64_t parts =
+      inner < 8 ? 1 : std::clamp<std::int64_t>(n * inner / cpu::kElementBlock, 1, std::min<std::int64_t>(16, size));
+  const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * parts / (n * inner));
+  dispatch_floating(out.dtype(), "index_select backward", [&]<typename T>() {
+    const T* source = grad.data<T>();
+    T* target = out.data<T>();
+    lockstep::parallel_for(outer * parts, block, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t o = task / parts, part = task % parts;
+        const std::int64_t first = size * part / parts, last = size * (part + 1) / parts;
+        for (std::int64_t k = 0; k < n; ++k) {
+          if (rows[k] < first || rows[k] >= last) continue;
+          const T* from = source + (o * n + k) * inner;
+          T* to = target + (o * size + rows[k]) * inner;
+          for (std::int64_t j = 0; j < inner; ++j) to[j] = to[j] + from[j];
+        }
+      }
+    });
+  });
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,156 @@
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/gather/gather_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
+#include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", detail::gather_backward_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
+
+/// The index, checked against x and the source, as contiguous int64.
+Tensor checked_index(const Tensor& x, int d, const Tensor& index, const Tensor& source, const char* op) {
+  const Tensor positions = detail::prepare_index(index, x, op);
+  LOCKSTEP_CHECK(source.defined(), "[{}] the source is undefined", op);
+  LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device(),
+                 "[{}] expected a source of dtype {} on {}, as the tensor, found {} on {}", op, name(x.dtype()),
+                 to_string(x.device()), name(source.dtype()), to_string(source.device()));
+  LOCKSTEP_CHECK(positions.dim() == x.dim() && source.dim() == x.dim(),
+                 "[{}] expected tensor, index and source of as many dimensions, found shapes {}, {} and {}", op,
+                 to_string(x.sizes()), to_string(positions.sizes()), to_string(source.sizes()));
+  for (int i = 0; i < x.dim(); ++i)
+    LOCKSTEP_CHECK(positions.sizes()[i] <= source.sizes()[i] && (i == d || positions.sizes()[i] <= x.sizes()[i]),
+                   "[{}] index shape {} is larger than the source's shape {} or, but in dimension {}, the tensor's {}",
+                   op, to_string(positions.sizes()), to_string(source.sizes()), d, to_string(x.sizes()));
+  if (x.device().is_cpu())
+    detail::check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], op);
+  return positions;
+}
+
+/// The part of the source that the index names a place for.
+Tensor used_part(const Tensor& source, const Shape& sizes) {
+  Tensor part = source;
+  for (int d = 0; d < sizes.dim(); ++d)
+    if (part.sizes()[d] != sizes[d]) part = part.narrow(d, 0, sizes[d]);
+  return part;
+}
+
+/// Sums in a dtype that holds them: float32 for half types, float64 for integers.
+DType sum_dtype(DType dtype) {
+  if (!is_floating_point(dtype)) return kFloat64;
+  return element_size(dtype) == 2 ? kFloat32 : dtype;
+}
+
+class ScatterAddBackward final : public Node {
+ public:
+  int dim = 0;
+  const char* name() const override { return "ScatterAddBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result{grads[0], Tensor()};
+    if (needs_grad(1)) result[1] = grads[0].gather(dim, saved(0));
+    return result;
+  }
+};
+
+class IndexAddBackward final : public Node {
+ public:
+  int dim = 0;
+  const char* name() const override { return "IndexAddBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result{grads[0], Tensor()};
+    if (needs_grad(1)) result[1] = grads[0].index_select(dim, saved(0));
+    return result;
+  }
+};
+
+}  // namespace
+
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  LOCKSTEP_CHECK(x.defined() && x.dtype() != kBool, "[scatter_add] expected a tensor of numbers");
+  if (x.dim() == 0) return scatter_add(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
+  const int d = wrap_dim(dim, x.dim(), "scatter_add");
+  const Tensor positions = checked_index(x, d, index, source, "scatter_add");
+  const Tensor part = used_part(source, positions.sizes());
+  Tensor out;
+  {
+    const NoGradGuard values_only;
+    const DType dtype = sum_dtype(x.dtype());
+    out = copy_contiguous(cast_values(x, dtype));
+    const Tensor terms = as_contiguous(cast_values(part, dtype));
+    if (terms.numel() > 0) {
+      const Tensor sums = zeros(x.sizes(), options_of(out));
+      add_kernel(sums)(terms, d, positions, sums);
+      out = out + sums;
+    }
+    out = cast_values(out, x.dtype());
+  }
+  if (auto* node = record<ScatterAddBackward>(out, {&x, &part})) {
+    node->save(positions);
+    node->dim = d;
+  }
+  return out;
+}
+
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  LOCKSTEP_CHECK(x.defined(), "[scatter] the tensor is undefined");
+  if (x.dim() == 0) return scatter(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
+  const int d = wrap_dim(dim, x.dim(), "scatter");
+  const Tensor positions = checked_index(x, d, index, source, "scatter");
+  if (positions.numel() == 0) return x.clone();
+  // The number in x of each place.
+  const Shape strides = contiguous_strides(x.sizes());
+  const std::int64_t size = x.sizes()[d];
+  Tensor places = where((positions >= 0) * (positions < size), positions * strides[d], -x.numel());
+  for (int i = 0; i < x.dim(); ++i) {
+    if (i == d) continue;
+    Shape column = Shape::filled(x.dim(), 1);
+    column[i] = positions.sizes()[i];
+    places = places + (arange(column[i], {.dtype = kInt64, .device = x.device()}) * strides[i]).view(column);
+  }
+  if (x.device().is_cuda()) places = where(places < 0, x.numel(), places);  // out of range: left out
+  const Tensor values = used_part(source, positions.sizes()).reshape({-1});
+  return index_put(x.reshape({-1}), {places.reshape({-1})}, values).view(x.sizes());
+}
+
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar value) {
+  LOCKSTEP_CHECK(x.defined() && index.defined(), "[scatter] the tensor or the index is undefined");
+  return scatter(x, dim, index, full(index.sizes(), value.to_double(), options_of(x)));
+}
+
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  LOCKSTEP_CHECK(x.defined() && source.defined(), "[index_add] a tensor is undefined");
+  LOCKSTEP_CHECK(x.dim() > 0, "[index_add] expected a tensor with at least one dimension");
+  const int d = wrap_dim(dim, x.dim(), "index_add");
+  const Tensor positions = detail::prepare_index(index, x, "index_add");
+  Shape expected = x.sizes();
+  expected[d] = positions.numel();
+  LOCKSTEP_CHECK(positions.dim() <= 1 && source.sizes() == expected,
+                 "[index_add] expected an index [n] and a source of shape {}, found {} and {}", to_string(expected),
+                 to_string(positions.sizes()), to_string(source.sizes()));
+  LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device() && x.dtype() != kBool,
+                 "[index_add] expected two tensors of numbers of one dtype on one device, found {} and {}",
+                 name(x.dtype()), name(source.dtype()));
+  if (x.device().is_cpu())
+    detail::check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], "index_add");
+  Tensor out;
+  {
+    const NoGradGuard values_only;
+    const DType dtype = sum_dtype(x.dtype());
+    const Tensor sums = detail::index_add_rows(cast_values(source, dtype), positions, x.sizes(), d);
+    out = cast_values(cast_values(x, dtype) + sums, x.dtype());
+  }
+  if (auto* node = record<IndexAddBackward>(out, {&x, &source})) {
+    node->save(positions);
+    node->dim = d;
+  }
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,129 @@
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/autograd/ops/support/pool2d.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep {
+namespace {
+
+constexpr KernelTable<MaxPool2dForward> max_pool2d_forward{
+    "max_pool2d", max_pool2d_forward_cpu, LOCKSTEP_CUDA_KERNEL(max_pool2d_forward_cuda), max_pool2d_forward_reference};
+constexpr KernelTable<MaxPool2dBackward> max_pool2d_backward{"max_pool2d backward", max_pool2d_backward_cpu,
+                                                             LOCKSTEP_CUDA_KERNEL(max_pool2d_backward_cuda),
+                                                             max_pool2d_backward_reference};
+
+constexpr KernelTable<MaxPool2dReluGrad> max_pool2d_relu_grad{"max_pool2d relu grad", max_pool2d_relu_grad_cpu,
+                                                              LOCKSTEP_CUDA_KERNEL(max_pool2d_relu_grad_cuda)};
+
+/// Whether the kernels that know of pools of 2 x 2 take it.
+bool is_joined(const Pool2dGeometry& g, const Tensor& x) {
+  return is_max_pool_2x2(g) && g.oh > 0 && g.ow > 0 && x.numel() > 0 && (x.device().is_cuda() || x.dtype() == kFloat32);
+}
+
+class MaxPool2dBackwardNode final : public Node {
+ public:
+  const char* name() const override { return "MaxPool2dBackward"; }
+
+  TensorList apply(TensorList grads) override {
+    TensorList result{Tensor()};
+    if (!grads[0].defined()) return result;
+    Tensor grad = as_contiguous(grads[0]), positions = saved(0);
+    if (is_joined(geometry_, grad) && may_wait(0, {&grad, &positions})) {
+      const auto computation = make_intrusive<PooledGradient>(geometry_, grad, positions);
+      result[0] = computation->add_result(sizes_, options_of(grad));
+    } else {
+      result[0] = empty(sizes_, options_of(grad));
+      if (result[0].numel() > 0) max_pool2d_backward(grad)(geometry_, grad, positions, result[0]);
+    }
+    return result;
+  }
+
+  Pool2dGeometry geometry_;
+  Shape sizes_;
+};
+
+}  // namespace
+
+void MaxPool2dComputation::compute() {
+  const Tensor& x = input(0);
+  const Shape sizes = geometry_.output_sizes(x.sizes());
+  const Tensor out = empty(sizes, options_of(x));
+  const Tensor positions = wants(1) ? empty(sizes, {.dtype = kUInt8, .device = x.device()}) : Tensor();
+  max_pool2d_forward(x)(geometry_, x, out, positions);
+  deliver(0, out);
+  if (positions.defined()) deliver(1, positions);
+}
+
+void PooledGradient::compute() {
+  const Tensor& grad = input(0);
+  const Tensor out = empty({geometry_.planes, geometry_.h, geometry_.w}, options_of(grad));
+  max_pool2d_backward(grad)(geometry_, grad, input(1), out);
+  deliver(0, out);
+}
+
+Tensor relu_of_pooled_gradient(const Tensor& grad) {
+  auto* const gradient = pending_result_of<PooledGradient>(grad);
+  if (!gradient) return {};
+  const auto inputs = gradient->pending_inputs();
+  if (inputs.empty()) return {};
+  const Tensor alive = empty_like(inputs[0]);
+  max_pool2d_relu_grad(alive)(inputs[0], inputs[1], alive);
+  return make_intrusive<PooledGradient>(gradient->geometry(), alive, inputs[1])
+      ->add_result(grad.sizes(), options_of(grad));
+}
+
+namespace {
+
+struct Pooled {
+  Tensor out;
+  Tensor positions;  // as the kernels count them; undefined if neither backward nor the caller wants them
+  Pool2dGeometry geometry;
+};
+
+Pooled pool(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options, bool with_positions) {
+  const Pool2dGeometry g =
+      pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation, options.ceil_mode);
+  const Shape sizes = g.output_sizes(x.sizes());
+  const TensorOptions for_positions{.dtype = kernel.h * kernel.w <= 256 ? kUInt8 : kInt32, .device = x.device()};
+  with_positions = with_positions || should_record({&x});
+  Tensor out, positions;
+  if (is_joined(g, x) && can_be_joined(x)) {
+    const auto computation = make_intrusive<MaxPool2dComputation>(g, x);
+    out = computation->add_result(sizes, options_of(x));
+    if (with_positions) positions = computation->add_result(sizes, for_positions);
+  } else {
+    out = empty(sizes, options_of(x));
+    if (with_positions) positions = empty(sizes, for_positions);
+    if (out.numel() > 0) max_pool2d_forward(x)(g, as_contiguous(x), out, positions);
+  }
+  if (auto* node = record<MaxPool2dBackwardNode>(out, {&x})) {
+    node->geometry_ = g;
+    node->sizes_ = x.sizes();
+    node->save(positions);
+  }
+  return {out, positions, g};
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options) {
+  return pool(x, kernel, options, false).out;
+}
+
+std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options) {
+  const auto [out, positions, g] = pool(x, kernel, options, true);
+  // From rows and columns of windows to those of the image.
+  const TensorOptions whole{.dtype = kInt64, .device = x.device()};
+  const Tensor in_window = positions.to(kInt64);
+  const Tensor down = div(in_window, kernel.w, RoundingMode::floor), right = in_window - down * kernel.w;
+  const Tensor top = arange(g.oh, whole).view({g.oh, 1}) * g.stride.h - g.padding.h;
+  const Tensor left = arange(g.ow, whole) * g.stride.w - g.padding.w;
+  return {out, (top + down * g.dilation.h) * g.w + (left + right * g.dilation.w)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,147 @@
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
+
+#include <algorithm>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/cat/cat.h"
+#include "lockstep/autograd/ops/copy/copy.h"
+#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+
+namespace lockstep {
+namespace {
+
+Tensor with_leading(const Tensor& x, int dims) {
+  Tensor out = x;
+  while (out.dim() < dims) out = out.unsqueeze(0);
+  return out;
+}
+
+}  // namespace
+
+Tensor repeat(const Tensor& x, const Shape& times) {
+  LOCKSTEP_CHECK(x.defined() && times.dim() >= x.dim(), "[repeat] expected a number for each dimension of {}, found {}",
+                 to_string(x.sizes()), to_string(times));
+  Tensor out = with_leading(x, times.dim());
+  for (int d = 0; d < times.dim(); ++d) {
+    LOCKSTEP_CHECK(times[d] >= 0, "[repeat] expected numbers of at least 0, found {}", to_string(times));
+    if (times[d] == 1) continue;
+    Shape wide = out.sizes(), flat = out.sizes();
+    wide.insert(d, times[d]);
+    flat[d] *= times[d];
+    out = out.unsqueeze(d).expand(wide).reshape(flat);
+  }
+  return out.is_same(x) ? clone(x) : out;
+}
+
+Tensor tile(const Tensor& x, const Shape& times) {
+  Shape all = times;
+  while (all.dim() < x.dim()) all.insert(0, 1);
+  return repeat(x, all);
+}
+
+Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() > 0 && times >= 0,
+                 "[repeat_interleave] expected a tensor with dimensions and a number of at least 0, found {}", times);
+  const int d = wrap_dim(dim, x.dim(), "repeat_interleave");
+  Shape wide = x.sizes(), flat = x.sizes();
+  wide.insert(d + 1, times);
+  flat[d] *= times;
+  return x.unsqueeze(d + 1).expand(wide).reshape(flat);
+}
+
+Tensor flip(const Tensor& x, const Shape& dims) {
+  LOCKSTEP_CHECK(x.defined(), "[flip] the tensor is undefined");
+  Shape seen = Shape::filled(x.dim(), 0);
+  Tensor out = x;
+  for (const std::int64_t dim : dims) {
+    const int d = wrap_dim(dim, x.dim(), "flip");
+    if (x.dim() == 0) continue;
+    LOCKSTEP_CHECK(seen[d]++ == 0, "[flip] dimension {} is given twice", d);
+    const std::int64_t n = x.sizes()[d];
+    std::vector<std::int64_t> index;
+    for (std::int64_t i = n - 1; i >= 0; --i) index.push_back(i);
+    if (n > 1) out = out.index_select(d, tensor(index, x.device()));
+  }
+  return out.is_same(x) ? clone(x) : out;
+}
+
+Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {
+  LOCKSTEP_CHECK(x.defined(), "[roll] the tensor is undefined");
+  if (dims.empty()) {
+    LOCKSTEP_CHECK(shifts.dim() == 1, "[roll] expected one shift without dimensions, found {}", to_string(shifts));
+    return roll(x.reshape({x.numel()}), shifts, {0}).view(x.sizes());
+  }
+  LOCKSTEP_CHECK(shifts.dim() == dims.dim(), "[roll] expected a shift for each dimension, found {} for {}",
+                 to_string(shifts), to_string(dims));
+  Tensor out = x;
+  for (int i = 0; i < dims.dim(); ++i) {
+    const int d = wrap_dim(dims[i], x.dim(), "roll");
+    const std::int64_t n = x.dim() == 0 ? 1 : x.sizes()[d];
+    const std::int64_t shift = n == 0 ? 0 : (shifts[i] % n + n) % n;
+    if (shift != 0) out = cat({out.narrow(d, n - shift, shift), out.narrow(d, 0, n - shift)}, d);
+  }
+  return out.is_same(x) ? clone(x) : out;
+}
+
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes) {
+  LOCKSTEP_CHECK(!axes.empty(), "[meshgrid] expected at least one tensor");
+  Shape sizes;
+  for (const Tensor& axis : axes) {
+    LOCKSTEP_CHECK(axis.defined() && axis.dim() <= 1, "[meshgrid] expected tensors of at most one dimension");
+    sizes.push_back(axis.numel());
+  }
+  std::vector<Tensor> grids;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    Shape column = Shape::filled(sizes.dim(), 1);
+    column[static_cast<int>(i)] = axes[i].numel();
+    grids.push_back(axes[i].reshape(column).expand(sizes));
+  }
+  return grids;
+}
+
+Tensor one_hot(const Tensor& x, std::int64_t classes) {
+  LOCKSTEP_CHECK(x.defined() && x.dtype() == kInt64, "[one_hot] expected class indices of dtype int64, found {}",
+                 x.defined() ? name(x.dtype()) : "an undefined tensor");
+  if (classes == -1) {
+    LOCKSTEP_CHECK(x.numel() > 0, "[one_hot] say how many classes: there is no index to tell it from");
+    classes = max(x).item<std::int64_t>() + 1;
+  }
+  LOCKSTEP_CHECK(classes > 0, "[one_hot] expected at least one class, found {}", classes);
+  if (x.device().is_cpu() && x.numel() > 0) {
+    const std::int64_t low = min(x).item<std::int64_t>(), high = max(x).item<std::int64_t>();
+    LOCKSTEP_CHECK(low >= 0 && high < classes, "[one_hot] expected indices in [0, {}), found {}", classes,
+                   low < 0 ? low : high);
+  }
+  return eq(x.unsqueeze(-1), arange(classes, {.dtype = kInt64, .device = x.device()})).to(kInt64);
+}
+
+Tensor pixel_shuffle(const Tensor& x, std::int64_t r) {
+  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && x.size(-3) % (r * r) == 0,
+                 "[pixel_shuffle] expected sizes [*, c * {}^2, h, w], found {}", r, to_string(x.sizes()));
+  const std::int64_t c = x.size(-3) / (r * r), h = x.size(-2), w = x.size(-1);
+  const std::int64_t n = c == 0 ? 0 : x.flatten(0, -3).size(0) / (c * r * r);
+  Shape sizes = x.sizes();
+  sizes[x.dim() - 3] = c;
+  sizes[x.dim() - 2] = h * r;
+  sizes[x.dim() - 1] = w * r;
+  return x.reshape({n, c, r, r, h, w}).permute({0, 1, 4, 2, 5, 3}).reshape(sizes);
+}
+
+Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
+  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && x.size(-2) % r == 0 && x.size(-1) % r == 0,
+                 "[pixel_unshuffle] expected sizes [*, c, h * {}, w * {}], found {}", r, r, to_string(x.sizes()));
+  const std::int64_t c = x.size(-3), h = x.size(-2) / r, w = x.size(-1) / r;
+  const std::int64_t n = c == 0 ? 0 : x.flatten(0, -3).size(0) / c;
+  Shape sizes = x.sizes();
+  sizes[x.dim() - 3] = c * r * r;
+  sizes[x.dim() - 2] = h;
+  sizes[x.dim() - 1] = w;
+  return x.reshape({n, c, h, r, w, r}).permute({0, 1, 3, 5, 2, 4}).reshape(sizes);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+// Copies whose elements are those of a tensor at other places. Any dtype; negative dimensions count from the end.
+// Composed of views and copies, flip() and the paddings other than constant of index_select(), and differentiable.
+
+/// What pad() puts beside x: a value; the elements beyond the edge one, backwards; the edge; or the other end.
+enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
+/// x with padding[0] elements more before and padding[1] after its last dimension, padding[2] and padding[3] along the
+/// one before, and so on, as torch.nn.functional.pad; negative numbers cut off. Modes other than constant take no
+/// negative ones. Throws Error for an odd number of paddings, for more than x has dimensions, and for reflections or
+/// repetitions of more than there is.
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mode = PadMode::constant,
+           double value = 0.0);
+
+/// x times[0], times[1], ... times along its dimensions; more numbers than dimensions put new ones in front, as
+/// torch.Tensor.repeat.
+Tensor repeat(const Tensor& x, const Shape& times);
+/// The same, where fewer numbers than dimensions are those of the last ones, as torch.tile.
+Tensor tile(const Tensor& x, const Shape& times);
+/// Each element `times` times in a row along dim.
+Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim);
+/// In reverse order along these dimensions.
+Tensor flip(const Tensor& x, const Shape& dims);
+/// Shifted by shifts[i] along dims[i]; what leaves at one end enters at the other. Without dims: of all elements in
+/// row-major order.
+Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims = {});
+/// Coordinates of a grid from those of its axes, as torch.meshgrid with indexing = "ij": views.
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes);
+/// int64 [*, classes]: 1 at each of the class indices x, 0 elsewhere. `classes` of -1: the largest index and 1 more,
+/// which waits for the device. Throws Error for dtypes other than int64 and, on the CPU, for indices out of range.
+Tensor one_hot(const Tensor& x, std::int64_t classes = -1);
+/// [*, c r^2, h, w] to [*, c, h r, w r]. Shi et al., "Real-time single image and video super-resolution using an
+/// efficient sub-pixel convolutional neural network" (2016).
+Tensor pixel_shuffle(const Tensor& x, std::int64_t upscale_factor);
+/// Its inverse.
+Tensor pixel_unshuffle(const Tensor& x, std::int64_t downscale_factor);
+
+}  // namespace lockstep

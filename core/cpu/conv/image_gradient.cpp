@@ -1,0 +1,212 @@
+// The gradient of the image: correlations of the result's gradient, one for each remainder that the stride leaves.
+
+#include <algorithm>
+#include <vector>
+
+#include "lockstep/core/cpu/conv/conv.h"
+#include "lockstep/core/cpu/conv/correlation.h"
+#include "lockstep/core/cpu/conv/depthwise.h"
+#include "lockstep/core/cpu/conv/winograd.h"
+#include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using conv_detail::Correlation;
+using conv_detail::Planes;
+
+constexpr std::int64_t kBlockFloats = 1 << 16;  // of the image's gradient, that a task computes at a time
+constexpr std::int64_t kRoom = 16;              // between rows of weights, to part them in a cache
+
+// The rows or columns of x that a stride leaves the same remainder: which taps reach them, and where from.
+struct Phase {
+  std::int64_t first, count;          // x[first + q * stride] for q < count
+  std::vector<std::int64_t> taps;     // rising
+  std::vector<std::int64_t> offsets;  // tap i is multiplied with grad[q + offsets[i]]
+};
+
+std::vector<Phase> phases_of(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                             std::int64_t dilation) {
+  std::vector<Phase> phases;
+  for (std::int64_t first = 0; first < std::min(stride, size); ++first) {
+    Phase phase{first, (size - first - 1) / stride + 1, {}, {}};
+    for (std::int64_t k = 0; k < kernel; ++k) {
+      const std::int64_t distance = first + padding - k * dilation;
+      if (distance % stride != 0) continue;
+      phase.taps.push_back(k);
+      phase.offsets.push_back(distance / stride);
+    }
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+// A phase of rows and one of columns, of one group of channels: a correlation with its weights.
+struct Part {
+  Correlation correlation;
+  std::vector<std::int64_t> taps;  // in the kernel
+  Tensor weights;                  // [out][tap][in]
+  std::vector<std::int32_t> offsets;
+};
+
+Part part_of(const Conv& c, const Phase& y, const Phase& x, std::int64_t weight_stride) {
+  const std::int64_t in = c.group_in(), out = c.group_out();
+  // Taps go on reading towards the first rows: offsets fall as taps rise.
+  const std::int64_t top = std::max<std::int64_t>(0, -y.offsets.back()),
+                     left = std::max<std::int64_t>(0, -x.offsets.back());
+  Part part{.correlation = {.planes = Planes(out, c.oh, c.ow, top, left, 1, 1, y.count, x.count,
+                                             y.offsets.front() + top, x.offsets.front() + left),
+                            .taps = {},
+                            .rows = in,
+                            .n = c.n,
+                            .oh = y.count,
+                            .ow = x.count,
+                            .image_stride = c.out * c.oh * c.ow,
+                            .out_image = 0,
+                            .out_plane = y.count * x.count,
+                            .out_row = x.count,
+                            .out_column = 1},
+            .taps = {},
+            .weights = {},
+            .offsets = {}};
+  for (const std::int64_t dy : y.offsets)
+    for (const std::int64_t dx : x.offsets) part.correlation.taps.push_back({dy + top, dx + left});
+  for (const std::int64_t ky : y.taps)
+    for (const std::int64_t kx : x.taps) part.taps.push_back(ky * c.kw + kx);
+  part.weights = empty({out * static_cast<std::int64_t>(part.taps.size()) * weight_stride});
+  part.offsets = part.correlation.input_offsets();
+  return part;
+}
+
+// Gathers the weights of all parts, of one group.
+void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, std::int64_t weight_stride) {
+  const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
+  parallel_for(out, std::max<std::int64_t>(1, 16384 / (in * kernel)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t o = begin; o < end; ++o)
+      for (Part& part : parts) {
+        float* to = part.weights.data<float>() + o * static_cast<std::int64_t>(part.taps.size()) * weight_stride;
+        for (const std::int64_t tap : part.taps) {
+          const float* const from = weight + o * in * kernel + tap;
+          for (std::int64_t i = 0; i < in; ++i) to[i] = from[i * kernel];
+          to += weight_stride;
+        }
+      }
+  });
+}
+
+// to[q * stride + first] = from[first][q], where a phase without elements counts as zeros.
+void merge_row(const std::vector<const float*>& from, std::int64_t width, float* to) {
+  const auto stride = static_cast<std::int64_t>(from.size());
+  if (std::all_of(from.begin(), from.end(), [](const float* phase) { return !phase; })) {
+    std::fill_n(to, width, 0.0f);
+    return;
+  }
+  std::int64_t q = 0;
+  if (stride == 2)
+    for (; 2 * (q + kLanes) <= width; q += kLanes) {
+      const Vec8 a = from[0] ? load8(from[0] + q) : Vec8{}, b = from[1] ? load8(from[1] + q) : Vec8{};
+      store8(to + 2 * q, __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11));
+      store8(to + 2 * q + kLanes, __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
+    }
+  for (; q * stride < width; ++q)
+    for (std::int64_t first = 0; first < std::min(stride, width - q * stride); ++first) {
+      const float* const phase = from[static_cast<std::size_t>(first)];
+      to[q * stride + first] = phase ? phase[q] : 0.0f;
+    }
+}
+
+class ImageGradient {
+ public:
+  ImageGradient(const Conv& c, const float* weight, InstructionSet set)
+      : c_(c),
+        set_(set),
+        weight_stride_(c.group_in() + kRoom),
+        ys_(phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h)),
+        xs_(phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w)) {
+    for (const Phase& y : ys_)
+      for (const Phase& x : xs_)
+        if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, y, x, weight_stride_));
+    fill_weights(c, weight, parts_, weight_stride_);
+  }
+
+  // grad, x_grad: of the group's first channel.
+  void run(const float* grad, float* x_grad) const {
+    if (c_.stride_h == 1 && c_.stride_w == 1) return correlate(parts_.front(), grad, c_.n, x_grad, c_.in * c_.h * c_.w);
+    // Images, computed phase by phase and put together while they lie in the cache.
+    const std::int64_t size = c_.group_in() * c_.h * c_.w;
+    const std::int64_t block = std::clamp<std::int64_t>(kBlockFloats / size, 1, c_.n);
+    const auto images = [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = empty({block * size});
+      for (std::int64_t image = begin; image < end; image += block)
+        compute(grad, image, std::min(block, end - image), space.data<float>(), x_grad);
+    };
+    if (divide_up(c_.n, block) >= num_threads())
+      parallel_for(c_.n, block, images);
+    else
+      images(0, c_.n);
+  }
+
+ private:
+  static std::int64_t divide_up(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
+
+  void correlate(const Part& part, const float* grad, std::int64_t images, float* out, std::int64_t out_image) const {
+    Correlation correlation = part.correlation;
+    correlation.n = images;
+    correlation.images = grad;
+    correlation.out = out;
+    correlation.out_image = out_image;
+    correlation.run_by_columns(set_, part.weights.data<float>(), weight_stride_, part.offsets);
+  }
+
+  void compute(const float* grad, std::int64_t first, std::int64_t count, float* space, float* x_grad) const {
+    const std::int64_t in = c_.group_in();
+    std::vector<const float*> phases;  // [y][x], null: no tap reaches it
+    std::size_t next = 0;
+    for (const Phase& y : ys_)
+      for (const Phase& x : xs_) {
+        const bool reached = !y.taps.empty() && !x.taps.empty();
+        phases.push_back(reached ? space : nullptr);
+        if (!reached) continue;
+        correlate(parts_[next++], grad + first * c_.out * c_.oh * c_.ow, count, space, in * y.count * x.count);
+        space += count * in * y.count * x.count;
+      }
+    std::vector<const float*> rows(static_cast<std::size_t>(c_.stride_w));
+    for (std::int64_t image = 0; image < count; ++image)
+      for (std::int64_t i = 0; i < in; ++i)
+        for (std::int64_t h = 0; h < c_.h; ++h) {
+          const std::int64_t plane = image * in + i, q = h / c_.stride_h;
+          const Phase& y = ys_[static_cast<std::size_t>(h % c_.stride_h)];
+          for (std::size_t x = 0; x < xs_.size(); ++x) {
+            const float* const phase = phases[static_cast<std::size_t>(h % c_.stride_h) * xs_.size() + x];
+            rows[x] = phase ? phase + (plane * y.count + q) * xs_[x].count : nullptr;
+          }
+          merge_row(rows, c_.w, x_grad + (((first + image) * c_.in + i) * c_.h + h) * c_.w);
+        }
+  }
+
+  const Conv& c_;
+  const InstructionSet set_;
+  const std::int64_t weight_stride_;
+  const std::vector<Phase> ys_, xs_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace
+
+void conv_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
+  if (conv_detail::is_depthwise(c)) return conv_detail::depthwise_backward_data(c, grad, weight, x_grad);
+  if (conv_detail::winograd_serves(c)) return conv_detail::winograd_backward_data(c, grad, weight, x_grad, set);
+  conv_detail::product_backward_data(c, grad, weight, x_grad, set);
+}
+
+void conv_detail::product_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad,
+                                        InstructionSet set) {
+  const std::int64_t in = c.group_in(), out = c.group_out();
+  for (std::int64_t group = 0; group < c.groups; ++group)
+    ImageGradient(c, weight + group * out * in * c.kh * c.kw, set)
+        .run(grad + group * out * c.oh * c.ow, x_grad + group * in * c.h * c.w);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,187 @@
+// What a ZeroRedundancyOptimizer does on a division's flats.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/elementwise.h"
+#include "lockstep/core/thread_pool.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/parallel/workers/ranks.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/nn/optim/gradients.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr std::int64_t kBlock = cpu::kElementBlock;
+
+}  // namespace
+
+ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, TrainingStep& step,
+                                                 std::size_t chunk_bytes)
+    : local_(std::move(whole)) {
+  LOCKSTEP_CHECK(step.ranks_,
+                 "[ZeroRedundancyOptimizer] the step trains in one process; expected one with a job or a "
+                 "group, over whose ranks to divide");
+  group_ = step.ranks_->group().shared_from_this();
+  division_ = step.ranks_->division();
+  set_up(chunk_bytes);
+  if (division_) division_->has_optimizer = true;
+}
+
+void ZeroRedundancyOptimizer::divide_by_flats() {
+  places_.assign(parameters().size(), kNone);
+  for (std::size_t i = 0; i < parameters().size(); ++i)
+    for (std::size_t p = 0; p < division_->trained; ++p)
+      if (division_->parameters[p].tensor.is_same(parameters()[i])) places_[i] = p;
+  std::vector<std::size_t> optimizers(division_->parameters.size(), kNone);
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    LOCKSTEP_CHECK(places_[i] != kNone || !parameters()[i].requires_grad(),
+                   "[ZeroRedundancyOptimizer] parameter {} of shape {} is none that the step trains; pass those of its "
+                   "module()",
+                   i, to_string(parameters()[i].sizes()));
+    if (places_[i] != kNone) optimizers[places_[i]] = i;
+  }
+  for (std::size_t f = 0; f < division_->trained_flats; ++f) {
+    const Flat& flat = division_->flats[f];
+    Group group{flat.options.dtype, flat.options.device, {}, flat.offsets, {{0, flat.elements(), flat.block}}, f};
+    for (const std::size_t p : flat.members) group.members.push_back(optimizers[p]);
+    const auto [first, last] = division_->own_range(flat);
+    const std::vector<Piece> mine = pieces_in(group, first, last);
+    own_.insert(own_.end(), mine.begin(), mine.end());
+    groups_.push_back(std::move(group));
+  }
+}
+
+bool ZeroRedundancyOptimizer::has_gradient(std::size_t parameter) const {
+  return places_[parameter] != kNone && division_->has_gradient[places_[parameter]];
+}
+
+void ZeroRedundancyOptimizer::lend_flats() {
+  if (division_->shards) division_->shards->check_divided();
+  for (std::size_t k = 0; k < own_.size(); ++k) {
+    const Piece& piece = own_[k];
+    const Flat& flat = division_->flats[piece.flat];
+    const std::int64_t at = piece.at - division_->own_range(flat).first;
+    nn::replace_value(shares_[k], division_->values_too
+                                      ? elements_of(flat.shard, at, piece.size)
+                                      : elements_of(parameters()[piece.parameter], piece.begin, piece.size));
+    const bool has = flat.gradient.defined() && has_gradient(piece.parameter);
+    shares_[k].set_grad(has ? elements_of(flat.gradient, at, piece.size) : Tensor());
+  }
+}
+
+// Those of this optimizer's parameters; another one may have others.
+void ZeroRedundancyOptimizer::drop_gradients() {
+  for (const std::size_t place : places_)
+    if (place != kNone) division_->has_gradient[place] = false;
+  for (std::size_t f = 0; f < division_->trained_flats; ++f) {
+    Flat& flat = division_->flats[f];
+    if (std::ranges::none_of(flat.members, [&](std::size_t p) { return division_->has_gradient[p]; }))
+      flat.gradient = {};
+  }
+}
+
+void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) {
+  if (!division_) return Optimizer::zero_grad(set_to_none);
+  drop_gradients();
+}
+
+bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
+  if (!division_) return Optimizer::scale_gradients(factor);
+  const NoGradGuard no_grad;
+  lend_flats();
+  const bool finite = local_->scale_gradients(factor);
+  for (const Tensor& share : shares_) share.set_grad({});
+  static const OperationLabel label("whether gradients are finite");
+  const LabelScope scope(label);
+  const Tensor all = tensor({std::int64_t{finite}}, parameters().front().device());
+  group_->all_reduce(all, ReduceOp::min)->wait();
+  return all.item<std::int64_t>() != 0;
+}
+
+// What the blocks of the group's parameters add up to, on every rank.
+void ZeroRedundancyOptimizer::add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const {
+  using BlockOf = std::pair<std::size_t, std::int64_t>;  // parameter, number
+  std::map<BlockOf, std::int64_t> cut;                   // blocks that several ranks have, and their places
+  std::map<std::size_t, std::int64_t> place;             // of a parameter's first block
+  std::int64_t size = 0;
+  for (const std::size_t i : group.members)
+    if (i != kNone && !sums[i].empty())
+      place[i] = std::exchange(size, size + static_cast<std::int64_t>(sums[i].size()));
+  if (size == 0) return;
+  for (int r = 1; r < group_->world_size(); ++r) {
+    const std::int64_t at = std::min(r * group.chunks.front().block, group.offsets.back());
+    for (const Piece& piece : pieces_in(group, at, std::min(at + 1, group.offsets.back())))
+      if (place.contains(piece.parameter) && piece.begin % kBlock != 0 &&
+          cut.emplace(BlockOf{piece.parameter, piece.begin / kBlock}, size).second)
+        size += kBlock;
+  }
+
+  const Tensor mine = zeros({size}, {.dtype = kFloat64});
+  double* const out = mine.data<double>();
+  for (std::size_t k = 0; k < own_.size(); ++k) {
+    const Piece& piece = own_[k];
+    if (piece.flat != group.flat || !shares_[k].grad().defined()) continue;
+    const Tensor grad = move_values(shares_[k].grad(), Device(kCPU));
+    const std::int64_t begin = piece.begin / kBlock, end = (piece.begin + piece.size + kBlock - 1) / kBlock;
+    parallel_for(end - begin, 1, [&](std::int64_t from, std::int64_t to) {
+      for (std::int64_t b = begin + from; b < begin + to; ++b) {
+        const std::int64_t first = std::max(b * kBlock, piece.begin);
+        const std::int64_t last = std::min((b + 1) * kBlock, piece.begin + piece.size);
+        const Tensor part = elements_of(grad, first - piece.begin, last - first);
+        if (const auto found = cut.find({piece.parameter, b}); found != cut.end())
+          copy_values(part, elements_of(mine, found->second + first - b * kBlock, last - first));
+        else
+          out[place.at(piece.parameter) + b] = optim::detail::sum_of_squares(part);
+      }
+    });
+  }
+  const Tensor all = move_values(mine, group.device);
+  group_->all_reduce(all)->wait();
+  const Tensor whole = move_values(all, Device(kCPU));
+  for (const auto& [i, at] : place)
+    for (std::size_t b = 0; b < sums[i].size(); ++b) {
+      const auto found = cut.find({i, static_cast<std::int64_t>(b)});
+      const std::int64_t length = std::min(kBlock, parameters()[i].numel() - static_cast<std::int64_t>(b) * kBlock);
+      sums[i][b] = found == cut.end() ? whole.data<double>()[at + static_cast<std::int64_t>(b)]
+                                      : optim::detail::sum_of_squares(elements_of(whole, found->second, length));
+    }
+}
+
+// The sum of squares goes over blocks of a parameter, whoever has them, and then along the blocks and parameters, as
+// optim::grad_norm() does on the CPU. Blocks that several ranks have parts of come together before.
+double ZeroRedundancyOptimizer::norm_of_gradients() const {
+  static const OperationLabel label("norm of the gradients");
+  const LabelScope scope(label);
+  std::vector<std::vector<double>> sums(parameters().size());  // by parameter and block
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    if (has_gradient(i)) sums[i].resize(static_cast<std::size_t>((parameters()[i].numel() + kBlock - 1) / kBlock));
+  for (const Group& group : groups_) add_up_squares(group, sums);
+  double total = 0.0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    double sum = 0.0;
+    for (const double block : sums[i]) sum += block;
+    total += sum;
+  }
+  return std::sqrt(total);
+}
+
+optim::GradNorm ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
+  if (!division_) return Optimizer::clip_grad_norm_(max_norm, error_if_nonfinite);
+  LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
+  const NoGradGuard no_grad;
+  lend_flats();
+  const double norm = norm_of_gradients();
+  const optim::GradNorm result =
+      optim::detail::scale_to_norm(optim::detail::gradients_by_device(shares_),
+                                   tensor<double>({norm, max_norm / (norm + 1e-6)}), error_if_nonfinite);
+  for (const Tensor& share : shares_) share.set_grad({});
+  return result;
+}
+
+}  // namespace lockstep::distributed

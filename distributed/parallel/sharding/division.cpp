@@ -1,0 +1,160 @@
+#include "lockstep/distributed/parallel/sharding/division.h"
+
+#include <algorithm>
+
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
+#include "lockstep/distributed/parallel/reduction/shard_sums.h"
+
+namespace lockstep::distributed {
+namespace {
+
+struct NamedModule {
+  std::string name;
+  nn::Module* module;
+};
+
+std::vector<NamedModule> children_of(const NamedModule& parent) {
+  std::vector<NamedModule> children;
+  for (const auto& [name, child] : parent.module->named_children())
+    children.push_back({parent.name.empty() ? name : parent.name + "." + name, child});
+  return children;
+}
+
+// ModuleList and Sequential name their elements by numbers.
+bool is_row(const nn::Module& module) {
+  const auto children = module.named_children();
+  std::size_t with_parameters = 0;
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    if (children[i].first != std::to_string(i)) return false;
+    if (!children[i].second->parameters().empty()) ++with_parameters;
+  }
+  return with_parameters > 1;
+}
+
+// The elements of the first row of modules, from above; of a model without one, its children.
+std::vector<NamedModule> default_units(nn::Module& root) {
+  for (std::vector<NamedModule> level = {{"", &root}}; !level.empty();) {
+    std::vector<NamedModule> below;
+    for (const NamedModule& each : level) {
+      std::vector<NamedModule> children = children_of(each);
+      if (is_row(*each.module)) return children;
+      below.insert(below.end(), children.begin(), children.end());
+    }
+    level = std::move(below);
+  }
+  return children_of({"", &root});
+}
+
+NamedModule find_module(nn::Module& root, const std::string& name) {
+  NamedModule at{"", &root};
+  while (at.name != name) {
+    const std::vector<NamedModule> children = children_of(at);
+    const auto next = std::ranges::find_if(
+        children, [&](const NamedModule& child) { return name == child.name || name.starts_with(child.name + "."); });
+    LOCKSTEP_CHECK(next != children.end(),
+                   "[TrainingStep] shard_units names '{}', and {} has no such module; expected names such as '{}'",
+                   name, root.type_name(), children.empty() ? "0" : children.front().name);
+    at = *next;
+  }
+  return at;
+}
+
+}  // namespace
+
+Division::Division(nn::Module& module, const TrainingStepOptions& options, int rank_, int world_)
+    : rank(rank_), world(world_), values_too(options.zero == 3), parameters(trained_parameters(module)) {
+  trained = parameters.size();
+  has_gradient.assign(trained, false);
+  for (nn::NamedTensor& each : module.named_parameters()) {
+    LOCKSTEP_CHECK(each.tensor.is_contiguous(),
+                   "[TrainingStep] parameter '{}' of shape {} is not contiguous, and cannot be divided over ranks",
+                   each.name, to_string(each.tensor.sizes()));
+    if (values_too && !each.tensor.requires_grad()) parameters.push_back(std::move(each));
+  }
+  units.emplace_back();
+  if (values_too) {
+    find_units(module, options.shard_units);
+  } else {
+    std::vector<BucketItem> items;
+    for (const auto& [name, tensor] : parameters) items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
+    for (const auto& bucket : assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes))
+      add_flat(0, bucket);
+  }
+  trained_flats = static_cast<std::size_t>(
+      std::ranges::count_if(flats, [&](const Flat& flat) { return flat.members.front() < trained; }));
+}
+
+// Gradients come from the last block to the first, and last those of what lies around them.
+void Division::find_units(nn::Module& module, const std::vector<std::string>& names) {
+  std::vector<NamedModule> found;
+  for (const std::string& name : names) found.push_back(find_module(module, name));
+  if (names.empty()) found = default_units(module);
+  constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> unit_of(parameters.size(), kNone);
+  for (const NamedModule& each : found) {
+    const std::vector<Tensor> held = each.module->parameters();
+    if (held.empty()) continue;
+    for (const Unit& other : units)
+      LOCKSTEP_CHECK(other.name.empty() || (!each.name.starts_with(other.name + ".") &&
+                                            !other.name.starts_with(each.name + ".") && other.name != each.name),
+                     "[TrainingStep] shard_units names '{}' and '{}', one of which holds the other; name one of them",
+                     other.name, each.name);
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (std::ranges::any_of(held, [&](const Tensor& tensor) { return tensor.is_same(parameters[p].tensor); }))
+        unit_of[p] = unit_of[p] == kNone ? units.size() : 0;  // what two blocks share belongs to none
+    units.push_back({each.name, each.module, {}});
+  }
+  for (const bool of_trained : {true, false})
+    for (std::size_t u = units.size(); u-- > 0;) {
+      std::vector<std::size_t> members;
+      for (std::size_t p = 0; p < parameters.size(); ++p)
+        if ((unit_of[p] == kNone ? 0 : unit_of[p]) == u && (p < trained) == of_trained) members.push_back(p);
+      add_flats(u, members);
+    }
+}
+
+void Division::add_flats(std::size_t unit, std::vector<std::size_t> members) {
+  while (!members.empty()) {
+    const Tensor first = parameters[members.front()].tensor;
+    const auto rest = std::ranges::stable_partition(members, [&](std::size_t p) {
+      return parameters[p].tensor.dtype() == first.dtype() && parameters[p].tensor.device() == first.device();
+    });
+    add_flat(unit, {members.begin(), rest.begin()});
+    members.erase(members.begin(), rest.begin());
+  }
+}
+
+void Division::add_flat(std::size_t unit, const std::vector<std::size_t>& members) {
+  Flat flat;
+  flat.members = members;
+  std::vector<std::string> names;
+  std::int64_t elements = 0;
+  for (const std::size_t p : members) {
+    flat.offsets.push_back(elements);
+    elements += parameters[p].tensor.numel();
+    names.push_back(parameters[p].name);
+  }
+  flat.offsets.push_back(elements);
+  flat.block = (elements + world - 1) / world;
+  flat.options = options_of(parameters[members.front()].tensor);
+  flat.label = bucket_label(flats.size(), names);
+  units[unit].flats.push_back(flats.size());
+  flats.push_back(std::move(flat));
+}
+
+std::pair<std::int64_t, std::int64_t> Division::own_range(const Flat& flat) const {
+  const std::int64_t begin = std::min(flat.block * rank, flat.elements());
+  return {begin, std::min(begin + flat.block, flat.elements())};
+}
+
+void Division::clear_gradients() {
+  for (Flat& flat : flats) flat.gradient = {};
+  has_gradient.assign(has_gradient.size(), false);
+}
+
+Tensor elements_of(const Tensor& tensor, std::int64_t begin, std::int64_t size) {
+  return tensor.detach().as_strided({size}, {1}, tensor.offset() + begin);
+}
+
+}  // namespace lockstep::distributed

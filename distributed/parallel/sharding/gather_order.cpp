@@ -1,0 +1,217 @@
+// The order in which ParameterShards gathers units.
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/core/check.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+
+namespace lockstep::distributed {
+
+void ParameterShards::want(std::size_t unit) {
+  if (!in_pass_ || whole_ > 0 || unit == 0) return start(unit);
+  if (follows()) return follow_until(static_cast<std::int64_t>(unit));
+  std::vector<std::size_t>& list = lists_[backward_];
+  std::size_t& place = place_[backward_];
+  if (std::find(list.begin() + static_cast<std::ptrdiff_t>(place), list.end(), unit) == list.end()) {
+    repeated_ = true;
+    return start(unit);
+  }
+  while (list[place] != unit) pass_over(list[place++]);
+  ++place;
+  start(unit);
+}
+
+// A gather that others need, and perhaps this rank later.
+void ParameterShards::pass_over(std::size_t unit) {
+  if (is_on_the_way(unit) || states_[unit].whole) {
+    // There are values already: the gather is made for the others.
+    State kept = std::exchange(states_[unit], State{{}, {}, false, 0, 0, states_[unit].label});
+    start(unit);
+    for (const WorkPtr& work : states_[unit].works) work->wait();
+    states_[unit] = std::move(kept);
+    return;
+  }
+  start(unit);
+}
+
+void ParameterShards::expect_next(std::size_t unit) {
+  if (whole_ > 0 || is_led()) return;
+  if (in_pass_) {
+    const std::vector<std::size_t>& list = lists_[backward_];
+    std::size_t& place = place_[backward_];
+    if (unit == 0 && backward_) return;
+    if (place < list.size() && !is_on_the_way(list[place]) && !states_[list[place]].whole) {
+      start(list[place++]);
+    }
+    return;
+  }
+  if (in_step_ || unit == 0) return;
+  const std::size_t next = Engine::running() ? unit - 1 : unit + 1;
+  if (next > 0 && next < states_.size() && !is_on_the_way(next) && !states_[next].whole) start(next);
+}
+
+// Where ranks make different numbers of passes in the first step, when it is not known yet in what order a pass reads,
+// one that makes the most says before each gather which it is. The others make the same ones until theirs comes.
+std::int64_t ParameterShards::agree_on(std::int64_t unit) {
+  static const OperationLabel label("what is gathered next");
+  const LabelScope scope(label);
+  const Tensor said = tensor({unit});
+  group_->broadcast(said, *leader_)->wait();
+  return said.item<std::int64_t>();
+}
+
+void ParameterShards::follow_until(std::int64_t wanted) {
+  for (std::int64_t said = agree_on(kListen);; said = agree_on(kListen)) {
+    const auto unit = static_cast<std::size_t>(said);
+    if (said == wanted) {
+      if (said >= 0) start(unit);
+      return;
+    }
+    LOCKSTEP_CHECK(said >= 0,
+                   "[TrainingStep] rank {} reads {} once more than rank {} does; in a first step in which ranks make "
+                   "different numbers of passes, all of them must read the blocks in one order",
+                   division_->rank, wanted >= 0 ? states_[static_cast<std::size_t>(wanted)].label.text() : "parameters",
+                   *leader_);
+    pass_over(unit);
+    if (wanted < 0 && !states_[unit].whole) drop(unit);
+  }
+}
+
+void ParameterShards::play_pass() {
+  begin_pass();
+  end_pass();
+}
+
+void ParameterShards::play_last_pass() {
+  if (std::exchange(plays_last_, false)) play_pass();
+}
+
+void ParameterShards::go_backward() {
+  if (follows()) {
+    follow_until(kBackward);
+  } else {
+    while (place_[0] < lists_[0].size()) {
+      const std::size_t unit = lists_[0][place_[0]++];
+      pass_over(unit);
+      if (!states_[unit].whole) drop(unit);
+    }
+    if (leads()) agree_on(kBackward);
+  }
+  backward_ = true;
+}
+
+void ParameterShards::begin_pass() {
+  LOCKSTEP_ASSERT(!in_pass_, "two passes at once");
+  in_pass_ = true;
+  closing_ = false;
+  backward_ = repeated_ = false;
+  for (int phase : {0, 1}) {
+    place_[phase] = 0;
+    made_[phase].clear();
+  }
+  expect_next(0);
+}
+
+void ParameterShards::end_pass() {
+  if (!in_pass_) return;
+  if (!backward_) go_backward();
+  for (std::size_t u = 1; u < states_.size(); ++u) drop(u);
+  if (follows()) follow_until(kEnd);
+  while (!follows() && place_[1] < lists_[1].size()) {
+    const std::size_t unit = lists_[1][place_[1]++];
+    start(unit);
+    drop(unit);
+  }
+  if (leads()) agree_on(kEnd);
+  if (repeated_ || is_led())
+    for (int phase : {0, 1}) lists_[phase] = made_[phase];
+  in_pass_ = false;
+  drop_all(/*unit0_too=*/false);
+}
+
+void ParameterShards::begin_step(std::int64_t passes) {
+  LOCKSTEP_CHECK(whole_ == 0,
+                 "[TrainingStep] a step was made while whole_parameters() are held; let go of them before");
+  closing_ = false;
+  drop_all(true);
+  group_->set_step(steps_++, /*checked=*/true);
+  in_step_ = true;
+  const auto hash = [](const std::vector<std::size_t>& list) {
+    std::uint64_t value = 1469598103934665603ULL;
+    for (const std::size_t each : list) value = (value ^ (each + 1)) * 1099511628211ULL;
+    return static_cast<std::int64_t>(value >> 1);
+  };
+  const Tensor mine = tensor({passes, hash(lists_[0]), hash(lists_[1])});
+  const Tensor all = empty({3 * division_->world}, {.dtype = kInt64});
+  static const OperationLabel label("passes of a step");
+  std::vector<std::int64_t> told = mine.to_vector<std::int64_t>();
+  if (division_->world > 1) {
+    const LabelScope scope(label);
+    group_->all_gather(all, mine)->wait();
+    told = all.to_vector<std::int64_t>();
+  }
+  std::int64_t most = told[0], least = told[0];
+  int leader = 0;
+  bool differ = false;
+  for (std::size_t r = 0; r < told.size() / 3; ++r) {
+    if (told[3 * r] > most) leader = static_cast<int>(r);
+    most = std::max(most, told[3 * r]);
+    least = std::min(least, told[3 * r]);
+    differ = differ || told[3 * r + 1] != told[1] || told[3 * r + 2] != told[2];
+  }
+  if (differ) agree_on_lists();
+  settle(0);
+  leader_.reset();
+  if (!std::exchange(seen_, true) && least < most) leader_ = leader;
+  plays_last_ = passes == 0 && most > 0;
+  for (passes = std::max<std::int64_t>(passes, 1); passes < most; ++passes) play_pass();
+}
+
+// Rank 0 has a part of every batch that the library divides, so it has seen what there is to see.
+void ParameterShards::agree_on_lists() {
+  std::string text;
+  for (const std::vector<std::size_t>& list : lists_) {
+    for (const std::size_t unit : list) text += std::to_string(unit) + " ";
+    text += "/ ";
+  }
+  text = group_->broadcast_object(text);
+  int phase = 0;
+  lists_[0].clear();
+  lists_[1].clear();
+  for (std::size_t at = 0; at < text.size() && phase < 2; at = text.find(' ', at) + 1)
+    if (text[at] == '/')
+      ++phase;
+    else
+      lists_[phase].push_back(std::stoul(text.substr(at)));
+}
+
+void ParameterShards::end_step() {
+  drop_all(true);
+  in_step_ = reading_ = false;
+  lent_.clear();
+}
+
+void ParameterShards::begin_forward() {
+  reading_ = true;
+  closing_ = false;
+}
+
+void ParameterShards::end_forward(bool recorded) {
+  if (recorded) return;
+  drop_all(true);
+  reading_ = false;
+  lent_.clear();
+}
+
+void ParameterShards::abandon() {
+  in_pass_ = backward_ = closing_ = false;
+  for (State& state : states_) {
+    state.works.clear();
+    state.gathered.clear();
+  }
+  end_step();
+}
+
+}  // namespace lockstep::distributed

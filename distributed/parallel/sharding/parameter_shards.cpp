@@ -1,0 +1,280 @@
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/distributed/parallel/step.h"
+
+namespace lockstep::distributed {
+namespace {
+
+std::mutex all_mutex;
+std::map<const nn::Module*, std::weak_ptr<ParameterShards>>& all_shards() {
+  static std::map<const nn::Module*, std::weak_ptr<ParameterShards>> all;
+  return all;
+}
+
+}  // namespace
+
+/// The values of a unit's parameters, which are elsewhere.
+class AbsentValues final : public Computation {
+ public:
+  AbsentValues(std::weak_ptr<ParameterShards> owner, std::size_t unit, std::string name)
+      : Computation({}), owner_(std::move(owner)), unit_(unit), name_(std::move(name)) {}
+  bool is_elsewhere() const override { return true; }
+
+ protected:
+  void compute() override {
+    const std::shared_ptr<ParameterShards> owner = owner_.lock();
+    LOCKSTEP_CHECK(owner, "[TrainingStep] the values of '{}' were divided over ranks by a step that is gone", name_);
+    const std::vector<Tensor> values = owner->values_of(unit_);
+    for (std::size_t i = 0; i < values.size(); ++i) deliver(i, values[i]);
+  }
+
+ private:
+  std::weak_ptr<ParameterShards> owner_;
+  std::size_t unit_;
+  std::string name_;
+};
+
+std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::shared_ptr<Division> division,
+                                                       ProcessGroup& group) {
+  std::shared_ptr<ParameterShards> made(new ParameterShards(module, std::move(division), group));
+  const NoGradGuard no_grad;
+  made->whole_ = 1;  // the parameters have their values now
+  for (State& state : made->states_) state.whole = true;
+  // One block of memory of each kind, of which the allocator's rounding counts once.
+  std::vector<Flat>& flats = made->division_->flats;
+  for (Flat& first : flats) {
+    if (first.shard.defined()) continue;
+    const auto is_like = [&](const Flat& flat) {
+      return flat.options.dtype == first.options.dtype && flat.options.device == first.options.device;
+    };
+    std::int64_t elements = 0;
+    for (const Flat& flat : flats) elements += is_like(flat) ? flat.block : 0;
+    const Tensor memory = zeros({elements}, first.options);
+    std::int64_t at = 0;
+    for (Flat& flat : flats)
+      if (is_like(flat)) flat.shard = elements_of(memory, std::exchange(at, at + flat.block), flat.block);
+  }
+  made->divide();
+  const std::lock_guard lock(all_mutex);
+  all_shards()[&module] = made;
+  return made;
+}
+
+ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group)
+    : module_(module), division_(std::move(division)), group_(group.split(0, group.rank())) {
+  states_.resize(division_->units.size());
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    const Unit& unit = division_->units[u];
+    states_[u].label =
+        OperationLabel(unit.module ? "parameters of " + unit.name : "parameters outside of the units that are named");
+    if (u > 0) lists_[0].push_back(u);
+    if (!unit.module) continue;
+    for (nn::Module* each : unit.module->modules()) {
+      each->set_call_hook([this, u] { on_call(u); });
+      called_.push_back(each);
+    }
+  }
+  if (!lists_[0].empty()) lists_[1].assign(lists_[0].rbegin() + 1, lists_[0].rend());  // the last is there already
+  hooks_.resize(division_->trained);
+  for (std::size_t u = 0; u < states_.size(); ++u)
+    for (const std::size_t f : division_->units[u].flats) {
+      if (f >= division_->trained_flats) continue;
+      for (const std::size_t p : division_->flats[f].members) {
+        ++states_[u].members;
+        hooks_[p] = division_->parameters[p].tensor.register_post_accumulate_grad_hook(
+            [this, u](const Tensor&) { on_gradient(u); });
+      }
+    }
+  for (State& state : states_) state.missing = state.members;
+  division_->shards = this;
+}
+
+ParameterShards::~ParameterShards() {
+  division_->shards = nullptr;
+  for (nn::Module* each : called_) each->set_call_hook(nullptr);
+  for (std::size_t p = 0; p < hooks_.size(); ++p) division_->parameters[p].tensor.remove_hook(hooks_[p]);
+  const std::lock_guard lock(all_mutex);
+  const auto found = all_shards().find(&module_);
+  if (found != all_shards().end() && found->second.expired()) all_shards().erase(found);
+}
+
+std::shared_ptr<ParameterShards> ParameterShards::of(const nn::Module& module) {
+  const std::lock_guard lock(all_mutex);
+  const auto found = all_shards().find(&module);
+  return found == all_shards().end() ? nullptr : found->second.lock();
+}
+
+// --- one unit
+// ---------------------------------------------------------------------------------------------------------
+
+void ParameterShards::start(std::size_t unit) {
+  if (in_pass_ && unit > 0) {
+    made_[backward_].push_back(unit);
+    if (leads()) agree_on(static_cast<std::int64_t>(unit));
+  }
+  State& state = states_[unit];
+  const LabelScope label(state.label);
+  for (const std::size_t f : division_->units[unit].flats) {
+    const Flat& flat = division_->flats[f];
+    if (division_->world == 1) {
+      state.gathered.push_back(flat.shard);
+      continue;
+    }
+    state.gathered.push_back(empty({flat.block * division_->world}, flat.options));
+    if (flat.block > 0) state.works.push_back(group_->all_gather(state.gathered.back(), flat.shard));
+  }
+}
+
+std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
+  const NoGradGuard no_grad;
+  LOCKSTEP_CHECK(
+      reading_ || in_step_ || whole_ > 0 || Engine::running(),
+      "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
+      "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
+      "ranks",
+      division_->units[unit].module ? division_->units[unit].name : module_.type_name(), division_->world);
+  if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
+  if (!is_on_the_way(unit)) want(unit);
+  State& state = states_[unit];
+  const LabelScope label(state.label);
+  for (const WorkPtr& work : state.works) work->wait();
+  state.works.clear();
+  std::vector<Tensor> values;
+  std::size_t at = 0;
+  for (const std::size_t f : division_->units[unit].flats) {
+    const Flat& flat = division_->flats[f];
+    const Tensor all = std::exchange(state.gathered[at++], {});
+    for (std::size_t m = 0; m < flat.members.size(); ++m) {
+      values.push_back(empty(division_->parameters[flat.members[m]].tensor.sizes(), flat.options));
+      const std::int64_t size = flat.offsets[m + 1] - flat.offsets[m];
+      copy_values(elements_of(all, flat.offsets[m], size), elements_of(values.back(), 0, size));
+    }
+  }
+  state.gathered.clear();
+  state.whole = true;
+  expect_next(unit);
+  return values;
+}
+
+void ParameterShards::make_absent(std::size_t unit) {
+  const Unit& described = division_->units[unit];
+  if (described.flats.empty()) return;
+  const IntrusivePtr<AbsentValues> absent(
+      new AbsentValues(weak_from_this(), unit, described.module ? described.name : module_.type_name()));
+  for (const std::size_t f : described.flats)
+    for (const std::size_t p : division_->flats[f].members) {
+      const Tensor& parameter = division_->parameters[p].tensor;
+      const StoragePtr old = parameter.storage();
+      old->before_change();  // what waits to read the values does so now
+      if (old->is_lent() && (in_step_ || reading_)) lent_.push_back(old);
+      TensorImpl& impl = *parameter.impl();
+      impl.storage = absent->add_result(parameter.sizes(), division_->flats[f].options).storage();
+      impl.offset = 0;
+      while (impl.storage->version() < old->version()) impl.storage->bump_version();
+    }
+}
+
+void ParameterShards::drop(std::size_t unit) {
+  State& state = states_[unit];
+  for (const WorkPtr& work : state.works) work->wait();
+  state.works.clear();
+  state.gathered.clear();
+  if (whole_ > 0 || !std::exchange(state.whole, false)) return;
+  make_absent(unit);
+}
+
+void ParameterShards::drop_all(bool unit0_too) {
+  for (std::size_t u = unit0_too ? 0 : 1; u < states_.size(); ++u) drop(u);
+  for (State& state : states_) state.missing = state.members;
+}
+
+void ParameterShards::settle(std::size_t unit) {
+  for (const std::size_t f : division_->units[unit].flats)
+    for (const std::size_t p : division_->flats[f].members) division_->parameters[p].tensor.storage()->settle();
+}
+
+// Called between operations, so nobody reads what is dropped.
+void ParameterShards::on_call(std::size_t unit) {
+  if (whole_ > 0) return;
+  for (std::size_t u = 1; u < states_.size(); ++u)
+    if (u != unit && states_[u].whole) drop(u);
+}
+
+void ParameterShards::on_gradient(std::size_t unit) {
+  // Before the reducer waits for reductions, which may need what this rank has yet to gather for others.
+  if (!std::exchange(closing_, true))
+    Engine::queue_callback([this] {
+      closing_ = false;
+      if (in_step_) return end_pass();
+      reading_ = false;
+      drop_all(true);
+    });
+  State& state = states_[unit];
+  if (--state.missing > 0) return;
+  state.missing = state.members;
+  if (unit > 0 && state.whole) drop(unit);
+}
+
+// --- whole
+// --------------------------------------------------------------------------------------------------------------
+
+void ParameterShards::make_whole() {
+  LOCKSTEP_CHECK(!in_step_, "[TrainingStep] whole_parameters() was called in a step");
+  if (whole_ == 0) drop_all(true);
+  if (whole_++ > 0) return;
+  for (std::size_t u = 0; u < states_.size(); ++u) settle(u);
+}
+
+void ParameterShards::divide() {
+  if (whole_ > 1) {
+    --whole_;
+    return;
+  }
+  const NoGradGuard no_grad;
+  for (Flat& flat : division_->flats) {
+    const auto [first, last] = division_->own_range(flat);
+    for (std::size_t m = 0; m < flat.members.size(); ++m) {
+      const std::int64_t begin = std::max(first, flat.offsets[m]), end = std::min(last, flat.offsets[m + 1]);
+      if (begin >= end) continue;
+      const Tensor value = as_contiguous(division_->parameters[flat.members[m]].tensor.detach());
+      copy_values(elements_of(value, begin - flat.offsets[m], end - begin),
+                  elements_of(flat.shard, begin - first, end - begin));
+    }
+  }
+  whole_ = 0;
+  drop_all(true);
+}
+
+void ParameterShards::check_divided() const {
+  LOCKSTEP_CHECK(whole_ == 0,
+                 "[ZeroRedundancyOptimizer] a step was made while whole_parameters() are held, whose values would "
+                 "replace the new ones; let go of them before");
+}
+
+// Graphs that have saved the old values must not take the new ones for them.
+void ParameterShards::on_update() {
+  drop_all(true);
+  for (const nn::NamedTensor& each : division_->parameters) each.tensor.storage()->bump_version();
+}
+
+WholeParameters::WholeParameters(std::shared_ptr<ParameterShards> shards) : shards_(std::move(shards)) {
+  if (shards_) shards_->make_whole();
+}
+
+WholeParameters::WholeParameters(const nn::Module& module) : WholeParameters(ParameterShards::of(module)) {}
+
+WholeParameters::~WholeParameters() {
+  if (shards_) shards_->divide();
+}
+
+}  // namespace lockstep::distributed

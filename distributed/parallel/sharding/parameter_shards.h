@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/distributed/parallel/sharding/division.h"
+#include "lockstep/distributed/process_group/process_group.h"
+
+namespace lockstep::distributed {
+
+/// Note [Gathered parameters]
+/// ZeRO-3: each rank keeps its blocks of the parameters' values, and a parameter's storage is *absent*: pending (Note
+/// [Pending values]), with a computation that gathers the parameter's unit. So whoever reads a parameter, in forward,
+/// in a backward function that has saved it, in a block that is computed again, or by a name that a tied layer has,
+/// gets its values, and nothing in `nn/` or `autograd/` knows of it. Between steps, when a read by one rank would wait
+/// for others that do not read, it is an Error that says what to do.
+///
+/// Values are dropped, by giving the parameter another absent storage of the same version, where no operation can be
+/// reading them: when a module of another unit is called (Module::set_call_hook), when the last of the unit's gradients
+/// is there, and at the end of a pass. Unit 0 stays for a step. Each read of an absent unit also starts to gather the
+/// one that is expected next.
+///
+/// Gathers are collectives of a group of their own, so that their order and that of the reductions need not agree. A
+/// pass of forward and backward makes every gather of a list, in its order: units as they stand, then in reverse. A
+/// rank that has no use for one makes it all the same, and one with fewer passes than others (a short batch, or 8
+/// logical shards on 3 ranks) plays the list alone, before its own passes, so that the last passes of all ranks, whose
+/// gradients travel, are made together. A unit that is read again behind its place in the list is gathered once more;
+/// the ranks that play the list alone learn of it before the next step. Labels are compared, so that gathers of two
+/// units never meet.
+/// In the first step, when no list is known to be that of the model, ranks that play along are told what comes.
+class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
+ public:
+  /// A collective. Values must be the same on all ranks; this drops them.
+  static std::shared_ptr<ParameterShards> make(nn::Module& module, std::shared_ptr<Division> division,
+                                               ProcessGroup& group);
+  ~ParameterShards();
+  ParameterShards(const ParameterShards&) = delete;
+  ParameterShards& operator=(const ParameterShards&) = delete;
+  /// Those that divide a module's parameters; null: they are whole.
+  static std::shared_ptr<ParameterShards> of(const nn::Module& module);
+
+  /// Around a step of the library's, in which this rank makes so many passes. A collective.
+  void begin_step(std::int64_t passes);
+  /// Without a pass in this step: takes part in the last one of the others, which make it after the losses are summed.
+  void play_last_pass();
+  void begin_pass();  ///< before a forward that has a backward
+  void end_pass();
+  void end_step();
+  /// Around a forward of the user's. What it records is in the user's hands: parameters may be read until the end of
+  /// the next backward.
+  void begin_forward();
+  void end_forward(bool recorded);
+  /// After an exception: drops what is gathered. Ranks that wait for this one do so until their deadline.
+  void abandon();
+
+  /// Makes all values whole, and back; nests. A collective.
+  void make_whole();
+  void divide();
+  /// The ranks, as the gathers' own group.
+  ProcessGroup& group() { return *group_; }
+  /// Before an optimizer changes the shards, and after.
+  void check_divided() const;
+  void on_update();
+
+ private:
+  friend class AbsentValues;
+  struct State {
+    std::vector<Tensor> gathered;  // by flat, [ranks * block]; none: not on the way
+    std::vector<WorkPtr> works;
+    bool whole = false;  // the parameters have values
+    std::size_t members = 0, missing = 0;
+    OperationLabel label;
+  };
+
+  ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group);
+  std::vector<Tensor> values_of(std::size_t unit);
+  bool is_on_the_way(std::size_t unit) const { return !states_[unit].works.empty() || !states_[unit].gathered.empty(); }
+  void start(std::size_t unit);
+  void want(std::size_t unit);
+  void expect_next(std::size_t unit);
+  void pass_over(std::size_t unit);
+  void go_backward();
+  bool is_led() const { return in_pass_ && leader_; }
+  std::int64_t agree_on(std::int64_t unit);
+  bool leads() const { return is_led() && division_->rank == *leader_; }
+  bool follows() const { return is_led() && division_->rank != *leader_; }
+  void follow_until(std::int64_t wanted);
+  void play_pass();
+  void drop(std::size_t unit);
+  void drop_all(bool unit0_too);
+  void make_absent(std::size_t unit);
+  void settle(std::size_t unit);
+  void on_call(std::size_t unit);
+  void on_gradient(std::size_t unit);
+  void agree_on_lists();
+
+  nn::Module& module_;
+  std::shared_ptr<Division> division_;
+  ProcessGroupPtr group_;
+  std::vector<State> states_;  // by unit
+  std::vector<std::uint64_t> hooks_;
+  std::vector<nn::Module*> called_;    // that have a call hook
+  std::vector<std::size_t> lists_[2];  // units in the order of a pass's gathers: forward, backward
+  std::vector<std::size_t> made_[2];   // as this pass has made them
+  std::size_t place_[2] = {0, 0};      // in the lists
+  bool repeated_ = false;              // a unit was read behind its place
+  bool in_step_ = false, in_pass_ = false, backward_ = false;
+  bool plays_last_ = false;
+  bool reading_ = false;  // the user may read parameters
+  bool closing_ = false;  // at the end of this backward
+  int whole_ = 0;         // calls of make_whole() without divide()
+  static constexpr std::int64_t kListen = -1, kBackward = -2, kEnd = -3;
+  std::optional<int> leader_;  // of a first step with different numbers of passes
+  bool seen_ = false;          // there was a step
+  std::int64_t steps_ = 0;
+  std::vector<StoragePtr> lent_;  // whose addresses the user may have
+};
+
+}  // namespace lockstep::distributed

@@ -1,0 +1,274 @@
+// The stages' part in the training step.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/shares.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_state.h"
+#include "lockstep/nn/deferred_statistics.h"
+
+namespace lockstep::distributed {
+namespace {
+
+/// What the loss function is given for the model, on the last stage.
+struct LastOutput final : nn::Module {
+  Tensor forward(Tensor) override { return output; }
+  Tensor output;
+};
+
+}  // namespace
+
+class PipelineRunner final : public StepRunner {
+ public:
+  PipelineRunner(PipelineParallel::State& state, const TrainingStepOptions& options, ShardSums* sums)
+      : state_(state), slices_(options.accumulate), worker_(options.ranks()->rank()), sums_(sums) {}
+
+  void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale, bool) override;
+  bool pending() const override { return !shares_.empty(); }
+  void finish(double divisor) override;
+  void after_reduction() override;
+
+ private:
+  using Kind = StageKey::Kind;
+
+  /// Between forward and backward of a micro-batch in a chunk.
+  struct Held {
+    Tensor input;  // a leaf, of all chunks but the first
+    Tensor output;
+    double factor = 1.0;  // of the last chunk's loss
+  };
+
+  void clear();
+  void forward(const PipelineAction& action, const LossFunction& loss);
+  void backward(const PipelineAction& action);
+  LossValue loss_of(const Tensor& output, const data::Batch& samples, const PipelineAction& action,
+                    const LossFunction& loss);
+  data::Batch samples_of(std::size_t share) const;
+  std::uint32_t key_of(const Share& share) const;
+  void share_totals();
+  bool travels(const PipelineParallel::State::Tied& tied, int from, int to, std::int64_t micro_batch) const {
+    return tied.parameter.tensor.defined() &&
+           state_.tied_travels(from, to, micro_batch, std::ssize(shares_), sums_ != nullptr);
+  }
+
+  PipelineParallel::State& state_;
+  std::int64_t slices_;
+  int worker_;
+  ShardSums* sums_;
+  data::Batch part_;
+  std::uint64_t step_ = 0;
+  double scale_ = 1.0;
+  double assumed_ = 1.0;
+  std::vector<Share> shares_;
+  std::map<std::pair<std::int64_t, int>, Held> held_;  // by micro-batch and chunk
+  std::vector<double> losses_, counts_;                // by micro-batch
+  std::vector<std::vector<double>> rows_;              // of totals, in lockstep mode
+};
+
+std::unique_ptr<StepRunner> PipelineParallel::State::make_runner(const TrainingStepOptions& options, ShardSums* sums) {
+  return std::make_unique<PipelineRunner>(*this, options, sums);
+}
+
+void PipelineRunner::clear() {
+  held_.clear();
+  sum_ = {};
+  count_ = 0.0;
+  counted_ = false;
+  const std::size_t n = shares_.size();
+  losses_.assign(n, 0.0);
+  counts_.assign(n, 0.0);
+  rows_.clear();
+  if (sums_)
+    for (std::size_t i = 0; i < n; ++i) rows_.emplace_back(sums_->layout().size(), 0.0);
+  for (const auto& tied : state_.tied) tied.parameter.tensor.set_grad({});
+}
+
+data::Batch PipelineRunner::samples_of(std::size_t share) const {
+  const Device device = state_.module.device();
+  const data::Batch samples = rows_of(part_, shares_[share].samples);
+  // Of a logical shard in memory of their own, as in ShareRunner.
+  return samples.map([&](const Tensor& tensor) {
+    return sums_ && device == tensor.device() ? copy_contiguous(tensor) : move_values(tensor, device);
+  });
+}
+
+std::uint32_t PipelineRunner::key_of(const Share& share) const {
+  return static_cast<std::uint32_t>(sums_ ? share.index : worker_ * slices_ + share.index);
+}
+
+void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale, bool) {
+  part_ = part;
+  step_ = step;
+  scale_ = scale;
+  assumed_ = sums_ ? 1.0 : static_cast<double>(part.global_size);
+  shares_ = sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
+                  : slices_of_part(part.size(), slices_, false);
+  if (state_.stages() > 1) state_.group->set_step(static_cast<std::int64_t>(step));
+  clear();
+  if (sums_) sums_->begin();
+  const std::int64_t micro_batches = std::ssize(shares_);
+  state_.links->begin(state_.incoming(micro_batches, sums_ != nullptr));
+  for (const PipelineAction& action : state_.lists(micro_batches)[static_cast<std::size_t>(state_.group->rank())]) {
+    if (action.pass == PipelineAction::Pass::forward)
+      forward(action, loss);
+    else
+      backward(action);
+  }
+  share_totals();
+  part_ = {};
+}
+
+void PipelineRunner::forward(const PipelineAction& action, const LossFunction& loss) {
+  const int chunk = action.chunk;
+  const auto share = static_cast<std::size_t>(action.micro_batch);
+  Held& held = held_[{action.micro_batch, chunk}];
+  StageValue value;
+  const data::Batch samples = chunk == 0 || chunk == state_.last_chunk() ? samples_of(share) : data::Batch();
+  if (chunk == 0) {
+    value.tensor = samples.x;
+    value.random = {.step = step_, .shard = key_of(shares_[share])};
+  } else {
+    value = state_.links->take({Kind::activation, action.micro_batch, chunk, 0});
+    held.input = value.tensor = value.tensor.detach();
+    if (held.input.is_floating_point()) held.input.set_requires_grad(true);
+  }
+  {
+    const RandomPositionGuard position(value.random);
+    std::optional<nn::DeferredStatistics> statistics;
+    if (sums_) statistics.emplace();
+    held.output = state_.run_chunk(chunk, value.tensor, action.micro_batch);
+    if (chunk == state_.last_chunk()) {
+      const LossValue result = loss_of(held.output, samples, action, loss);
+      held.output = result.value();
+      held.factor = result.sum_factor(samples.size());
+      losses_[share] = held.factor == 0.0 ? 0.0 : result.value().item<double>() * held.factor;
+      counts_[share] = result.count_of(samples.size());
+      counted_ = counted_ || result.count().has_value();
+    }
+    if (sums_) add_rows(rows_[share], sums_->layout().row(0.0, 0.0, *statistics));
+    value.random = random_position();
+  }
+  if (chunk == state_.last_chunk()) return;
+  state_.links->send(state_.stage_of(chunk + 1), {Kind::activation, action.micro_batch, chunk + 1, 0},
+                     {as_contiguous(held.output.detach()), value.random});
+}
+
+LossValue PipelineRunner::loss_of(const Tensor& output, const data::Batch& samples, const PipelineAction& action,
+                                  const LossFunction& loss) {
+  std::optional<LossValue> result;
+  state_.guarded(action.chunk, action.micro_batch, "the loss behind forward", [&] {
+    LastOutput front;
+    front.output = output;
+    front.train(state_.module.is_training());
+    result = loss(front, samples);
+    check_loss(*result);
+  });
+  return *result;
+}
+
+void PipelineRunner::backward(const PipelineAction& action) {
+  const int chunk = action.chunk;
+  const std::int64_t m = action.micro_batch;
+  const Held held = std::move(held_.extract({m, chunk}).mapped());
+  std::vector<Tensor> roots, seeds;
+  const auto add = [&](const Tensor& root, const Tensor& seed) {
+    if (!seed.defined() || !root.requires_grad()) return;
+    roots.push_back(root);
+    seeds.push_back(seed);
+  };
+  if (chunk == state_.last_chunk())
+    add(held.output, full(held.output.sizes(), held.factor / assumed_ * scale_, options_of(held.output)));
+  else
+    add(held.output, state_.links->take({Kind::gradient, m, chunk, 0}).tensor);
+  // What later chunks have found for the parameters that they have in common with this one comes first, as it does in
+  // one backward pass through all layers.
+  for (std::size_t t = 0; t < state_.tied.size(); ++t) {
+    const auto& tied = state_.tied[t];
+    const auto here = std::ranges::find(tied.chunks, chunk);
+    if (here == tied.chunks.end() || here + 1 == tied.chunks.end() || !travels(tied, *(here + 1), chunk, m)) continue;
+    add(tied.parameter.tensor, state_.links->take({Kind::tied, m, chunk, static_cast<int>(t)}).tensor);
+  }
+  if (!roots.empty()) state_.guarded(chunk, m, "backward", [&] { Engine::backward(roots, seeds); });
+  if (chunk > 0) {
+    const Tensor grad = held.input.requires_grad() ? held.input.grad() : Tensor();
+    state_.links->send(state_.stage_of(chunk - 1), {Kind::gradient, m, chunk - 1, 0},
+                       {grad.defined() ? as_contiguous(grad) : grad});
+  }
+  for (std::size_t t = 0; t < state_.tied.size(); ++t) {
+    const auto& tied = state_.tied[t];
+    const auto here = std::ranges::find(tied.chunks, chunk);
+    if (here == tied.chunks.end() || here == tied.chunks.begin() || !travels(tied, chunk, *(here - 1), m)) continue;
+    const Tensor grad = tied.parameter.tensor.grad();
+    tied.parameter.tensor.set_grad({});
+    state_.links->send(state_.stage_of(*(here - 1)), {Kind::tied, m, *(here - 1), static_cast<int>(t)},
+                       {grad.defined() ? as_contiguous(grad) : grad});
+  }
+  if (sums_) sums_->keep(shares_[static_cast<std::size_t>(m)].index, state_.place_of(chunk));
+}
+
+// Of the last stage, which alone knows the losses, to the others.
+void PipelineRunner::share_totals() {
+  const std::size_t n = shares_.size();
+  if (state_.stages() > 1) {
+    std::vector<double> all(2 * n + 1);
+    std::ranges::copy(losses_, all.begin());
+    std::ranges::copy(counts_, all.begin() + static_cast<std::ptrdiff_t>(n));
+    all.back() = counted_ ? 1.0 : 0.0;
+    const Tensor totals = move_values(tensor(all), state_.module.device());
+    static const OperationLabel label("losses of the micro-batches, from the last stage");
+    const LabelScope scope(label);
+    state_.group->broadcast(totals, state_.stage_of(state_.last_chunk()))->wait();
+    all = totals.to_vector<double>();
+    std::copy_n(all.begin(), n, losses_.begin());
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(n), n, counts_.begin());
+    counted_ = all.back() != 0.0;
+  }
+  double sum = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    sum += losses_[i];
+    count_ += counts_[i];
+    if (!sums_) continue;
+    rows_[i][0] = losses_[i];
+    rows_[i][1] = counts_[i];
+    sums_->add_totals(shares_[i].index, std::move(rows_[i]));
+  }
+  if (sums_) sums_->close(-1);
+  if (n > 0) sum_ = full({1}, sum, {.dtype = kFloat64, .device = state_.module.device()});
+}
+
+void PipelineRunner::finish(double divisor) {
+  LOCKSTEP_CHECK(divisor > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
+  if (sums_ || divisor == assumed_) return;
+  const NoGradGuard no_grad;
+  for (const auto& group : state_.trained())
+    for (const nn::NamedTensor& each : group)
+      if (const Tensor grad = each.tensor.grad(); grad.defined()) grad.mul_(assumed_ / divisor);
+}
+
+void PipelineRunner::after_reduction() {
+  for (std::size_t t = 0; t < state_.tied.size(); ++t) {
+    const auto& [parameter, chunks] = state_.tied[t];
+    const StageKey key{Kind::result, 0, 0, static_cast<int>(t)};
+    if (!state_.is_mine(chunks.front())) {
+      if (std::ranges::any_of(chunks, [&](int chunk) { return state_.is_mine(chunk); }))
+        parameter.tensor.set_grad(state_.links->take(key).tensor);
+      continue;
+    }
+    const Tensor grad = parameter.tensor.grad();
+    // The optimizer, or who clips, may write to the gradient while it travels.
+    const Tensor copy = grad.defined() ? copy_contiguous(grad) : grad;
+    for (int stage = 0; stage < state_.stages(); ++stage)
+      if (!state_.is_mine(stage) &&
+          std::ranges::any_of(chunks, [&](int chunk) { return state_.stage_of(chunk) == stage; }))
+        state_.links->send(stage, key, {copy});
+  }
+  state_.links->finish();
+}
+
+}  // namespace lockstep::distributed

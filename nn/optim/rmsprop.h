@@ -1,0 +1,101 @@
+#pragma once
+
+#include "lockstep/nn/optim/optimizer.h"
+
+namespace lockstep::optim {
+
+/// Options of RMSprop.
+struct RMSpropOptions {
+  double lr = 1e-2;           ///< learning rate
+  double alpha = 0.99;        ///< decay of the squared gradient's running mean
+  double eps = 1e-8;          ///< added to its root
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  double momentum = 0.0;      ///< share of the last step that is kept; 0: none is stored
+  bool centered = false;      ///< subtract the square of the gradient's running mean under the root
+};
+
+/// Hinton's RMSprop (lecture 6e of "Neural networks for machine learning", 2012) with torch.optim.RMSprop's formulas:
+///   g = grad + weight_decay * p;  v = alpha * v + (1 - alpha) * g * g;  m = alpha * m + (1 - alpha) * g (centered);
+///   d = g / (sqrt(v - m * m) + eps);  b = momentum * b + d;  p -= lr * (momentum ? b : d)
+class RMSprop final : public OptimizerWith<RMSpropOptions, &RMSpropOptions::momentum> {
+ public:
+  /// Throws Error for options out of range.
+  explicit RMSprop(std::vector<Tensor> parameters, RMSpropOptions options = {});
+  /// Each group with its own options.
+  explicit RMSprop(std::vector<ParamGroup<RMSpropOptions>> groups);
+
+  const char* name() const override { return "RMSprop"; }
+
+ private:
+  void check(const RMSpropOptions& options) const override;
+  int form_of(const RMSpropOptions& options) const override;
+  std::vector<std::string> names_of_state(int form) const override;
+  void scalars(std::size_t group, std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings(std::size_t group) const override;
+};
+
+/// Options of Adagrad.
+struct AdagradOptions {
+  double lr = 1e-2;           ///< learning rate
+  double lr_decay = 0.0;      ///< the rate of step t is lr / (1 + (t - 1) * lr_decay)
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  double eps = 1e-10;         ///< added to the root of the sum of squares
+};
+
+/// Duchi, Hazan and Singer, "Adaptive subgradient methods" (2011), with torch.optim.Adagrad's formulas:
+///   g = grad + weight_decay * p;  s = s + g * g;  p -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)
+class Adagrad final : public OptimizerWith<AdagradOptions, &AdagradOptions::lr_decay> {
+ public:
+  /// Throws Error for options out of range.
+  explicit Adagrad(std::vector<Tensor> parameters, AdagradOptions options = {});
+  /// Each group with its own options.
+  explicit Adagrad(std::vector<ParamGroup<AdagradOptions>> groups);
+
+  const char* name() const override { return "Adagrad"; }
+
+ private:
+  void check(const AdagradOptions& options) const override;
+  int form_of(const AdagradOptions&) const override { return 0; }
+  std::vector<std::string> names_of_state(int form) const override;
+  void scalars(std::size_t group, std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings(std::size_t group) const override;
+};
+
+/// Options of Adadelta.
+struct AdadeltaOptions {
+  double lr = 1.0;            ///< factor of the step
+  double rho = 0.9;           ///< decay of both running means
+  double eps = 1e-6;          ///< added to both under their roots
+  double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+};
+
+/// Zeiler, "ADADELTA" (2012), with torch.optim.Adadelta's formulas:
+///   g = grad + weight_decay * p;  v = rho * v + (1 - rho) * g * g;  d = sqrt(u + eps) / sqrt(v + eps) * g;
+///   u = rho * u + (1 - rho) * d * d;  p -= lr * d
+class Adadelta final : public OptimizerWith<AdadeltaOptions, &AdadeltaOptions::rho> {
+ public:
+  /// Throws Error for options out of range.
+  explicit Adadelta(std::vector<Tensor> parameters, AdadeltaOptions options = {});
+  /// Each group with its own options.
+  explicit Adadelta(std::vector<ParamGroup<AdadeltaOptions>> groups);
+
+  const char* name() const override { return "Adadelta"; }
+
+ private:
+  void check(const AdadeltaOptions& options) const override;
+  int form_of(const AdadeltaOptions&) const override { return 0; }
+  std::vector<std::string> names_of_state(int form) const override;
+  void scalars(std::size_t group, std::int64_t step, double* out) const override;
+  void update(const Tensor& like, const Plan& plan) override;
+  std::map<std::string, double> settings(std::size_t group) const override;
+};
+
+namespace detail {
+enum RmspropForm { kRmspropPlain, kRmspropMomentum, kRmspropCentered, kRmspropCenteredMomentum };
+using RmspropKernel = void(const Optimizer::Plan& plan);
+RmspropKernel rmsprop_cpu, rmsprop_cuda, adagrad_cpu, adagrad_cuda, adadelta_cpu, adadelta_cuda;
+}  // namespace detail
+
+}  // namespace lockstep::optim

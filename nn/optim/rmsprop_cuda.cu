@@ -1,0 +1,30 @@
+#include "lockstep/nn/optim/rmsprop.h"
+#include "lockstep/nn/optim/rmsprop_update.h"
+#include "lockstep/nn/optim/step_kernel.cuh"
+
+namespace lockstep::optim::detail {
+
+void rmsprop_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "RMSprop", [&]<typename T>() {
+    using C = compute_t<T>;
+    if (plan.form == kRmspropPlain)
+      update_runs<T, 1, RmspropUpdate<C, false, false>>(plan);
+    else if (plan.form == kRmspropMomentum)
+      update_runs<T, 2, RmspropUpdate<C, false, true>>(plan);
+    else if (plan.form == kRmspropCentered)
+      update_runs<T, 2, RmspropUpdate<C, true, false>>(plan);
+    else
+      update_runs<T, 3, RmspropUpdate<C, true, true>>(plan);
+  });
+}
+
+void adagrad_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "Adagrad", [&]<typename T>() { update_runs<T, 1, AdagradUpdate<compute_t<T>>>(plan); });
+}
+
+void adadelta_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "Adadelta",
+                    [&]<typename T>() { update_runs<T, 2, AdadeltaUpdate<compute_t<T>>>(plan); });
+}
+
+}  // namespace lockstep::optim::detail

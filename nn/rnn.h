@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/autograd/ops/recurrent/recurrent.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+/// Options of RNN, LSTM and GRU.
+struct RNNOptions {
+  std::int64_t num_layers = 1;  ///< each takes the outputs of the one before
+  bool bias = true;             ///< bias_ih and bias_hh
+  bool batch_first = false;     ///< x is [N, T, in] and the output [N, T, width] instead of [T, N, ...]
+  double dropout = 0.0;         ///< of the outputs of all layers but the last, while training
+  bool bidirectional = false;   ///< a second cell in each layer goes from the last step to the first
+  bool relu = false;            ///< of RNN: relu instead of tanh
+};
+
+/// State of RNN and GRU: [layers * directions, N, width], or without N as x; an undefined one stands for zeros.
+using Hidden = Tensor;
+/// State of LSTM; undefined tensors stand for zeros.
+struct LSTMState {
+  Tensor h;  ///< [layers * directions, N, width]
+  Tensor c;  ///< [layers * directions, N, width]
+
+  /// The same values without their history, to begin the next piece of a long sequence with.
+  LSTMState detach() const { return {h.defined() ? h.detach() : h, c.defined() ? c.detach() : c}; }
+};
+
+/// What RNN, LSTM and GRU share. Parameters weight_ih_l0 [gates width, in], weight_hh_l0 [gates width, width],
+/// bias_ih_l0, bias_hh_l0 and those of the next layers (_l1, ...) and of the other direction (_l0_reverse), as PyTorch
+/// names, shapes and draws them: uniform within 1 / sqrt(width).
+class RecurrentLayers {
+ public:
+  std::int64_t input_size() const { return in_; }                             ///< of x
+  std::int64_t hidden_size() const { return width_; }                         ///< of h
+  std::int64_t directions() const { return options_.bidirectional ? 2 : 1; }  ///< 2 if bidirectional
+
+ protected:
+  RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std::int64_t width, const RNNOptions& options);
+  /// The outputs of the last layer, and the state after the last step.
+  std::pair<Tensor, LSTMState> run(const Tensor& x, const LSTMState& start, bool is_training) const;
+
+ private:
+  Cell cell_;
+  std::int64_t in_, width_;
+  RNNOptions options_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;  // four (two without bias) for each layer and direction
+};
+
+/// Elman's recurrent layers; see lockstep::recurrent.
+///
+///   auto [output, h] = rnn(x);      // x [T, N, in]: output [T, N, width], h [layers, N, width]
+///   auto [next, h2] = rnn(y, h);
+class RNN : public ModuleOf<RNN>, public RecurrentLayers {
+ public:
+  RNN(std::int64_t in, std::int64_t width, RNNOptions options = {});
+  RNN(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
+  /// x is [T, N, in], or [T, in] for one sample. Throws Error for sizes that do not fit.
+  std::pair<Tensor, Hidden> forward(const Tensor& x, const Hidden& start = {});
+};
+
+/// Long short-term memory: as RNN, with a state of h and c.
+///
+///   auto [output, state] = lstm(x);
+///   auto [next, state2] = lstm(y, state.detach());
+class LSTM : public ModuleOf<LSTM>, public RecurrentLayers {
+ public:
+  LSTM(std::int64_t in, std::int64_t width, RNNOptions options = {});
+  LSTM(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
+  std::pair<Tensor, LSTMState> forward(const Tensor& x, const LSTMState& start = {});
+};
+
+/// Gated recurrent units: as RNN.
+class GRU : public ModuleOf<GRU>, public RecurrentLayers {
+ public:
+  GRU(std::int64_t in, std::int64_t width, RNNOptions options = {});
+  GRU(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
+  std::pair<Tensor, Hidden> forward(const Tensor& x, const Hidden& start = {});
+};
+
+/// What RNNCell, LSTMCell and GRUCell share: parameters weight_ih, weight_hh, bias_ih and bias_hh, as PyTorch's.
+class CellParameters {
+ public:
+  Parameter weight_ih;  ///< [gates width, in]
+  Parameter weight_hh;  ///< [gates width, width]
+  Parameter bias_ih;    ///< [gates width]; undefined without bias
+  Parameter bias_hh;    ///< [gates width]; undefined without bias
+
+ protected:
+  CellParameters(Module* owner, std::int64_t gates, std::int64_t in, std::int64_t width, bool bias);
+  /// One step from x [N, in], or [in].
+  LSTMState step(Cell cell, const Tensor& x, const LSTMState& start) const;
+};
+
+/// One step of RNN: h = cell(x, h) for x [N, in] and h [N, width].
+class RNNCell : public ModuleOf<RNNCell>, public CellParameters {
+ public:
+  RNNCell(std::int64_t in, std::int64_t width, bool bias = true, bool relu = false);
+  RNNCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true,
+          bool relu = false);
+  Tensor forward(const Tensor& x, const Tensor& h = {});
+
+ private:
+  bool relu_;
+};
+
+/// One step of LSTM: state = cell(x, state), whose h is the output.
+class LSTMCell : public ModuleOf<LSTMCell>, public CellParameters {
+ public:
+  LSTMCell(std::int64_t in, std::int64_t width, bool bias = true);
+  LSTMCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true);
+  LSTMState forward(const Tensor& x, const LSTMState& state = {});
+};
+
+/// One step of GRU: h = cell(x, h).
+class GRUCell : public ModuleOf<GRUCell>, public CellParameters {
+ public:
+  GRUCell(std::int64_t in, std::int64_t width, bool bias = true);
+  GRUCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true);
+  Tensor forward(const Tensor& x, const Tensor& h = {});
+};
+
+}  // namespace lockstep::nn

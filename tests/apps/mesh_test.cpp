@@ -1,0 +1,188 @@
+// gpt_train on meshes, as its users see it: one hash on every mesh, across resumptions and kills; refusals; bisection.
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "tests/apps/train_support.h"
+#include "tests/apps/worker_process.h"
+#include "tests/distributed/launcher_support.h"
+
+namespace lockstep {
+namespace {
+
+using namespace lockstep::testing;
+using launcher_test::Finished;
+using launcher_test::Process;
+
+using Arguments = std::vector<std::string>;
+
+class MeshPrograms : public ::testing::Test {
+ protected:
+  MeshPrograms() {
+    std::ofstream text(text_);
+    for (int i = 0; i < 400; ++i)
+      text << "line " << i * 7919 % 1000 << " says: the quick brown fox, " << i % 13 << "!\n";
+  }
+
+  Arguments command(int steps, const Arguments& more) const {
+    return Arguments{LOCKSTEP_GPT_TRAIN,
+                     "--text",
+                     text_,
+                     "--max-steps",
+                     std::to_string(steps),
+                     "--evaluate-every",
+                     std::to_string(steps),
+                     "--evaluate-windows",
+                     "4",
+                     "--batch-size",
+                     "8",
+                     "--lockstep",
+                     "8",
+                     "--threads",
+                     "1",
+                     "--no-progress"} +
+           more;
+  }
+  ProcessResult run(int steps, const Arguments& more) const {
+    const ProcessResult result = run_process(command(steps, more), kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result;
+  }
+  std::string hash(int steps, const Arguments& more) const {
+    const std::string found = weights_of(run(steps, more).out);
+    EXPECT_FALSE(found.empty());
+    return found;
+  }
+
+  const TemporaryDirectory folder_;
+  const std::string text_ = folder_.file("text.txt");
+};
+
+// Dropout and clipping included; a pipeline gives what no pipeline gives.
+TEST_F(MeshPrograms, PipelinesGiveTheHashOfOneProcess) {
+  const Arguments dropout{"--dropout", "0.1"};
+  const std::string one = hash(3, dropout);
+  for (const Arguments& mesh : {Arguments{"--mesh", "pipeline=2"}, Arguments{"--mesh", "pipeline=2,data=2"},
+                                Arguments{"--mesh", "pipeline=4", "--schedule", "gpipe", "--recompute"},
+                                Arguments{"--mesh", "pipeline=2", "--schedule", "interleaved", "--chunks", "3"}})
+    EXPECT_EQ(hash(3, dropout + mesh), one) << mesh[1];
+}
+
+TEST_F(MeshPrograms, TensorShardsGiveOneHashInAnyOrderOfTheMesh) {
+  const Arguments shards{"--lockstep-tensor", "4"};
+  const std::string one = hash(3, shards);
+  for (const char* mesh : {"data=2,pipeline=2,tensor=2", "tensor=2,data=3", "tensor=4"})
+    EXPECT_EQ(hash(3, shards + Arguments{"--mesh", mesh}), one) << mesh;
+  EXPECT_NE(hash(3, {"--lockstep-tensor", "2"}), one) << "the number of shards counts";
+}
+
+TEST_F(MeshPrograms, ARunGoesOnOnAnotherMesh) {
+  // A rate that does not depend on the number of steps.
+  const Arguments shards{"--lockstep-tensor", "2", "--warmup", "0", "--min-lr", "0.001"};
+  const std::string whole = hash(4, shards);
+  const std::string file = folder_.file("run.safetensors");
+  const auto short_run = [&](int steps, const Arguments& more) {
+    Arguments all = command(4, shards + more);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = std::to_string(steps);
+    const ProcessResult result = run_process(all + Arguments{"--checkpoint", file}, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  short_run(1, {"--mesh", "data=2,pipeline=2,tensor=2"});
+  short_run(2, {"--mesh", "pipeline=3", "--resume", file});
+  short_run(3, {"--resume", file});
+  EXPECT_EQ(short_run(4, {"--mesh", "tensor=2,data=2", "--resume", file}), whole);
+  // With other shards the bits would be others.
+  const Arguments other = command(4, {"--lockstep-tensor", "4", "--resume", file});
+  const ProcessResult refused = run_process(other, kClean, std::chrono::seconds(60));
+  EXPECT_NE(refused.status, 0);
+  EXPECT_NE(refused.err.find("was trained with tensor_shards 2, not 4"), std::string::npos) << refused.err;
+}
+
+TEST_F(MeshPrograms, BisectComparesMeshes) {
+  const auto trace = [&](const std::string& name, const Arguments& more) {
+    run(2, Arguments{"--lockstep-tensor", "2", "--trace-hashes", folder_.file(name)} + more);
+    return folder_.file(name);
+  };
+  const auto bisect = [](const std::string& a, const std::string& b) {
+    return run_process({LOCKSTEP_BISECT, a, b}, kClean, std::chrono::seconds(30));
+  };
+  const std::string one = trace("one", {});
+  const ProcessResult same = bisect(one, trace("mesh", {"--mesh", "data=2,pipeline=2,tensor=2"}));
+  EXPECT_EQ(same.status, 0) << same.out << same.err;
+  // Steps of the same names: the first weights differ, by the learning rate.
+  const ProcessResult other = bisect(one, trace("other", {"--mesh", "pipeline=2", "--lr", "0.02"}));
+  EXPECT_NE(other.status, 0);
+  EXPECT_NE((other.out + other.err).find("the new value of wte.weight"), std::string::npos) << other.out << other.err;
+}
+
+TEST_F(MeshPrograms, WhatDoesNotFitIsRefusedInOneLine) {
+  const std::pair<Arguments, const char*> cases[] = {
+      {{"--mesh", "pipeline=7"}, "fewer than the 7 that 7 stage(s)"},
+      {{"--mesh", "pipeline=4", "--schedule", "interleaved", "--chunks", "2"}, "fewer than the 8 that 4 stage(s)"},
+      {{"--mesh", "tensor=2"}, "pass --lockstep-tensor"},
+      {{"--mesh", "tensor=2", "--lockstep-tensor", "1"}, "cannot be divided evenly over tensor=2"},
+      {{"--lockstep-tensor", "8"}, "its 4 heads cannot be divided evenly into 8 parts"},
+      {{"--lockstep-tensor", "3"}, "is not a power of two"},
+      {{"--lockstep-tensor", "2", "--dropout", "0.1"}, "--dropout 0.1 does not go together with divided layers"},
+      {{"--mesh", "data=2", "--nproc", "3"}, "is for 2 process(es), and there are 3"},
+      {{"--mesh", "data=16"}, "--lockstep 8 cannot be shared by 16 workers"},
+      {{"--mesh", "data=two"}, "expected sizes from 1"},
+      {{"--mesh", "auto", "--nproc", "97"}, "no mesh of 97 process(es) fits the model"},
+      {{"--chunks", "2"}, "--chunks 2 does not go with --schedule 1f1b"},
+      {{"--mesh", "data=2", "--zero"}, "--zero and --compress do not go together with --mesh"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const ProcessResult result = run_process(command(2, arguments), kClean, std::chrono::seconds(30));
+    EXPECT_EQ(result.status, 2) << result.err;
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+// A worker of the 2 x 2 x 2 mesh is killed at a random moment; all eight, or (auto) the seven that are left, go on.
+TEST_F(MeshPrograms, AKilledWorkerChangesNothing) {
+  constexpr int kSteps = 8;
+  const Arguments shards{"--lockstep-tensor", "2"};
+  const std::string expected = hash(kSteps, shards);
+  const int repeats = amount("LOCKSTEP_TEST_REPEATS", 2);
+  int disturbed = 0;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    SCOPED_TRACE("repeat " + std::to_string(repeat));
+    const bool goes_on_with_less = repeat % 2 == 1;
+    const std::string file = folder_.file(fmt::format("run{}.safetensors", repeat));
+    std::mt19937 random(static_cast<unsigned>(repeat) + 5);
+    Process job(
+        Arguments{LOCKSTEP_RUN, "--nproc-per-node", "8", "--min-nproc", goes_on_with_less ? "2" : "8", "--max-restarts",
+                  "3", "--"} +
+        command(kSteps,
+                shards + Arguments{"--mesh",
+                                   goes_on_with_less ? "auto:data=2,pipeline=2,tensor=2" : "data=2,pipeline=2,tensor=2",
+                                   "--checkpoint", file, "--checkpoint-every", "1", "--timeout", "30"}));
+    const int rank = static_cast<int>(random() % 8);
+    for (int i = 0; i < 3000 && ::access(file.c_str(), F_OK) != 0; ++i) ::usleep(10'000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
+    if (const pid_t victim = worker(job.pid(), rank); victim > 0) {
+      ::kill(victim, SIGKILL);
+      ++disturbed;
+    }
+    const Finished end = job.wait(120);
+    EXPECT_EQ(end.status, 0) << end.err;
+    EXPECT_EQ(weights_of(end.out), expected) << end.out << end.err;
+    if (end.err.find("was killed by signal 9") == std::string::npos) continue;
+    EXPECT_NE(end.err.find(fmt::format("starting {} worker(s) again", goes_on_with_less ? 7 : 8)), std::string::npos)
+        << end.err;
+  }
+  EXPECT_GE(2 * disturbed, repeats);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+// Pipelines against one process: whole trainings, the same bits on every mesh.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "tests/distributed/parallel/pipeline_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using enum PipelineSchedule;
+
+struct Row {
+  const char* feature;
+  double bound;
+  Training training;
+  std::vector<MeshSizes> meshes;
+};
+
+void PrintTo(const Row& row, std::ostream* out) {
+  *out << row.feature;
+}
+
+/// Steps of the lockstep rows: 20, or as many as LOCKSTEP_TEST_STEPS says.
+std::int64_t lockstep_steps() {
+  const char* const text = std::getenv("LOCKSTEP_TEST_STEPS");
+  return text && *text ? std::atoll(text) : kTensorSteps;
+}
+
+const std::vector<Row>& table() {
+  const MeshSizes two{.pipeline = 2}, four{.pipeline = 4};
+  const std::vector<MeshSizes> lockstep_meshes{{.pipeline = 2},
+                                               {.pipeline = 4},
+                                               {.data = 2},
+                                               {.data = 4},
+                                               {.data = 2, .pipeline = 2},
+                                               {.data = 3, .pipeline = 2},
+                                               {.data = 4, .pipeline = 2},
+                                               {.data = 2, .pipeline = 4}};
+  const std::vector<MeshSizes> tensor_meshes{{.tensor = 2},
+                                             {.pipeline = 2},
+                                             {.pipeline = 4},
+                                             {.pipeline = 2, .tensor = 2},
+                                             {.pipeline = 2, .tensor = 4},
+                                             {.pipeline = 4, .tensor = 2},
+                                             {.data = 2, .pipeline = 2},
+                                             {.data = 2, .pipeline = 2, .tensor = 2}};
+  static const std::vector<Row> rows{
+      {"pipeline 2, GPipe, SGD, 4 micro-batches", 1e-6, {.adam = false, .accumulate = 4, .schedule = gpipe}, {two}},
+      {"pipeline 4, GPipe, SGD, 4 micro-batches", 1e-6, {.adam = false, .accumulate = 4, .schedule = gpipe}, {four}},
+      {"pipeline 2, 1F1B, SGD, 5 micro-batches", 1e-6, {.adam = false, .accumulate = 5}, {two}},
+      {"pipeline 4, 1F1B, SGD, 5 micro-batches", 1e-6, {.adam = false, .accumulate = 5}, {four}},
+      {"pipeline 2, interleaved, SGD, 4 micro-batches",
+       1e-6,
+       {.adam = false, .accumulate = 4, .schedule = interleaved, .chunks = 3},
+       {two}},
+      {"pipeline 3, interleaved, SGD, 4 micro-batches",
+       1e-6,
+       {.adam = false, .accumulate = 4, .schedule = interleaved, .chunks = 2},
+       {{.pipeline = 3}}},
+      {"pipeline 4, 1F1B, AdamW, clipping, recomputation, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .accumulate = 4, .recompute = true},
+       {four}},
+      {"pipeline 2, 1F1B, SGD, losses that are sums", 1e-6, {.adam = false, .accumulate = 3, .sums = true}, {two}},
+      {"data 2 x pipeline 2, AdamW, clipping, accumulation, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .accumulate = 3},
+       {{.data = 2, .pipeline = 2}}},
+      {"data 2 x pipeline 2 x tensor 2, AdamW, clipping, accumulation, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .accumulate = 2},
+       {{.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"lockstep, 8 meshes of data and pipeline, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .steps = lockstep_steps()},
+       lockstep_meshes},
+      {"lockstep, 8 meshes with tensor shards, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .tensor_shards = 4, .clip = 0.05, .dropout = 0.1, .steps = lockstep_steps()},
+       tensor_meshes},
+      {"lockstep, GPipe, recomputation",
+       0.0,
+       {.shards = 4, .dropout = 0.1, .schedule = gpipe, .recompute = true, .steps = lockstep_steps()},
+       {two, four, {.data = 2, .pipeline = 2}}},
+      {"lockstep, interleaved, dropout",
+       0.0,
+       {.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 2, .steps = lockstep_steps()},
+       {two, {.pipeline = 3}, {.data = 2, .pipeline = 2}}},
+  };
+  return rows;
+}
+
+/// What the row is compared with: a step that knows of no pipeline, in one process; in lockstep mode with the same
+/// shards.
+Trained reference_of(const Row& row) {
+  Training alone = row.training;
+  alone.recompute = false;
+  if (alone.shards == 0) alone.accumulate = 1;
+  return train_on_mesh(alone, make_single_process_group(), {}, /*plain=*/true);
+}
+
+class PipelineEquivalenceOf : public ::testing::TestWithParam<Row> {};
+
+TEST_P(PipelineEquivalenceOf, WeightsAreThoseOfOneProcess) {
+  const Row& row = GetParam();
+  const Trained one = reference_of(row);
+  double largest = 0.0;
+  std::mutex mutex;
+  for (const MeshSizes& sizes : row.meshes)
+    run_in(sizes.data * sizes.pipeline * sizes.tensor, [&](const ProcessGroupPtr& group) {
+      const double difference = difference_of(train_on_mesh(row.training, group, sizes), one);
+      const std::lock_guard lock(mutex);
+      EXPECT_LE(difference, row.bound) << to_string(sizes);
+      largest = std::max(largest, difference);
+    });
+  RecordProperty("largest_difference", fmt::format("{:.1e}", largest));
+  std::printf("| %s | %.0e | %.1e |\n", row.feature, row.bound, largest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Features, PipelineEquivalenceOf, ::testing::ValuesIn(table()), [](const auto& info) {
+  std::string name = info.param.feature;
+  std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+  return name;
+});
+
+// One stage is a pipeline too, and gives what no pipeline gives.
+TEST(PipelineEquivalence, OneStageIsNoOther) {
+  const ProcessGroupPtr alone = make_single_process_group();
+  const Training training{.shards = 4, .clip = 0.05, .dropout = 0.1};
+  EXPECT_EQ(difference_of(train_on_mesh(training, alone), train_on_mesh(training, alone, {}, true)), 0.0);
+  EXPECT_EQ(difference_of(train_on_mesh({.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 3}, alone),
+                          train_on_mesh({.shards = 4, .dropout = 0.1}, alone, {}, true)),
+            0.0);
+}
+
+// What the rows would show: another number of shards, other masks, another order of sums.
+TEST(PipelineEquivalence, ATableOfOtherSumsFails) {
+  const ProcessGroupPtr alone = make_single_process_group();
+  const Trained shards = train_on_mesh({.shards = 4}, alone);
+  EXPECT_GT(difference_of(train_on_mesh({.shards = 8}, alone), shards), 0.0);
+  EXPECT_GT(difference_of(train_on_mesh({.shards = 4, .dropout = 0.1}, alone), shards), 1e-3);
+  run_in(2, [&](const ProcessGroupPtr& group) {
+    EXPECT_GT(difference_of(train_on_mesh({.accumulate = 4}, group, {.pipeline = 2}), shards), 0.0);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed

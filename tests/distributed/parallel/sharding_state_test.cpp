@@ -1,0 +1,232 @@
+// What divided parameters cost in memory and messages, and their checkpoints.
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/core/allocator.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/evaluate.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "tests/distributed/parallel/sharding_support.h"
+#include "tests/support/temporary_path.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+using lockstep::testing::TemporaryPath;
+
+AllocatorStats stats() {
+  return allocator(DeviceType::cpu).stats(Device());
+}
+
+// The allocator counts in classes of sizes, four to a power of two: a depth at which neither the parts nor the whole
+// are much less than a class.
+constexpr std::int64_t kWidth = 128;
+constexpr int kDepth = 14;
+
+/// Bytes of all ranks together, which are threads of this process, as multiples of the parameters' bytes.
+struct Cost {
+  double kept = 0;  ///< between two steps
+  double peak = 0;  ///< in a step
+};
+
+Cost cost_of(int zero, int world) {
+  Cost cost;
+  std::size_t before = 0;
+  run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    group->barrier()->wait();
+    if (group->rank() == 0) before = stats().in_use;
+    group->barrier()->wait();
+    Tower tower(kWidth, kDepth);
+    const auto bytes = static_cast<double>(tower.num_bytes());
+    TrainingStep step(tower, {.group = group, .first_bucket_bytes = 100'000, .bucket_bytes = 100'000, .zero = zero});
+    const auto optimizer = make_adamw(step);
+    const auto train = [&] {
+      step(make_batch(8), tower_loss);
+      optimizer->clip_grad_norm_(1.0);
+      optimizer->step();
+    };
+    train();
+    optimizer->zero_grad(/*set_to_none=*/true);
+    group->barrier()->wait();
+    if (group->rank() == 0) {
+      cost.kept = static_cast<double>(stats().in_use - before) / bytes / world;
+      allocator(DeviceType::cpu).reset_peak(Device());
+    }
+    group->barrier()->wait();
+    train();
+    group->barrier()->wait();
+    if (group->rank() == 0) cost.peak = static_cast<double>(stats().peak - before) / bytes / world;
+    group->barrier()->wait();
+  });
+  return cost;
+}
+
+// Of one process without any of this.
+double whole_kept() {
+  const std::size_t before = stats().in_use;
+  Tower tower(kWidth, kDepth);
+  optim::AdamW adamw(tower.parameters(), {.lr = 0.01});
+  tower_loss(tower, make_batch(8)).backward();
+  adamw.step();
+  tower.zero_grad(/*set_to_none=*/true);
+  return static_cast<double>(stats().in_use - before) / static_cast<double>(tower.num_bytes());
+}
+
+// Parameters and Adam's two, as the allocator counts them, divided by the number of ranks.
+TEST(ShardingMemory, WhatZero3KeepsIsAPartOfTheWhole) {
+  const double whole = whole_kept();
+  EXPECT_GE(whole, 3.0) << "the test counts wrong";
+  for (const int world : {2, 3, 4}) {
+    const double kept = cost_of(3, world).kept;
+    std::printf("kept by a rank of %d: %.3f of the whole\n", world, kept / whole);
+    EXPECT_LE(kept, 1.1 / world * whole) << world << " ranks";
+    EXPECT_GE(kept, 3.0 / world) << "less than there is: the test counts wrong";
+  }
+}
+
+// At its peak a step of ZeRO-3 has a few of the blocks besides.
+TEST(ShardingMemory, PeaksFallWithTheStage) {
+  const double ddp = cost_of(0, 4).peak, two = cost_of(2, 4).peak, three = cost_of(3, 4).peak;
+  std::printf("peak bytes a rank of 4, in parameters: undivided gradients %.2f, ZeRO-2 %.2f, ZeRO-3 %.2f\n", ddp, two,
+              three);
+  EXPECT_GE(ddp, 2.5);
+  EXPECT_LE(two, ddp - 0.5);
+  EXPECT_LE(three, 1.0 + 0.8);
+}
+
+std::int64_t bytes_of(const ProcessGroup& group, OperationKind kind) {
+  std::int64_t bytes = 0;
+  for (const OperationRecord& record : group.records())
+    if (record.operation.kind == kind)
+      bytes += record.operation.sizes.numel() * static_cast<std::int64_t>(element_size(record.operation.dtype));
+  return bytes;
+}
+
+// A step gathers all parameters twice, but for those outside of the blocks and the last block, and reduces once.
+TEST(ShardingMemory, AStepSendsWhatTheorySays) {
+  for (const int world : {2, 4})
+    run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower tower(64, 12);
+      const std::int64_t all = tower.num_bytes(), block = tower.blocks[0].num_bytes();
+      const std::int64_t outside = all - 12 * block;
+      TrainingStep step(tower, {.group = group, .zero = 3});
+      const auto optimizer = make_adamw(step);
+      ProcessGroup& gathers = ParameterShards::of(tower)->group();
+      step(make_batch(8), tower_loss);
+      const std::int64_t before = bytes_of(gathers, OperationKind::all_gather);
+      const std::int64_t reduced = bytes_of(*group, OperationKind::reduce_scatter);
+      step(make_batch(8), tower_loss);
+      // all_gather is recorded with its input, one rank's block.
+      const auto gathered = static_cast<double>(bytes_of(gathers, OperationKind::all_gather) - before) * world;
+      const auto expected = static_cast<double>(2 * all - outside - block);
+      EXPECT_NEAR(gathered, expected, 0.01 * expected);
+      EXPECT_NEAR(static_cast<double>(bytes_of(*group, OperationKind::reduce_scatter) - reduced),
+                  static_cast<double>(all), 0.01 * static_cast<double>(all));
+    });
+}
+
+// --- checkpoints
+// -----------------------------------------------------------------------------------------------------------
+
+constexpr std::int64_t kShards = 8;
+
+void train(TrainingStep& step, optim::Optimizer& optimizer, std::uint32_t begin, std::uint32_t end) {
+  for (std::uint32_t s = begin; s < end; ++s) {
+    const RandomKeyGuard key(s, 0);
+    step(make_batch(13, s + 1), tower_loss);
+    optimizer.clip_grad_norm_(0.5);
+    optimizer.step();
+  }
+}
+
+// Saved by any number of ranks, divided or not, and loaded by any.
+TEST(ShardingCheckpoint, IsThatOfOneProcessAndLoadsAnywhere) {
+  struct Way {
+    int zero, world;
+  };
+  const std::vector<Way> ways{{0, 1}, {0, 2}, {2, 3}, {3, 2}, {3, 4}};
+  std::string file, end;
+  for (const Way& saver : ways) {
+    const TemporaryPath path;
+    run_on({saver.world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower tower;
+      set_tower(tower);
+      TrainingStep step(tower, {.group = group, .logical_shards = kShards, .zero = saver.zero});
+      const auto optimizer = make_adamw(step);
+      train(step, *optimizer, 0, 3);
+      save_checkpoint(path.text(), tower, *optimizer, {.step = 3}, *group);
+    });
+    std::ifstream in(path.text(), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    if (file.empty()) file = bytes;
+    EXPECT_TRUE(bytes == file) << "ZeRO-" << saver.zero << " on " << saver.world << " ranks";
+    for (const Way& loader : ways) {
+      if (loader.zero == saver.zero && saver.zero != 3) continue;
+      run_on({loader.world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+        Tower tower;
+        TrainingStep step(tower, {.group = group, .logical_shards = kShards, .zero = loader.zero});
+        const auto optimizer = make_adamw(step);
+        EXPECT_EQ(load_checkpoint(path.text(), tower, *optimizer, *group).step, 3);
+        train(step, *optimizer, 3, 5);
+        const WholeParameters whole = step.whole_parameters();
+        const std::string reached = nn::weights_sha256(tower);
+        if (group->rank() > 0) return;
+        if (end.empty()) end = reached;
+        EXPECT_EQ(reached, end) << "ZeRO-" << loader.zero << " on " << loader.world << " ranks";
+      });
+    }
+  }
+}
+
+TEST(ShardingCheckpoint, EvaluationHasTheSameSums) {
+  const auto samples = make_batch(23, 5);
+  const auto set = std::make_shared<data::TensorDataset>(samples.x, samples.y);
+  const auto sums = [&](const ProcessGroupPtr& group, int zero) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = zero});
+    return evaluate(
+        tower, set, 1,
+        [&](const data::Batch& batch) { return std::vector<double>{tower_loss(tower, batch).item<double>()}; },
+        {.batch_size = 4, .group = group.get()});
+  };
+  const std::vector<double> expected = sums(make_single_process_group(), 0);
+  run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) { EXPECT_EQ(sums(group, 3), expected); });
+}
+
+// One rank's gradients overflow: no rank makes the step.
+TEST(ShardingScaler, AllRanksLeaveOutAStep) {
+  for (const int zero : {2, 3})
+    run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower tower;
+      set_tower(tower);
+      TrainingStep step(tower, {.group = group, .zero = zero});
+      const auto optimizer = make_adamw(step);
+      optim::GradScaler scaler({.init_scale = 1024.0});
+      const auto train = [&](double factor) {
+        step(make_batch(9), [&](nn::Module& module, const data::Batch& part) -> LossValue {
+          // The gradient of one parameter alone, which one rank keeps, overflows.
+          return scaler.scale(tower_loss(module, part)) + tower.scale * factor;
+        });
+        scaler.unscale(*optimizer);
+        EXPECT_EQ(std::isfinite(static_cast<double>(optimizer->clip_grad_norm_(1.0))), factor == 0.0);
+        const bool made = scaler.step(*optimizer);
+        scaler.update();
+        return made;
+      };
+      EXPECT_TRUE(train(0.0));
+      EXPECT_FALSE(train(HUGE_VAL));
+      EXPECT_EQ(scaler.scale_factor(), 512.0);
+      EXPECT_TRUE(train(0.0));
+    });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
