@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::duration<double, std::milli>;
 using ls::distributed::PipelineSchedule;
 
-constexpr double kForward = 10.0, kBackward = 20.0;  // milliseconds of a layer
+constexpr double kForward = 50.0, kBackward = 100.0;  // milliseconds of a layer
 constexpr int kLayers = 8;
 
 struct SleepBackward final : ls::Node {
@@ -84,7 +84,7 @@ void measure_bubbles(bool quick) {
          {std::pair{PipelineSchedule::gpipe, 1}, std::pair{PipelineSchedule::one_forward_one_backward, 1},
           std::pair{PipelineSchedule::interleaved, 2}})
       cases.push_back({schedule, chunks, m});
-  const int steps = quick ? 1 : 3;
+  const int steps = quick ? 1 : 2;
   // What one stage takes, without anybody to wait for.
   std::vector<double> alone;
   for (const Case& each : cases) {

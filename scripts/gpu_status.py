@@ -31,46 +31,44 @@ def tests(*pairs):
 # By operation, the tests that run it on the device. An operation that has no kernel of its own there names the tests of
 # what it is made of.
 OPS = {
-    "adaptive_avg_pool2d": tests(("Pool", "adaptive_*"), ("GoldenProduct", "adaptive_avg_pool2d_*")),
-    "avg_pool2d": tests(("Pool", "avg_*"), ("GoldenProduct", "avg_pool2d*")),
     "batch_norm": tests(("Norm", "batch_norm*"), ("GoldenNorm", "batch_norm_*")),
-    "bce_with_logits": tests(("Loss", "bce_*"), ("GoldenNorm", "bce_*")),
     "binary": tests(("Binary", "*"), ("GoldenElementwise", "add* sub* mul* div* number_* maximum* minimum* pow_tensor eq ne "
                                                            "lt* le gt ge where*")),
     "cat": tests(("Shape", "cat_* stack split chunk"), ("GoldenShape", "cat* stack split* chunk")),
-    "conv2d": tests(("Conv", "lenet* relu plain no_bias relu_no_bias padding stride dilation groups depthwise pointwise "
+    "conv2d": tests(("Programs", "conv_transpose2d*"), ("Conv", "lenet* relu plain no_bias relu_no_bias padding stride dilation groups depthwise pointwise "
                              "one_output* uneven many_images no_images no_channels pool*"), ("GoldenProduct", "conv2d_*")),
     "copy": tests(("Shape", "casts clone integer_casts"), ("GoldenElementwise", "to_* contiguous clone copy_*")),
     "cross_entropy": tests(("Loss", "cross_entropy_*"), ("GoldenNorm", "cross_entropy_*")),
     "dropout": tests(("Index", "dropout*"), ("GoldenShape", "dropout*")) + ["CudaDropout.*"],
     "embedding": tests(("Index", "embedding*"), ("GoldenShape", "embedding*")),
-    "expand": tests(("Shape", "expand"), ("GoldenShape", "expand*")),
-    "gather": tests(("Index", "gather_*"), ("GoldenShape", "gather_*")),
+    "gather": tests(("Index", "gather_* index_select_*"), ("GoldenShape", "gather_* index_select_*")),
     "index": tests(("Index", "index_select_*"), ("GoldenElementwise", "where*")),
-    "index_select": tests(("Index", "index_select_*"), ("GoldenShape", "index_select_*")),
+    "interpolate": tests(("Programs", "interpolate_*")),
     "isfinite": tests(("Binary", "*"), ("Elementwise", "abs"), ("GoldenElementwise", "eq ne lt* abs*")),
     "layer_norm": tests(("Softmax", "layer_norm*"), ("GoldenNorm", "layer_norm_*"), ("Attention", "rms_norm*"),
                         ("GoldenAttention", "rms_norm*")),
     "linear": tests(("Product", "linear*"), ("GoldenProduct", "linear*")),
+    "loss": tests(("Loss", "mse_loss_* bce_*"), ("GoldenNorm", "mse_* bce_*"), ("Programs", "losses")),
     "matmul": tests(("Product", "matmul* dot vector_matrix matrix_vector batched* tall matrix_batched broadcast_*"),
                     ("GoldenProduct", "matmul_*")),
-    "max_pool2d": tests(("Pool", "max_*"), ("GoldenProduct", "max_pool2d*")),
-    "mse_loss": tests(("Loss", "mse_loss_*"), ("GoldenNorm", "mse_*")),
     "nll_loss": tests(("Loss", "nll_loss_*"), ("GoldenNorm", "nll_loss_*")),
     "norm": tests(("Reduce", "*"), ("Elementwise", "sqrt"), ("GoldenElementwise", "sqrt where*"), ("GoldenReduce", "*")),
-    "permute": tests(("Shape", "permute transpose"), ("GoldenShape", "permute t transpose")),
-    "reduce": tests(("Reduce", "*"), ("GoldenReduce", "*")),
-    "slice": tests(("Shape", "slice select"), ("GoldenShape", "slice* narrow select brackets")),
+    "pool2d": tests(("Pool", "adaptive_* avg_* max_*"), ("GoldenProduct", "adaptive_avg_pool2d_* avg_pool2d* max_pool2d*")),
+    "rearrange": tests(("Programs", "pad_* flip_roll")),
+    "recurrent": tests(("Programs", "rnn_* lstm* gru")),
+    "reduce": tests(("Reduce", "*"), ("GoldenReduce", "*"), ("Programs", "prod")),
+    "scan": tests(("Programs", "cumsum cumprod")),
     "softmax": tests(("Softmax", "softmax_*"), ("GoldenNorm", "softmax_* log_softmax_*")),
     "multinomial": tests(("Attention", "multinomial")),
     "rotary": tests(("Attention", "rotary")),
     "scaled_dot_product_attention": tests(("Attention", "sdpa* packed_attention"), ("GoldenAttention", "sdpa*")),
     "topk": tests(("Attention", "topk"), ("GoldenAttention", "topk*")),
     "tril": tests(("Attention", "tril"), ("GoldenAttention", "tri*")),
-    "squeeze": tests(("Shape", "squeeze"), ("GoldenShape", "squeeze* unsqueeze")),
     "unary": tests(("Elementwise", "*"), ("GoldenElementwise", "neg exp log sqrt rsqrt abs* tanh sigmoid* relu* leaky_relu* "
                                                                "gelu* silu pow_2 clamp*")),
-    "view": tests(("Shape", "view flatten reshape_of_a_transpose"), ("GoldenShape", "view reshape_copy flatten*")),
+    "view": tests(("Shape", "view flatten reshape_of_a_transpose expand permute transpose slice select squeeze"),
+                  ("GoldenShape", "view reshape_copy flatten* expand* permute t transpose slice* narrow select brackets "
+                                  "squeeze* unsqueeze")),
 }
 
 # By feature: filters of tests, and checks of the report as "section: name", both with wildcards.

@@ -16,6 +16,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/posix.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/failure/flight_dump_writer.h"
 
 namespace lockstep::distributed {
@@ -170,7 +171,7 @@ void install_once(int rank) {
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(serve_requests).detach();
+  start_thread("requests of the last operation", serve_requests).detach();
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   handle(SIGUSR1, on_request_signal, SA_RESTART);
 }

@@ -5,6 +5,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/parse_number.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/failure/process_end.h"
 
 namespace lockstep::distributed {
@@ -52,8 +53,8 @@ void PeerMonitor::start() {
   } catch (const std::exception& error) {
     logging::debug("cannot publish this rank's place: {}", error.what());  // the publisher tries again, and warns
   }
-  publisher_ = std::thread([this] { publish_and_look(); });
-  watcher_ = std::thread([this] { wait_to_be_woken(); });
+  publisher_ = start_thread("the watch over the other ranks", [this] { publish_and_look(); });
+  watcher_ = start_thread("news of the other ranks", [this] { wait_to_be_woken(); });
   process_end::add(*this);
 }
 

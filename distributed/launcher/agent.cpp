@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/start_thread.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -78,7 +79,7 @@ Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& si
     store_->set(fmt::format("join/{}", options_.node_rank), "1");
     wait_for_all("join", options_.join_timeout, "join the job");
   }
-  thread_ = std::thread([this] { watch(); });
+  thread_ = start_thread("the watch over the other launchers", [this] { watch(); });
 }
 
 Agent::~Agent() {

@@ -21,6 +21,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/posix.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
@@ -41,7 +42,7 @@ std::string reason(int error) {
 class NotYet {
  public:
   explicit NotYet(ProcessGroup& group) {
-    if (group.world_size() > 1) thread_ = std::thread([this, &group] { tell(group); });
+    if (group.world_size() > 1) thread_ = start_thread("word of rank 0", [this, &group] { tell(group); });
   }
   ~NotYet() {
     {

@@ -58,7 +58,7 @@ PipelineParallel::State::State(nn::Module& module_, std::vector<PipelineLayer> l
     parameters_of_.push_back(options.recompute ? std::make_unique<LayerParameters>(layer) : nullptr);
   nothing = empty({0}, {.device = module.device()});
   nothing.set_requires_grad(true);
-  links = std::make_unique<StageLinks>(group, [this](const StageKey& key) { return describe(key); });
+  links = std::make_unique<StageLinks>(group, module.device(), [this](const StageKey& key) { return describe(key); });
 }
 
 void PipelineParallel::State::check_layers() const {

@@ -14,15 +14,13 @@ namespace lockstep::distributed {
 /// to the last micro-batch, so that sums over micro-batches have one order whatever the schedule.
 ///
 /// - GPipe (Huang et al., 2019): all forwards, then all backwards. m micro-batches are alive at once.
-/// - 1F1B (Narayanan et al., "PipeDream", 2019; the flushed form of Narayanan et al., 2021): stage s starts with p - s
-/// -
-///   1 forwards and then does a forward and a backward in turn: at most p - s are alive, however many there are.
+/// - 1F1B (Narayanan et al., "PipeDream", 2019; the flushed form of Narayanan et al., 2021): stage s starts with
+///   p - s - 1 forwards and then does a forward and a backward in turn: at most p - s are alive, whatever m.
 /// - Interleaved 1F1B (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 ///   Megatron-LM", 2021): k chunks a stage, micro-batches in groups of p, which go through a chunk after the other.
 ///
-/// All need (m + p - 1) times a micro-batch's time where (m) would do without a pipeline: the bubble is (p - 1) / (m +
-/// p
-/// - 1) of it; of interleaved ones (p - 1) / (k m + p - 1), if p divides m.
+/// All need (m + p - 1) times a micro-batch's time where m would do without a pipeline: the bubble is
+/// (p - 1) / (m + p - 1) of it; of interleaved ones (p - 1) / (k m + p - 1), if p divides m.
 ///
 /// What is here is pure: numbers in, lists of actions out.
 struct PipelineAction {

@@ -56,8 +56,8 @@ StageValue announced(const Tensor& header, const StageKey& expected, Device devi
 
 }  // namespace
 
-StageLinks::StageLinks(ProcessGroupPtr group, std::function<std::string(const StageKey&)> describe)
-    : group_(std::move(group)), describe_(std::move(describe)) {}
+StageLinks::StageLinks(ProcessGroupPtr group, Device device, std::function<std::string(const StageKey&)> describe)
+    : group_(std::move(group)), device_(device), describe_(std::move(describe)) {}
 
 OperationLabel StageLinks::label_of(const StageKey& key) {
   auto found = labels_.find(key);
@@ -76,7 +76,6 @@ void StageLinks::send(int to, const StageKey& key, const StageValue& value) {
     arrived_[key] = value;
     return;
   }
-  if (value.tensor.defined() && value.tensor.device().is_cuda()) device_ = value.tensor.device();
   const LabelScope scope(label_of(key));
   sends_.push_back(group_->send(header_of(key, value), to));
   if (value.tensor.defined()) {

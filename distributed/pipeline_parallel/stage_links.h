@@ -50,8 +50,8 @@ struct StageValue {
 /// others compute, so the deadline must be longer than a step takes.
 class StageLinks {
  public:
-  /// `describe` makes the label of a message.
-  StageLinks(ProcessGroupPtr group, std::function<std::string(const StageKey&)> describe);
+  /// `device`: where values are that do not come from the CPU. `describe` makes the label of a message.
+  StageLinks(ProcessGroupPtr group, Device device, std::function<std::string(const StageKey&)> describe);
 
   /// Begins a step: what each rank sends this one, in order.
   void begin(std::vector<std::deque<StageKey>> incoming);
@@ -69,12 +69,12 @@ class StageLinks {
   OperationLabel label_of(const StageKey& key);
 
   ProcessGroupPtr group_;
+  Device device_;
   std::function<std::string(const StageKey&)> describe_;
   std::vector<std::deque<StageKey>> expected_;  // by rank
   std::map<StageKey, StageValue> arrived_;
   std::map<StageKey, OperationLabel> labels_;
   std::vector<WorkPtr> sends_;
-  Device device_;
   std::int64_t bytes_sent_ = 0;
 };
 

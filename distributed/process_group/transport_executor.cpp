@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/collectives/sub_transport.h"
 #include "lockstep/distributed/failure/group_failure.h"
 
@@ -31,7 +32,7 @@ TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, s
       transport_(std::move(transport)),
       collectives_(*transport_, group.rank(), group.world_size(), group.options().ranks),
       failure_(*group.failure()) {
-  threads_.emplace_back([this] { run_collectives(); });
+  threads_.push_back(start_thread("collectives", [this] { run_collectives(); }));
 }
 
 std::unique_ptr<Executor> TransportExecutor::split(const SplitGroup& part) {
@@ -64,7 +65,7 @@ WorkPtr TransportExecutor::launch(Operation operation, std::uint64_t record) {
     auto& tasks = alone ? point_to_point_tasks_ : collective_tasks_;
     tasks.push_back({std::move(operation), record, work});
     if (alone && idle_point_to_point_threads_ < static_cast<int>(point_to_point_tasks_.size()))
-      threads_.emplace_back([this] { run_point_to_point(); });
+      threads_.push_back(start_thread("messages between two ranks", [this] { run_point_to_point(); }));
   }
   changed_.notify_all();
   return work;

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
@@ -50,7 +51,7 @@ AddressList resolve_until(const std::string& host, std::uint16_t port, Deadline 
   if (is_numeric(host)) return resolve(host, port, SOCK_STREAM, AI_NUMERICHOST);
   std::packaged_task<AddressList()> lookup([host, port] { return resolve(host, port, SOCK_STREAM); });
   std::future<AddressList> found = lookup.get_future();
-  std::thread(std::move(lookup)).detach();
+  start_thread("resolving a name", std::move(lookup)).detach();
   if (found.wait_until(deadline) != std::future_status::ready)
     throw TimeoutError(
         fmt::format("[TCPStore] the name '{}' was not resolved within the deadline; check the name servers "

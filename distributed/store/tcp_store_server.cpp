@@ -17,6 +17,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/store/log_budget.h"
 #include "lockstep/distributed/store/request_handler.h"
 #include "lockstep/distributed/store/server_connection.h"
@@ -44,7 +45,7 @@ class TCPStoreServer::Loop {
     listener_ = listen_on(options_.bind_address, options_.port);
     port_ = bound_port(listener_.get());
     stop_ = make_pipe(O_NONBLOCK);
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("a TCPStore's server", [this] { run(); });
   }
 
   ~Loop() {

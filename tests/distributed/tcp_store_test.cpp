@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -237,6 +238,23 @@ TEST(Connect, ANameThatIsNotResolvedEndsAtTheDeadline) {
   const std::string error = error_of([] { connect_to(kSlowHost, 1, deadline_in(Milliseconds(50))); });
   EXPECT_LT(steady_clock::now() - start, Milliseconds(1'000));
   EXPECT_NE(error.find("the name 'slow.invalid' was not resolved within the deadline"), std::string::npos) << error;
+}
+
+TEST(TCPStoreServer, AThreadThatCannotBeStartedIsNamed) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer ends the process when a thread cannot be started";
+#endif
+  pthread_attr_t attributes;
+  std::size_t before = 0;
+  pthread_getattr_default_np(&attributes);
+  pthread_attr_getstacksize(&attributes, &before);
+  pthread_attr_setstacksize(&attributes, std::size_t{1} << 47);  // there is no room for it
+  pthread_setattr_default_np(&attributes);
+  const std::string error = error_of([] { const TCPStoreServer server; });
+  pthread_attr_setstacksize(&attributes, before);
+  pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
+  EXPECT_NE(error.find("cannot start a thread for a TCPStore's server"), std::string::npos) << error;
 }
 
 TEST(Token, IsLongAndFresh) {

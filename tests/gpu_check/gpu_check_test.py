@@ -211,12 +211,12 @@ class Reports(WithFolder):
             self.assertIn(part, text)
 
     def test_the_status_of_a_row(self):
-        results = {"Ops/CudaPool.X/max_even": "passed", "Ops/CudaPool.X/max_odd": "failed", "Ops/CudaPool.X/avg_even": "passed",
+        results = {"Ops/CudaPool.X/max_even": "passed", "Ops/CudaPool.X/max_odd": "failed", "Ops/CudaLoss.X/mse_loss_a": "passed",
                    "Ops/CudaNorm.X/batch_norm": "skipped"}
         one = self.result(("tests", "test_cuda", "failed", {"results": results}), ("speed", "DDP x", "passed", None))
-        said = {op: gpu_status.verdict(one, gpu_status.OPS[op], []) for op in ("max_pool2d", "avg_pool2d", "batch_norm")}
-        self.assertTrue(said["max_pool2d"].endswith("**1 of 2 tests failed**"))
-        self.assertTrue(said["avg_pool2d"].endswith("abc: 1 tests passed"))
+        said = {op: gpu_status.verdict(one, gpu_status.OPS[op], []) for op in ("pool2d", "loss", "batch_norm")}
+        self.assertTrue(said["pool2d"].endswith("**1 of 2 tests failed**"))
+        self.assertTrue(said["loss"].endswith("abc: 1 tests passed"))
         self.assertIsNone(said["batch_norm"])
         self.assertTrue(gpu_status.verdict(one, [], ["speed: DDP *"]).endswith("1 checks passed"))
 

@@ -117,11 +117,11 @@ void Division::find_units(nn::Module& module, const std::vector<std::string>& na
 void Division::add_flats(std::size_t unit, std::vector<std::size_t> members) {
   while (!members.empty()) {
     const Tensor first = parameters[members.front()].tensor;
-    const auto rest = std::ranges::stable_partition(members, [&](std::size_t p) {
+    const auto rest = std::stable_partition(members.begin(), members.end(), [&](std::size_t p) {
       return parameters[p].tensor.dtype() == first.dtype() && parameters[p].tensor.device() == first.device();
     });
-    add_flat(unit, {members.begin(), rest.begin()});
-    members.erase(members.begin(), rest.begin());
+    add_flat(unit, {members.begin(), rest});
+    members.erase(members.begin(), rest);
   }
 }
 

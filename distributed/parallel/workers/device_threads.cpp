@@ -1,12 +1,14 @@
 #include "lockstep/distributed/parallel/workers/device_threads.h"
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/start_thread.h"
 
 namespace lockstep::distributed {
 
 DeviceThreads::DeviceThreads(int devices) : errors_(static_cast<std::size_t>(devices)) {
   LOCKSTEP_ASSERT(devices > 0, "{} devices", devices);
-  for (int device = 1; device < devices; ++device) threads_.emplace_back([this, device] { serve(device); });
+  for (int device = 1; device < devices; ++device)
+    threads_.push_back(start_thread("a device", [this, device] { serve(device); }));
 }
 
 DeviceThreads::~DeviceThreads() {

@@ -59,6 +59,29 @@ TEST(PipelineBatches, AnyNumberOfMicroBatchesInterleaved) {
     });
 }
 
+// Six micro-batches of 4 MB are on their way at once, in both directions.
+TEST(PipelineLinks, CarryLargeMessagesOnEveryTransport) {
+  constexpr std::int64_t kWide = 4096;
+  for (const Link link : {Link::shm, Link::gloo})
+    lockstep::testing::run_ranks(3, link, [&](ProcessGroup& group) {
+      nn::Sequential net;
+      for (int i = 0; i < 6; ++i) net.add<nn::LayerNorm>(Shape{kWide});
+      const PipelineParallel pipeline(net, pipeline_layers(net),
+                                      {.group = group.shared_from_this(), .schedule = gpipe});
+      TrainingStep step(net, {.group = make_single_process_group(), .accumulate = 6, .model_part = pipeline.part()});
+      const Tensor x = make_input({6 * 256, kWide}, 3, kFloat32);
+      for (int i = 0; i < 2; ++i) {
+        const Tensor loss = step({x, {}}, [](nn::Module& last, const data::Batch& part) {
+          return (last.forward(part.x) * last.forward(part.x)).mean();
+        });
+        EXPECT_NEAR(loss.item<double>(), 1.0, 1e-3) << name_of(link);
+      }
+      if (group.rank() > 0) {
+        EXPECT_EQ(pipeline.bytes_sent(), (group.rank() == 1 ? 2 : 1) * 2 * 6 * 256 * kWide * 4);
+      }
+    });
+}
+
 // --- models ----------------------------------------------------------------------------------------------------------
 
 /// Batch norm, a layer without parameters at an end, a frozen one, a parameter that nobody uses.

@@ -89,6 +89,7 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = gpipe, .recompute = true, .steps = lockstep_steps()},
        {two, four, {.data = 2, .pipeline = 2}}},
+      {"lockstep, bf16", 0.0, {.shards = 4, .bf16 = true}, {two, {.data = 2, .pipeline = 2}}},
       {"lockstep, interleaved, dropout",
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 2, .steps = lockstep_steps()},

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
@@ -70,6 +71,7 @@ struct Training {
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
   int chunks = 1;
   bool recompute = false;
+  bool bf16 = false;  ///< mixed precision
   bool sums = false;  ///< losses that are sums with counts of their own
   std::int64_t steps = kTensorSteps;
   std::int64_t samples = 9;  ///< of a batch; every other has one less
@@ -107,7 +109,8 @@ inline Trained train_on_mesh(const Training& training, const ProcessGroupPtr& wo
                      PipelineParallelOptions{.group = mesh.pipeline(),
                                              .schedule = training.schedule,
                                              .chunks = training.chunks,
-                                             .recompute = training.recompute});
+                                             .recompute = training.recompute,
+                                             .autocast = training.bf16 ? kBFloat16 : kFloat32});
   TrainingStep step(model, {.group = mesh.data(),
                             .logical_shards = training.shards,
                             .accumulate = training.accumulate,
@@ -119,6 +122,7 @@ inline Trained train_on_mesh(const Training& training, const ProcessGroupPtr& wo
   for (std::int64_t i = 0; i < training.steps; ++i) {
     const data::Batch batch = tokens_of(training.samples - i % 2, static_cast<std::uint32_t>(i + 1));
     const Tensor loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
+      const AutocastGuard autocast(training.bf16 ? kBFloat16 : kFloat32, kCPU);
       const Tensor x = net.forward(part.x), y = part.y.reshape({-1});
       return loss_as_told(
           training,
