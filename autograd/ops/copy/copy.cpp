@@ -121,6 +121,13 @@ const Tensor& Tensor::fill_(double value) const {
   return fill_in_place(*this, value, "fill_");
 }
 
+const Tensor& Tensor::operator=(Scalar value) const&& {
+  LOCKSTEP_CHECK(value.is_floating_point() || value.is_bool() || value.is_whole(),
+                 "[operator=] the integer {} is above 2^53 and would be rounded; assign an int64 tensor",
+                 value.to_int64());
+  return fill_in_place(*this, value.to_double(), "operator=");
+}
+
 const Tensor& Tensor::zero_() const {
   return fill_in_place(*this, 0.0, "zero_");
 }
