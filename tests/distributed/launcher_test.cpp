@@ -226,7 +226,7 @@ TEST(Launcher, LeavesNoOrphanWhenKilled) {
 TEST(Launcher, EndsThoughItsGuardIsStopped) {
   Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
                                         "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q lockstep-guard "
-                                        "/proc/$p/comm && kill -STOP $p && echo stopped; done"}));
+                                        "/proc/$p/comm && kill -STOP $p && echo stopped; done; true"}));
   const Finished run = process.wait(20);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(has(run.out, "stopped"));
