@@ -119,8 +119,9 @@ TEST_F(TrainRun, DoesNotGoOnWithOtherData) {
   Training rest({.epochs = 3, .resume = file("c")});
   const data::DataLoader shorter(std::make_shared<data::TensorDataset>(ones({29, 6}), ones({29})),
                                  {.batch_size = 8, .seed = 3});
-  Run run(*rest.step, *rest.optimizer, shorter, [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
-          {.epochs = 3, .resume = file("c"), .progress = Progress::none});
+  lockstep::train::Run run(*rest.step, *rest.optimizer, shorter,
+                           [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
+                           {.epochs = 3, .resume = file("c"), .progress = Progress::none});
   EXPECT_NE(error_of([&] { run.train(); }).find("was trained with samples in the data set 30, not 29"),
             std::string::npos);
 }
