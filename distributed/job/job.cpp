@@ -3,6 +3,7 @@
 #include <net/if.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -25,6 +26,10 @@ namespace {
 
 // How long rank 0 keeps the store for ranks that are still on their way out.
 constexpr Milliseconds kFarewell{10'000};
+
+// Jobs of several processes that this process has joined. A store that outlives them, a launcher's, still holds what
+// the ranks of the last one left there when all of them join again, in one more training of the same program, say.
+std::atomic<int> joined = 0;
 
 /// After a failure the others need it to find out what has happened, and some may never close their connections.
 Milliseconds farewell(bool failed, Milliseconds timeout) {
@@ -203,11 +208,14 @@ Job init(const InitOptions& options) {
     return Job(std::move(state));
   }
   logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
+  if (const int before = joined.load(); before > 0)
+    place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
   ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);
+  ++joined;
   return Job(std::move(state));
 }
 

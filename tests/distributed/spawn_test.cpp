@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <string>
 #include <thread>
 
 #include "lockstep/core/factories.h"
@@ -103,6 +105,26 @@ TEST_F(Spawn, GivesEachRankItsPlace) {
   }
   EXPECT_EQ(descriptors(), before);
   EXPECT_EQ(std::getenv("RANK"), nullptr) << "the caller's own environment has changed";
+}
+
+TEST_F(Spawn, RanksMayJoinAgain) {
+  for (const char* backend : {"shm", "gloo"}) {
+    if (backend == std::string("gloo") && !std::ranges::count(distributed::available_backends(), "gloo")) continue;
+    Board* board = board_;
+    board->value[0] = 0;
+    spawn(
+        [&](int) {
+          for (int training = 1; training <= 3; ++training) {
+            const distributed::Job job =
+                distributed::init({.backend = backend, .device = "cpu", .timeout = distributed::Milliseconds(20'000)});
+            const Tensor sum = full({2}, training);
+            job.process_group()->all_reduce(sum)->wait();
+            if (job.is_rank0()) board->value[0] += sum[0].item<int>();
+          }
+        },
+        2);
+    EXPECT_EQ(board->value[0], 2 + 4 + 6) << backend;
+  }
 }
 
 TEST_F(Spawn, RanksMeetWithWhatTheFunctionCaptured) {

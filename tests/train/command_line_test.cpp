@@ -1,10 +1,13 @@
 // What every program on the run takes from its command line.
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -139,6 +142,25 @@ TEST(Program, EndsWithTheStatusOfWhatHappened) {
 }
 
 // What PowerSGD left out of one step's gradient enters the next one's in that one's scale.
+TEST(Program, FailsIfItsStdoutCouldNotBeWritten) {
+  std::fflush(stdout);
+  const int before = ::dup(STDOUT_FILENO);
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  ::dup2(full, STDOUT_FILENO);
+  Program program("test", "A test.");
+  const char* const argv[] = {"test", "--mode", "single", "--device", "cpu"};
+  const int status = program.main(5, argv, [](Workers&, const RunOptions&) {
+    std::printf("result: 1\n");
+    return 0;
+  });
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  ::close(full);
+  std::clearerr(stdout);
+  EXPECT_EQ(status, 1);
+}
+
 TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {
   const Outcome made = run({"--mode", "ddp", "--device", "cpu", "--amp", "fp16", "--compress", "powersgd"});
   ASSERT_TRUE(made.run.scaler && made.workers.hook);
