@@ -108,10 +108,10 @@ class Mesh {
 /// The backends that this build can serve, besides "auto".
 std::vector<std::string> available_backends();
 
-/// Joins the job that the launcher started, or makes a job of this process alone. Blocks until all ranks have come. Where a
-/// launcher serves the store (spawn(), lockstep-run, torchrun) all of them may call it again when the first Job has
-/// gone; otherwise each further meeting needs an address or file of its own.
-/// Throws Error, naming the missing variable, address or rank and the remedy, when that fails or `timeout` passes.
+/// Joins the job that the launcher started, or makes a job of this process alone. Blocks until all ranks have come.
+/// Where a launcher serves the store (spawn(), lockstep-run) all of them may call it again when the first Job has gone;
+/// otherwise each further meeting needs an address or file of its own. Throws Error, naming the missing variable,
+/// address or rank and the remedy, when that fails or `timeout` passes.
 Job init(const InitOptions& options = {});
 
 }  // namespace lockstep::distributed
