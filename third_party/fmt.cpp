@@ -4,7 +4,9 @@
 
 #include <fmt/format-inl.h>
 
-namespace fmt::inline v9::detail {
+namespace fmt {
+inline namespace v9 {
+namespace detail {
 
 template dragonbox::decimal_fp<float> dragonbox::to_decimal(float x) noexcept;
 template dragonbox::decimal_fp<double> dragonbox::to_decimal(double x) noexcept;
@@ -18,4 +20,6 @@ template void buffer<char>::append(const char* begin, const char* end);
 template void vformat_to(buffer<char>& out, string_view format, basic_format_args<FMT_BUFFER_CONTEXT(char)> args,
                          locale_ref locale);
 
-}  // namespace fmt::inline v9::detail
+}  // namespace detail
+}  // namespace v9
+}  // namespace fmt
