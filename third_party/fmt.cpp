@@ -4,8 +4,7 @@
 
 #include <fmt/format-inl.h>
 
-namespace fmt {
-inline namespace v9 {
+FMT_BEGIN_NAMESPACE
 namespace detail {
 
 template dragonbox::decimal_fp<float> dragonbox::to_decimal(float x) noexcept;
@@ -21,5 +20,4 @@ template void vformat_to(buffer<char>& out, string_view format, basic_format_arg
                          locale_ref locale);
 
 }  // namespace detail
-}  // namespace v9
-}  // namespace fmt
+FMT_END_NAMESPACE
