@@ -40,6 +40,7 @@ class GptPrograms : public ::testing::Test {
   const std::string text_ = folder_.file("text.txt");
 };
 
+// Fewer workers than logical shards accumulate over those that they have; AdamW, clipping and dropout are on.
 TEST_F(GptPrograms, LockstepGivesOneHashOnAnyNumberOfWorkers) {
   const std::vector<std::string> lockstep{"--lockstep", "8"};
   const std::string hash = weights_of(train_gpt(lockstep).out);
