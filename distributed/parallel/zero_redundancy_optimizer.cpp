@@ -15,6 +15,7 @@ namespace lockstep::distributed {
 namespace {
 
 constexpr const char* kName = "ZeroRedundancyOptimizer";
+constexpr std::int64_t kChunks = 16, kSmallestChunk = std::int64_t{1} << 14;  // elements
 constexpr const char* kGroups = optim::OptimizerState::kGroups;
 
 Tensor groups_of(const optim::Optimizer& optimizer) {
@@ -83,7 +84,9 @@ void ZeroRedundancyOptimizer::divide(std::size_t chunk_bytes) {
   }
   const std::int64_t world = group_->world_size();
   for (Group& each : groups_) {
-    const auto limit = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / element_size(each.dtype)));
+    // A small part of a small model: what is gathered at once counts beside what a rank keeps.
+    const auto most = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / element_size(each.dtype)));
+    const std::int64_t limit = std::min(most, std::max(kSmallestChunk, each.offsets.back() / kChunks));
     for (std::int64_t begin = 0; begin < each.offsets.back(); begin += limit) {
       const std::int64_t size = std::min(limit, each.offsets.back() - begin);
       each.chunks.push_back({begin, size, (size + world - 1) / world});
