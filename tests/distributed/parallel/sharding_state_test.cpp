@@ -106,14 +106,15 @@ std::int64_t bytes_of(const ProcessGroup& group, OperationKind kind) {
   return bytes;
 }
 
-// A step gathers all parameters twice, but for those outside of the blocks and the last block, and reduces once.
+// A step gathers all parameters twice, but for those outside of the blocks and the last block, and reduces once; as
+// bfloat16 they are half the bytes.
 TEST(ShardingMemory, AStepSendsWhatTheorySays) {
-  for (const int world : {2, 4})
+  for (const auto& [world, dtype] : {std::pair{2, kFloat32}, {4, kFloat32}, {2, kBFloat16}})
     run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
       Tower tower(64, 12);
       const std::int64_t all = tower.num_bytes(), block = tower.blocks[0].num_bytes();
       const std::int64_t outside = all - 12 * block;
-      TrainingStep step(tower, {.group = group, .zero = 3});
+      TrainingStep step(tower, {.group = group, .zero = 3, .gather_dtype = dtype});
       const auto optimizer = make_adamw(step);
       ProcessGroup& gathers = ParameterShards::of(tower)->group();
       step(make_batch(8), tower_loss);
@@ -122,7 +123,7 @@ TEST(ShardingMemory, AStepSendsWhatTheorySays) {
       step(make_batch(8), tower_loss);
       // all_gather is recorded with its input, one rank's block.
       const auto gathered = static_cast<double>(bytes_of(gathers, OperationKind::all_gather) - before) * world;
-      const auto expected = static_cast<double>(2 * all - outside - block);
+      const auto expected = static_cast<double>(2 * all - outside - block) * (dtype == kBFloat16 ? 0.5 : 1.0);
       EXPECT_NEAR(gathered, expected, 0.01 * expected);
       EXPECT_NEAR(static_cast<double>(bytes_of(*group, OperationKind::reduce_scatter) - reduced),
                   static_cast<double>(all), 0.01 * static_cast<double>(all));
@@ -180,6 +181,45 @@ TEST(ShardingCheckpoint, IsThatOfOneProcessAndLoadsAnywhere) {
       });
     }
   }
+}
+
+// The ranks write one file together: nobody needs memory for the whole, and all throw what one of them meets.
+TEST(ShardingCheckpoint, IsWrittenByShares) {
+  for (const int zero : {2, 3}) {
+    const TemporaryPath path;
+    std::size_t before = 0;
+    double needed = 0.0;
+    run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower tower(128, 6);
+      set_tower(tower);
+      const std::int64_t bytes = tower.num_bytes();
+      TrainingStep step(tower, {.group = group, .logical_shards = kShards, .zero = zero});
+      const auto optimizer = make_adamw(step);
+      train(step, *optimizer, 0, 1);
+      group->barrier()->wait();
+      if (group->rank() == 0) {
+        before = stats().in_use;
+        allocator(DeviceType::cpu).reset_peak(Device());
+      }
+      group->barrier()->wait();
+      EXPECT_TRUE(save_checkpoint_by_shares(path.text(), tower, {*optimizer}, {.step = 1}, *group, {}));
+      if (group->rank() == 0) needed = static_cast<double>(stats().peak - before) / static_cast<double>(bytes);
+      const std::string failure =
+          error_of([&] { save_checkpoint(path.text() + ".d/file", tower, *optimizer, {.step = 1}, *group); });
+      EXPECT_NE(failure.find("No such file or directory"), std::string::npos) << failure;
+      const std::string earlier =
+          error_of([&] { save_checkpoint(path.text(), tower, *optimizer, {.step = 0}, *group); });
+      EXPECT_NE(earlier.find("holds step 1"), std::string::npos) << earlier;
+    });
+    std::printf("memory of three ranks to save ZeRO-%d by shares: %.3f of the parameters\n", zero, needed);
+    EXPECT_LE(needed, 0.25);  // whole, the state of one rank of ZeRO-2 alone is 2
+    nn::SafetensorsFile(path.text()).verify();
+  }
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    optim::AdamW whole(tower.parameters());
+    EXPECT_FALSE(save_checkpoint_by_shares("nowhere", tower, {whole}, {}, *group, {}));
+  });
 }
 
 TEST(ShardingCheckpoint, EvaluationHasTheSameSums) {
