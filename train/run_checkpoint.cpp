@@ -56,6 +56,7 @@ nn::Metadata Run::State::settings() const {
   nn::Metadata all = options.settings;
   all["batch_size"] = std::to_string(loader.options().batch_size);
   all["amp"] = amp_name(options.amp);
+  all["gather"] = options.gather_dtype == kBFloat16 ? "bf16" : "fp32";
   all["data_seed"] = std::to_string(loader.options().seed);
   return all;
 }
@@ -94,6 +95,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     if (found != saved.extra.end()) return found->second;
     if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
     if (name == "tensor_shards") return std::string("0");
+    if (name == "gather") return std::string("fp32");
     return std::string(name == "amp" ? "off" : "unknown");
   };
   for (const auto& [name, value] : settings())
