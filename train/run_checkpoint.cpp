@@ -110,6 +110,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
                  path, saved.fingerprint, fingerprint());
   LOCKSTEP_CHECK(saved.step <= total_steps, "'{}' is at step {}, past the {} steps of this run; raise --epochs", path,
                  saved.step, total_steps);
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (options.mesh)
     options.mesh->load_checkpoint(file, optimizer);
   else
@@ -142,6 +143,7 @@ void Run::State::save_checkpoint(bool last) {
   const auto write = [&](const std::string& path) {
     if (options.mesh) return options.mesh->save_checkpoint(path, optimizer, state);
     if (group) return distributed::save_checkpoint(path, step.module(), optimizer, state, *group);
+    const distributed::WholeParameters whole = step.whole_parameters();
     if (auto* divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer)) divided->consolidate();
     nn::save_checkpoint(path, step.module(), optimizer, state);
   };

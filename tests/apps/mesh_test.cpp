@@ -107,6 +107,23 @@ TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
   EXPECT_EQ(go_on(4, {"--mesh", "pipeline=2,tensor=2", "--resume", file}), one);
 }
 
+// Without divided layers: what each stage of ZeRO has saved, others go on from, on other numbers of processes.
+TEST_F(MeshPrograms, AZeroRunGoesOnOnOtherProcesses) {
+  const Arguments rate{"--warmup", "0", "--min-lr", "0.001"};
+  const std::string one = hash(4, rate), file = folder_.file("shares.safetensors");
+  const auto go_on = [&](int steps, const Arguments& more) {
+    Arguments all = command(4, rate + more);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = std::to_string(steps);
+    const ProcessResult result = run_process(all + Arguments{"--checkpoint", file}, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  go_on(1, {"--nproc", "2", "--zero=3"});
+  go_on(2, {"--nproc", "3", "--zero=3", "--resume", file});
+  go_on(3, {"--nproc", "1", "--zero=3", "--resume", file});
+  EXPECT_EQ(go_on(4, {"--nproc", "2", "--zero=2", "--resume", file}), one);
+}
+
 TEST_F(MeshPrograms, ARunGoesOnOnAnotherMesh) {
   // A rate that does not depend on the number of steps.
   const Arguments shards{"--lockstep-tensor", "2", "--warmup", "0", "--min-lr", "0.001"};

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/kernel_table.h"
 #include "lockstep/core/random.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"

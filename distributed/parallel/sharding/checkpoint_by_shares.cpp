@@ -44,6 +44,11 @@ class OpenFile {
     LOCKSTEP_CHECK(move_all(::pwrite, static_cast<const char*>(data), bytes, at), "cannot write {}: {}", name_,
                    std::generic_category().message(errno));
   }
+  /// For readers on other machines.
+  void sync() const {
+    LOCKSTEP_CHECK(::fdatasync(descriptor_.get()) == 0, "cannot write {}: {}", name_,
+                   std::generic_category().message(errno));
+  }
   void read(std::uint64_t at, void* data, std::uint64_t bytes) const {
     LOCKSTEP_CHECK(move_all(::pread, static_cast<char*>(data), bytes, at), "cannot read {}: {}", name_,
                    std::generic_category().message(errno));
@@ -161,6 +166,7 @@ void write_parts(const std::vector<Part>& parts, const OpenFile& file, ProcessGr
       done = 0;
       ++next;
     }
+    file.sync();
     return next != parts.end();
   });
 }
@@ -220,14 +226,15 @@ bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module
     whole->write(layout.header.data(), layout.header.size());
     whole->resize(layout.offsets.back());
   });
-  const OpenFile file(
-      broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group),
-      layout.header);
+  const std::string name =
+      broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group);
+  const OpenFile file(name, layout.header);
   const Tensor all_see = tensor({std::int64_t{file.is_open()}});
   group.all_reduce(all_see, ReduceOp::min)->wait();
   if (all_see.item<std::int64_t>() == 0) return false;
   write_parts(parts_here(layout, module, optimizers, group), file, group, path);
-  std::string checksums = checksums_of(layout, file, group, path);
+  // Opened anew: a network's file system shows what others have written from then on.
+  std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
   on_rank0(group, [&] {
     checksums.insert(0, nn::detail::checksum_digits(layout.header.data(), layout.header.size()));
     whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());

@@ -297,7 +297,11 @@ TEST(Sharding, RefusesWhatDoesNotGoTogether) {
   TrainingStep step(tower, {.group = alone, .zero = 3});
   EXPECT_NE(refused({.group = alone, .zero = 3}).find("divided by another step"), std::string::npos);
   EXPECT_NE(step.capture_obstacle().find("divided"), std::string::npos);
-  EXPECT_NE(error_of([&] { evaluate(tower, nullptr, 1, nullptr); }).find("pass their group"), std::string::npos);
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower divided;
+    const TrainingStep on_two(divided, {.group = group, .zero = 3});
+    EXPECT_NE(error_of([&] { evaluate(divided, nullptr, 1, nullptr); }).find("pass their group"), std::string::npos);
+  });
 }
 
 }  // namespace
