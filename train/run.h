@@ -56,6 +56,7 @@ struct RunOptions {
   std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
   /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
   DType amp = kFloat32;
+  DType gather_dtype = kFloat32;  ///< what the step gathers divided parameters as, for checkpoints to compare
   /// Scales the loss if `amp` is kFloat16; for who sets it up otherwise, or follows its scale, as
   /// PowerSgdOptions::loss_scale does. Null: one with the defaults.
   std::shared_ptr<optim::GradScaler> scaler = nullptr;

@@ -59,6 +59,7 @@ nn::Metadata Run::State::settings() const {
   nn::Metadata all = options.settings;
   all["batch_size"] = std::to_string(loader.options().batch_size);
   all["amp"] = amp_name(options.amp);
+  all["gather"] = options.gather_dtype == kBFloat16 ? "bf16" : "fp32";
   all["data_seed"] = std::to_string(loader.options().seed);
   all[kSamples] = std::to_string(loader.dataset().size());
   return all;
@@ -115,6 +116,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
     if (name == kSamples) return std::to_string(loader.dataset().size());
     if (name == "tensor_shards") return std::string("0");
+    if (name == "gather") return std::string("fp32");
     return std::string(name == "amp" ? "off" : "unknown");
   };
   for (const auto& [name, value] : settings())
@@ -129,6 +131,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
                  path, saved.fingerprint, fingerprint());
   LOCKSTEP_CHECK(saved.step <= total_steps, "'{}' is at step {}, past the {} steps of this run; raise --epochs", path,
                  saved.step, total_steps);
+  const distributed::WholeParameters whole = step.whole_parameters();
   if (options.mesh)
     options.mesh->load_checkpoint(file, optimizer);
   else
@@ -161,6 +164,7 @@ void Run::State::save_checkpoint(bool last) {
   const auto write = [&](const std::string& path) {
     if (options.mesh) return options.mesh->save_checkpoint(path, optimizer, state);
     if (group) return distributed::save_checkpoint(path, step.module(), optimizer, state, *group);
+    const distributed::WholeParameters whole = step.whole_parameters();
     if (auto* divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer)) divided->consolidate();
     nn::save_checkpoint(path, step.module(), optimizer, state);
   };

@@ -107,7 +107,9 @@ class Group {
 
   void handle_signals() {
     for (const int signal : signals_.take()) {
-      if (signal == SIGCHLD) continue;
+      if (signal == SIGUSR1)
+        for (const Worker& worker : workers_) worker.pass_on(signal);
+      if (!asks_to_end(signal)) continue;
       if (result_.interrupted_by) {
         signal_all(SIGKILL);
       } else {

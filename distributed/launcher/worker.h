@@ -58,6 +58,8 @@ class Worker {
   void reap();
   /// To the whole process group. Nothing happens once it was reaped.
   void signal(int signal);
+  /// To the process alone, and only if it has a handler for the signal, which would else end it.
+  void pass_on(int signal) const;
 
  private:
   int rank_;

@@ -151,6 +151,21 @@ TEST(Launcher, ForwardsSigintAndSigterm) {
   }
 }
 
+// A worker of ours tells what it last did; another may have no handler, and the signal's default is to end a process.
+TEST(Launcher, PassesSigusr1OnToWorkersThatHandleItAndGoesOn) {
+  Process process(
+      lockstep_run_command({"--nproc-per-node", "2", "--", "sh", "-c",
+                            "[ $RANK = 0 ] && trap 'echo asked; exit 0' USR1; echo ready $RANK; "
+                            "i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i + 1)); done; echo end $RANK"}));
+  ASSERT_TRUE(process.wait_for_output("ready 0") && process.wait_for_output("ready 1"));
+  process.signal(SIGUSR1);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "[0] asked"));
+  EXPECT_TRUE(has(run.out, "[1] end 1"));
+  EXPECT_FALSE(run.out.find("end 0") != std::string::npos);
+}
+
 TEST(Launcher, SecondSignalKillsAtOnce) {
   Process process(lockstep_run_command(
       {"--nproc-per-node", "1", "--", "sh", "-c", "trap 'echo asked' INT; echo ready; while :; do sleep 0.05; done"}));
