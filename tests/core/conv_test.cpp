@@ -109,10 +109,14 @@ TEST(Conv, IsAccurate) {
   for (const Conv& c : {make(3, 20, 9, 11, 33, 3, 3, 1, 1, 1, 1), make(2, 16, 4, 4, 18, 3, 3, 1, 1, 1, 1),
                         make(2, 17, 16, 18, 30, 3, 3, 1, 0, 1, 1), make(1, 33, 12, 7, 16, 3, 3, 1, 2, 1, 1),
                         make(2, 6, 9, 14, 7, 3, 3, 2, 1, 1, 1), make(1, 5, 10, 11, 6, 5, 5, 3, 2, 1, 1),
-                        make(2, 7, 13, 13, 9, 1, 1, 2, 0, 1, 1)}) {
-    SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", stride " << c.stride_h);
+                        make(2, 7, 13, 13, 9, 1, 1, 2, 0, 1, 1), make(3, 5, 19, 21, 5, 3, 3, 1, 1, 1, 5),
+                        make(2, 5, 14, 28, 5, 3, 3, 2, 1, 1, 5), make(1, 4, 15, 13, 4, 5, 5, 2, 2, 1, 4),
+                        make(1, 3, 9, 70, 3, 2, 3, 2, 0, 1, 3), make(2, 3, 3, 5, 3, 3, 3, 2, 1, 1, 3),
+                        make(1, 3, 12, 40, 3, 3, 3, 2, 1, 2, 3), make(2, 4, 11, 20, 4, 3, 3, 3, 1, 1, 4)}) {
+    SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", stride " << c.stride_h << ", groups "
+                                      << c.groups);
     const std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), bias = values(c.out, 3);
-    const std::vector<float> weight = values(c.out * c.in * c.kh * c.kw, 2);
+    const std::vector<float> weight = values(c.out * c.group_in() * c.kh * c.kw, 2);
     const std::vector<float> grad = values(c.n * c.out * c.oh * c.ow, 4);
     std::vector<double> out(grad.size()), x_grad(x.size()), weight_grad(weight.size());
     for (std::int64_t at = 0; at < c.n * c.out * c.oh * c.ow; ++at) {
@@ -120,11 +124,12 @@ TEST(Conv, IsAccurate) {
       const std::int64_t y = at / c.ow % c.oh * c.stride_h - c.padding_h, left = at % c.ow * c.stride_w - c.padding_w;
       const auto i = static_cast<std::size_t>(at);
       out[i] = bias[static_cast<std::size_t>(o)];
-      for (std::int64_t k = 0; k < c.in * c.kh * c.kw; ++k) {
-        const std::int64_t row = y + k / c.kw % c.kh, column = left + k % c.kw;
+      for (std::int64_t k = 0; k < c.group_in() * c.kh * c.kw; ++k) {
+        const std::int64_t row = y + k / c.kw % c.kh * c.dilation_h, column = left + k % c.kw * c.dilation_w;
         if (row < 0 || row >= c.h || column < 0 || column >= c.w) continue;
-        const auto from = static_cast<std::size_t>(((image * c.in + k / (c.kh * c.kw)) * c.h + row) * c.w + column);
-        const auto by = static_cast<std::size_t>(o * c.in * c.kh * c.kw + k);
+        const std::int64_t channel = o / c.group_out() * c.group_in() + k / (c.kh * c.kw);
+        const auto from = static_cast<std::size_t>(((image * c.in + channel) * c.h + row) * c.w + column);
+        const auto by = static_cast<std::size_t>(o * c.group_in() * c.kh * c.kw + k);
         out[i] += static_cast<double>(x[from]) * weight[by];
         x_grad[from] += static_cast<double>(grad[i]) * weight[by];
         weight_grad[by] += static_cast<double>(grad[i]) * x[from];

@@ -124,10 +124,23 @@ TYPED_TEST(GemmTest, AgreesWithFloat64OnAllInstructionSetsWhichAgreeToTheBit) {
     }
 }
 
+// Lengths that decide what is packed and how, and rows that would share places of a cache.
+TYPED_TEST(GemmTest, RowsAPowerOfTwoApart) {
+  for (const Sizes& s : {Sizes{64, 1024, 27}, Sizes{30, 512, 9}, Sizes{9, 70, 1024}, Sizes{3, 64, 512},
+                         Sizes{1, 130, 768}, Sizes{12, 50, 37}, Sizes{64, 10, 512}, Sizes{4, 40, 1030}})
+    for (int t = 0; t < 4; ++t) {
+      const Case<TypeParam> c(t & 1, t & 2, s.m, s.n, s.k, 1, 0);
+      const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
+      expect_near_reference(c, first);
+      for (const InstructionSet set : instruction_sets())
+        EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << " " << s.m << " " << s.n << " " << s.k << " " << t;
+    }
+}
+
 TYPED_TEST(GemmTest, Epilogues) {
   for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu})
-    for (int mask = 0; mask < 16; ++mask) {
-      Case<TypeParam> c(mask & 1, mask & 2, 19, 45, mask & 4 ? 400 : 30);
+    for (int mask = 0; mask < 32; ++mask) {
+      Case<TypeParam> c(mask & 1, mask & 2, mask & 16 ? 3 : 19, 45, mask & 4 ? 400 : 30);
       c.g.activation = activation;
       c.g.alpha = mask & 1 ? TypeParam(1) : TypeParam(0.75);
       c.g.beta = mask & 2 ? TypeParam(1) : mask & 8 ? TypeParam(-0.5) : TypeParam(0);
