@@ -100,6 +100,10 @@ void Program::Options::add_common() {
                  "Logical shards, a power of two: the same bits on any number of workers up to it")
       ->check(number<std::int64_t>())
       ->group(how);
+  app.add_flag("--lockstep-portable", workers.portable,
+               "With --lockstep on CUDA devices: the CPU's bits, by plain kernels that are many times slower; float32, "
+               "for models of linear layers, small convolutions under max_pool2d and cross-entropy")
+      ->group(how);
   if (choose_mesh) {
     app.add_option(
            "--mesh", mesh,
@@ -126,6 +130,12 @@ void Program::Options::add_common() {
                "ddp: divide the optimizer's state over the processes (ZeRO-1); --zero=2 gradients too, --zero=3 "
                "parameters too; in lockstep mode the same bits")
       ->check(CLI::IsMember({1, 2, 3}))
+      ->group(how);
+  app.add_option(
+         "--zero-gather", gather,
+         "--zero=3: parameters travel as fp32, or as bf16, rounded: half the bytes, and with --lockstep the same "
+         "bits on any number of workers, but not those of fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->group(how);
   app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
       ->group(how);
@@ -170,6 +180,9 @@ void Program::Options::settle() {
           "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(gather == "fp32" || workers.zero == 3, "--zero-gather belongs to --zero=3");
+  require(gather == "fp32" || amp == "bf16", "--zero-gather bf16 belongs to --amp bf16");
+  run.gather_dtype = workers.gather_dtype = gather == "bf16" ? kBFloat16 : kFloat32;
   require(workers.zero <= 1 || compress == "none",
           fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
                       workers.zero));
@@ -187,6 +200,9 @@ void Program::Options::settle() {
   require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
   require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
   if (app.count("--lockstep") > 0) check_lockstep();
+  require(!workers.portable || workers.logical_shards > 0, "--lockstep-portable belongs to --lockstep");
+  require(!workers.portable || amp == "off",
+          fmt::format("--lockstep-portable computes in float32; leave out --amp {}", amp));
 
   workers.job.timeout = distributed::Milliseconds(static_cast<std::int64_t>(timeout * 1000));
   run.amp = amp == "fp16" ? kFloat16 : amp == "bf16" ? kBFloat16 : kFloat32;
@@ -253,7 +269,7 @@ void Program::Options::settle_mesh() {
           fmt::format("--mesh {} divides layers, whose bits --lockstep alone does not hold; pass --lockstep-tensor, a "
                       "number that {} divides",
                       mesh, sizes.tensor));
-  require(!workers.zero && compress == "none", "--zero and --compress do not go together with --mesh");
+  require(compress == "none", "--compress does not go together with --mesh");
   require(amp != "fp16", "--amp fp16 does not go together with --mesh; use bf16");
 }
 

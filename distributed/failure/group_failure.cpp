@@ -105,6 +105,7 @@ ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
   const std::string where = std::string(kInPart) + ranks_text(place_.ranks);
   const std::string what = fmt::format("{} {}", failure.operation.empty() ? "an operation" : failure.operation, where);
   GroupFailure& parent = *place_.parent;
+  parent.look_for_reports();
   std::string cause;
   if (!parent.failing()) {
     const Diagnosis diagnosis = monitor_ ? monitor_->diagnose(failure) : Diagnosis{};
@@ -123,6 +124,13 @@ ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
     return ProcessGroupError(fmt::format("[Rank {}] {}{}{}", job_rank(place_.rank), what, kFailed, cause),
                              error.brief());
   }
+}
+
+// A rank that leaves because of the job's failure is soon missed in the parts of it, perhaps before the news has come.
+void GroupFailure::look_for_reports() {
+  if (place_.parent) place_.parent->look_for_reports();
+  if (failing() || !monitor_) return;
+  if (const auto reported = monitor_->reported_failure()) fail(*reported);
 }
 
 int GroupFailure::job_rank(int rank) const {

@@ -58,6 +58,7 @@ class GroupFailure {
  private:
   ProcessGroupError tell(const OperationFailure& failure);
   ProcessGroupError tell_parent(const OperationFailure& failure);
+  void look_for_reports();
   int job_rank(int rank) const;
 
   const FlightRecorder& recorder_;

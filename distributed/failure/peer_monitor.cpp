@@ -280,13 +280,17 @@ bool PeerMonitor::look_for_failure() {
     const std::lock_guard lock(mutex_);
     if (announced_) return true;
   }
-  if (!store_->check({"failed"}, request_timeout_)) return false;
-  const std::string who = store_->get("failed", request_timeout_);
+  const std::optional<OperationFailure> reported = read_failure();
+  if (reported) tell(*reported);
+  return reported.has_value();
+}
+
+std::optional<OperationFailure> PeerMonitor::read_failure() {
+  if (!store_->check({"failed"}, request_timeout_)) return {};
+  const int reporter = rank_in(store_->get("failed", request_timeout_));
   const PeerState own = own_state();
-  const int reporter = rank_in(who);
-  tell({own.running ? own.collective : std::string(), fmt::format("rank {} reported a failure", job_rank(reporter)), -1,
-        reporter});
-  return true;
+  return OperationFailure{own.running ? own.collective : std::string(),
+                          fmt::format("rank {} reported a failure", job_rank(reporter)), -1, reporter};
 }
 
 bool PeerMonitor::look_for_mismatch() {

@@ -57,6 +57,8 @@ class PeerMonitor {
   /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
   void set_ended_by(std::string_view reason);
 
+  /// What another rank has announced, if one has and the store answers.
+  std::optional<OperationFailure> reported_failure();
   /// Tells the others. The first rank's word stays.
   void announce(const OperationFailure& failure);
   /// Waits for the others' answers.
@@ -72,6 +74,7 @@ class PeerMonitor {
  private:
   void publish_and_look();
   void wait_to_be_woken();
+  std::optional<OperationFailure> read_failure();
   bool look_for_failure();
   bool look_for_mismatch();
   void read_identities();

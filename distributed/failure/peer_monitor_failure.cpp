@@ -15,6 +15,15 @@ constexpr Milliseconds kPause{10};  // between two looks for answers
 
 }  // namespace
 
+std::optional<OperationFailure> PeerMonitor::reported_failure() {
+  try {
+    if (store_error().empty()) return read_failure();
+  } catch (const std::exception& error) {
+    give_up_store(error.what());
+  }
+  return {};
+}
+
 void PeerMonitor::announce(const OperationFailure& failure) {
   {
     const std::lock_guard lock(mutex_);

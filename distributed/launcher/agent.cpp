@@ -54,7 +54,7 @@ SharedFailure decode(const std::string& value) {
 
 void throw_if_interrupted(SignalPipe& signals) {
   for (const int signal : signals.take())
-    if (signal != SIGCHLD) throw Interrupted{signal};
+    if (asks_to_end(signal)) throw Interrupted{signal};
 }
 
 Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals)

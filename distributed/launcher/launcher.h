@@ -61,8 +61,8 @@ struct Options {
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
 /// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
-/// and a second one kills at once. Nothing that a worker started in its process group outlives it, not even if this
-/// process dies by SIGKILL.
+/// and a second one kills at once. SIGUSR1, by which a rank says what it last did, goes to the workers that handle it.
+/// Nothing that a worker started in its process group outlives it, not even if this process dies by SIGKILL.
 ///
 /// With several nodes the token is taken from LOCKSTEP_TOKEN (the same on all), and a failure on one node ends the
 /// workers of all.

@@ -26,7 +26,7 @@ void close_from(int first) {
 
 // Runs in a child that may have been forked from a program with threads: async-signal-safe calls only.
 [[noreturn]] void guard(int pipe) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) ::signal(signal, SIG_IGN);
   ::setsid();  // a signal to the launcher's process group must not end the guard with it
   ::prctl(PR_SET_NAME, "lockstep-guard");
   const int null = ::open("/dev/null", O_RDWR);
@@ -66,6 +66,7 @@ OrphanGuard::OrphanGuard() {
 
 OrphanGuard::~OrphanGuard() {
   pipe_.reset();
+  ::kill(pid_, SIGCONT);  // it cannot end while it is stopped
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

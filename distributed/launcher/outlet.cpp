@@ -55,7 +55,7 @@ void Outlets::drain(SignalPipe& signals) {
                     {err.empty() ? -1 : err.fd(), POLLOUT, 0}};
     if (::poll(fds, 3, -1) > 0 && fds[0].revents)
       for (const int signal : signals.take())
-        if (signal != SIGCHLD) return;
+        if (asks_to_end(signal)) return;
   }
 }
 

@@ -8,8 +8,8 @@
 
 namespace lockstep::launcher {
 
-/// While it lives, SIGINT, SIGTERM, SIGHUP and SIGCHLD arrive as bytes in a pipe, which poll() can watch. One at a time
-/// in a process. SIGHUP stays ignored if it was (nohup). The destructor puts the previous handlers back.
+/// While it lives, SIGINT, SIGTERM, SIGHUP, SIGCHLD and SIGUSR1 arrive as bytes in a pipe, which poll() can watch. One
+/// at a time in a process. SIGHUP stays ignored if it was (nohup). The destructor puts the previous handlers back.
 class SignalPipe {
  public:
   SignalPipe();
@@ -23,10 +23,15 @@ class SignalPipe {
   std::vector<int> take();
 
  private:
-  static constexpr std::array<int, 4> kSignals{SIGCHLD, SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array<int, 5> kSignals{SIGCHLD, SIGUSR1, SIGINT, SIGTERM, SIGHUP};
   Pipe pipe_;
   std::array<struct sigaction, kSignals.size()> previous_{};
 };
+
+/// True of the signals of a SignalPipe that ask a program to end.
+constexpr bool asks_to_end(int signal) {
+  return signal != SIGCHLD && signal != SIGUSR1;
+}
 
 /// "SIGTERM"; "a signal" for one without a well-known name.
 const char* signal_name(int signal);

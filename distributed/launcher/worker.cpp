@@ -6,6 +6,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <string>
 
 #include "lockstep/core/process.h"
 
@@ -17,6 +20,15 @@ struct Started {
   Pipe out;
   Pipe err;
 };
+
+/// True if the process has a handler for the signal: proc(5), "SigCgt", a bit for each signal. False where the kernel
+/// does not tell.
+bool catches(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;)
+    if (std::uint64_t caught = 0; word == "SigCgt:" && status >> std::hex >> caught) return caught >> (signal - 1) & 1;
+  return false;
+}
 
 Started start(const WorkerSpec& spec) {
   Started started{-1, spec.inherit_stdout ? Pipe() : make_pipe(), make_pipe()};
@@ -59,6 +71,12 @@ bool Worker::has_ended() const {
   return info.si_pid == pid_;
 }
 
+bool Worker::has_stopped() {
+  if (!alive()) return false;
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == pid_;
+}
+
 void Worker::reap() {
   int status = 0;
   pid_t reaped;
@@ -77,6 +95,10 @@ void Worker::reap() {
 
 void Worker::signal(int signal) {
   if (alive()) ::kill(-pid_, signal);
+}
+
+void Worker::pass_on(int signal) const {
+  if (alive() && catches(pid_, signal)) ::kill(pid_, signal);
 }
 
 }  // namespace lockstep::launcher

@@ -52,10 +52,14 @@ class Worker {
 
   /// True if the process has ended and waits to be reaped, or is gone: another part of this program has reaped it.
   bool has_ended() const;
+  /// True once each time that it has been stopped (SIGSTOP, a debugger).
+  bool has_stopped();
   /// Waits for it to end.
   void reap();
   /// To the whole process group. Nothing happens once it was reaped.
   void signal(int signal);
+  /// To the process alone, and only if it has a handler for the signal, which would else end it.
+  void pass_on(int signal) const;
 
  private:
   int rank_;

@@ -16,6 +16,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
+#include "tests/support/test_device.h"
 
 namespace lockstep::testing {
 namespace {
@@ -59,8 +60,15 @@ struct Gold {
   bool reference;
   double tolerance, training_tolerance;
 };
+// On the CPU, and once more on the device (tests/apps/CMakeLists.txt).
 class GptGold : public ::testing::TestWithParam<Gold> {
  protected:
+  void SetUp() override {
+    LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+    model_->to(test_device());
+    x_ = tokens_.narrow(1, 0, 24).contiguous().to(test_device());
+    y_ = tokens_.narrow(1, 1, 24).contiguous().to(test_device());
+  }
   GptGold() : kernels_(GetParam().reference), model_(gpt::LanguageModel::make(small_config())) {
     std::vector<nn::NamedTensor> weights;
     for (const auto& [key, value] : file_.tensors_of("weights")) weights.push_back({key, value});
@@ -75,7 +83,7 @@ class GptGold : public ::testing::TestWithParam<Gold> {
   TemporaryPath path_;
   std::unique_ptr<gpt::LanguageModel> model_;
   const Tensor tokens_ = file_.get("batch", "tokens");
-  const Tensor x_ = tokens_.narrow(1, 0, 24).contiguous(), y_ = tokens_.narrow(1, 1, 24).contiguous();
+  Tensor x_, y_;
 };
 
 bool is_transposed_in_files(const std::string& name) {
@@ -83,11 +91,12 @@ bool is_transposed_in_files(const std::string& name) {
 }
 
 TEST_P(GptGold, LogitsAndGradientsEqualPyTorch) {
-  expect_golden(model_->forward(x_).detach(), file_.get("first", "logits"), "logits", GetParam().tolerance);
+  expect_golden(model_->forward(x_).detach().cpu(), file_.get("first", "logits"), "logits", GetParam().tolerance);
   loss().backward();
   std::size_t compared = 0;
   for (const nn::NamedTensor& p : model_->named_parameters()) {
-    const Tensor grad = is_transposed_in_files(p.name) ? copy_contiguous(p.tensor.grad().t()) : p.tensor.grad();
+    Tensor grad = p.tensor.grad().cpu();
+    if (is_transposed_in_files(p.name)) grad = copy_contiguous(grad.t());
     expect_golden(grad, file_.get("first", "grad.transformer." + p.name), p.name, GetParam().tolerance);
     ++compared;
   }

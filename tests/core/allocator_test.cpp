@@ -119,9 +119,6 @@ TEST(Allocator, WhatItKeepsIsBounded) {
 }
 
 TEST(Allocator, AForkedChildAllocatesWhateverItsParentsThreadsDid) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
-#endif
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t)

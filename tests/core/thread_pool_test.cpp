@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/refused_threads.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -151,7 +152,7 @@ TEST_F(ThreadPool, WorkersThatSleptWakeUp) {
 
 TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer's runtime cannot go on in the child of a process with threads";
+  GTEST_SKIP() << "ThreadSanitizer's runtime cannot start threads in the child of a process with threads";
 #endif
   set_num_threads(2);
   parallel_for(100, 1, [](std::int64_t, std::int64_t) {});  // the workers exist now
@@ -172,35 +173,10 @@ TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
-// No room for a stack of this size: the system refuses a thread.
-class HugeStacks {
- public:
-  HugeStacks() {
-    pthread_attr_t attributes;
-    pthread_getattr_default_np(&attributes);
-    pthread_attr_getstacksize(&attributes, &before_);
-    set(std::size_t{1} << 47);
-  }
-  ~HugeStacks() { set(before_); }
-
- private:
-  static void set(std::size_t bytes) {
-    pthread_attr_t attributes;
-    pthread_getattr_default_np(&attributes);
-    pthread_attr_setstacksize(&attributes, bytes);
-    pthread_setattr_default_np(&attributes);
-    pthread_attr_destroy(&attributes);
-  }
-  std::size_t before_ = 0;
-};
-
 TEST_F(ThreadPool, AThreadThatCannotBeStartedIsAnErrorAndTheNextLoopTriesAgain) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer ends the process when a thread cannot be started";
-#endif
   set_num_threads(3);
   {
-    const HugeStacks none;
+    const lockstep::testing::RefusedThreads none;
     const std::string message = error_of([] { parallel_for(100, 1, [](std::int64_t, std::int64_t) {}); });
     EXPECT_NE(message.find("cannot start a thread for parallel_for"), std::string::npos) << message;
   }

@@ -151,6 +151,21 @@ TEST(Launcher, ForwardsSigintAndSigterm) {
   }
 }
 
+// A worker of ours tells what it last did; another may have no handler, and the signal's default is to end a process.
+TEST(Launcher, PassesSigusr1OnToWorkersThatHandleItAndGoesOn) {
+  Process process(
+      lockstep_run_command({"--nproc-per-node", "2", "--", "sh", "-c",
+                            "[ $RANK = 0 ] && trap 'echo asked; exit 0' USR1; echo ready $RANK; "
+                            "i=0; while [ $i -lt 40 ]; do sleep 0.05; i=$((i + 1)); done; echo end $RANK"}));
+  ASSERT_TRUE(process.wait_for_output("ready 0") && process.wait_for_output("ready 1"));
+  process.signal(SIGUSR1);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "[0] asked"));
+  EXPECT_TRUE(has(run.out, "[1] end 1"));
+  EXPECT_FALSE(run.out.find("end 0") != std::string::npos);
+}
+
 TEST(Launcher, SecondSignalKillsAtOnce) {
   Process process(lockstep_run_command(
       {"--nproc-per-node", "1", "--", "sh", "-c", "trap 'echo asked' INT; echo ready; while :; do sleep 0.05; done"}));
@@ -221,6 +236,26 @@ TEST(Launcher, LeavesNoOrphanWhenKilled) {
   const auto pids = numbers_after(run.out, "pid=");
   ASSERT_EQ(pids.size(), 4u);
   for (const int pid : pids) EXPECT_TRUE(wait_until_gone(pid)) << "process " << pid << " outlived the launcher";
+}
+
+TEST(Launcher, EndsThoughItsGuardIsStopped) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q lockstep-guard "
+                                        "/proc/$p/comm && kill -STOP $p && echo stopped; done; true"}));
+  const Finished run = process.wait(20);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "stopped"));
+}
+
+TEST(Launcher, TellsOfAWorkerThatIsStopped) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "(sleep 1; kill -CONT $$) & echo pid=$$; kill -STOP $$; echo resumed"}));
+  const Finished run = process.wait(20);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "resumed"));
+  const auto pids = numbers_after(run.out, "pid=");
+  ASSERT_EQ(pids.size(), 1u);
+  EXPECT_TRUE(has(run.err, "warning: rank 0 (pid " + std::to_string(pids[0]) + ") is stopped"));
 }
 
 TEST(Launcher, EndsWhatAWorkerLeavesBehind) {

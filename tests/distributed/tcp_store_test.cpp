@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 #include "lockstep/distributed/store/wire.h"
+#include "tests/support/refused_threads.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -241,19 +241,8 @@ TEST(Connect, ANameThatIsNotResolvedEndsAtTheDeadline) {
 }
 
 TEST(TCPStoreServer, AThreadThatCannotBeStartedIsNamed) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer ends the process when a thread cannot be started";
-#endif
-  pthread_attr_t attributes;
-  std::size_t before = 0;
-  pthread_getattr_default_np(&attributes);
-  pthread_attr_getstacksize(&attributes, &before);
-  pthread_attr_setstacksize(&attributes, std::size_t{1} << 47);  // there is no room for it
-  pthread_setattr_default_np(&attributes);
+  const lockstep::testing::RefusedThreads none;
   const std::string error = error_of([] { const TCPStoreServer server; });
-  pthread_attr_setstacksize(&attributes, before);
-  pthread_setattr_default_np(&attributes);
-  pthread_attr_destroy(&attributes);
   EXPECT_NE(error.find("cannot start a thread for a TCPStore's server"), std::string::npos) << error;
 }
 

@@ -35,6 +35,28 @@ TEST(GroupFailure, LeavingWaitsForADiagnosisUnderWay) {
   EXPECT_NE(text.find("rank 0 reported a failure"), std::string::npos) << text;
 }
 
+// Rank 2 has failed in the job of three; rank 1, which is gone because of that, is missed in the group of ranks 0 and 1
+// by rank 0, before news of the job's failure has come to it.
+TEST(GroupFailure, OfAPartIsTheJobsIfThatHasFailedBefore) {
+  const auto store = std::make_shared<HashStore>(), part_store = std::make_shared<HashStore>();
+  const FlightRecorder recorder(16, 0, 3);
+  GroupFailure other(recorder, {.rank = 2, .world_size = 3}, Milliseconds(400), store, [] {});
+  other.end_by_own_doing("out of milk");
+  const auto job = std::make_shared<GroupFailure>(recorder, GroupFailure::Place{.rank = 0, .world_size = 3},
+                                                  Milliseconds(400), store, [] {});
+  const auto part = std::make_shared<GroupFailure>(
+      recorder, GroupFailure::Place{.rank = 0, .world_size = 2, .ranks = {0, 1}, .parent = job}, Milliseconds(400),
+      part_store, [] {});
+  GroupFailure part_of_part(recorder, {.rank = 0, .world_size = 2, .ranks = {0, 1}, .parent = part}, Milliseconds(400),
+                            std::make_shared<HashStore>(), [] {});
+  const auto error = part_of_part.fail({"recv #0 (float32 [1], from rank 1)", "rank 1 has closed the connection", 1});
+  const std::string text = testing::error_of([&] { std::rethrow_exception(error); });
+  EXPECT_NE(text.find("[Rank 0] recv #0 (float32 [1], from rank 1) in the group of ranks 0, 1 failed: rank 2 "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("out of milk"), std::string::npos) << text;
+}
+
 // A rank that is killed after its first operation is known to those that have met it there.
 TEST(GroupFailure, ARankIsInTheStoreOnceItHasStarted) {
   for (int round = 0; round < 20; ++round) {
