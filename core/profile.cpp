@@ -18,6 +18,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/profile_modules.h"
 #include "lockstep/core/tensor.h"
 
@@ -35,6 +36,8 @@ struct Event {
   std::int64_t bytes;
   std::string shapes;
   const char* module;
+  double flops;
+  Event* outer;  ///< while it is open: the event around it
 };
 }  // namespace detail
 
@@ -83,6 +86,7 @@ const ForkHandlers fork_handlers(lock_all, unlock_all, unlock_all);
 
 thread_local constinit Track* own_track = nullptr;
 thread_local constinit const char* innermost = nullptr;
+thread_local constinit Event* open_event = nullptr;
 
 Track& track() {
   if (!own_track) {
@@ -115,6 +119,7 @@ void append(std::string& out, const Event& event, std::int64_t origin_ns, pid_t 
       micros(event.start_ns - origin_ns), micros(event.duration_ns), process, thread);
   std::string arguments;
   if (!event.shapes.empty()) arguments = fmt::format(",\"shapes\":\"{}\",\"bytes\":{}", event.shapes, event.bytes);
+  if (event.flops > 0) arguments += fmt::format(",\"flops\":{:.0f}", event.flops);
   if (event.module) arguments += fmt::format(",\"module\":\"{}\"", event.module);
   if (!arguments.empty()) fmt::format_to(std::back_inserter(out), ",\"args\":{{{}}}", arguments.substr(1));
   out += '}';
@@ -143,7 +148,7 @@ Taken take_events() {
       append(out, event, all.origin_ns, process, track->number);
       const std::string_view category = event.category;
       rows.push_back({event.module, event.name, event.label, category == "kernel" || category == "optimizer",
-                      event.start_ns, event.duration_ns, event.bytes});
+                      event.start_ns, event.duration_ns, event.bytes, event.flops});
     }
     if (track->dropped > 0)
       logging::warn("the profile of thread {} is cut after {} events; {} are missing", track->number, kMaxEvents,
@@ -194,7 +199,8 @@ void write_at_exit() {
 }  // namespace
 
 void Scope::begin(const char* category, const char* name) {
-  event_ = new Event{category, name, nullptr, 0, 0, 0, {}, current_module()};
+  event_ = new Event{category, name, nullptr, 0, 0, 0, {}, current_module(), 0.0, open_event};
+  open_event = event_;
   outer_ = innermost;
   innermost = name;
   event_->start_ns = now_ns();
@@ -204,6 +210,7 @@ void Scope::end() noexcept {
   const std::unique_ptr<Event> event(event_);
   event->duration_ns = now_ns() - event->start_ns;
   innermost = outer_;
+  open_event = event->outer;
   if (!enabled()) return;
   try {
     Track& to = track();
@@ -231,6 +238,10 @@ void Scope::add(const Tensor& tensor) {
 
 void Scope::set_label(const char* label) {
   event_->label = label;
+}
+
+void add_flops_of_event(double flops) {
+  if (open_event) open_event->flops += flops;
 }
 
 const char* current_name() {

@@ -33,6 +33,7 @@ const ForkHandlers fork_handlers([] { paths().mutex.lock(); }, [] { paths().mute
 
 struct Row {
   std::int64_t calls = 0, ns = 0, bytes = 0;
+  double flops = 0.0;
 };
 using Rows = std::map<std::pair<std::string, std::string>, Row>;
 
@@ -55,6 +56,7 @@ void add_rows(Rows& rows, std::vector<TableEvent>& events) {
     ++row.calls;
     row.ns += event.duration_ns;
     row.bytes += event.bytes;
+    row.flops += event.flops;
     if (!open.empty()) open.back().row->ns -= event.duration_ns;
     open.push_back({&row, end(event)});
   }
@@ -105,12 +107,15 @@ std::string make_table(std::vector<std::vector<TableEvent>> tracks, std::int64_t
     return 100.0 * static_cast<double>(ns) / static_cast<double>(std::max<std::int64_t>(total_ns, 1));
   };
   const auto line = [&](const std::string& module, const std::string& operation, std::int64_t calls, std::int64_t ns,
-                        const std::string& rate) {
-    return fmt::format("{:<28} {:<36} {:>8} {:>11.3f} {:>6.1f} % {:>7}\n", module, operation, calls,
-                       static_cast<double>(ns) * 1e-6, share(ns), rate);
+                        double flops, double bytes) {
+    const auto rate = [ns](double amount) {
+      return amount > 0 && ns > 0 ? fmt::format("{:.1f}", amount / static_cast<double>(ns)) : "-";
+    };
+    return fmt::format("{:<28} {:<36} {:>8} {:>11.3f} {:>6.1f} % {:>8} {:>7}\n", module, operation, calls,
+                       static_cast<double>(ns) * 1e-6, share(ns), rate(flops), rate(bytes));
   };
-  std::string out =
-      fmt::format("{:<28} {:<36} {:>8} {:>11} {:>8} {:>7}\n", "module", "operation", "calls", "ms", "share", "GB/s");
+  std::string out = fmt::format("{:<28} {:<36} {:>8} {:>11} {:>8} {:>8} {:>7}\n", "module", "operation", "calls", "ms",
+                                "share", "GFLOP/s", "GB/s");
   Row rest;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto& [key, row] = *order[i];
@@ -118,15 +123,12 @@ std::string make_table(std::vector<std::vector<TableEvent>> tracks, std::int64_t
       rest.calls += row.calls;
       rest.ns += row.ns;
     } else {
-      const std::string rate = row.bytes > 0 && row.ns > 0
-                                   ? fmt::format("{:.1f}", static_cast<double>(row.bytes) / static_cast<double>(row.ns))
-                                   : "-";
-      out += line(key.first, key.second, row.calls, row.ns, rate);
+      out += line(key.first, key.second, row.calls, row.ns, row.flops, static_cast<double>(row.bytes));
     }
   }
-  if (order.size() > kRows) out += line("", fmt::format("{} others", order.size() - kRows), rest.calls, rest.ns, "-");
+  if (order.size() > kRows) out += line("", fmt::format("{} others", order.size() - kRows), rest.calls, rest.ns, 0, 0);
   // Several threads may be in kernels at a time.
-  if (total_ns > all_ns) out += line("", "outside of kernels", 0, total_ns - all_ns, "-");
+  if (total_ns > all_ns) out += line("", "outside of kernels", 0, total_ns - all_ns, 0, 0);
   return out;
 }
 

@@ -48,10 +48,12 @@ struct TableEvent {
   const char* label;  ///< may be null
   bool counted;       ///< one that has a row: a kernel or an optimizer's step
   std::int64_t start_ns, duration_ns, bytes;
+  double flops = 0.0;
 };
 
 /// The rows with the most time, 20 at most: module, operation, calls, milliseconds without those of counted events
-/// inside, share of `total_ns`, and GB/s of the operands; then what is left. `tracks`: the events of each thread.
+/// inside, share of `total_ns`, GFLOP/s of products and GB/s of the operands; then what is left. `tracks`: the events
+/// of each thread.
 std::string make_table(std::vector<std::vector<TableEvent>> tracks, std::int64_t total_ns);
 
 }  // namespace lockstep::profile

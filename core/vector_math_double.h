@@ -67,7 +67,7 @@ inline float pow(float x, float y) {
   const bool is_whole = std::floor(y) == y;
   const bool is_odd = is_whole & (std::floor(y * 0.5f) * 2.0f != y);
   const bool is_negative = (std::bit_cast<std::uint32_t>(x) >> 31) != 0;
-  const float value = is_negative & is_odd ? -size : size;
+  const float value = (is_negative & is_odd) ? -size : size;
   const bool undefined = (x < 0.0f) & (a < std::numeric_limits<float>::infinity()) & !is_whole & (y == y);
   const bool is_one = (x == 1.0f) | (y == 0.0f) | ((x == -1.0f) & (std::fabs(y) > 0x1p120f));
   return is_one ? 1.0f : (undefined ? std::numeric_limits<float>::quiet_NaN() : value);

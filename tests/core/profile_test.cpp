@@ -11,6 +11,7 @@
 
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
@@ -105,6 +106,29 @@ TEST_F(Profile, ScopesNest) {
   const json *outer = find(events, "outer", "test"), *inner = find(events, "inner", "test");
   ASSERT_TRUE(outer && inner);
   EXPECT_LE((*outer)["ts"].get<double>(), (*inner)["ts"].get<double>());
+}
+
+void count_sums(const Tensor&) {
+  profile::add_multiply_adds(500);
+}
+constexpr KernelTable<void(const Tensor&)> counting_kernel{"counting", count_sums};
+
+TEST_F(Profile, MultiplyAddsCountForTheInnermostEvent) {
+  const Tensor x = ones({1});
+  profile::add_multiply_adds(1);  // while nothing is recorded
+  start_profile(path_.text());
+  profile::add_multiply_adds(1);  // outside of events
+  {
+    const profile::Scope outer("kernel", "outer");
+    counting_kernel(x)(x);
+    profile::add_multiply_adds(7);
+  }
+  stop_profile();
+  const json events = read(path_.text());
+  const json *outer = find(events, "outer", "kernel"), *inner = find(events, "counting", "kernel");
+  ASSERT_TRUE(outer && inner) << events;
+  EXPECT_EQ((*outer)["args"]["flops"], 14);
+  EXPECT_EQ((*inner)["args"]["flops"], 1000);
 }
 
 TEST_F(Profile, NothingIsRecordedWhileItIsOff) {

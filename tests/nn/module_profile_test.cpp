@@ -67,26 +67,28 @@ TEST(ModuleProfile, EventsCarryThePathOfTheirModule) {
 
 TEST(ModuleProfile, TheTableCountsWhatIsInsideOnce) {
   using profile::TableEvent;
-  const std::string table = profile::make_table({{TableEvent{"h.0", "outer", nullptr, true, 0, 10'000'000, 0},
-                                                  TableEvent{"h.0", "call", nullptr, false, 0, 9'000'000, 0},
-                                                  TableEvent{"h.1", "inner", "gelu", true, 1'000'000, 4'000'000, 8000},
-                                                  TableEvent{"h.1", "inner", "gelu", true, 6'000'000, 2'000'000, 4000}},
-                                                 {TableEvent{nullptr, "alone", nullptr, true, 0, 1'000'000, 0}}},
-                                                20'000'000);
+  const std::string table =
+      profile::make_table({{TableEvent{"h.0", "outer", nullptr, true, 0, 10'000'000, 0},
+                            TableEvent{"h.0", "call", nullptr, false, 0, 9'000'000, 0},
+                            TableEvent{"h.1", "inner", "gelu", true, 1'000'000, 4'000'000, 8000, 3e8},
+                            TableEvent{"h.1", "inner", "gelu", true, 6'000'000, 2'000'000, 4000, 3e8}},
+                           {TableEvent{nullptr, "alone", nullptr, true, 0, 1'000'000, 0}}},
+                          20'000'000);
   std::vector<std::string> lines;
   for (std::size_t at = 0; at < table.size(); at = table.find('\n', at) + 1)
     lines.push_back(table.substr(at, table.find('\n', at) - at));
   const auto line = [&](const char* module, const char* operation, int calls, double ms, double share,
-                        const char* rate) {
+                        const char* flops, const char* rate) {
     char text[160];
-    std::snprintf(text, sizeof text, "%-28s %-36s %8d %11.3f %6.1f %% %7s", module, operation, calls, ms, share, rate);
+    std::snprintf(text, sizeof text, "%-28s %-36s %8d %11.3f %6.1f %% %8s %7s", module, operation, calls, ms, share,
+                  flops, rate);
     return std::string(text);
   };
   ASSERT_EQ(lines.size(), 5u) << table;
-  EXPECT_EQ(lines[1], line("h.1", "inner gelu", 2, 6.0, 30.0, "0.0"));
-  EXPECT_EQ(lines[2], line("h.0", "outer", 1, 4.0, 20.0, "-"));
-  EXPECT_EQ(lines[3], line("-", "alone", 1, 1.0, 5.0, "-"));
-  EXPECT_EQ(lines[4], line("", "outside of kernels", 0, 9.0, 45.0, "-"));
+  EXPECT_EQ(lines[1], line("h.1", "inner gelu", 2, 6.0, 30.0, "100.0", "0.0"));
+  EXPECT_EQ(lines[2], line("h.0", "outer", 1, 4.0, 20.0, "-", "-"));
+  EXPECT_EQ(lines[3], line("-", "alone", 1, 1.0, 5.0, "-", "-"));
+  EXPECT_EQ(lines[4], line("", "outside of kernels", 0, 9.0, 45.0, "-", "-"));
 }
 
 }  // namespace

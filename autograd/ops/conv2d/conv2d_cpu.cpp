@@ -8,6 +8,7 @@
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/core/profile_flops.h"
 
 namespace lockstep {
 namespace {
@@ -110,6 +111,7 @@ bool conv2d_path_available(Conv2dPath path) {
 
 void conv2d_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& out, bool relu) {
+  profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(x)) return choose(g, x.dtype(), Pass::forward).forward(g, x, weight, bias, out, relu);
   const Tensor wide = widened_empty(out);
   choose(g, kFloat32, Pass::forward).forward(g, widened(x), widened(weight), widened(bias), wide, relu);
@@ -118,10 +120,12 @@ void conv2d_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Tensor& 
 
 void conv2d_forward_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                             const Conv2dSink& sink) {
+  profile::add_multiply_adds(g.n * g.macs());
   choose(g, x.dtype(), Pass::forward).forward_to_sink(g, x, weight, bias, sink);
 }
 
 void conv2d_backward_data_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
+  profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(grad)) return choose(g, grad.dtype(), Pass::backward_data).backward_data(g, grad, weight, x_grad);
   const Tensor wide = widened_empty(x_grad);
   choose(g, kFloat32, Pass::backward_data).backward_data(g, widened(grad), widened(weight), wide);
@@ -130,6 +134,7 @@ void conv2d_backward_data_cpu(const Conv2dGeometry& g, const Tensor& grad, const
 
 void conv2d_backward_weight_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad,
                                 const Tensor& bias_grad) {
+  profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(grad))
     return choose(g, grad.dtype(), Pass::backward_weight).backward_weight(g, grad, x, weight_grad, bias_grad);
   const Tensor wide_weight = widened_empty(weight_grad), wide_bias = widened_empty(bias_grad);

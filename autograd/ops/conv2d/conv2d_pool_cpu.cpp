@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -97,6 +98,7 @@ bool conv2d_pool_compress(const Conv2dGeometry& g, const Tensor& dense, Tensor& 
 void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x,
                               const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
                               const Tensor& bias_grad) {
+  profile::add_multiply_adds(g.n * g.macs() * ((weight_grad.defined() ? 1 : 0) + (x_grad.defined() ? 1 : 0)));
   const conv2d_pool::Layout layout(g);
   const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w, size = weight.numel();
   const std::int64_t per_group = conv2d_pool::SumOrder(g).images_per_group, groups = (g.n + per_group - 1) / per_group;

@@ -9,24 +9,44 @@ namespace lockstep::detail {
 
 namespace {
 
-/// Calls lane(x_offset, index_offset) for each line of `index` along dim, in parallel. Lines of the index meet disjoint
-/// lines of x, so they can be written without regard to each other.
-template <typename Lane>
-void for_each_lane(const Shape& x_strides, int dim, const Shape& index_sizes, Lane&& lane) {
+/// Neighbouring lines of `index` along dim: element k of line j is at index + k step + j, and its values in x lie from
+/// x + j x_step on.
+struct Lanes {
+  std::int64_t x, index;
+  std::int64_t count, x_step;
+};
+
+/// Calls run(lanes) for groups of lines of `index` along dim, in parallel. Lines of the index meet disjoint lines of x,
+/// so they can be written without regard to each other. A group goes through dim together, so that memory is met in
+/// runs.
+template <typename Run>
+void for_each_lanes(const Shape& x_strides, int dim, const Shape& index_sizes, Run&& run) {
+  constexpr std::int64_t kMostLanes = 64;
   const Shape index_strides = contiguous_strides(index_sizes);
-  const std::int64_t lanes = index_sizes.numel() / index_sizes[dim];
-  lockstep::parallel_for(lanes, std::max<std::int64_t>(1, cpu::kElementBlock / index_sizes[dim]),
+  const int last = index_sizes.dim() - 1;
+  const std::int64_t width = dim == last ? 1 : index_sizes[last];
+  const std::int64_t groups = (width + kMostLanes - 1) / kMostLanes;
+  const std::int64_t rows = index_sizes.numel() / index_sizes[dim] / width;
+  const std::int64_t elements = index_sizes[dim] * std::min(width, kMostLanes);
+  lockstep::parallel_for(rows * groups, std::max<std::int64_t>(1, cpu::kElementBlock / elements),
                          [&](std::int64_t begin, std::int64_t end) {
-                           for (std::int64_t l = begin; l < end; ++l) {
-                             std::int64_t rest = l, x_offset = 0, index_offset = 0;
-                             for (int d = index_sizes.dim() - 1; d >= 0; --d) {
+                           for (std::int64_t item = begin; item < end; ++item) {
+                             const std::int64_t first = item % groups * kMostLanes;
+                             Lanes lanes{0, 0, std::min(kMostLanes, width - first), 0};
+                             std::int64_t rest = item / groups;
+                             for (int d = last; d >= 0; --d) {
                                if (d == dim) continue;
-                               const std::int64_t i = rest % index_sizes[d];
-                               rest /= index_sizes[d];
-                               x_offset += i * x_strides[d];
-                               index_offset += i * index_strides[d];
+                               std::int64_t i = first;
+                               if (d == last) {
+                                 lanes.x_step = x_strides[d];
+                               } else {
+                                 i = rest % index_sizes[d];
+                                 rest /= index_sizes[d];
+                               }
+                               lanes.x += i * x_strides[d];
+                               lanes.index += i * index_strides[d];
                              }
-                             lane(x_offset, index_offset);
+                             run(lanes);
                            }
                          });
 }
@@ -40,9 +60,12 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, const Tensor& out
   dispatch_all(x.dtype(), "gather", [&]<typename T>() {
     const T* source = x.data<T>();
     T* target = out.data<T>();
-    for_each_lane(x.strides(), dim, index.sizes(), [&](std::int64_t x_offset, std::int64_t index_offset) {
-      for (std::int64_t k = 0; k < n; ++k)
-        target[index_offset + k * step] = source[x_offset + positions[index_offset + k * step] * stride];
+    for_each_lanes(x.strides(), dim, index.sizes(), [&](const Lanes& lanes) {
+      for (std::int64_t k = 0; k < n; ++k) {
+        const std::int64_t at = lanes.index + k * step;
+        for (std::int64_t j = 0; j < lanes.count; ++j)
+          target[at + j] = source[lanes.x + j * lanes.x_step + positions[at + j] * stride];
+      }
     });
   });
 }
@@ -53,10 +76,13 @@ void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const
   dispatch_floating(out.dtype(), "gather backward", [&]<typename T>() {
     const T* source = grad.data<T>();
     T* target = out.data<T>();
-    for_each_lane(out.strides(), dim, index.sizes(), [&](std::int64_t x_offset, std::int64_t index_offset) {
+    for_each_lanes(out.strides(), dim, index.sizes(), [&](const Lanes& lanes) {
       for (std::int64_t k = 0; k < n; ++k) {
-        T& sum = target[x_offset + positions[index_offset + k * step] * stride];
-        sum = sum + source[index_offset + k * step];
+        const std::int64_t at = lanes.index + k * step;
+        for (std::int64_t j = 0; j < lanes.count; ++j) {
+          T& sum = target[lanes.x + j * lanes.x_step + positions[at + j] * stride];
+          sum = sum + source[at + j];
+        }
       }
     });
   });

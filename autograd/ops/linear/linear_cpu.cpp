@@ -7,6 +7,7 @@
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -29,6 +30,7 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
 }  // namespace
 
 void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
+  profile::add_multiply_adds(out.numel() * x.size(-1));
   if (x.dtype() == kFloat32) return forward<float>(x, weight, bias, out, relu);
   if (x.dtype() == kFloat64) return forward<double>(x, weight, bias, out, relu);
   const Tensor wide = empty(out.sizes());

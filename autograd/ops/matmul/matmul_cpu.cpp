@@ -5,6 +5,7 @@
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -62,6 +63,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
 }  // namespace
 
 void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out) {
+  profile::add_multiply_adds(out.numel() * a.size(-1));
   if (!out.is_floating_point()) return matmul_reference(a, b, out);
   if (out.dtype() == kFloat32) return multiply<float>(a, b, out);
   if (out.dtype() == kFloat64) return multiply<double>(a, b, out);

@@ -7,6 +7,7 @@
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -109,6 +110,7 @@ Tensor prepare_hidden_cpu(const Tensor& matrix) {
 void hidden_product_cpu(const Tensor& x, const Tensor& panels, const Tensor& bias, const Tensor& out) {
   constexpr double kBlockFlops = 2e6;  // of a block of parallel_for, at least
   const std::int64_t m = x.size(0), k = x.size(1), n = out.size(1);
+  profile::add_multiply_adds(m * n * k);
   const Tensor from = cast_values(x, panels.dtype());
   const Tensor addend = bias.defined() ? cast_values(bias, panels.dtype()) : bias;
   const Tensor product = out.dtype() == panels.dtype() ? out : empty(out.sizes(), {.dtype = panels.dtype()});

@@ -19,7 +19,8 @@ struct WriteElement {
 template <typename T, typename C>
 __global__ void forward_kernel(Cell cell, cells::Addresses<T> a, std::int64_t count, std::int64_t width) {
   for (std::int64_t i = cuda::global_thread(); i < count; i += cuda::all_threads())
-    cells::forward_unit<C>(cell, a, i / width, i % width, width, ReadElement<T, C>{}, WriteElement<T, C>{});
+    cells::forward_unit<C>(a.reserve != nullptr, cell, a, i / width, i % width, width, ReadElement<T, C>{},
+                           WriteElement<T, C>{});
 }
 
 template <typename T, typename C>

@@ -8,6 +8,7 @@
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/cpu/philox_words.h"
+#include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
 
@@ -277,6 +278,7 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
 
 void attention_cpu(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, const Tensor& out,
                    const Tensor& log_sums, const AttentionPlan& plan) {
+  profile::add_multiply_adds(log_sums.numel() * key.size(-2) * (key.size(-1) + value.size(-1)));
   in_compute_type(query, key, value, out,
                   [&]<typename C>(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o) {
                     forward<C>(q, k, v, mask, o, log_sums, plan);
@@ -285,6 +287,8 @@ void attention_cpu(const Tensor& query, const Tensor& key, const Tensor& value, 
 
 void attention_backward_cpu(const AttentionSaved& saved, const Tensor& grad_query, const Tensor& grad_key,
                             const Tensor& grad_value, const AttentionPlan& plan) {
+  profile::add_multiply_adds(saved.log_sums.numel() * saved.key.size(-2) *
+                             (3 * saved.key.size(-1) + 2 * saved.value.size(-1)));
   backward_in_compute_type(
       saved, grad_query, grad_key, grad_value,
       [&]<typename C>(const AttentionSaved& wide, const Tensor& to_query, const Tensor& to_key,

@@ -88,7 +88,7 @@ struct Hardtanh {
   T low, high;
   explicit Hardtanh(UnaryParams params) : low(static_cast<T>(params.a)), high(static_cast<T>(params.b)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x < low ? low : (x > high ? high : x); }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x > low) & (x < high) ? grad : T(0); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return ((x > low) & (x < high)) ? grad : T(0); }
 };
 
 template <typename T>
@@ -162,7 +162,9 @@ struct Hardsigmoid : FunctorOfInput {
     return (x + T(3) < T(0) ? T(0) : (x + T(3) > T(6) ? T(6) : x + T(3))) / T(6);
   }
   // PyTorch's sixth is a float32 for float64 too.
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x > T(-3)) & (x < T(3)) ? grad * T(1.0f / 6.0f) : T(0); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    return ((x > T(-3)) & (x < T(3))) ? grad * T(1.0f / 6.0f) : T(0);
+  }
 };
 
 template <typename T>

@@ -1,0 +1,215 @@
+// Kernels that go through memory in another order than the plain ones, or compute in another type: the plain ones'
+// bits, or the mathematical result within a bound.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/autograd/ops/recurrent/recurrent.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/vector_math.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.sizes() != b.sizes() || a.dtype() != b.dtype()) return false;
+  const Tensor x = copy_contiguous(a), y = copy_contiguous(b);
+  return std::memcmp(x.raw_data(), y.raw_data(), static_cast<std::size_t>(x.nbytes())) == 0;
+}
+
+struct WithReference {
+  WithReference() { set_reference_kernels(true); }
+  ~WithReference() { set_reference_kernels(false); }
+};
+
+TEST(FastKernels, RecurrentStepsHaveTheBitsOfSteps1By1) {
+  manual_seed(3);
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16})
+    for (const Cell cell : {Cell::lstm, Cell::gru, Cell::rnn_tanh})
+      for (const std::int64_t width : {5, 40}) {
+        const std::int64_t gates = cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1, steps = 6, n = 3;
+        const CellWeights weights{randn({gates * width, 7}).to(dtype), randn({gates * width, width}).to(dtype),
+                                  randn({gates * width}).to(dtype), randn({gates * width}).to(dtype)};
+        const Tensor x = randn({steps, n, 7}).to(dtype);
+        const RecurrentResult whole = recurrent(cell, x, {}, weights, false);
+        CellState state;
+        for (std::int64_t t = 0; t < steps; ++t) {
+          const RecurrentResult one = recurrent(cell, x.narrow(0, t, 1), state, weights, false);
+          state = one.state;
+          EXPECT_TRUE(same_bits(one.output, whole.output.narrow(0, t, 1)))
+              << "cell " << static_cast<int>(cell) << ", " << name(dtype) << ", width " << width << ", step " << t;
+        }
+      }
+}
+
+TEST(FastKernels, RecurrentGradientsAreThoseOfStepsOneByOne) {
+  manual_seed(4);
+  for (const Cell cell : {Cell::lstm, Cell::gru}) {
+    const std::int64_t width = 70, gates = (cell == Cell::lstm ? 4 : 3) * width, steps = 5, n = 2;
+    const Tensor w_ih = randn({gates, 3}), w_hh = randn({gates, width}) * 0.1, x = randn({steps, n, 3});
+    const auto gradient = [&](bool at_once) {
+      const Tensor w = w_hh.clone();
+      w.set_requires_grad(true);
+      const CellWeights weights{w_ih, w, {}, {}};
+      CellState state;
+      Tensor last;
+      if (at_once) {
+        last = recurrent(cell, x, {}, weights, false).state.h;
+      } else {
+        for (std::int64_t t = 0; t < steps; ++t)
+          state = recurrent(cell, x.narrow(0, t, 1), state, weights, false).state;
+        last = state.h;
+      }
+      last.sum().backward();
+      return w.grad();
+    };
+    const Tensor expected = gradient(false), found = gradient(true);
+    const double apart = (expected - found).abs().max().item();
+    EXPECT_LE(apart, 1e-5 * expected.abs().max().item());  // the weights' gradient is added up in another order
+  }
+}
+
+TEST(FastKernels, MaxPoolsOfAnyWindowHaveTheReferencesBits) {
+  manual_seed(5);
+  const Tensor plain = randn({2, 3, 13, 19});
+  const Tensor odd = plain.clone();
+  for (std::int64_t i = 0; i < odd.numel(); i += 7) odd.data<float>()[i] = i % 3 == 0 ? kNan : -kInfinity;
+  const Tensor ties = plain.clone();
+  for (std::int64_t i = 0; i < ties.numel(); ++i) ties.data<float>()[i] = static_cast<float>(i / 3 % 2);
+  const MaxPool2dOptions cases[] = {{.stride = 2, .padding = 1},
+                                    {.stride = 1, .padding = 1},
+                                    {.stride = 3},
+                                    {.stride = 2, .padding = 1, .dilation = 2},
+                                    {.stride = 1, .padding = {0, 1}, .dilation = {3, 5}}};
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16})
+    for (const Tensor& image : {plain, odd, ties})
+      for (const MaxPool2dOptions& options : cases)
+        for (const std::int64_t kernel : {2, 3}) {
+          if (kernel == 2 && options.padding.h > 1) continue;
+          const auto run = [&](Tensor& gradient) {
+            const Tensor x = image.to(dtype).clone();
+            x.set_requires_grad(true);
+            const Tensor y = max_pool2d(x, kernel, options);
+            y.backward(full(y.sizes(), 0.5, {.dtype = dtype}));
+            gradient = x.grad();
+            return y.detach();
+          };
+          Tensor expected_gradient, gradient, expected;
+          {
+            const WithReference reference;
+            expected = run(expected_gradient);
+          }
+          const Tensor found = run(gradient);
+          EXPECT_TRUE(same_bits(expected.isnan(), found.isnan()));
+          EXPECT_TRUE(same_bits(expected.masked_fill(expected.isnan(), 0.0), found.masked_fill(found.isnan(), 0.0)));
+          EXPECT_TRUE(same_bits(expected_gradient, gradient)) << name(dtype) << " kernel " << kernel;
+        }
+}
+
+TEST(FastKernels, CopiesAcrossMemoryAreElementByElement) {
+  for (const DType dtype : {kUInt8, kBFloat16, kFloat32, kInt64})
+    for (const Shape& sizes : {Shape{8, 8}, Shape{7, 90}, Shape{65, 9}, Shape{130, 71}}) {
+      const Tensor x = remainder(arange(3 * sizes.numel()), 251).to(dtype).view({3, sizes[0], sizes[1]});
+      const Tensor turned = x.transpose(1, 2).contiguous(), numbers = x.to(kFloat64), found = turned.to(kFloat64);
+      for (std::int64_t i = 0; i < 3; ++i)
+        for (std::int64_t j = 0; j < sizes[0]; ++j)
+          for (std::int64_t k = 0; k < sizes[1]; ++k)
+            ASSERT_EQ(found.data<double>()[(i * sizes[1] + k) * sizes[0] + j],
+                      numbers.data<double>()[(i * sizes[0] + j) * sizes[1] + k])
+                << name(dtype) << " " << to_string(sizes);
+      const Tensor outer = x.permute({2, 1, 0}).contiguous().permute({2, 1, 0}).contiguous();
+      EXPECT_TRUE(same_bits(outer, x));
+    }
+}
+
+TEST(FastKernels, ScatterAddAndGatherAlongEachDimension) {
+  manual_seed(6);
+  const Shape sizes{5, 4, 70}, index_sizes{9, 3, 67};
+  const Tensor x = randn(sizes);
+  for (int dim = 0; dim < 3; ++dim) {
+    Shape many = index_sizes;
+    for (int d = 0; d < 3; ++d)
+      if (d != dim) many[d] = std::min(many[d], sizes[d]);
+    const Tensor index = randint(0, sizes[dim], many), source = randn(many);
+    const Tensor expected = x.clone(), taken = empty(many);
+    const auto at = [&](const Shape& of, std::int64_t i, std::int64_t j, std::int64_t k) {
+      return (i * of[1] + j) * of[2] + k;
+    };
+    for (std::int64_t i = 0; i < many[0]; ++i)
+      for (std::int64_t j = 0; j < many[1]; ++j)
+        for (std::int64_t k = 0; k < many[2]; ++k) {
+          const std::int64_t from = at(many, i, j, k), to = index.data<std::int64_t>()[from];
+          const std::int64_t place = at(sizes, dim == 0 ? to : i, dim == 1 ? to : j, dim == 2 ? to : k);
+          expected.data<float>()[place] += source.data<float>()[from];
+          taken.data<float>()[from] = x.data<float>()[place];
+        }
+    EXPECT_TRUE(same_bits(gather(x, dim, index), taken)) << dim;
+    const double apart = (scatter_add(x, dim, index, source) - expected).abs().max().item();
+    EXPECT_LE(apart, 1e-5) << dim;
+  }
+}
+
+// In units in the last place of the result.
+double error_of(float found, double expected) {
+  const auto rounded = static_cast<float>(expected);
+  if (std::isnan(expected)) return std::isnan(found) ? 0.0 : 1e30;
+  if (std::isinf(rounded) || rounded == 0.0f)
+    return std::bit_cast<std::uint32_t>(found) == std::bit_cast<std::uint32_t>(rounded) ? 0.0 : 1e30;
+  const double unit = static_cast<double>(std::nextafter(std::fabs(rounded), kInfinity)) - std::fabs(rounded);
+  return std::fabs(static_cast<double>(found) - expected) / unit;
+}
+
+TEST(FastKernels, PowersAreThoseOfDoubleAndItsSpecialCases) {
+  const float special[] = {0.0f,       -0.0f,  1.0f,   -1.0f,     2.0f,      -2.0f,       0.5f,   -0.5f, 3.0f,
+                           -3.0f,      1e-40f, 3e38f,  -3e38f,    1e-45f,    17.0f,       -17.0f, 1e30f, kInfinity,
+                           -kInfinity, kNan,   127.0f, 0.999999f, 1.000001f, 33554432.0f, 4097.0f};
+  for (const float x : special)
+    for (const float y : special)
+      EXPECT_LE(error_of(math::pow(x, y), std::pow(static_cast<double>(x), static_cast<double>(y))), 0.51)
+          << x << " to the power " << y << " gives " << math::pow(x, y);
+  manual_seed(7);
+  const Tensor bases = exp(randn({20000}) * 10.0), exponents = randn({20000}) * 5.0;
+  for (std::int64_t i = 0; i < bases.numel(); ++i) {
+    const float x = bases.data<float>()[i], y = exponents.data<float>()[i];
+    ASSERT_LE(error_of(math::pow(x, y), std::pow(static_cast<double>(x), static_cast<double>(y))), 0.51)
+        << x << " to the power " << y;
+  }
+}
+
+TEST(FastKernels, SinesHoldNearZeroAndFarAway) {
+  manual_seed(8);
+  const Tensor exponents = randn({40000}) * 25.0, signs = randn({40000});
+  for (std::int64_t i = 0; i < exponents.numel(); ++i) {
+    const float x = std::copysign(std::exp2(exponents.data<float>()[i]), signs.data<float>()[i]);
+    ASSERT_LE(error_of(math::sin(x), std::sin(static_cast<double>(x))), 0.51) << x;
+    ASSERT_LE(error_of(math::cos(x), std::cos(static_cast<double>(x))), 0.51) << x;
+  }
+  EXPECT_TRUE(std::signbit(math::sin(-0.0f)) && !std::signbit(math::sin(0.0f)));
+  EXPECT_TRUE(std::isnan(math::sin(kInfinity)) && std::isnan(math::cos(kNan)));
+  // A huge neighbour in the same row changes no bits.
+  const Tensor row = linspace(-50.0, 50.0, 200), mixed = row.clone();
+  mixed.data<float>()[100] = 1e30f;
+  const Tensor alone = sin(row), beside = sin(mixed);
+  for (std::int64_t i = 0; i < row.numel(); ++i)
+    EXPECT_TRUE(i == 100 || alone.data<float>()[i] == beside.data<float>()[i]) << i;
+}
+
+}  // namespace
+}  // namespace lockstep
