@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """gpt_train's recipe in PyTorch: the same model, data, optimizer and evaluations, eager or compiled.
 
-usage: torch_gpt_train.py TEXT [--preset nano|small] [--steps N] [--batch N] [--threads N] [--compile]
+usage: torch_gpt_train.py TEXT [--preset nano|small] [--lr LR] [--steps N] [--batch N] [--threads N] [--compile]
 
 Prints a line "result: validation_loss=... seconds=... tokens_per_s=...", the seconds of the training loop; whoever starts
 it measures the time of the process.
@@ -57,6 +57,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("text")
     parser.add_argument("--preset", choices=PRESETS, default="nano")
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
@@ -75,7 +76,7 @@ def main():
     model = torch.compile(net) if options.compile else net
     matrices = [p for p in net.parameters() if p.dim() >= 2]
     vectors = [p for p in net.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=options.lr, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
 
     def batch(source, starts):
         rows = torch.stack([source[s : s + context + 1] for s in starts])
@@ -91,7 +92,7 @@ def main():
     for step in range(options.steps):
         warm = min(100, options.steps - 1)
         decay = (step - warm) / (options.steps - warm)
-        lr = 1e-3 * step / warm if step < warm else 1e-4 + 0.45e-3 * 2 * 0.5 * (1 + math.cos(math.pi * decay))
+        lr = options.lr * (step / warm if step < warm else 0.1 + 0.45 * (1 + math.cos(math.pi * decay)))
         for group in optimizer.param_groups:
             group["lr"] = lr
         x, y = batch(train, torch.randint(len(train) - context, (options.batch,)).tolist())

@@ -30,7 +30,12 @@ constexpr bool kCache = false;  // reuse would hide errors from the sanitizer
 constexpr bool kCache = true;
 #endif
 
-// Four classes to each power of two: at most 25 % of a block is wasted.
+// Four classes to each power of two, of large blocks sixteen: at most 25 % and 6.25 % of a block are wasted.
+constexpr int kSmallestTop = std::bit_width(kSmallest) - 1;
+constexpr int kLargeTop = 16;  // blocks of more than 2^16 bytes are large
+constexpr std::size_t kStepsSmall = 4, kStepsLarge = 16;
+constexpr std::size_t kSmallClasses = static_cast<std::size_t>(kLargeTop - kSmallestTop) * kStepsSmall;
+
 struct SizeClass {
   std::size_t index;
   std::size_t bytes;
@@ -39,16 +44,21 @@ struct SizeClass {
 SizeClass size_class(std::size_t bytes) {
   if (bytes <= kSmallest) return {0, kSmallest};
   const int top = std::bit_width(bytes - 1) - 1;  // 2^top < bytes <= 2^(top+1)
-  const std::size_t quarter = std::size_t{1} << (top - 2);
-  const std::size_t steps = (bytes - (std::size_t{1} << top) + quarter - 1) / quarter;  // 1 .. 4
-  return {static_cast<std::size_t>(top - 8) * 4 + steps, (std::size_t{1} << top) + steps * quarter};
+  const bool large = top >= kLargeTop;
+  const std::size_t floor = std::size_t{1} << top, step = floor / (large ? kStepsLarge : kStepsSmall);
+  const std::size_t steps = (bytes - floor + step - 1) / step;  // from 1
+  const std::size_t before = large ? kSmallClasses + static_cast<std::size_t>(top - kLargeTop) * kStepsLarge
+                                   : static_cast<std::size_t>(top - kSmallestTop) * kStepsSmall;
+  return {before + steps, floor + steps * step};
 }
 
 // The bytes of a class's blocks: the inverse of size_class().
 std::size_t class_bytes(std::size_t index) {
   if (index == 0) return kSmallest;
-  const std::size_t top = (index - 1) / 4 + 8, steps = (index - 1) % 4 + 1;
-  return (std::size_t{1} << top) + steps * (std::size_t{1} << (top - 2));
+  const bool large = index > kSmallClasses;
+  const std::size_t at = index - 1 - (large ? kSmallClasses : 0), count = large ? kStepsLarge : kStepsSmall;
+  const std::size_t floor = (large ? std::size_t{1} << kLargeTop : kSmallest) << at / count;
+  return floor + (at % count + 1) * (floor / count);
 }
 
 constexpr std::size_t kSlack = std::size_t{64} << 20;
@@ -164,7 +174,7 @@ class CachingAllocator final : public Allocator {
   AllocatorStats stats_;
   std::size_t most_in_use_ = 0;  ///< since the cache was emptied
   std::uint64_t uses_ = 0;
-  std::array<FreeBlocks, 160> free_;
+  std::array<FreeBlocks, 544> free_;  ///< by class, up to the limit of allocate()
 };
 
 CachingAllocator& the_allocator() {

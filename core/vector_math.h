@@ -10,6 +10,9 @@
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/fixed_math.h"
 #include "lockstep/core/philox.h"
+#if !defined(__CUDA_ARCH__)
+#include "lockstep/core/vector_math_double.h"
+#endif
 
 // Before a loop whose iterations do not depend on each other. Never before one that sums into a variable: Clang takes
 // the pragma as leave to change the order of additions.
@@ -144,20 +147,11 @@ inline double erf(double x) {
 inline double sin(double x) {
   return portable_sin(x);
 }
-inline float sin(float x) {
-  return static_cast<float>(portable_sin(static_cast<double>(x)));
-}
 inline double cos(double x) {
   return portable_cos(x);
 }
-inline float cos(float x) {
-  return static_cast<float>(portable_cos(static_cast<double>(x)));
-}
 inline double pow(double x, double y) {
   return portable_pow(x, y);
-}
-inline float pow(float x, float y) {
-  return static_cast<float>(portable_pow(static_cast<double>(x), static_cast<double>(y)));
 }
 inline double tan(double x) {
   return portable_tan(x);

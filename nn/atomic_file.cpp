@@ -45,7 +45,7 @@ std::string own_link(int descriptor) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
+AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links(path)) {
   const std::size_t slash = path_.rfind('/');
   folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
   file_ = slash == std::string::npos ? path_ : path_.substr(slash + 1);
@@ -58,7 +58,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
                  path_);
   remove_leftovers();
 
-  if (::access("/proc/self/fd", F_OK) == 0)
+  if (!named && ::access("/proc/self/fd", F_OK) == 0)
     descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
   for (int i = 0; !descriptor_ && i < kAttempts; ++i) {
     std::string name = temporary_name();
@@ -122,6 +122,10 @@ void AtomicFile::write_at(std::size_t offset, const void* data, std::size_t byte
     offset += static_cast<std::size_t>(n);
     bytes -= static_cast<std::size_t>(n);
   }
+}
+
+void AtomicFile::resize(std::size_t bytes) {
+  if (::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) fail(errno);
 }
 
 void AtomicFile::commit() {

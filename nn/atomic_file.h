@@ -23,8 +23,9 @@ namespace lockstep::nn::detail {
 /// refused and never replaced.
 class AtomicFile {
  public:
-  /// Throws Error naming path and cause.
-  explicit AtomicFile(const std::string& path);
+  /// `named`: it has its temporary name from the start, under which other processes can open it. Throws Error naming
+  /// path and cause.
+  explicit AtomicFile(const std::string& path, bool named = false);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -32,6 +33,9 @@ class AtomicFile {
   void write(const void* data, std::size_t bytes);
   /// Over what was written before.
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
+  /// Makes it so long; what was not written is zeros.
+  void resize(std::size_t bytes);
+  const std::string& temporary() const { return temporary_; }  ///< its name before commit(); may be empty
   /// Without it the destructor removes what was written.
   void commit();
 

@@ -24,6 +24,7 @@ MultiheadAttention::MultiheadAttention(Module* parent, std::string_view name, st
       in_proj_bias(this, "in_proj_bias", options.bias ? zeros({3 * width}) : Tensor()),
       out_proj(this, "out_proj", width, width, {.bias = options.bias}),
       heads_(heads),
+      all_heads_(heads),
       options_(options) {
   LOCKSTEP_CHECK(heads > 0 && width > 0 && width % heads == 0,
                  "[nn::MultiheadAttention] expected a number of heads that divides the width {}, found {}", width,
@@ -32,20 +33,21 @@ MultiheadAttention::MultiheadAttention(Module* parent, std::string_view name, st
   if (options.bias) init::zeros_(out_proj.bias);
 }
 
-void MultiheadAttention::set_projection(Linear::Function project, std::int64_t heads) {
-  LOCKSTEP_CHECK(!project || options_.dropout == 0.0,
-                 "[nn::MultiheadAttention] dropout of attention weights is {}; heads can be divided over ranks without "
-                 "it alone",
-                 options_.dropout);
-  LOCKSTEP_CHECK(heads > 0, "[nn::MultiheadAttention] expected heads above 0, found {}", heads);
+void MultiheadAttention::set_projection(Linear::Function project, std::int64_t heads, std::int64_t first) {
+  LOCKSTEP_CHECK(heads > 0 && first >= 0 && first + heads <= all_heads_,
+                 "[nn::MultiheadAttention] {} heads from number {} on are no part of {}", heads, first, all_heads_);
   project_ = std::move(project);
   heads_ = heads;
+  first_head_ = first;
 }
 
 Tensor MultiheadAttention::forward(Tensor x) {
   const Tensor qkv = project_ ? project_(x, in_proj_weight, in_proj_bias) : linear(x, in_proj_weight, in_proj_bias);
-  return out_proj(packed_attention(
-      qkv, heads_, heads_, {.dropout_p = is_training() ? options_.dropout : 0.0, .is_causal = options_.is_causal}));
+  return out_proj(packed_attention(qkv, heads_, heads_,
+                                   {.dropout_p = is_training() ? options_.dropout : 0.0,
+                                    .is_causal = options_.is_causal,
+                                    .first_head = first_head_,
+                                    .all_heads = all_heads_}));
 }
 
 // Queries, keys or values of x, apart by heads.

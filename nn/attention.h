@@ -32,11 +32,17 @@ class MultiheadAttention : public Module {
   /// Of queries [N, L, width] to keys and values [N, S, width]. `mask` as attn_mask of scaled_dot_product_attention(),
   /// [L, S] or what broadcasts to [N, heads, L, S]; is_causal is not looked at.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {});
+  using Module::operator();
+  /// forward().
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {}) {
+    const detail::ProfiledCall profiled(*this);
+    return forward(query, key, value, mask);
+  }
 
-  /// Self-attention computes its first projection by this from now on, for `heads` heads, which it leaves side by side:
-  /// queries, keys, values. For a layer whose heads are divided over ranks; attention to others then throws Error.
-  /// Throws Error for a layer with dropout of attention weights.
-  void set_projection(Linear::Function project, std::int64_t heads);
+  /// Self-attention computes its first projection by this from now on, for `heads` heads from number `first` on, which
+  /// it leaves side by side: queries, keys, values. For a layer whose heads are divided over ranks; attention to others
+  /// then throws Error.
+  void set_projection(Linear::Function project, std::int64_t heads, std::int64_t first);
   std::int64_t heads() const { return heads_; }  ///< of this layer
 
   Parameter in_proj_weight;  ///< [3 width, width]: of queries, keys and values
@@ -46,7 +52,7 @@ class MultiheadAttention : public Module {
  private:
   Tensor project(const Tensor& x, std::int64_t part) const;
 
-  std::int64_t heads_;
+  std::int64_t heads_, first_head_ = 0, all_heads_;
   Linear::Function project_;
   MultiheadAttentionOptions options_;
 };

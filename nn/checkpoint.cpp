@@ -136,24 +136,34 @@ void save_checkpoint(const std::string& path, const Module& module,
                      const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
   LOCKSTEP_CHECK(!optimizers.empty(), "[checkpoint] there is no optimizer to write to {}", path);
   require_no_later_checkpoint(path, state.step);
-  std::vector<NamedTensor> tensors = module.state();
-  Metadata metadata{{kCheckpointKey, kVersion},
-                    {"lockstep.seed", to_text(state.seed)},
-                    {"lockstep.step", to_text(state.step)},
-                    {"lockstep.epoch", to_text(state.epoch)},
-                    {"lockstep.logical_shards", to_text(state.logical_shards)},
-                    {"lockstep.fingerprint", state.fingerprint}};
+  std::vector<optim::OptimizerState> states;
+  for (const optim::Optimizer& optimizer : optimizers) states.push_back(optimizer.state());
+  const auto [tensors, metadata] = detail::checkpoint_content(module, states, state, schedulers);
+  save_safetensors(tensors, path, metadata);
+}
+
+detail::CheckpointContent detail::checkpoint_content(const Module& module,
+                                                     const std::vector<optim::OptimizerState>& optimizers,
+                                                     const TrainingState& state,
+                                                     const std::vector<const optim::LRScheduler*>& schedulers) {
+  CheckpointContent content{module.state(),
+                            {{kCheckpointKey, kVersion},
+                             {"lockstep.seed", to_text(state.seed)},
+                             {"lockstep.step", to_text(state.step)},
+                             {"lockstep.epoch", to_text(state.epoch)},
+                             {"lockstep.logical_shards", to_text(state.logical_shards)},
+                             {"lockstep.fingerprint", state.fingerprint}}};
+  Metadata& metadata = content.metadata;
   for (const auto& [key, value] : state.extra) metadata.emplace(std::string(kExtraPrefix) + key, value);
   for (std::size_t i = 0; i < schedulers.size(); ++i)
     metadata.emplace(numbered(kSchedule, i), to_text(schedulers[i]->position()));
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    optim::OptimizerState saved = optimizers[i].get().state();
     const std::string type = numbered(kOptimizerType, i);
-    metadata.emplace(type, saved.type);
-    for (const auto& [key, value] : saved.scalars) metadata.emplace(type + "." + key, to_text(value));
-    for (NamedTensor& t : saved.tensors) tensors.push_back({tensor_prefix(i) + t.name, std::move(t.tensor)});
+    metadata.emplace(type, optimizers[i].type);
+    for (const auto& [key, value] : optimizers[i].scalars) metadata.emplace(type + "." + key, to_text(value));
+    for (const NamedTensor& t : optimizers[i].tensors) content.tensors.push_back({tensor_prefix(i) + t.name, t.tensor});
   }
-  save_safetensors(tensors, path, metadata);
+  return content;
 }
 
 TrainingState read_training_state(const std::string& path) {

@@ -43,6 +43,17 @@ void save_checkpoint(const std::string& path, const Module& module,
                      const std::vector<std::reference_wrapper<const optim::Optimizer>>& optimizers,
                      const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers = {});
 
+namespace detail {
+/// What save_checkpoint() writes, and under which names; the values of tensors need not be there.
+struct CheckpointContent {
+  std::vector<NamedTensor> tensors;
+  Metadata metadata;
+};
+CheckpointContent checkpoint_content(const Module& module, const std::vector<optim::OptimizerState>& optimizers,
+                                     const TrainingState& state,
+                                     const std::vector<const optim::LRScheduler*>& schedulers);
+}  // namespace detail
+
 /// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
 /// Throws Error for a damaged file or one that is no checkpoint.
 TrainingState read_training_state(const std::string& path);

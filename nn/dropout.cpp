@@ -17,7 +17,15 @@ Dropout::Dropout(double p) : Dropout(nullptr, {}, p) {}
 Dropout::Dropout(Module* parent, std::string_view name, double p)
     : Module(parent, name), p_(checked(p, "nn::Dropout")) {}
 Tensor Dropout::forward(Tensor x) {
-  return dropout(x, p_, is_training());
+  if (count_ == 1) return dropout(x, p_, is_training());
+  const std::int64_t size = x.size(dim_);
+  return dropout_of_part(x, {dim_, index_ * size, count_ * size}, p_, is_training());
+}
+void Dropout::set_part(int dim, std::int64_t index, std::int64_t count) {
+  LOCKSTEP_CHECK(count > 0 && index >= 0 && index < count, "[nn::Dropout] there is no part {} of {}", index, count);
+  dim_ = dim;
+  index_ = index;
+  count_ = count;
 }
 
 Dropout2d::Dropout2d(double p) : Dropout2d(nullptr, {}, p) {}

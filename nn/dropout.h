@@ -11,9 +11,14 @@ class Dropout : public Module {
   explicit Dropout(double p = 0.5);
   Dropout(Module* parent, std::string_view name, double p = 0.5);
   Tensor forward(Tensor x) override;
+  /// For a layer that is divided over ranks: x is number `index` of `count` equal parts along `dim`, of which each
+  /// rank's drops what the whole would.
+  void set_part(int dim, std::int64_t index, std::int64_t count);
 
  private:
   double p_;
+  int dim_ = -1;
+  std::int64_t index_ = 0, count_ = 1;
 };
 
 /// Drops whole channels of [n, c, h, w].

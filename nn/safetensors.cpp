@@ -16,23 +16,35 @@ bool is_checkpoint(const SafetensorsFile& file) {
   return file.metadata().contains(kCheckpointKey);
 }
 
-void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
-  std::vector<NamedTensor> ordered = tensors;
+detail::SafetensorsLayout detail::lay_out_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path,
+                                                      const Metadata& metadata) {
+  SafetensorsLayout layout{tensors, {}, {}};
   std::set<std::string_view> names{"__metadata__"};
-  for (const NamedTensor& t : ordered) {
+  for (const NamedTensor& t : layout.ordered) {
     LOCKSTEP_CHECK(t.tensor.defined(), "[safetensors] cannot write {}: tensor '{}' is undefined", path, t.name);
     LOCKSTEP_CHECK(names.insert(t.name).second, "[safetensors] cannot write {}: the name '{}' is taken", path, t.name);
   }
   // Wide elements first, so that every tensor is aligned to its element size wherever a reader maps the file.
-  std::ranges::stable_sort(ordered, [](const NamedTensor& a, const NamedTensor& b) {
+  std::ranges::stable_sort(layout.ordered, [](const NamedTensor& a, const NamedTensor& b) {
     const std::size_t size_a = element_size(a.tensor.dtype()), size_b = element_size(b.tensor.dtype());
     return size_a != size_b ? size_a > size_b : a.name < b.name;
   });
-  LOCKSTEP_CHECK(!metadata.contains(detail::kChecksumsKey),
-                 "[safetensors] cannot write {}: the metadata key '{}' is taken", path, detail::kChecksumsKey);
+  LOCKSTEP_CHECK(!metadata.contains(kChecksumsKey), "[safetensors] cannot write {}: the metadata key '{}' is taken",
+                 path, kChecksumsKey);
   Metadata with_checksums = metadata;
-  with_checksums.emplace(detail::kChecksumsKey, std::string((1 + ordered.size()) * detail::kChecksumDigits, '0'));
-  const std::string header = detail::make_safetensors_header(ordered, with_checksums);
+  with_checksums.emplace(kChecksumsKey, std::string((1 + layout.ordered.size()) * kChecksumDigits, '0'));
+  layout.header = make_safetensors_header(layout.ordered, with_checksums);
+  std::uint64_t at = layout.header.size();
+  for (const NamedTensor& t : layout.ordered) {
+    layout.offsets.push_back(at);
+    at += static_cast<std::uint64_t>(t.tensor.numel()) * element_size(t.tensor.dtype());
+  }
+  layout.offsets.push_back(at);
+  return layout;
+}
+
+void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
+  const auto [ordered, offsets, header] = detail::lay_out_safetensors(tensors, path, metadata);
   detail::AtomicFile file(path);
   file.write(header.data(), header.size());
   std::string checksums = detail::checksum_digits(header.data(), header.size());

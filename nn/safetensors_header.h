@@ -26,4 +26,13 @@ std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, con
 /// Where the digits under kChecksumsKey begin in a header (or its JSON); npos: nowhere.
 std::size_t place_of_checksums(std::string_view header);
 
+/// Where save_safetensors() puts tensors, whose values need not be there.
+struct SafetensorsLayout {
+  std::vector<NamedTensor> ordered;    ///< as their bytes follow each other
+  std::vector<std::uint64_t> offsets;  ///< of each in the file, and where it ends
+  std::string header;                  ///< with zeros for the checksums
+};
+SafetensorsLayout lay_out_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path,
+                                      const Metadata& metadata);
+
 }  // namespace lockstep::nn::detail

@@ -55,7 +55,7 @@ run_model() {
   shift 3
   rm -f "$metrics"
   if [[ $model == gpt ]]; then
-    weights "${emulator[@]}" "$bin/gpt_train" --text LICENSE --lockstep 8 --batch-size 8 --max-steps 3 --dropout 0.1 \
+    weights "${emulator[@]}" "$bin/gpt_train" --text LICENSE --lockstep 8 --batch-size 8 --max-steps 3 --lr 1e-3 --dropout 0.1 \
       --evaluate-every 3 --evaluate-windows 4 --metrics "$metrics" "$@"
   else
     weights "${emulator[@]}" "$bin/mnist_train" --dataset mnist --lockstep 8 --batch-size 64 --max-steps 12 --model "$model" \

@@ -131,6 +131,12 @@ void Program::Options::add_common() {
                "parameters too; in lockstep mode the same bits")
       ->check(CLI::IsMember({1, 2, 3}))
       ->group(how);
+  app.add_option(
+         "--zero-gather", gather,
+         "--zero=3: parameters travel as fp32, or as bf16, rounded: half the bytes, and with --lockstep the same "
+         "bits on any number of workers, but not those of fp32")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->group(how);
   app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
       ->group(how);
 
@@ -174,6 +180,9 @@ void Program::Options::settle() {
           "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(gather == "fp32" || workers.zero == 3, "--zero-gather belongs to --zero=3");
+  require(gather == "fp32" || amp == "bf16", "--zero-gather bf16 belongs to --amp bf16");
+  run.gather_dtype = workers.gather_dtype = gather == "bf16" ? kBFloat16 : kFloat32;
   require(workers.zero <= 1 || compress == "none",
           fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
                       workers.zero));
@@ -260,7 +269,7 @@ void Program::Options::settle_mesh() {
           fmt::format("--mesh {} divides layers, whose bits --lockstep alone does not hold; pass --lockstep-tensor, a "
                       "number that {} divides",
                       mesh, sizes.tensor));
-  require(!workers.zero && compress == "none", "--zero and --compress do not go together with --mesh");
+  require(compress == "none", "--compress does not go together with --mesh");
   require(amp != "fp16", "--amp fp16 does not go together with --mesh; use bf16");
 }
 

@@ -31,7 +31,7 @@ struct Program::Options {
   std::vector<int> devices;
   int nproc = 0;
   double timeout = 300.0;
-  std::string amp = "off";
+  std::string amp = "off", gather = "fp32";
   std::string compress = "none";
   std::string tensorboard;
   bool no_progress = false;

@@ -56,6 +56,7 @@ struct RunOptions {
   std::int64_t max_steps = 0;  ///< ends earlier; 0: no limit
   /// Mixed precision: kBFloat16, or kFloat16 with a scaled loss. kFloat32: none.
   DType amp = kFloat32;
+  DType gather_dtype = kFloat32;  ///< what the step gathers divided parameters as, for checkpoints to compare
   /// Scales the loss if `amp` is kFloat16; for who sets it up otherwise, or follows its scale, as
   /// PowerSgdOptions::loss_scale does. Null: one with the defaults.
   std::shared_ptr<optim::GradScaler> scaler = nullptr;
@@ -69,8 +70,8 @@ struct RunOptions {
   int workers = 0;                    ///< for messages; 0: as many as there are processes
   std::string unit = "samples";       ///< what throughput counts, in the plural
   std::int64_t units_per_sample = 1;  ///< such as the tokens of a sample, where the unit is "tokens"
-  /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical
-  /// shards are watched over in any case.
+  /// What must be the same when the run is resumed, and on all ranks, such as {"model", "lenet"}. Batch size, seeds,
+  /// amp, logical shards and the number of samples are watched over in any case, and between ranks also learning rates.
   nn::Metadata settings = {};
 
   std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say

@@ -13,8 +13,8 @@ namespace lockstep::train {
 Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
   LOCKSTEP_CHECK(options_.mode == Mode::dp || options_.devices.empty(),
                  "[Workers] devices were given, which only mode dp uses");
-  LOCKSTEP_CHECK(!options_.mesh || (options_.mode != Mode::dp && !options_.zero && !options_.hook),
-                 "[Workers] a mesh was given with several devices, zero or a communication hook, which it cannot have");
+  LOCKSTEP_CHECK(!options_.mesh || (options_.mode != Mode::dp && !options_.hook),
+                 "[Workers] a mesh was given with several devices or a communication hook, which it cannot have");
   LOCKSTEP_CHECK(options_.mode == Mode::ddp || (!options_.zero && !options_.hook),
                  "[Workers] zero and a communication hook are for the processes of mode ddp");
   LOCKSTEP_CHECK(!options_.portable || options_.logical_shards > 0,
@@ -47,18 +47,21 @@ distributed::TrainingStep Workers::make_step(const distributed::TrainingStep::Fa
                                         .logical_shards = options_.logical_shards,
                                         .accumulate = options_.accumulate,
                                         .zero = options_.zero >= 2 ? options_.zero : 0,
+                                        .gather_dtype = options_.gather_dtype,
                                         .hook = options_.hook};
   if (options_.mode == Mode::dp) step.devices = options_.devices;
   if (options_.mode == Mode::single) step.devices = {Device(options_.device)};
   return distributed::TrainingStep(factory, step);
 }
 
-distributed::TrainingStep Workers::make_step(nn::Module& module, distributed::ModelPart& part) const {
+distributed::TrainingStep Workers::make_step(nn::Module& module, distributed::ModelPart* part) const {
   LOCKSTEP_CHECK(mesh_, "[Workers] a part of a model needs a mesh; set WorkerOptions::mesh");
   return distributed::TrainingStep(module, {.group = mesh_->data(),
                                             .logical_shards = options_.logical_shards,
                                             .accumulate = options_.accumulate,
-                                            .model_part = &part});
+                                            .model_part = part,
+                                            .zero = options_.zero >= 2 ? options_.zero : 0,
+                                            .gather_dtype = options_.gather_dtype});
 }
 
 data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> dataset,

@@ -40,6 +40,7 @@ struct WorkerOptions {
   bool portable = false;            ///< in lockstep mode on CUDA devices: the CPU's bits (cuda::set_portable())
   std::int64_t accumulate = 1;      ///< slices that a step is computed in
   int zero = 0;  ///< ddp: divide the optimizer's state over the processes (1), gradients too (2), parameters too (3)
+  DType gather_dtype = kFloat32;                     ///< zero 3: what parameters travel as, see TrainingStepOptions
   distributed::CommunicationHookPtr hook = nullptr;  ///< ddp: how gradients travel
 };
 
@@ -62,8 +63,9 @@ class Workers {
 
   /// A model and its training step; must not outlive this object. Errors as TrainingStep.
   distributed::TrainingStep make_step(const distributed::TrainingStep::Factory& factory) const;
-  /// The step of a model that is divided over the mesh, and `part`, which computes this process's part of it.
-  distributed::TrainingStep make_step(nn::Module& module, distributed::ModelPart& part) const;
+  /// The step of a model that is divided over the mesh, and `part`, which computes this process's part of it if it is
+  /// spread over stages, else null.
+  distributed::TrainingStep make_step(nn::Module& module, distributed::ModelPart* part) const;
   /// Of the options' batch size and seed; what `options` says about these, ranks, shards and device does not count.
   data::DataLoader make_loader(std::shared_ptr<const data::Dataset> dataset,
                                data::DataLoaderOptions options = {}) const;

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/tensor_shards.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/init.h"
 
@@ -14,6 +15,7 @@ Gpt2Attention::Gpt2Attention(nn::Module* parent, std::string_view name, const Co
       c_attn(this, "c_attn", config.width, 3 * config.width, true, config.lora),
       c_proj(this, "c_proj", config.width, config.width, true, config.lora),
       dropout(this, "resid_dropout", config.dropout),
+      heads_(config.heads),
       head_width_(config.width / config.heads),
       attention_dropout_(config.dropout) {}
 
@@ -22,7 +24,9 @@ Tensor Gpt2Attention::forward(const Tensor& x, CacheSlot slot) {
   const double p = is_training() ? attention_dropout_ : 0.0;
   const std::int64_t heads_here = qkv.size(2) / (3 * head_width_);  // fewer than the model has where it is divided
   if (!slot.cache)
-    return dropout(c_proj(packed_attention(qkv, heads_here, heads_here, {.dropout_p = p, .is_causal = true})));
+    return dropout(c_proj(
+        packed_attention(qkv, heads_here, heads_here,
+                         {.dropout_p = p, .is_causal = true, .first_head = rank_ * heads_here, .all_heads = heads_})));
   const std::int64_t width = x.size(2);
   const auto parts = qkv.split(width, 2);
   const auto heads = [&](const Tensor& t) {
@@ -98,6 +102,11 @@ std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards) cons
       {"h.*.attn.c_attn", column, 3}, {"h.*.attn.c_proj", row}, {"h.*.mlp.c_fc", column}, {"h.*.mlp.c_proj", row}};
   if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"wte", vocabulary});
   return plan;
+}
+
+void Gpt2::set_divided(const distributed::TensorParallel& divided) {
+  LanguageModel::set_divided(divided);
+  for (Gpt2Block& block : h) block.attn.set_rank(divided.shards().group().rank());
 }
 
 Tensor Gpt2::hidden(const Tensor& tokens, KeyValueCache* cache) {

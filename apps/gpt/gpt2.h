@@ -13,12 +13,15 @@ namespace lockstep::gpt {
 struct Gpt2Attention : nn::Module {
   Gpt2Attention(nn::Module* parent, std::string_view name, const Config& config);
   Tensor forward(const Tensor& x, CacheSlot slot);
+  /// Of the ranks over which the heads are divided.
+  void set_rank(int rank) { rank_ = rank; }
 
   Projection c_attn, c_proj;
   nn::Dropout dropout;
 
  private:
-  const std::int64_t head_width_;
+  const std::int64_t heads_, head_width_;
+  int rank_ = 0;
   const double attention_dropout_;
 };
 
@@ -56,6 +59,7 @@ class Gpt2 final : public LanguageModel {
 
   std::vector<distributed::PipelineLayer> layers() override;
   std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const override;
+  void set_divided(const distributed::TensorParallel& divided) override;
 
  private:
   Tensor embed(const Tensor& tokens, std::int64_t first);

@@ -31,7 +31,7 @@ struct Options {
   double lora_alpha = 16.0;
   std::string adapters;
 
-  double lr = 1e-3;
+  std::optional<double> lr;
   std::optional<double> min_lr;
   std::int64_t warmup = 100;
   double beta2 = 0.99, weight_decay = 0.1, clip = 1.0;
@@ -54,7 +54,8 @@ void add_options(train::Program& program, Options& o) {
   program.add_option("--lora", o.lora, "Train adapters of this rank beside the weights, which stay; 0: train all", 0.0);
   program.add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha / rank", 0.0);
   program.add_option("--adapters", o.adapters, "Write the adapters at the end");
-  program.add_option("--lr", o.lr, "Learning rate after warm-up", 0.0);
+  program.add_option("--lr", o.lr,
+                     "Learning rate after warm-up; default: 0.002 for a new nano, 0.0006 for gpt2, else 0.001", 0.0);
   program.add_option("--min-lr", o.min_lr, "Learning rate at the end, along a cosine; default: a tenth of --lr", 0.0);
   program.add_option("--warmup", o.warmup, "Steps in which the learning rate rises from 0", 0.0);
   program.add_option("--beta2", o.beta2, "AdamW's, below 1", 0.0, 1.0 - 1e-9);
@@ -125,9 +126,15 @@ std::unique_ptr<gpt::LanguageModel> make_model(const Options& o, const gpt::Conf
   return model;
 }
 
+/// The smaller the model, the larger the steps it takes.
+double learning_rate(const Options& o) {
+  if (o.lr || !o.model.empty() || o.preset == "small") return o.lr.value_or(1e-3);
+  return o.preset == "nano" ? 2e-3 : 6e-4;
+}
+
 /// Weight decay is for matrices: what else there is are biases and the scales of norms.
 std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, const std::vector<Tensor>& parameters) {
-  const optim::AdamWOptions options{.lr = o.lr, .beta2 = o.beta2, .weight_decay = o.weight_decay};
+  const optim::AdamWOptions options{.lr = learning_rate(o), .beta2 = o.beta2, .weight_decay = o.weight_decay};
   optim::AdamWOptions plain = options;
   plain.weight_decay = 0.0;
   std::vector<Tensor> matrices, vectors;
@@ -139,8 +146,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& o, const std::ve
 
 optim::Schedule make_schedule(const Options& o, std::int64_t total_steps) {
   const std::int64_t warmup = std::min(o.warmup, total_steps - 1);
+  const double lr = learning_rate(o);
   const optim::CosineAnnealing cosine{
-      .lr = o.lr, .period = std::max<std::int64_t>(1, total_steps - warmup), .min_lr = o.min_lr.value_or(o.lr / 10)};
+      .lr = lr, .period = std::max<std::int64_t>(1, total_steps - warmup), .min_lr = o.min_lr.value_or(lr / 10)};
   if (warmup == 0) return cosine;
   return optim::LinearWarmup{.steps = warmup, .next = cosine};
 }

@@ -4,6 +4,7 @@
 #include "apps/gpt/llama.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/tensor_parallel/tensor_shards.h"
 #include "lockstep/nn/container.h"
 
 namespace lockstep::gpt {
@@ -31,6 +32,10 @@ void LanguageModel::check_tokens(const Tensor& tokens, KeyValueCache* cache) con
   LOCKSTEP_CHECK(before + tokens.size(1) <= config_.context,
                  "[gpt] {} tokens after {} others are more than the context of {}", tokens.size(1), before,
                  config_.context);
+}
+
+void LanguageModel::set_divided(const distributed::TensorParallel& divided) {
+  if (config_.tied && config_.vocabulary % divided.shards().count() == 0) divided_ = &divided;
 }
 
 Tensor LanguageModel::forward(Tensor tokens) {

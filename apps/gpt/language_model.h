@@ -38,9 +38,9 @@ class LanguageModel : public nn::Module {
   virtual std::vector<distributed::PipelineLayer> layers() = 0;
   /// How its layers are divided into `shards` parts. The table of tokens is, if they divide the vocabulary.
   virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const = 0;
-  /// Says that the table of tokens is divided, so that loss_of() computes with a part of the logits; as long as the
-  /// model is used.
-  void set_divided(const distributed::TensorParallel* divided) { divided_ = divided; }
+  /// Says that layers are divided as tensor_plan() has it, so that loss_of() computes with a part of the logits if the
+  /// table of tokens is, and attention knows its heads; as long as the model is used.
+  virtual void set_divided(const distributed::TensorParallel& divided);
 
  protected:
   explicit LanguageModel(const Config& config) : config_(config) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::gpt {
 namespace {
@@ -36,10 +37,10 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
   divides(config.heads, "heads");
   if (config.family == Family::llama) divides(config.kv_heads, "heads of keys and values");
   divides(config.feedforward, "inner features of a block");
-  LOCKSTEP_CHECK(parts == 1 || config.dropout == 0.0,
-                 "--dropout {} does not go together with divided layers (tensor or --lockstep-tensor above 1), whose "
-                 "attention would drop other weights than one process does",
-                 config.dropout);
+  LOCKSTEP_CHECK(stages == 1 || workers.zero <= 1,
+                 "--zero={} divides gradients, which the {} stages of a pipeline keep whole; use --zero=1, or a mesh "
+                 "without pipeline",
+                 workers.zero, stages);
   LOCKSTEP_CHECK(parts == 1 || config.lora.rank == 0,
                  "--lora does not go together with divided layers (tensor or --lockstep-tensor above 1)");
 }
@@ -78,21 +79,29 @@ MeshTraining::MeshTraining(const train::Workers& workers, const PipelineChoice& 
     divided_.emplace(
         *model_, model_->tensor_plan(parts),
         distributed::TensorParallelOptions{.group = mesh.tensor(), .logical_shards = workers.options().tensor_shards});
-    if (config.tied && config.vocabulary % parts == 0) model_->set_divided(&*divided_);
+    model_->set_divided(*divided_);
   }
-  pipeline_.emplace(
-      *model_, model_->layers(),
-      distributed::PipelineParallelOptions{.group = mesh.pipeline(),
-                                           .schedule = distributed::parse_pipeline_schedule(choice.schedule),
-                                           .chunks = static_cast<int>(choice.chunks),
-                                           .recompute = config.recompute,
-                                           .autocast = autocast});
-  whole_.emplace(*model_, mesh, *pipeline_, divided_ ? &*divided_ : nullptr, make_model, std::move(make_optimizer));
-  step_.emplace(workers.make_step(*model_, *pipeline_->part()));
+  if (mesh.sizes().pipeline > 1)
+    pipeline_.emplace(
+        *model_, model_->layers(),
+        distributed::PipelineParallelOptions{.group = mesh.pipeline(),
+                                             .schedule = distributed::parse_pipeline_schedule(choice.schedule),
+                                             .chunks = static_cast<int>(choice.chunks),
+                                             .recompute = config.recompute,
+                                             .autocast = autocast});
+  whole_.emplace(*model_, mesh, pipeline_ ? &*pipeline_ : nullptr, divided_ ? &*divided_ : nullptr, make_model,
+                 std::move(make_optimizer));
+  step_.emplace(workers.make_step(*model_, pipeline_ ? pipeline_->part() : nullptr));
   optimizer_ = whole_->make_optimizer();
+  using Divided = distributed::ZeroRedundancyOptimizer;
+  if (workers.options().zero == 1)
+    optimizer_ = std::make_unique<Divided>(std::move(optimizer_), mesh.data());
+  else if (workers.options().zero > 1)
+    optimizer_ = std::make_unique<Divided>(std::move(optimizer_), *step_);
 }
 
 double MeshTraining::evaluate(const Tensor& tokens, const Tensor& targets) const {
+  if (!pipeline_) return model_->loss(tokens, targets).item<double>();
   return pipeline_
       ->evaluate(tokens,
                  [&](const Tensor& hidden) { return std::vector{model_->loss_of(hidden, targets).item<double>()}; })

@@ -38,17 +38,19 @@ class MeshTraining {
   optim::Optimizer& optimizer() { return *optimizer_; }
   const distributed::MeshModel& whole() const { return *whole_; }
   /// The mean loss of a part of a batch, for the step.
-  Tensor loss(nn::Module& net, const data::Batch& part) { return model_->loss_of(net.forward(part.x), part.y); }
+  Tensor loss(nn::Module& net, const data::Batch& part) {
+    return pipeline_ ? model_->loss_of(net.forward(part.x), part.y) : model_->loss(part.x, part.y);
+  }
   /// The mean loss of windows that all ranks with the same place in `data` have alike. A collective of these.
   double evaluate(const Tensor& tokens, const Tensor& targets) const;
-  void clip(double max_norm) const { pipeline_->clip_grad_norm(max_norm, divided_ ? &*divided_ : nullptr); }
+  void clip(double max_norm) const { whole_->clip_grad_norm(max_norm, *optimizer_); }
   /// The whole model on rank 0, null elsewhere. A collective.
   std::unique_ptr<LanguageModel> gathered() const;
 
  private:
   std::unique_ptr<LanguageModel> model_;
   std::optional<distributed::TensorParallel> divided_;
-  std::optional<distributed::PipelineParallel> pipeline_;
+  std::optional<distributed::PipelineParallel> pipeline_;  // of several stages
   std::optional<distributed::MeshModel> whole_;
   std::optional<distributed::TrainingStep> step_;
   std::unique_ptr<optim::Optimizer> optimizer_;

@@ -2,6 +2,7 @@
 
 // Philox in bulk on the CPU. For .cpp files only.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "lockstep/core/philox.h"
@@ -65,5 +66,17 @@ inline void philox_words(philox::Key key, std::uint64_t counter, std::uint32_t* 
 }
 
 #endif
+
+/// Calls take(at, words, count) for runs of the elements first .. first + n - 1: words[i] is that of number first + at
+/// + i.
+template <typename Take>
+void for_each_words(philox::Key key, std::int64_t first, std::int64_t n, Take&& take) {
+  alignas(64) std::uint32_t words[kPhiloxWords];
+  for (std::int64_t group = first & ~std::int64_t{3}; group < first + n; group += kPhiloxWords) {
+    philox_words(key, static_cast<std::uint64_t>(group) / 4, words);
+    const std::int64_t from = std::max(group, first), to = std::min(group + kPhiloxWords, first + n);
+    take(from - first, words + (from - group), to - from);
+  }
+}
 
 }  // namespace lockstep::cpu

@@ -9,9 +9,10 @@
 
 namespace lockstep::distributed {
 
-/// nn::save_checkpoint() for a job: rank 0 writes. A collective, so that the state of a ZeroRedundancyOptimizer comes
-/// together, and that all ranks throw the same Error if the file cannot be written or holds a later step. The file is
-/// the same as one process's.
+/// nn::save_checkpoint() for a job: rank 0 writes. A collective, so that all ranks throw the same Error if the file
+/// cannot be written or holds a later step. The file is the same as one process's. What is divided over ranks (ZeRO)
+/// each rank writes its part of, into that one file, so that none needs room for the whole; where a rank cannot see
+/// rank 0's file, it comes together on rank 0.
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const optim::LRScheduler* scheduler = nullptr);
@@ -21,6 +22,13 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const std::vector<const optim::LRScheduler*>& schedulers = {});
+
+/// save_checkpoint() of what is divided, by the ranks together. False, with nothing done: nothing is divided, or some
+/// rank does not see rank 0's file. A collective.
+bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module,
+                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                               const nn::TrainingState& state, ProcessGroup& group,
+                               const std::vector<const optim::LRScheduler*>& schedulers);
 
 /// nn::load_checkpoint() for a job: rank 0 reads, all ranks load the same bytes, wherever they run; `path` is that of
 /// rank 0. A collective. Errors as nn::load_checkpoint(), on every rank.

@@ -37,8 +37,9 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
                              const std::function<std::vector<double>(const data::Batch& batch)>& values,
                              const EvaluateOptions& options) {
   LOCKSTEP_CHECK(count > 0, "[evaluate] expected at least one value for each batch, found a count of 0");
+  const std::shared_ptr<ParameterShards> shards = ParameterShards::of(module);
   LOCKSTEP_CHECK(
-      options.group || !ParameterShards::of(module),
+      options.group || !shards || shards->group().world_size() == 1,
       "[evaluate] the module's parameters are divided over ranks, which must come together; pass their group");
   const NoGradGuard no_grad;
   const WholeParameters whole(module);

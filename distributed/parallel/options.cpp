@@ -60,6 +60,11 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] shard_units says what is gathered together of divided parameters, but zero is {}; "
                  "expected 3",
                  options.zero);
+  LOCKSTEP_CHECK(
+      options.gather_dtype == kFloat32 || (options.gather_dtype == kBFloat16 && options.zero == 3),
+      "[TrainingStep] gather_dtype is {} with zero = {}; expected bfloat16 with 3, whose parameters are gathered, or "
+      "float32",
+      name(options.gather_dtype), options.zero);
   if (lockstep) {
     const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
     check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");

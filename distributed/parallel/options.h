@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/job/job.h"
@@ -89,6 +90,10 @@ struct TrainingStepOptions {
   /// behind it ("h.0"). Empty: the elements of the first ModuleList or Sequential, or the model's children if there is
   /// none. Parameters of no such module, or of two, are gathered once a step.
   std::vector<std::string> shard_units = {};
+  /// Of ZeRO-3: what float32 parameters travel as when a step gathers them. kBFloat16 halves these bytes: a step then
+  /// computes with values rounded to it, the same on any number of ranks, one included, while what the optimizer
+  /// updates, and what whole_parameters() and checkpoints have, stays float32.
+  DType gather_dtype = kFloat32;
   /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
   /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
   CommunicationHookPtr hook = nullptr;
@@ -107,7 +112,7 @@ struct TrainingStepOptions {
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
 /// - zero and no job or group, a communication hook, static_graph, a model part, or a parameter that is not contiguous;
-///   shard_units and another zero than 3, or that no module has, or of which one holds another;
+///   shard_units or gather_dtype and another zero than 3, or that no module has, or of which one holds another;
 /// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -30,6 +32,9 @@ class StepRunner {
   /// What can only be done when the divisor of all losses is known. The gradients of slices then are scale / divisor
   /// times those of the sum; those of logical shards are divided when all are added up, and `divisor` is 1.
   virtual void finish(double divisor) = 0;
+  /// `final` is called in begin() for each list of ModelPart::trained() whose gradients are final, while others are
+  /// still computed; without samples too, so that all workers make the same calls.
+  void when_final(std::function<void(std::size_t list)> final) { when_final_ = std::move(final); }
   /// When the gradients of all workers have been added up.
   virtual void after_reduction() {}
   /// The first loss is looked at for tensors that are trained by nobody; see nn::detail::warn_of_unregistered().
@@ -49,6 +54,7 @@ class StepRunner {
   Tensor sum_;
   double count_ = 0.0;
   bool counted_ = false;
+  std::function<void(std::size_t list)> when_final_;
 };
 
 /// Of a model that is spread over the workers, each with a part of its layers: what takes the place of a ShareRunner in

@@ -15,6 +15,7 @@ namespace lockstep::distributed {
 namespace {
 
 constexpr const char* kName = "ZeroRedundancyOptimizer";
+constexpr std::int64_t kChunks = 16, kSmallestChunk = std::int64_t{1} << 14;  // elements
 constexpr const char* kGroups = optim::OptimizerState::kGroups;
 
 Tensor groups_of(const optim::Optimizer& optimizer) {
@@ -83,7 +84,9 @@ void ZeroRedundancyOptimizer::divide(std::size_t chunk_bytes) {
   }
   const std::int64_t world = group_->world_size();
   for (Group& each : groups_) {
-    const auto limit = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / element_size(each.dtype)));
+    // A small part of a small model: what is gathered at once counts beside what a rank keeps.
+    const auto most = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunk_bytes / element_size(each.dtype)));
+    const std::int64_t limit = std::min(most, std::max(kSmallestChunk, each.offsets.back() / kChunks));
     for (std::int64_t begin = 0; begin < each.offsets.back(); begin += limit) {
       const std::int64_t size = std::min(limit, each.offsets.back() - begin);
       each.chunks.push_back({begin, size, (size + world - 1) / world});
@@ -197,6 +200,46 @@ std::vector<std::string> ZeroRedundancyOptimizer::names_in(const Group& group) c
   return names;
 }
 
+// By parameter, on the CPU.
+Tensor ZeroRedundancyOptimizer::steps_of_all(const optim::OptimizerState& local) const {
+  std::vector<std::int64_t> steps(parameters().size(), 0), own;
+  for (const nn::NamedTensor& each : local.tensors)
+    if (each.name == "steps") own = each.tensor.to_vector<std::int64_t>();
+  for (std::size_t k = 0; k < own_.size(); ++k) steps[own_[k].parameter] = own[k];
+  const Tensor all = tensor(steps, parameters().front().device());
+  group_->all_reduce(all, ReduceOp::max)->wait();
+  return move_values(all, Device(kCPU));
+}
+
+optim::OptimizerState ZeroRedundancyOptimizer::outline() const {
+  const NoGradGuard no_grad;
+  const optim::OptimizerState local = local_->state();
+  optim::OptimizerState whole;
+  whole.type = name();
+  whole.tensors.push_back({"steps", steps_of_all(local)});
+  if (num_param_groups() > 1) whole.tensors.push_back({kGroups, groups_of(*this)});
+  for (const Group& each : groups_)
+    for (const std::size_t i : each.members) {
+      if (i == kNone) continue;
+      const Shape& sizes = parameters()[i].sizes();
+      for (const std::string& name : local_->state_names(group_of_parameters()[i]))
+        whole.tensors.push_back(
+            {fmt::format("{}.{}", name, i),
+             zeros({1}, {.dtype = state_dtype(each.dtype)}).as_strided(sizes, Shape::filled(sizes.dim(), 0), 0)});
+    }
+  whole.scalars = local.scalars;
+  return whole;
+}
+
+void ZeroRedundancyOptimizer::visit_state(
+    const std::function<void(const std::string& name, std::int64_t begin, const Tensor& values)>& take) const {
+  std::map<std::string, Tensor> local;
+  for (const nn::NamedTensor& each : local_->state().tensors) local.emplace(each.name, each.tensor);
+  for (std::size_t k = 0; k < own_.size(); ++k)
+    for (const std::string& name : local_->state_names(group_of_parameters()[own_[k].parameter]))
+      take(fmt::format("{}.{}", name, own_[k].parameter), own_[k].begin, local.at(fmt::format("{}.{}", name, k)));
+}
+
 void ZeroRedundancyOptimizer::consolidate() {
   const NoGradGuard no_grad;
   static const OperationLabel label("state of a sharded optimizer");
@@ -204,16 +247,11 @@ void ZeroRedundancyOptimizer::consolidate() {
   std::map<std::string, Tensor> local;
   for (const nn::NamedTensor& each : local_->state().tensors) local.emplace(each.name, each.tensor);
 
-  std::vector<std::int64_t> steps(parameters().size(), 0);
-  const std::vector<std::int64_t> own_steps = local.at("steps").to_vector<std::int64_t>();
-  for (std::size_t k = 0; k < own_.size(); ++k) steps[own_[k].parameter] = own_steps[k];
-  const Tensor all_steps = tensor(steps, parameters().front().device());
-  group_->all_reduce(all_steps, ReduceOp::max)->wait();
-
+  const Tensor all_steps = steps_of_all(local_->state());
   const bool root = group_->rank() == 0;
   optim::OptimizerState whole;
   whole.type = name();
-  whole.tensors.push_back({"steps", move_values(all_steps, Device(kCPU))});
+  whole.tensors.push_back({"steps", all_steps});
   if (num_param_groups() > 1) whole.tensors.push_back({kGroups, groups_of(*this)});
   std::size_t first_own = 0;  // own_ is in the order of groups and chunks
   for (const Group& each : groups_) {

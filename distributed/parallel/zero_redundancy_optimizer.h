@@ -64,6 +64,11 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   optim::GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false) override;
   bool scale_gradients(double factor) override;
   void prepare_step() override;
+  /// Calls `take` with each parameter that has a gradient, and that gradient, whole; as many at a time as travel
+  /// together. A collective.
+  void visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const;
+  /// Multiplies all gradients, as grad().mul_(factor) does of whole ones.
+  void multiply_gradients(double factor);
 
   using Optimizer::set_lr;
   using Optimizer::set_momentum;
@@ -78,6 +83,12 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void consolidate();
   /// On rank 0, after consolidate(); otherwise throws Error.
   optim::OptimizerState state() const override;
+  /// What consolidate() would bring together, without the values of tensors that are divided, on all ranks. A
+  /// collective.
+  optim::OptimizerState outline() const;
+  /// Calls `take` with this rank's parts of those: `values` are the elements of tensor `name` from `begin` on.
+  void visit_state(
+      const std::function<void(const std::string& name, std::int64_t begin, const Tensor& values)>& take) const;
   /// Every rank gives the whole state, and reads its share.
   std::function<void()> prepare_load(const optim::OptimizerStateReader& state) override;
 
@@ -129,6 +140,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void lend();
   void gather(const Group& group);
   bool keeps(std::size_t parameter, const std::string& state) const;
+  Tensor steps_of_all(const optim::OptimizerState& local) const;
   std::vector<std::string> names_in(const Group& group) const;
 
   ProcessGroupPtr group_;

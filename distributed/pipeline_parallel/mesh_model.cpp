@@ -1,6 +1,7 @@
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -28,7 +30,7 @@ std::int64_t place_in(const optim::Optimizer& optimizer, const Tensor& parameter
 
 }  // namespace
 
-MeshModel::MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParallel& pipeline,
+MeshModel::MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParallel* pipeline,
                      const TensorParallel* divided, ModuleFactory make_module, OptimizerFactory make_optimizer)
     : module_(module),
       mesh_(mesh),
@@ -43,7 +45,35 @@ MeshModel::MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParalle
 }
 
 std::unique_ptr<optim::Optimizer> MeshModel::make_optimizer() const {
-  return make_optimizer_(pipeline_.parameters());
+  return make_optimizer_(pipeline_ ? pipeline_->parameters() : module_.parameters());
+}
+
+std::vector<nn::NamedTensor> MeshModel::own_parameters() const {
+  return pipeline_ ? pipeline_->named_parameters() : module_.named_parameters();
+}
+
+void MeshModel::gather(const std::function<Tensor(const Tensor& own)>& value_of,
+                       const std::function<void(const std::string& name, const Tensor& value)>& take) const {
+  if (pipeline_) return pipeline_->gather(value_of, take);
+  const NoGradGuard values_only;
+  for (const nn::NamedTensor& each : module_.state()) {
+    const Tensor value = value_of(each.tensor);
+    take(each.name, value.defined() ? copy_contiguous(value.detach()) : value);
+  }
+}
+
+double MeshModel::clip_grad_norm(double max_norm, optim::Optimizer& optimizer) const {
+  if (pipeline_) return pipeline_->clip_grad_norm(max_norm, divided_);
+  auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer);
+  if (!divided_) return optimizer.clip_grad_norm_(max_norm);
+  if (!sharded) return divided_->clip_grad_norm(max_norm);
+  LOCKSTEP_CHECK(max_norm >= 0.0, "[MeshModel] expected max_norm >= 0, found {}", max_norm);
+  const std::vector<Tensor> parameters = module_.parameters();
+  const std::vector<double> squares =
+      divided_->gradient_squares(parameters, [&](const auto& take) { sharded->visit_gradients(take); });
+  const double norm = std::sqrt(divided_->sum_of_squares(parameters, squares)), factor = max_norm / (norm + 1e-6);
+  if (!(factor >= 1.0)) sharded->multiply_gradients(factor);
+  return norm;
 }
 
 MeshModel::Whole MeshModel::make_whole() const {
@@ -57,6 +87,7 @@ MeshModel::Whole MeshModel::make_whole() const {
 }
 
 std::unique_ptr<nn::Module> MeshModel::whole(bool gradients) const {
+  const WholeParameters values(module_);
   if (!saves()) return nullptr;
   Whole whole;
   if (is_root()) whole = make_whole();
@@ -68,15 +99,15 @@ void MeshModel::gather_values(const Whole& whole, bool gradients) const {
   const NoGradGuard values_only;
   std::map<std::string, Tensor> targets;
   if (is_root()) targets = by_name(whole.module->state());
-  pipeline_.gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own) : own; },
-                   [&](const std::string& name, const Tensor& value) {
-                     if (is_root()) copy_values(value, targets.at(name).detach());
-                   });
+  gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own) : own; },
+         [&](const std::string& name, const Tensor& value) {
+           if (is_root()) copy_values(value, targets.at(name).detach());
+         });
   if (!gradients) return;
-  pipeline_.gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own.grad()) : own.grad(); },
-                   [&](const std::string& name, const Tensor& value) {
-                     if (is_root()) targets.at(name).set_grad(value);
-                   });
+  gather([&](const Tensor& own) { return divided_ ? divided_->whole_of(own, own.grad()) : own.grad(); },
+         [&](const std::string& name, const Tensor& value) {
+           if (is_root()) targets.at(name).set_grad(value);
+         });
 }
 
 void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) const {
@@ -96,7 +127,7 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
     const auto found = parameters.find(name);
     return found == parameters.end() ? -1 : place_in(*whole.optimizer, found->second);
   };
-  pipeline_.gather(
+  gather(
       [&](const Tensor& parameter) {
         const std::int64_t k = place_in(own, parameter);
         return k < 0 ? Tensor() : tensor(std::vector{local_steps[static_cast<std::size_t>(k)]});
@@ -107,7 +138,7 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
           steps[static_cast<std::size_t>(k)] = value.item<std::int64_t>();
       });
   for (const std::string& state : state_names_)
-    pipeline_.gather(
+    gather(
         [&](const Tensor& parameter) {
           const auto found = local.find(fmt::format("{}.{}", state, place_in(own, parameter)));
           if (found == local.end()) return Tensor();
@@ -126,8 +157,10 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
   whole.optimizer->load_state(all);
 }
 
-void MeshModel::save_checkpoint(const std::string& path, const optim::Optimizer& optimizer,
+void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optimizer,
                                 const nn::TrainingState& state) const {
+  const WholeParameters values(module_);
+  if (auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
   Whole root;
   if (is_root()) root = make_whole();
   if (saves()) {
@@ -139,6 +172,7 @@ void MeshModel::save_checkpoint(const std::string& path, const optim::Optimizer&
 
 nn::TrainingState MeshModel::load_checkpoint(const std::string& path, optim::Optimizer& optimizer) const {
   const NoGradGuard values_only;
+  const WholeParameters held(module_);
   const Whole whole = make_whole();
   nn::TrainingState state = nn::load_checkpoint(path, *whole.module, *whole.optimizer);
   const auto part_of = [&](const Tensor& own, const Tensor& value) {
@@ -147,9 +181,10 @@ nn::TrainingState MeshModel::load_checkpoint(const std::string& path, optim::Opt
   const std::map<std::string, Tensor> values = by_name(whole.module->state());
   const std::map<std::string, Tensor> saved = by_name(whole.optimizer->state().tensors);
   const std::vector<std::int64_t> saved_steps = saved.at("steps").to_vector<std::int64_t>();
-  optim::OptimizerState own = optimizer.state();
+  // What is divided further takes its share of this.
+  optim::OptimizerState own = make_optimizer()->state();
   std::vector<std::int64_t> steps(optimizer.parameters().size(), 0);
-  const std::vector<nn::NamedTensor> mine = pipeline_.named_parameters();
+  const std::vector<nn::NamedTensor> mine = own_parameters();
   for (const auto& [name, parameter] : mine) {
     const Tensor& value = values.at(name);
     copy_values(part_of(parameter, value), parameter.detach());

@@ -26,21 +26,24 @@ class MeshModel {
   using OptimizerFactory = std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor> parameters)>;
 
   /// `module`, divided over `mesh` by `pipeline` and `divided` (null: not), which must outlive this object. The
-  /// factories make what one process would have; random numbers are as if they had not been called.
-  MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParallel& pipeline, const TensorParallel* divided,
+  /// factories make what one process would have; random numbers are as if they had not been called. A step along `data`
+  /// may divide it further (ZeRO).
+  MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParallel* pipeline, const TensorParallel* divided,
             ModuleFactory make_module, OptimizerFactory make_optimizer);
 
   const Mesh& mesh() const { return mesh_; }
   /// An optimizer of the parameters here, made by the factory.
   std::unique_ptr<optim::Optimizer> make_optimizer() const;
+  /// optim::clip_grad_norm_() by the norm of the whole model's gradients, whoever has them; `optimizer` is that of the
+  /// parameters here. A collective; returns the norm, whose bits are those of one process.
+  double clip_grad_norm(double max_norm, optim::Optimizer& optimizer) const;
 
   /// The whole model with the present values, if asked with gradients too, on rank 0 of the job; null elsewhere. A
   /// collective of all ranks.
   std::unique_ptr<nn::Module> whole(bool gradients = false) const;
   /// nn::save_checkpoint() of the whole model and of an optimizer as make_optimizer() makes it. A collective of all
   /// ranks; rank 0 writes, and what it throws is thrown on all.
-  void save_checkpoint(const std::string& path, const optim::Optimizer& optimizer,
-                       const nn::TrainingState& state) const;
+  void save_checkpoint(const std::string& path, optim::Optimizer& optimizer, const nn::TrainingState& state) const;
   /// nn::load_checkpoint() of a file that was saved on any mesh, or by one process. Every rank reads it.
   nn::TrainingState load_checkpoint(const std::string& path, optim::Optimizer& optimizer) const;
   /// nn::weights_sha256() and nn::state_sha256() of the whole model, on all ranks. A collective.
@@ -56,6 +59,10 @@ class MeshModel {
   /// The ranks that save: those that hold the first samples. All have the same.
   bool saves() const { return mesh_.position().data == 0; }
   bool is_root() const { return mesh_.world()->rank() == 0; }
+  std::vector<nn::NamedTensor> own_parameters() const;
+  /// PipelineParallel::gather(), or the same of one stage.
+  void gather(const std::function<Tensor(const Tensor& own)>& value_of,
+              const std::function<void(const std::string& name, const Tensor& value)>& take) const;
   /// Parameters and buffers, and gradients, into rank 0's `whole`, which is null elsewhere.
   void gather_values(const Whole& whole, bool gradients) const;
   /// The optimizer's state, likewise.
@@ -63,7 +70,7 @@ class MeshModel {
 
   nn::Module& module_;
   const Mesh& mesh_;
-  const PipelineParallel& pipeline_;
+  const PipelineParallel* pipeline_;
   const TensorParallel* divided_;
   ModuleFactory make_module_;
   OptimizerFactory make_optimizer_;

@@ -30,7 +30,7 @@ class PipelineRunner final : public StepRunner {
       : state_(state), slices_(options.accumulate), worker_(options.ranks()->rank()), sums_(sums) {}
 
   void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale, bool) override;
-  bool pending() const override { return !shares_.empty(); }
+  bool pending() const override { return true; }  // finish() holds for ranks without samples too
   void finish(double divisor) override;
   void after_reduction() override;
 
@@ -64,7 +64,7 @@ class PipelineRunner final : public StepRunner {
   data::Batch part_;
   std::uint64_t step_ = 0;
   double scale_ = 1.0;
-  double assumed_ = 1.0;
+  double assumed_ = 1.0, factor_ = 1.0;  // the divisor of the backward passes, and what makes it that of all losses
   std::vector<Share> shares_;
   std::map<std::pair<std::int64_t, int>, Held> held_;  // by micro-batch and chunk
   std::vector<double> losses_, counts_;                // by micro-batch
@@ -106,6 +106,7 @@ void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const Lo
   part_ = part;
   step_ = step;
   scale_ = scale;
+  factor_ = 1.0;
   assumed_ = sums_ ? 1.0 : static_cast<double>(part.global_size);
   shares_ = sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
                   : slices_of_part(part.size(), slices_, false);
@@ -120,6 +121,8 @@ void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const Lo
     else
       backward(action);
   }
+  if (when_final_ && shares_.empty())  // as on the ranks that have samples
+    for (auto list = static_cast<std::size_t>(state_.options.chunks); list-- > 0;) when_final_(list);
   share_totals();
   part_ = {};
 }
@@ -210,6 +213,7 @@ void PipelineRunner::backward(const PipelineAction& action) {
                        {grad.defined() ? as_contiguous(grad) : grad});
   }
   if (sums_) sums_->keep(shares_[static_cast<std::size_t>(m)].index, state_.place_of(chunk));
+  if (when_final_ && m + 1 == std::ssize(shares_)) when_final_(state_.place_of(chunk));
 }
 
 // Of the last stage, which alone knows the losses, to the others.
@@ -242,16 +246,19 @@ void PipelineRunner::share_totals() {
   if (n > 0) sum_ = full({1}, sum, {.dtype = kFloat64, .device = state_.module.device()});
 }
 
+// Gradients may be on their way to other ranks now.
 void PipelineRunner::finish(double divisor) {
   LOCKSTEP_CHECK(divisor > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
-  if (sums_ || divisor == assumed_) return;
-  const NoGradGuard no_grad;
-  for (const auto& group : state_.trained())
-    for (const nn::NamedTensor& each : group)
-      if (const Tensor grad = each.tensor.grad(); grad.defined()) grad.mul_(assumed_ / divisor);
+  factor_ = sums_ ? 1.0 : assumed_ / divisor;
 }
 
 void PipelineRunner::after_reduction() {
+  if (factor_ != 1.0) {
+    const NoGradGuard no_grad;
+    for (const auto& group : state_.trained())
+      for (const nn::NamedTensor& each : group)
+        if (const Tensor grad = each.tensor.grad(); grad.defined()) grad.mul_(factor_);
+  }
   for (std::size_t t = 0; t < state_.tied.size(); ++t) {
     const auto& [parameter, chunks] = state_.tied[t];
     const StageKey key{Kind::result, 0, 0, static_cast<int>(t)};

@@ -13,6 +13,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
 #include "lockstep/nn/attention.h"
+#include "lockstep/nn/dropout.h"
 #include "lockstep/nn/linear.h"
 
 namespace lockstep::distributed {
@@ -69,9 +70,9 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   shards_ = std::make_unique<TensorShards>(options.group ? options.group : make_single_process_group(),
                                            options.logical_shards);
   for (const TensorRule& rule : plan) {
-    const std::size_t before = divided_.size();
-    find(module, {}, rule, divided_);
-    LOCKSTEP_CHECK(divided_.size() > before,
+    const std::size_t before = divided_.size() + dropouts_.size();
+    find(module, {}, rule);
+    LOCKSTEP_CHECK(divided_.size() + dropouts_.size() > before,
                    "[TensorParallel] no layer of the model is called '{}'; look at the names "
                    "that named_children() has",
                    rule.layers);
@@ -85,19 +86,21 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
       copy_values(value, each.tensor.detach());
     }
   for (const Divided& divided : divided_) divide(divided);
+  for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), shards_->group().world_size());
 }
 
 TensorParallel::~TensorParallel() = default;
 
-void TensorParallel::find(nn::Module& module, const std::string& name, const TensorRule& rule,
-                          std::vector<Divided>& found) const {
+void TensorParallel::find(nn::Module& module, const std::string& name, const TensorRule& rule) {
   for (const auto& [child_name, child] : module.named_children())
-    find(*child, name.empty() ? child_name : name + "." + child_name, rule, found);
+    find(*child, name.empty() ? child_name : name + "." + child_name, rule);
   if (name.empty() || !matches(rule.layers, name)) return;
   LOCKSTEP_CHECK(rule.parts >= 1, "[TensorParallel] layer '{}' has {} parts; expected 1 or more", name, rule.parts);
   const TensorShards& shards = *shards_;
   auto* const linear = dynamic_cast<nn::Linear*>(&module);
   auto* const table = dynamic_cast<nn::Embedding*>(&module);
+  if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column)
+    return dropouts_.push_back(dropout);
   auto* const attention = dynamic_cast<nn::MultiheadAttention*>(&module);
   const bool fits = rule.split == TensorSplit::vocabulary ? table != nullptr
                     : rule.split == TensorSplit::heads    ? attention != nullptr
@@ -106,7 +109,8 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
                  kind_of(rule.split));
   const auto add = [&](const char* member, const Tensor& parameter, int dim, std::int64_t parts, std::int64_t units,
                        const char* what, std::function<void()> set = {}) {
-    if (parameter.defined()) found.push_back({name + "." + member, parameter, dim, parts, units, what, std::move(set)});
+    if (parameter.defined())
+      divided_.push_back({name + "." + member, parameter, dim, parts, units, what, std::move(set)});
   };
   const auto by_row = [&](nn::Linear& layer, const char* member, std::int64_t units, const char* what) {
     add(member, layer.weight, 1, 1, units, what, [&layer, &shards] {
@@ -144,9 +148,8 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
     case TensorSplit::heads: {
       const std::int64_t heads = attention->heads();
       add("in_proj_weight", attention->in_proj_weight, 0, 3, heads, "heads",
-          [attention, function = by_column(3), own = heads / shards.group().world_size()] {
-            attention->set_projection(function, own);
-          });
+          [attention, function = by_column(3), own = heads / shards.group().world_size(),
+           rank = shards.group().rank()] { attention->set_projection(function, own, own * rank); });
       add("in_proj_bias", attention->in_proj_bias, 0, 3, heads, "heads");
       by_row(attention->out_proj, "out_proj.weight", heads, "heads");
       break;
@@ -248,31 +251,42 @@ Tensor TensorParallel::part_of(const Tensor& parameter, const Tensor& whole) con
   return divided && whole.defined() ? own_part(*divided, whole) : whole;
 }
 
-std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& parameters) const {
+std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& parameters,
+                                                     const VisitGradients& visit) const {
   const NoGradGuard values_only;
   const auto square_of = [](const Tensor& values) {
     const Tensor wide = cast_values(as_contiguous(values.detach()), kFloat64);
     return lockstep::sum(mul(wide, wide)).item<double>();
   };
+  constexpr std::size_t kWhole = static_cast<std::size_t>(-1);
+  std::vector<std::size_t> places;  // among the divided ones
+  std::size_t count = 0;
+  for (const Tensor& parameter : parameters) places.push_back(divided_as(parameter) ? count++ : kWhole);
   std::vector<std::vector<double>> by_shards(static_cast<std::size_t>(shards_->mine().size()));
+  for (std::vector<double>& shard : by_shards) shard.resize(count);
   std::vector<double> squares(parameters.size(), 0.0);
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const Tensor grad = parameters[p].grad();
-    if (const Divided* const divided = divided_as(parameters[p])) {
-      const std::vector<Tensor> shards = grad.defined() ? by_shard(*divided, grad) : std::vector<Tensor>();
-      for (std::size_t s = 0; s < by_shards.size(); ++s)
-        by_shards[s].push_back(grad.defined() ? square_of(shards[s]) : 0.0);
-    } else if (grad.defined()) {
+  const auto take = [&](const Tensor& parameter, const Tensor& grad) {
+    const auto found = std::ranges::find_if(parameters, [&](const Tensor& each) { return each.is_same(parameter); });
+    if (found == parameters.end() || !grad.defined()) return;
+    const auto p = static_cast<std::size_t>(found - parameters.begin());
+    const Divided* const divided = divided_as(parameter);
+    if (!divided) {
       squares[p] = square_of(grad);
+      return;
     }
-  }
-  if (by_shards.front().empty()) return squares;
+    const std::vector<Tensor> shards = by_shard(*divided, grad);
+    for (std::size_t s = 0; s < by_shards.size(); ++s) by_shards[s][places[p]] = square_of(shards[s]);
+  };
+  if (visit)
+    visit(take);
+  else
+    for (const Tensor& parameter : parameters) take(parameter, parameter.grad());
+  if (count == 0) return squares;
   std::vector<Tensor> parts;
   for (const std::vector<double>& shard : by_shards) parts.push_back(tensor(shard));
   const std::vector<double> sums = shards_->sum(std::move(parts)).to_vector<double>();
-  std::size_t next = 0;
   for (std::size_t p = 0; p < parameters.size(); ++p)
-    if (divided_as(parameters[p])) squares[p] = sums[next++];
+    if (places[p] != kWhole) squares[p] = sums[places[p]];
   return squares;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,13 +10,18 @@
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
+namespace lockstep::nn {
+class Dropout;
+}
+
 namespace lockstep::distributed {
 
 class TensorShards;
 
 /// How a layer is divided over the ranks that hold it together.
 enum class TensorSplit : std::uint8_t {
-  column,      ///< nn::Linear by its outputs: every rank reads the same x and has some of the outputs
+  column,      ///< nn::Linear by its outputs: every rank reads the same x and has some of the outputs; nn::Dropout
+               ///< behind it, which drops what it would of the whole
   row,         ///< nn::Linear by its inputs, which a column layer before it has left: the result is whole everywhere
   vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
   heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
@@ -47,8 +53,8 @@ struct TensorParallelOptions {
 ///   TrainingStep step(net, {.group = mesh.data()});
 ///
 /// Divide a model before optimizers, steps and checkpoints take its parameters. What is element-wise may stand between
-/// the two; dropout there is not keyed by position in the whole and so gives other masks than one process has. Ranks
-/// along `data` draw their own masks, those along `tensor` the same.
+/// the two. Dropout is keyed by the position in the whole: of attention weights, and between the two where the plan has
+/// the nn::Dropout as a column layer. So masks are those of one process; ranks along `data` draw their own.
 class TensorParallel {
  public:
   /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before
@@ -77,15 +83,18 @@ class TensorParallel {
   Tensor whole_of(const Tensor& parameter, const Tensor& own) const;
   /// The reverse: this rank's part of what is shaped like the whole parameter.
   Tensor part_of(const Tensor& parameter, const Tensor& whole) const;
-  /// Of each of the module's parameters the sum of its gradient's squares, over all ranks. A collective.
-  std::vector<double> gradient_squares(const std::vector<Tensor>& parameters) const;
+  /// Calls its argument with parameters and their gradients, on all ranks the same.
+  using VisitGradients = std::function<void(const std::function<void(const Tensor& parameter, const Tensor& grad)>&)>;
+  /// Of each of the module's parameters the sum of its gradient's squares, over all ranks; of the gradients that
+  /// `visit` has, or those with the parameters. A collective.
+  std::vector<double> gradient_squares(const std::vector<Tensor>& parameters, const VisitGradients& visit = {}) const;
   /// What clip_grad_norm() makes of these: their sum, in its order.
   double sum_of_squares(const std::vector<Tensor>& parameters, const std::vector<double>& squares) const;
 
  private:
   struct Divided;
 
-  void find(nn::Module& module, const std::string& name, const TensorRule& rule, std::vector<Divided>& found) const;
+  void find(nn::Module& module, const std::string& name, const TensorRule& rule);
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
   Tensor own_part(const Divided& divided, const Tensor& whole) const;
@@ -96,6 +105,7 @@ class TensorParallel {
   nn::Module& module_;
   std::unique_ptr<TensorShards> shards_;
   std::vector<Divided> divided_;
+  std::vector<nn::Dropout*> dropouts_;  // of columns
 };
 
 }  // namespace lockstep::distributed

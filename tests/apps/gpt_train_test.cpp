@@ -113,12 +113,14 @@ TEST_F(GptPrograms, StoppedAndResumedEndsWithTheSameBits) {
 
 // The weights that a short run must end with (published_hashes.txt), on any processor.
 TEST(GptProgramsPublished, HashHolds) {
+  const std::vector<std::string> size{"--lockstep", "8", "--batch-size", "8", "--max-steps", "3"};
+  const std::vector<std::string> training{"--lr", "1e-3", "--dropout", "0.1"};
+  const std::vector<std::string> evaluation{"--evaluate-every", "3", "--evaluate-windows", "4"};
+  const std::vector<std::string> program{LOCKSTEP_GPT_TRAIN, "--text", LOCKSTEP_SOURCE_DIR "/LICENSE"};
   for (const char* processes : {"1", "3"}) {
+    const std::vector<std::string> workers{"--mode", "ddp", "--nproc", processes};
     const ProcessResult result =
-        run_process({LOCKSTEP_GPT_TRAIN, "--text", LOCKSTEP_SOURCE_DIR "/LICENSE", "--lockstep", "8", "--batch-size",
-                     "8", "--max-steps", "3", "--dropout", "0.1", "--evaluate-every", "3", "--evaluate-windows", "4",
-                     "--mode", "ddp", "--nproc", processes},
-                    kClean, std::chrono::seconds(120));
+        run_process(program + size + training + evaluation + workers, kClean, std::chrono::seconds(120));
     ASSERT_EQ(result.status, 0) << result.err;
     expect_published("gpt", result.out);
   }

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
 
+#include "lockstep/distributed/mpi/mpi.h"
 #include "tests/apps/train_support.h"
 #include "tests/apps/worker_process.h"
 #include "tests/distributed/launcher_support.h"
@@ -77,11 +79,49 @@ TEST_F(MeshPrograms, PipelinesGiveTheHashOfOneProcess) {
 }
 
 TEST_F(MeshPrograms, TensorShardsGiveOneHashInAnyOrderOfTheMesh) {
-  const Arguments shards{"--lockstep-tensor", "4"};
+  const Arguments shards{"--lockstep-tensor", "4", "--dropout", "0.1"};
   const std::string one = hash(3, shards);
   for (const char* mesh : {"data=2,pipeline=2,tensor=2", "tensor=2,data=3", "tensor=4"})
     EXPECT_EQ(hash(3, shards + Arguments{"--mesh", mesh}), one) << mesh;
-  EXPECT_NE(hash(3, {"--lockstep-tensor", "2"}), one) << "the number of shards counts";
+  EXPECT_NE(hash(3, {"--lockstep-tensor", "2", "--dropout", "0.1"}), one) << "the number of shards counts";
+}
+
+// Optimizer state, gradients and parameters divided over `data` besides; and on to other meshes in between.
+TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
+  const Arguments shards{"--lockstep-tensor", "2", "--dropout", "0.1", "--warmup", "0", "--min-lr", "0.001"};
+  const std::string one = hash(4, shards), file = folder_.file("zero.safetensors");
+  for (const Arguments& mesh :
+       {Arguments{"--mesh", "data=2,pipeline=2,tensor=2", "--zero"}, Arguments{"--mesh", "data=2,tensor=2", "--zero=2"},
+        Arguments{"--mesh", "data=3,tensor=2", "--zero=3"}})
+    EXPECT_EQ(hash(4, shards + mesh), one) << mesh[1] << " " << mesh[2];
+  const auto go_on = [&](int steps, const Arguments& more) {
+    Arguments all = command(4, shards + more);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = std::to_string(steps);
+    const ProcessResult result = run_process(all + Arguments{"--checkpoint", file}, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  go_on(1, {"--mesh", "data=2,tensor=2", "--zero=3"});
+  go_on(2, {"--mesh", "data=2,pipeline=2", "--zero=1", "--resume", file});
+  go_on(3, {"--mesh", "data=4,tensor=2", "--zero=2", "--resume", file});
+  EXPECT_EQ(go_on(4, {"--mesh", "pipeline=2,tensor=2", "--resume", file}), one);
+}
+
+// Without divided layers: what each stage of ZeRO has saved, others go on from, on other numbers of processes.
+TEST_F(MeshPrograms, AZeroRunGoesOnOnOtherProcesses) {
+  const Arguments rate{"--warmup", "0", "--min-lr", "0.001"};
+  const std::string one = hash(4, rate), file = folder_.file("shares.safetensors");
+  const auto go_on = [&](int steps, const Arguments& more) {
+    Arguments all = command(4, rate + more);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = std::to_string(steps);
+    const ProcessResult result = run_process(all + Arguments{"--checkpoint", file}, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  go_on(1, {"--nproc", "2", "--zero=3"});
+  go_on(2, {"--nproc", "3", "--zero=3", "--resume", file});
+  go_on(3, {"--nproc", "1", "--zero=3", "--resume", file});
+  EXPECT_EQ(go_on(4, {"--nproc", "2", "--zero=2", "--resume", file}), one);
 }
 
 TEST_F(MeshPrograms, ARunGoesOnOnAnotherMesh) {
@@ -132,19 +172,42 @@ TEST_F(MeshPrograms, WhatDoesNotFitIsRefusedInOneLine) {
       {{"--mesh", "tensor=2", "--lockstep-tensor", "1"}, "cannot be divided evenly over tensor=2"},
       {{"--lockstep-tensor", "8"}, "its 4 heads cannot be divided evenly into 8 parts"},
       {{"--lockstep-tensor", "3"}, "is not a power of two"},
-      {{"--lockstep-tensor", "2", "--dropout", "0.1"}, "--dropout 0.1 does not go together with divided layers"},
       {{"--mesh", "data=2", "--nproc", "3"}, "is for 2 process(es), and there are 3"},
       {{"--mesh", "data=16"}, "--lockstep 8 cannot be shared by 16 workers"},
       {{"--mesh", "data=two"}, "expected sizes from 1"},
       {{"--mesh", "auto", "--nproc", "97"}, "no mesh of 97 process(es) fits the model"},
       {{"--chunks", "2"}, "--chunks 2 does not go with --schedule 1f1b"},
-      {{"--mesh", "data=2", "--zero"}, "--zero and --compress do not go together with --mesh"},
+      {{"--mesh", "data=2,pipeline=2", "--zero=2"},
+       "--zero=2 divides gradients, which the 2 stages of a pipeline keep"},
   };
   for (const auto& [arguments, message] : cases) {
     const ProcessResult result = run_process(command(2, arguments), kClean, std::chrono::seconds(30));
     EXPECT_EQ(result.status, 2) << result.err;
     EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+}
+
+// Groups that are split off a job under mpirun, stages and divided layers on them.
+TEST_F(MeshPrograms, MeshesUnderMpirunGiveTheHashOfOneProcess) {
+  if (!distributed::mpi::is_available()) GTEST_SKIP() << "this build has no MPI";
+  ProcessEnvironment environment = kClean;
+  const char* const inherited = std::getenv("ASAN_OPTIONS");  // Open MPI leaks: see mpi_test.cpp
+  environment.emplace_back("ASAN_OPTIONS", (inherited ? std::string(inherited) + ":" : "") + "detect_leaks=0");
+  for (const char* variable : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+                               "OMPI_MCA_rmaps_base_oversubscribe", "OMPI_MCA_mpi_yield_when_idle"})
+    environment.emplace_back(variable, "1");
+  if (run_process({"mpirun", "--version"}, environment, std::chrono::seconds(30)).status != 0)
+    GTEST_SKIP() << "this machine has no mpirun that works";
+  const Arguments shards{"--lockstep-tensor", "2", "--dropout", "0.1"};
+  const std::string one = hash(3, shards);
+  for (const auto& [processes, mesh] : {std::pair{"2", "pipeline=2"}, {"4", "data=2,tensor=2"}}) {
+    const ProcessResult result =
+        run_process(Arguments{"mpirun", "-n", processes} +
+                        command(3, shards + Arguments{"--mesh", mesh, "--backend", "mpi", "--timeout", "60"}),
+                    environment, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.out << result.err;
+    EXPECT_EQ(weights_of(result.out), one) << mesh;
   }
 }
 

@@ -46,6 +46,8 @@ const OpCase kCases[] = {
     attention("sdpa_bool_mask", {2, 2, 5, 4}, {2, 2, 6, 4}, {2, 2, 6, 4}, {}, {2, 1, 5, 6}, true),
     attention("sdpa_grouped", {2, 6, 5, 4}, {2, 2, 7, 4}, {2, 2, 7, 3}, {.enable_gqa = true}),
     attention("sdpa_dropout", {2, 3, 9, 4}, {2, 3, 11, 4}, {2, 3, 11, 4}, {.dropout_p = 0.4}),
+    attention("sdpa_dropout_of_heads", {2, 3, 9, 4}, {2, 3, 11, 4}, {2, 3, 11, 4},
+              {.dropout_p = 0.4, .first_head = 2, .all_heads = 6}),
     {"packed_attention",
      [] {
        return TensorList{make_leaf({2, 9, 24}, 1)};

@@ -79,6 +79,13 @@ const OpCase kCases[] = {
     dropped("dropout_nothing", {0, 37}, 0.5),
     {"dropout_unaligned", [] { return TensorList{make_leaf({1001}, 1)}; },
      [](const TensorList& in) { return TensorList{dropout(in[0].slice(0, 1, 1001), 0.5)}; }},
+    {"dropout_of_part",
+     [] {
+       return TensorList{make_leaf({7, 5, 36}, 1)};
+     },
+     [](const TensorList& in) {
+       return TensorList{dropout_of_part(in[0], {1, 2, 9}, 0.3), dropout_of_part(in[0], {2, 36, 72}, 0.5)};
+     }},
     {"index_of_pairs",
      [] {
        return TensorList{make_leaf({5, 6, 3}, 1), make_input({4, 1}, 2, kInt64, 0.0, 5.0),

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/dropout/dropout.h"
 
+#include <functional>
 #include <limits>
 
 #include "lockstep/core/cpu/philox_words.h"
@@ -145,6 +146,38 @@ TEST(DropoutOp, DroppedIsZeroWhateverItWas) {
   const std::vector<double> out = dropout(full({100}, std::numeric_limits<double>::infinity())).to_vector<double>();
   const std::vector<bool> keep = expected_keep(first_key(42), 100, 0.5);
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i] == 0.0, !keep[i]) << i;
+}
+
+// Any part along any dimension, forward and backward, by both kernels.
+TEST(DropoutOp, APartDropsWhatTheWholeDrops) {
+  const Shape sizes{5, 6, 700};
+  const auto dropped = [&](const Tensor& values, const std::function<Tensor(const Tensor&)>& drop) {
+    const Tensor leaf = copy_contiguous(values);
+    leaf.set_requires_grad(true);
+    manual_seed(42);
+    const Tensor out = drop(leaf);
+    out.backward(copy_contiguous(values));
+    return std::pair(out.detach(), leaf.grad());
+  };
+  const Tensor x = make_input(sizes, 1, kFloat32);
+  const auto whole = dropped(x, [](const Tensor& t) { return dropout(t, 0.3); });
+  for (const bool reference : {false, true}) {
+    set_reference_kernels(reference);
+    for (int dim = 0; dim < 3; ++dim)
+      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{1}, sizes[dim] / 2})
+        for (const std::int64_t count : {std::int64_t{1}, sizes[dim] / 2}) {
+          const auto part = dropped(x.narrow(dim, first, count), [&](const Tensor& t) {
+            return dropout_of_part(t, {dim - (dim == 2 ? 3 : 0), first, sizes[dim]}, 0.3);
+          });
+          expect_close(part.first, copy_contiguous(whole.first.narrow(dim, first, count)), 0.0, 0.0);
+          expect_close(part.second, copy_contiguous(whole.second.narrow(dim, first, count)), 0.0, 0.0);
+        }
+  }
+  set_reference_kernels(false);
+  EXPECT_NE(error_of([&] {
+              dropout_of_part(x, {1, 3, 8});
+            }).find("elements 3 and on of 8 in dimension 1 do not fit"),
+            std::string::npos);
 }
 
 TEST(DropoutOp, Errors) {

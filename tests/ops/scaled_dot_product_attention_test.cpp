@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/kernel_table.h"
 #include "lockstep/core/random.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
@@ -133,6 +134,37 @@ TEST(AttentionValues, DropoutDropsWhatTheOperationsWould) {
       });
       for (std::size_t i = 0; i < fused.size(); ++i) expect_close(fused[i], parts[i], 1e-10, 1e-12);
     }
+}
+
+// Each half of the heads, by both kernels and by the operations.
+TEST(AttentionValues, DropoutOfSomeHeadsIsThatOfAll) {
+  for (const std::int64_t keys : {12, 300}) {
+    const Shape sizes{2, 6, keys, 8};
+    const TensorList all{make_input(sizes, 1), make_input(sizes, 2), make_input(sizes, 3)};
+    const Tensor mask = make_leaf({keys, keys}, 4);
+    const auto run = [&](const TensorList& in, AttentionOptions options) {
+      manual_seed(5);
+      options.dropout_p = 0.3;
+      return scaled_dot_product_attention(in[0], in[1], in[2], options).detach();
+    };
+    for (const bool composed : {false, true})
+      for (const bool reference : {false, true}) {
+        set_reference_kernels(reference);
+        const Tensor whole = run(all, {.attn_mask = composed ? mask : Tensor()});
+        for (const std::int64_t first : {0, 2, 3}) {
+          TensorList some;
+          for (const Tensor& t : all) some.push_back(t.narrow(1, first, 3));
+          const Tensor part = run(some, {.attn_mask = composed ? mask : Tensor(), .first_head = first, .all_heads = 6});
+          expect_close(part, copy_contiguous(whole.narrow(1, first, 3)), 1e-12, 1e-14);
+        }
+      }
+    set_reference_kernels(false);
+  }
+  const Tensor q = make_input({1, 3, 4, 4}, 1);
+  EXPECT_NE(error_of([&] {
+              scaled_dot_product_attention(q, q, q, {.dropout_p = 0.1, .first_head = 2, .all_heads = 4});
+            }).find("3 heads from number 2 on are no part of 4"),
+            std::string::npos);
 }
 
 TEST(AttentionValues, MaskThatRequiresGradientsGetsThem) {

@@ -33,20 +33,18 @@ struct DropoutBackward final : Node {
   }
 };
 
-/// One decision for `inner` neighbouring elements.
-Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const char* op) {
+/// `plan` says of which elements; the rest of it is filled in.
+Tensor drop(const Tensor& x, double p, bool training, detail::DropoutPlan plan, const char* op) {
   LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[{}] expected a probability p in [0, 1], found {}", op, p);
   LOCKSTEP_CHECK(x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", op, name(x.dtype()));
   if (!training || p == 0.0) return x;
   if (p == 1.0) return mul(x, 0.0);
-  detail::DropoutPlan plan;
   plan.key = next_random_key_source(RandomStream::dropout, x.device());
   plan.threshold = static_cast<std::uint32_t>(p * 0x1p32);
   plan.scale = 1.0 / (1.0 - p);
-  plan.inner = inner;
   const Tensor source = as_contiguous(x);
   const Tensor out = empty(x.sizes(), options_of(x));
-  const Tensor mask = empty({x.numel() / inner}, {.dtype = kUInt8, .device = x.device()});
+  const Tensor mask = empty({x.numel() / plan.inner}, {.dtype = kUInt8, .device = x.device()});
   if (x.numel() > 0) dropout_kernel(x)(source, mask, out, plan);
   if (auto* node = record<DropoutBackward>(out, {&x})) {
     node->save(mask);
@@ -58,13 +56,31 @@ Tensor drop(const Tensor& x, double p, bool training, std::int64_t inner, const 
 }  // namespace
 
 Tensor dropout(const Tensor& x, double p, bool training) {
-  return drop(x, p, training, 1, "dropout");
+  return drop(x, p, training, {}, "dropout");
+}
+
+Tensor dropout_of_part(const Tensor& x, const DropoutPart& part, double p, bool training) {
+  const int dim = part.dim < 0 ? part.dim + x.dim() : part.dim;
+  LOCKSTEP_CHECK(dim >= 0 && dim < x.dim() && part.first >= 0 && part.first + x.size(dim) <= part.size,
+                 "[dropout_of_part] elements {} and on of {} in dimension {} do not fit a tensor {}", part.first,
+                 part.size, part.dim, to_string(x.sizes()));
+  std::int64_t inner = 1;
+  for (int d = dim + 1; d < x.dim(); ++d) inner *= x.size(d);
+  detail::DropoutPlan plan;
+  if (x.size(dim) != part.size) {
+    plan.row = x.size(dim) * inner;
+    plan.first = part.first * inner;
+    plan.all = part.size * inner;
+  }
+  return drop(x, p, training, plan, "dropout_of_part");
 }
 
 Tensor dropout2d(const Tensor& x, double p, bool training) {
   LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4, "[dropout2d] expected shape [N, C, H, W] or [C, H, W], found {}",
                  to_string(x.sizes()));
-  return drop(x, p, training, std::max<std::int64_t>(1, x.size(-2) * x.size(-1)), "dropout2d");
+  detail::DropoutPlan plan;
+  plan.inner = std::max<std::int64_t>(1, x.size(-2) * x.size(-1));
+  return drop(x, p, training, plan, "dropout2d");
 }
 
 }  // namespace lockstep

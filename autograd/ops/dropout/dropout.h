@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -10,7 +12,17 @@ namespace lockstep {
 /// on the key and i alone. Floating-point tensors; throws Error unless 0 <= p <= 1.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 
-/// The same for whole channels of x [N, C, H, W] or [C, H, W].
+/// Where a tensor lies in a larger one: its elements of dimension `dim` (from the end if negative) are those from
+/// `first` on of `size`.
+struct DropoutPart {
+  int dim = -1;
+  std::int64_t first = 0, size = 0;
+};
+/// dropout() of a part of a tensor: drops what dropout() of all of it drops there. Throws Error for a part that does
+/// not lie within.
+Tensor dropout_of_part(const Tensor& x, const DropoutPart& part, double p = 0.5, bool training = true);
+
+/// dropout() of whole channels of x [N, C, H, W] or [C, H, W].
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "lockstep/autograd/ops/dropout/dropout_kernels.h"
 #include "lockstep/core/cpu/philox_words.h"
@@ -10,17 +9,17 @@ namespace lockstep::detail {
 
 namespace {
 
-// A block begins with a whole group of words.
-static_assert(cpu::kElementBlock % cpu::kPhiloxWords == 0);
-
-/// mask[i] for begin <= i < end; begin is a multiple of kPhiloxWords.
+/// mask[i] for begin <= i < end.
 void fill_mask(const DropoutPlan& plan, std::uint8_t* mask, std::int64_t begin, std::int64_t end) {
-  alignas(64) std::uint32_t words[cpu::kPhiloxWords];
-  for (std::int64_t i = begin; i < end; i += cpu::kPhiloxWords) {
-    cpu::philox_words(plan.key.get(), static_cast<std::uint64_t>(i) / 4, words);
-    std::uint8_t keep[cpu::kPhiloxWords];
-    for (int w = 0; w < cpu::kPhiloxWords; ++w) keep[w] = words[w] >= plan.threshold;
-    std::memcpy(mask + i, keep, static_cast<std::size_t>(std::min<std::int64_t>(end - i, cpu::kPhiloxWords)));
+  while (begin < end) {
+    // Words of neighbouring numbers; of a part, those of one row.
+    const std::int64_t stop = plan.row == 0 ? end : std::min(end, (begin / plan.row + 1) * plan.row);
+    cpu::for_each_words(plan.key.get(), plan.word_of(begin), stop - begin,
+                        [&](std::int64_t at, const std::uint32_t* words, std::int64_t count) {
+                          std::uint8_t* const keep = mask + begin + at;
+                          for (std::int64_t i = 0; i < count; ++i) keep[i] = words[i] >= plan.threshold;
+                        });
+    begin = stop;
   }
 }
 

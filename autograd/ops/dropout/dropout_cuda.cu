@@ -41,6 +41,12 @@ __global__ void mask_kernel(philox::KeySource source, std::uint32_t threshold, s
   }
 }
 
+__global__ void part_mask_kernel(DropoutPlan plan, std::uint8_t* mask, std::int64_t count) {
+  const philox::Key key = plan.key.get();
+  for (std::int64_t i = cuda::global_thread(); i < count; i += cuda::all_threads())
+    mask[i] = philox::word_at(key, static_cast<std::uint64_t>(plan.word_of(i))) >= plan.threshold;
+}
+
 /// Decides and applies in one pass over memory.
 template <typename T, typename C>
 __global__ void dropout_kernel(philox::KeySource source, std::uint32_t threshold, C scale, const T* x,
@@ -92,13 +98,16 @@ void dropout_cuda(const Tensor& x, const Tensor& mask, const Tensor& out, const 
   bool done = false;
   dispatch_floating(x.dtype(), "dropout", [&]<typename T>() {
     using C = compute_t<T>;
-    if (!in_packs<T>(x, mask, out, plan)) return;
+    if (plan.row != 0 || !in_packs<T>(x, mask, out, plan)) return;
     launch(dropout_kernel<T, C>, blocks, kThreads, plan.key, plan.threshold, static_cast<C>(plan.scale), x.data<T>(),
            keep, out.data<T>(), x.numel());
     done = true;
   });
   if (done) return;
-  launch(mask_kernel, blocks, kThreads, plan.key, plan.threshold, keep, mask.numel());
+  if (plan.row != 0)
+    launch(part_mask_kernel, cuda::blocks_for(mask.numel()), kThreads, plan, keep, mask.numel());
+  else
+    launch(mask_kernel, blocks, kThreads, plan.key, plan.threshold, keep, mask.numel());
   dropout_apply_cuda(x, mask, out, plan);
 }
 

@@ -14,7 +14,8 @@ void dropout_apply_reference(const Tensor& x, const Tensor& mask, const Tensor& 
 
 void dropout_reference(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan) {
   for (std::int64_t m = 0; m < mask.numel(); ++m)
-    mask.data<std::uint8_t>()[m] = philox::word_at(plan.key.get(), static_cast<std::uint64_t>(m)) >= plan.threshold;
+    mask.data<std::uint8_t>()[m] =
+        philox::word_at(plan.key.get(), static_cast<std::uint64_t>(plan.word_of(m))) >= plan.threshold;
   dropout_apply_reference(x, mask, out, plan);
 }
 

@@ -15,6 +15,13 @@ struct AttentionPlan {
   philox::KeySource key;  ///< with dropout: weight [n, h, l, s] is kept if its word is at least `threshold`
   std::uint32_t threshold = 0;
   double keep_scale = 1.0;  ///< of the weights that are kept
+  /// Of a part of the heads: dropout counts them from first_head on of all_heads; 0: they are all.
+  std::int64_t first_head = 0, all_heads = 0;
+
+  /// The number of a head of `heads` in a batch, for dropout.
+  LOCKSTEP_HOST_DEVICE std::int64_t head_number(std::int64_t batch, std::int64_t head, std::int64_t heads) const {
+    return batch * (all_heads == 0 ? heads : all_heads) + first_head + head;
+  }
 };
 
 // query [N, H, L, E], key [N, G, S, E], value [N, G, S, Ev], out [N, H, L, Ev], where head h uses key h / (H / G). They

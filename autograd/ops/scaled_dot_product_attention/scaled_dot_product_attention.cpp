@@ -146,7 +146,8 @@ struct PackedAttentionBackward final : Node {
   }
 };
 
-detail::AttentionPlan make_plan(const AttentionOptions& options, std::int64_t width, const Device& device) {
+detail::AttentionPlan make_plan(const AttentionOptions& options, std::int64_t heads, std::int64_t width,
+                                const Device& device) {
   LOCKSTEP_CHECK(options.dropout_p >= 0.0 && options.dropout_p < 1.0,
                  "[{}] expected a probability dropout_p in [0, 1), found {}", kOp, options.dropout_p);
   detail::AttentionPlan plan;
@@ -157,6 +158,11 @@ detail::AttentionPlan make_plan(const AttentionOptions& options, std::int64_t wi
   plan.key = next_random_key_source(RandomStream::dropout, device);
   plan.threshold = static_cast<std::uint32_t>(options.dropout_p * 0x1p32);
   plan.keep_scale = 1.0 / (1.0 - options.dropout_p);
+  LOCKSTEP_CHECK(options.all_heads == 0 || (options.first_head >= 0 && options.first_head + heads <= options.all_heads),
+                 "[{}] {} heads from number {} on are no part of {}", kOp, heads, options.first_head,
+                 options.all_heads);
+  plan.first_head = options.all_heads == 0 ? 0 : options.first_head;
+  plan.all_heads = options.all_heads;
   return plan;
 }
 
@@ -192,7 +198,11 @@ Tensor composed(const Tensor& query, const Tensor& key, const Tensor& value, con
   };
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
   const Tensor scores = matmul(query * scale, repeated(key).transpose(-2, -1)) + options.attn_mask.to(query.dtype());
-  return matmul(dropout(softmax(scores, -1), options.dropout_p), repeated(value));
+  const Tensor weights = softmax(scores, -1);
+  const Tensor kept = options.all_heads == 0
+                          ? dropout(weights, options.dropout_p)
+                          : dropout_of_part(weights, {-3, options.first_head, options.all_heads}, options.dropout_p);
+  return matmul(kept, repeated(value));
 }
 
 void check_operands(const Tensor& query, const Tensor& key, const Tensor& value) {
@@ -245,7 +255,8 @@ Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, cons
   if (options.attn_mask.defined() && GradMode::enabled() && needs_grad(options.attn_mask))
     return composed(query, key, value, options);
 
-  const detail::AttentionPlan plan = make_plan(options, query.size(-1), query.device());
+  const detail::AttentionPlan plan =
+      make_plan(options, leading.empty() ? 1 : leading.back(), query.size(-1), query.device());
   const DType compute = compute_dtype(query);
   const Tensor out = empty(with_last(leading, query.size(-2), value.size(-1)), options_of(query));
   const Tensor log_sums = empty(with_last(leading, query.size(-2), 1), {.dtype = compute, .device = query.device()});
@@ -282,7 +293,7 @@ Tensor packed_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_h
   check_mask(options, qkv, scores);
   LOCKSTEP_CHECK(!options.attn_mask.defined() || !needs_grad(options.attn_mask),
                  "[packed_attention] a mask that requires gradients needs scaled_dot_product_attention()");
-  const detail::AttentionPlan plan = make_plan(options, d, qkv.device());
+  const detail::AttentionPlan plan = make_plan(options, heads, d, qkv.device());
   const Tensor dense = as_contiguous(qkv);
   const DType compute = compute_dtype(qkv);
   const Tensor out = empty({batch, length, heads * d}, options_of(qkv));

@@ -15,6 +15,9 @@ struct AttentionOptions {
   double dropout_p = 0.0;                      ///< probability with which a weight is dropped; 0 outside of training
   bool is_causal = false;                      ///< query i sees keys 0 ... i; not together with attn_mask
   std::optional<double> scale = std::nullopt;  ///< of the scores; 1 / sqrt(E) if not given
+  /// Where query's heads are a part of a layer's, those from first_head on of all_heads: dropout then drops what it
+  /// drops of all. 0: they are all.
+  std::int64_t first_head = 0, all_heads = 0;
   bool enable_gqa = false;  ///< query may have a multiple of key's heads (dimension -3), which share keys and values
 };
 

@@ -51,15 +51,10 @@ cpu::GemmOperand<C> transposed(Rows<const C> rows) {
 /// keep[j] for `count` neighbouring weights from number `first`: 0 or the scale of what is kept.
 template <typename C>
 void keep_factors(const AttentionPlan& plan, philox::Key key, std::int64_t first, std::int64_t count, C* keep) {
-  alignas(64) std::uint32_t words[cpu::kPhiloxWords];
   const C scale = static_cast<C>(plan.keep_scale);
-  std::int64_t at = first & ~std::int64_t{3};
-  const std::int64_t end = first + count;
-  for (; at < end; at += cpu::kPhiloxWords) {
-    cpu::philox_words(key, static_cast<std::uint64_t>(at) / 4, words);
-    const std::int64_t from = std::max(at, first), to = std::min(at + cpu::kPhiloxWords, end);
-    for (std::int64_t i = from; i < to; ++i) keep[i - first] = words[i - at] >= plan.threshold ? scale : C(0);
-  }
+  cpu::for_each_words(key, first, count, [&](std::int64_t at, const std::uint32_t* words, std::int64_t found) {
+    for (std::int64_t i = 0; i < found; ++i) keep[at + i] = words[i] >= plan.threshold ? scale : C(0);
+  });
 }
 
 /// A tile of weights: what the plan says of its rows.
@@ -87,7 +82,7 @@ class Tile {
   }
   /// keep_factors() of all rows, [rows][keys].
   void decide(philox::Key key, std::int64_t rows, C* keep) const {
-    const std::int64_t row = (batch_ * sizes_.heads + head_) * sizes_.queries + first_query_;
+    const std::int64_t row = plan_.head_number(batch_, head_, sizes_.heads) * sizes_.queries + first_query_;
     if (keys_ == sizes_.keys) return keep_factors(plan_, key, row * sizes_.keys, rows * keys_, keep);
     for (std::int64_t i = 0; i < rows; ++i)
       keep_factors(plan_, key, (row + i) * sizes_.keys + first_key_, keys_, keep + i * keys_);

@@ -68,6 +68,7 @@ struct Attention {
   philox::KeySource source;
   std::uint32_t threshold;
   C keep_scale;
+  std::int64_t first_head, all_heads;
 
   Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m, const AttentionPlan& plan)
       : sizes{q.size(0), q.size(1), q.size(1) / k.size(1), q.size(2), k.size(2), q.size(3), v.size(3)},
@@ -80,7 +81,9 @@ struct Attention {
         dropout(plan.dropout),
         source(plan.key),
         threshold(plan.threshold),
-        keep_scale(static_cast<C>(plan.keep_scale)) {}
+        keep_scale(static_cast<C>(plan.keep_scale)),
+        first_head(plan.first_head),
+        all_heads(plan.all_heads == 0 ? q.size(1) : plan.all_heads) {}
 
   __device__ std::int64_t number(std::int64_t n, std::int64_t h, std::int64_t l) const {
     return (n * sizes.heads + h) * sizes.queries + l;
@@ -94,7 +97,8 @@ struct Attention {
   }
   __device__ C keep(philox::Key dropout_key, std::int64_t n, std::int64_t h, std::int64_t l, std::int64_t s) const {
     if (!dropout) return C(1);
-    const auto element = static_cast<std::uint64_t>(number(n, h, l) * sizes.keys + s);
+    const auto element =
+        static_cast<std::uint64_t>(((n * all_heads + first_head + h) * sizes.queries + l) * sizes.keys + s);
     return philox::word_at(dropout_key, element) >= threshold ? keep_scale : C(0);
   }
   /// grad . value of a pair.

@@ -44,7 +44,8 @@ struct Query {
   /// 0, or the scale of weights that dropout keeps.
   C keep(std::int64_t key) const {
     if (!plan.dropout) return C(1);
-    const auto element = static_cast<std::uint64_t>(number() * sizes.keys + key);
+    const auto element = static_cast<std::uint64_t>(
+        (plan.head_number(batch, head, sizes.heads) * sizes.queries + row) * sizes.keys + key);
     return philox::word_at(plan.key.get(), element) >= plan.threshold ? static_cast<C>(plan.keep_scale) : C(0);
   }
 };

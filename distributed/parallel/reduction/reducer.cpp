@@ -192,13 +192,21 @@ void Reducer::clear_gradients() {
 }
 
 void Reducer::reduce_now() {
-  LOCKSTEP_CHECK(!in_pass_, "[Reducer] reduce_now() was called while a backward pass is being reduced");
-  begin_pass(/*computed=*/false);
+  LOCKSTEP_CHECK(!in_pass_ || early_, "[Reducer] reduce_now() was called while a backward pass is being reduced");
+  if (!std::exchange(early_, false)) begin_pass(/*computed=*/false);
   finish_pass();
 }
 
+void Reducer::reduce_early(std::size_t first, std::size_t count) {
+  LOCKSTEP_CHECK(!in_pass_ || early_, "[Reducer] reduce_early() was called while a backward pass is being reduced");
+  if (!std::exchange(early_, true)) begin_pass(/*computed=*/false);
+  for (std::size_t i = first; i < first + count; ++i)
+    if (!slots_[i].ready) mark_ready(i);
+  launch_ready_buckets();
+}
+
 void Reducer::abandon_pass() {
-  in_pass_ = false;
+  in_pass_ = early_ = false;
   used_.assign(used_.size(), false);
   for (Bucket& bucket : buckets_) {
     bucket.work.reset();

@@ -57,6 +57,10 @@ class Reducer {
   /// count as they are (undefined: zero).
   void reduce_now();
 
+  /// The same for `count` parameters from number `first` on, whose gradients are final while others are still computed:
+  /// what can be sent of them is. The pass ends with reduce_now(). All ranks make the same calls.
+  void reduce_early(std::size_t first, std::size_t count);
+
   /// After an exception in a pass: the next one begins anew. Buckets that this rank has not launched are not sent, so
   /// ranks that wait for them wait until their deadline.
   void abandon_pass();
@@ -101,6 +105,7 @@ class Reducer {
   std::vector<Slot> slots_;  // by parameter
   std::vector<bool> used_;   // has got a gradient since the last synchronised pass, be it in a pass of its own
   std::vector<Bucket> buckets_;
+  bool early_ = false;           // the pass was begun by reduce_early()
   std::size_t next_bucket_ = 0;  // the first one not launched
   bool synchronize_ = true;
   double weight_ = 1.0;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -19,7 +21,10 @@ class TreeReduction final : public RankReduction {
     totals_ = zeros({columns}, {.dtype = kFloat64});
   }
 
-  void clear_gradients(const std::vector<Bucket>&, const std::vector<nn::NamedTensor>&) override {}  // sums_ does
+  void clear_gradients(const std::vector<Bucket>&, const std::vector<nn::NamedTensor>&) override {  // sums_ does
+    divisor_ = {};
+    undivided_.clear();
+  }
   double divisor(const StepRunner&, std::int64_t) override { return 1.0; }
   void allocate(Bucket& bucket, std::int64_t elements, const TensorOptions& like, std::int64_t) override {
     bucket.memory = zeros({static_cast<std::int64_t>(units_.size()), elements}, like);
@@ -40,6 +45,7 @@ class TreeReduction final : public RankReduction {
 
   WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) override {
     WorkPtr work = group_->all_reduce_tree(bucket.described.flat, bucket.memory, sums_.shards(), divisor_);
+    if (!divisor_.defined()) undivided_.push_back(bucket.described.flat);
     if (bucket.is_last()) {  // behind it, so that it delays none
       use_ = tensor(std::vector<std::int32_t>(used.begin(), used.end()));
       static const OperationLabel label("which parameters were used");
@@ -47,6 +53,12 @@ class TreeReduction final : public RankReduction {
       use_work_ = group_->all_reduce(use_, ReduceOp::max);
     }
     return work;
+  }
+
+  void finish() override {
+    const NoGradGuard no_grad;
+    for (const Tensor& sum : undivided_) sum.div_(total_count());
+    undivided_.clear();
   }
 
   std::vector<bool> used_anywhere() override {
@@ -92,7 +104,8 @@ class TreeReduction final : public RankReduction {
   Tensor unit_totals_;  // [units, columns]
   Tensor totals_;       // [columns]
   WorkPtr totals_work_;
-  Tensor divisor_;  // one element of totals_, or its copy on the device
+  Tensor divisor_;                 // one element of totals_, or its copy on the device; undefined: not known yet
+  std::vector<Tensor> undivided_;  // sums that were sent before
 };
 
 }  // namespace

@@ -104,6 +104,45 @@ bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
   return all.item<std::int64_t>() != 0;
 }
 
+void ZeroRedundancyOptimizer::visit_gradients(
+    const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const {
+  const NoGradGuard no_grad;
+  if (!division_) {
+    for (const Tensor& parameter : parameters())
+      if (const Tensor grad = parameter.grad(); grad.defined()) take(parameter, grad);
+    return;
+  }
+  for (std::size_t f = 0; f < division_->trained_flats; ++f) {
+    const Flat& flat = division_->flats[f];
+    if (flat.block == 0 ||
+        std::ranges::none_of(flat.members, [&](std::size_t p) { return division_->has_gradient[p]; }))
+      continue;
+    const LabelScope label(flat.label);
+    Tensor all = flat.gradient.defined() ? flat.gradient : zeros({flat.block}, flat.options);
+    if (division_->world > 1) {
+      const Tensor own = all;
+      all = empty({flat.block * division_->world}, flat.options);
+      group_->all_gather(all, own)->wait();
+    }
+    for (std::size_t m = 0; m < flat.members.size(); ++m) {
+      const Tensor& parameter = division_->parameters[flat.members[m]].tensor;
+      if (division_->has_gradient[flat.members[m]])
+        take(parameter, elements_of(all, flat.offsets[m], parameter.numel()).view(parameter.sizes()));
+    }
+  }
+}
+
+void ZeroRedundancyOptimizer::multiply_gradients(double factor) {
+  const NoGradGuard no_grad;
+  if (!division_) {
+    for (const Tensor& parameter : parameters())
+      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
+    return;
+  }
+  for (std::size_t f = 0; f < division_->trained_flats; ++f)
+    if (const Tensor& grad = division_->flats[f].gradient; grad.defined()) grad.mul_(factor);
+}
+
 // What the blocks of the group's parameters add up to, on every rank.
 void ZeroRedundancyOptimizer::add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const {
   using BlockOf = std::pair<std::size_t, std::int64_t>;  // parameter, number

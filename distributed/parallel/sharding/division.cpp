@@ -63,7 +63,11 @@ NamedModule find_module(nn::Module& root, const std::string& name) {
 }  // namespace
 
 Division::Division(nn::Module& module, const TrainingStepOptions& options, int rank_, int world_)
-    : rank(rank_), world(world_), values_too(options.zero == 3), parameters(trained_parameters(module)) {
+    : rank(rank_),
+      world(world_),
+      values_too(options.zero == 3),
+      gather_dtype(options.gather_dtype),
+      parameters(trained_parameters(module)) {
   trained = parameters.size();
   has_gradient.assign(trained, false);
   for (nn::NamedTensor& each : module.named_parameters()) {

@@ -51,6 +51,7 @@ struct Division {
 
   int rank, world;
   bool values_too;                          ///< ZeRO-3
+  DType gather_dtype;                       ///< of float32 values, when a step gathers them
   std::vector<nn::NamedTensor> parameters;  ///< the trained ones, as trained_parameters() orders them, then the others
   std::size_t trained = 0;
   std::vector<Flat> flats;  ///< of trained parameters, in the order in which their gradients travel, then of the others

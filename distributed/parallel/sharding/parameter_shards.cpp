@@ -126,12 +126,14 @@ void ParameterShards::start(std::size_t unit) {
   const LabelScope label(state.label);
   for (const std::size_t f : division_->units[unit].flats) {
     const Flat& flat = division_->flats[f];
+    const bool rounded = whole_ == 0 && flat.options.dtype == kFloat32 && division_->gather_dtype != kFloat32;
+    const Tensor own = rounded ? cast_values(flat.shard, division_->gather_dtype) : flat.shard;
     if (division_->world == 1) {
-      state.gathered.push_back(flat.shard);
+      state.gathered.push_back(own);
       continue;
     }
-    state.gathered.push_back(empty({flat.block * division_->world}, flat.options));
-    if (flat.block > 0) state.works.push_back(group_->all_gather(state.gathered.back(), flat.shard));
+    state.gathered.push_back(empty({flat.block * division_->world}, options_of(own)));
+    if (flat.block > 0) state.works.push_back(group_->all_gather(state.gathered.back(), own));
   }
 }
 
@@ -241,18 +243,24 @@ void ParameterShards::divide() {
     return;
   }
   const NoGradGuard no_grad;
-  for (Flat& flat : division_->flats) {
+  visit_own([](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
+    copy_values(elements_of(as_contiguous(parameter.detach()), begin, values.numel()), values);
+  });
+  whole_ = 0;
+  drop_all(true);
+}
+
+void ParameterShards::visit_own(
+    const std::function<void(const Tensor& parameter, std::int64_t begin, const Tensor& values)>& take) const {
+  for (const Flat& flat : division_->flats) {
     const auto [first, last] = division_->own_range(flat);
     for (std::size_t m = 0; m < flat.members.size(); ++m) {
       const std::int64_t begin = std::max(first, flat.offsets[m]), end = std::min(last, flat.offsets[m + 1]);
-      if (begin >= end) continue;
-      const Tensor value = as_contiguous(division_->parameters[flat.members[m]].tensor.detach());
-      copy_values(elements_of(value, begin - flat.offsets[m], end - begin),
-                  elements_of(flat.shard, begin - first, end - begin));
+      if (begin < end)
+        take(division_->parameters[flat.members[m]].tensor, begin - flat.offsets[m],
+             elements_of(flat.shard, begin - first, end - begin));
     }
   }
-  whole_ = 0;
-  drop_all(true);
 }
 
 void ParameterShards::check_divided() const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@ namespace lockstep::distributed {
 /// in a backward function that has saved it, in a block that is computed again, or by a name that a tied layer has,
 /// gets its values, and nothing in `nn/` or `autograd/` knows of it. Between steps, when a read by one rank would wait
 /// for others that do not read, it is an Error that says what to do.
+///
+/// In a step values may travel, and so be, rounded to another dtype (TrainingStepOptions::gather_dtype); the blocks,
+/// and values that are made whole, are not.
 ///
 /// Values are dropped, by giving the parameter another absent storage of the same version, where no operation can be
 /// reading them: when a module of another unit is called (Module::set_call_hook), when the last of the unit's gradients
@@ -60,6 +64,9 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   /// Makes all values whole, and back; nests. A collective.
   void make_whole();
   void divide();
+  /// Calls `take` with this rank's blocks of the values: elements of a parameter from `begin` on.
+  void visit_own(
+      const std::function<void(const Tensor& parameter, std::int64_t begin, const Tensor& values)>& take) const;
   /// The ranks, as the gathers' own group.
   ProcessGroup& group() { return *group_; }
   /// Before an optimizer changes the shards, and after.

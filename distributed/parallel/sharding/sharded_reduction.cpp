@@ -110,6 +110,8 @@ class TreeExchange final : public Exchange {
   std::vector<std::int64_t> units_;     // by rank
 };
 
+constexpr std::size_t kOnTheirWay = 2;  // buckets
+
 class ShardedReduction final : public RankReduction {
  public:
   ShardedReduction(ProcessGroupPtr group, std::shared_ptr<Division> division, std::unique_ptr<RankReduction> whole,
@@ -136,8 +138,10 @@ class ShardedReduction final : public RankReduction {
   }
 
   WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) override {
-    // Without waiting: others may need what this rank gathers next before they can take part.
-    while (!on_their_way_.empty() && (!on_their_way_.front().work || on_their_way_.front().work->is_completed()))
+    // Where parameters are divided too without waiting: others may need what this rank gathers next before they can
+    // take part. Else few are on their way, so that whole gradients do not pile up where sending takes longer.
+    while (!on_their_way_.empty() && (!on_their_way_.front().work || on_their_way_.front().work->is_completed() ||
+                                      (!division_->values_too && on_their_way_.size() >= kOnTheirWay)))
       finish_one();
     OnTheWay next{bucket.described.index, std::exchange(bucket.memory, {}), nullptr};
     const Flat& flat = division_->flats[next.flat];

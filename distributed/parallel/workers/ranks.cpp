@@ -44,6 +44,9 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       sums_(make_sums(module, *group_, options)) {
   if (options.model_part) {
     runner_ = options.model_part->make_runner(options, sums_.get());
+    std::size_t first = 0;
+    for (const auto& list : options.model_part->trained())
+      lists_.emplace_back(std::exchange(first, first + list.size()), list.size());
   } else {
     auto whole = sums_ ? std::make_unique<ShareRunner>(module, *sums_)
                        : std::make_unique<ShareRunner>(module, options.accumulate);
@@ -131,10 +134,20 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   }
 }
 
+// A sum in a half type is divided before it is rounded, when the divisor is known.
+bool Ranks::can_divide_later() const {
+  return !sums_ || std::ranges::none_of(sums_->parameters(), [](const nn::NamedTensor& each) {
+    return element_size(each.tensor.dtype()) < 4;
+  });
+}
+
 Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices) {
   RankReduction& reduction = reducer_->reduction();
   // A reduction divides by the number of ranks, or (lockstep mode) by the count of all losses.
   const double scale = sums_ ? 1.0 : static_cast<double>(group_->world_size());
+  runner_->when_final({});
+  if (options_.model_part && reducer_->synchronize() && can_divide_later())
+    runner_->when_final([this](std::size_t list) { reducer_->reduce_early(lists_[list].first, lists_[list].second); });
   {
     std::optional<NoSync> accumulating;
     if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
@@ -143,7 +156,10 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
   reduction.sum_losses(*runner_);
   const std::uint64_t reduced_before = reducer_->passes();
   try {
-    if (runner_->pending()) runner_->finish(reduction.divisor(*runner_, part.global_size));
+    // Of a part of a model every rank asks what was counted, also one without samples.
+    if (runner_->pending())
+      runner_->finish(options_.model_part && !sums_ ? reduction.total_count()
+                                                    : reduction.divisor(*runner_, part.global_size));
     if (shards_) shards_->play_last_pass();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();

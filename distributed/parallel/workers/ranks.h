@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -51,6 +52,7 @@ class Ranks {
  private:
   void divide();
   void check_optimizer() const;
+  bool can_divide_later() const;
   Tensor compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices);
   void share_buffers(int root);
   void announce(std::int64_t samples);
@@ -66,11 +68,12 @@ class Ranks {
   std::shared_ptr<Division> division_;
   std::shared_ptr<ParameterShards> shards_;  // of ZeRO-3
   std::unique_ptr<StepRunner> runner_;
-  ShareRunner* whole_model_ = nullptr;  // runner_, unless a model part made it
-  bool joining_ = false;                // join() runs
-  std::int64_t join_samples_ = 0;       // since its last average
-  UnevenStep join_step_;                // its last one
-  int buffers_root_ = 0;                // a rank that computed in the last step, so that its buffers have seen it
+  std::vector<std::pair<std::size_t, std::size_t>> lists_;  // of a model part's parameters: the first, and how many
+  ShareRunner* whole_model_ = nullptr;                      // runner_, unless a model part made it
+  bool joining_ = false;                                    // join() runs
+  std::int64_t join_samples_ = 0;                           // since its last average
+  UnevenStep join_step_;                                    // its last one
+  int buffers_root_ = 0;  // a rank that computed in the last step, so that its buffers have seen it
 };
 
 }  // namespace lockstep::distributed

@@ -30,6 +30,9 @@ TEST(PipelineBatches, SmallerThanMicroBatches) {
   for (const std::int64_t samples : {2, 3}) {
     const Trained one =
         train_on_mesh({.adam = false, .steps = 5, .samples = samples}, make_single_process_group(), {}, true);
+    const Training sums{.adam = false, .accumulate = 5, .sums = true, .steps = 5, .samples = samples};
+    const Trained of_sums = train_on_mesh({.adam = false, .sums = true, .steps = 5, .samples = samples},
+                                          make_single_process_group(), {}, true);
     const Training shards{.shards = 8, .clip = 0.01, .dropout = 0.1, .steps = 5, .samples = samples};
     const Trained lockstep = train_on_mesh(shards, make_single_process_group(), {}, true);
     for (const MeshSizes& sizes : {MeshSizes{.pipeline = 3}, MeshSizes{.data = 2, .pipeline = 2}, MeshSizes{.data = 4}})
@@ -39,6 +42,8 @@ TEST(PipelineBatches, SmallerThanMicroBatches) {
                           one),
             1e-6)
             << samples << " samples, " << to_string(sizes);
+        EXPECT_LE(difference_of(train_on_mesh(sums, group, sizes), of_sums), 1e-6)
+            << samples << " samples, sums, " << to_string(sizes);
         EXPECT_EQ(difference_of(train_on_mesh(shards, group, sizes), lockstep), 0.0)
             << samples << " samples, " << to_string(sizes);
       });

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <cstdlib>
+#include <functional>
 #include <mutex>
 
+#include "lockstep/autograd/node.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/nn/container.h"
 #include "tests/distributed/parallel/pipeline_support.h"
 
 namespace lockstep::distributed {
@@ -25,12 +28,6 @@ struct Row {
 
 void PrintTo(const Row& row, std::ostream* out) {
   *out << row.feature;
-}
-
-/// Steps of the lockstep rows: 20, or as many as LOCKSTEP_TEST_STEPS says.
-std::int64_t lockstep_steps() {
-  const char* const text = std::getenv("LOCKSTEP_TEST_STEPS");
-  return text && *text ? std::atoll(text) : kTensorSteps;
 }
 
 const std::vector<Row>& table() {
@@ -90,6 +87,10 @@ const std::vector<Row>& table() {
        {.shards = 4, .dropout = 0.1, .schedule = gpipe, .recompute = true, .steps = lockstep_steps()},
        {two, four, {.data = 2, .pipeline = 2}}},
       {"lockstep, bf16", 0.0, {.shards = 4, .bf16 = true}, {two, {.data = 2, .pipeline = 2}}},
+      {"lockstep, bf16, tensor shards, clipping, dropout",
+       0.0,
+       {.shards = 4, .tensor_shards = 4, .clip = 0.05, .dropout = 0.1, .bf16 = true, .steps = lockstep_steps()},
+       {{.tensor = 2}, {.pipeline = 2, .tensor = 2}, {.data = 2, .pipeline = 2, .tensor = 2}}},
       {"lockstep, interleaved, dropout",
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 2, .steps = lockstep_steps()},
@@ -139,6 +140,56 @@ TEST(PipelineEquivalence, OneStageIsNoOther) {
   EXPECT_EQ(difference_of(train_on_mesh({.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 3}, alone),
                           train_on_mesh({.shards = 4, .dropout = 0.1}, alone, {}, true)),
             0.0);
+}
+
+// --- what is sent while backward goes on ----------------------------------------------------------------------------
+
+struct Watch final : Node {
+  const char* name() const override { return "Watch"; }
+  TensorList apply(TensorList grads) override {
+    on_backward();
+    return grads;
+  }
+  std::function<void()> on_backward;
+};
+
+struct Watched final : nn::Module {
+  nn::Linear linear{this, "linear", kFeatures, kFeatures};
+  std::function<void()> on_backward = [] {};
+  Tensor forward(Tensor x) override {
+    const Tensor y = linear(x), out = y.detach();
+    if (Watch* const node = record<Watch>(out, {&y})) node->on_backward = on_backward;
+    return out;
+  }
+};
+
+// The gradients of a stage's later chunk are on their way to the other data ranks before the last backward of its
+// first.
+TEST(PipelineReduction, OfAChunkOverlapsWithTheBackwardOfThoseBefore) {
+  for (const std::int64_t shards : {0, 4})
+    run_in(4, [&](const ProcessGroupPtr& group) {
+      const Mesh mesh(group, {.data = 2, .pipeline = 2});
+      const auto weights_sent = [&] {
+        return std::ranges::count_if(mesh.data()->records(), [](const OperationRecord& record) {
+          return record.operation.label.text().find("linear.weight") != std::string_view::npos;
+        });
+      };
+      nn::Sequential net;
+      for (int i = 0; i < 4; ++i) net.add<Watched>();
+      std::ptrdiff_t before_last = 0;
+      dynamic_cast<Watched&>(net[0]).on_backward = [&] { before_last = weights_sent(); };
+      const PipelineParallel pipeline(net, pipeline_layers(net),
+                                      {.group = mesh.pipeline(), .schedule = interleaved, .chunks = 2});
+      TrainingStep step(net, {.group = mesh.data(),
+                              .logical_shards = shards,
+                              .accumulate = shards > 0 ? 1 : 2,
+                              .model_part = pipeline.part(),
+                              .first_bucket_bytes = 4,
+                              .bucket_bytes = 4});
+      step(make_batch(8), [](nn::Module& module, const data::Batch& part) { return mean(module.forward(part.x)); });
+      EXPECT_EQ(weights_sent(), 2);
+      EXPECT_EQ(before_last, pipeline.stage() == 0 ? 1 : 0);
+    });
 }
 
 // What the rows would show: another number of shards, other masks, another order of sums.

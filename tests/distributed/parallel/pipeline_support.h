@@ -18,17 +18,20 @@ namespace lockstep::distributed::testing {
 
 /// A part of a transformer that adds to what it reads.
 struct Block : nn::Module {
-  explicit Block(double dropout) : drop(this, "drop", dropout) {}
+  explicit Block(double dropout)
+      : attention(this, "attention", kWidth, kHeads, {.dropout = dropout, .is_causal = true}),
+        inner_drop(this, "inner_drop", dropout),
+        drop(this, "drop", dropout) {}
   nn::LayerNorm norm1{this, "norm1", kWidth};
-  nn::MultiheadAttention attention{this, "attention", kWidth, kHeads, {.is_causal = true}};
+  nn::MultiheadAttention attention;
   nn::LayerNorm norm2{this, "norm2", kWidth};
   nn::Linear up{this, "up", kWidth, 24};
   nn::Linear down{this, "down", 24, kWidth};
-  nn::Dropout drop;
+  nn::Dropout inner_drop, drop;
 
   Tensor forward(Tensor x) override {
     x = x + drop(attention(norm1(x)));
-    return x + drop(down(gelu(up(norm2(x)))));
+    return x + drop(down(inner_drop(gelu(up(norm2(x))))));
   }
 };
 
@@ -58,6 +61,7 @@ struct Chain : nn::Module {
 inline const std::vector<TensorRule> kChainPlan{{"table", TensorSplit::vocabulary},
                                                 {"blocks.*.attention", TensorSplit::heads},
                                                 {"blocks.*.up", TensorSplit::column},
+                                                {"blocks.*.inner_drop", TensorSplit::column},
                                                 {"blocks.*.down", TensorSplit::row}};
 
 struct Training {

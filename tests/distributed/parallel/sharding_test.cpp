@@ -50,6 +50,27 @@ TEST(Sharding, LockstepHasOneHashInMixedPrecision) {
   }});
 }
 
+// Rounded values are those of any number of ranks; what is kept of them is not rounded.
+TEST(Sharding, LockstepHasOneHashWhereParametersTravelAsBfloat16) {
+  ShardedRun run{.zero = 3, .batches = {13, 3, 16}, .gather = kBFloat16};
+  const std::string expected = trained_hash(run, make_single_process_group());
+  for (const int world : {2, 3, 4})
+    run_on({world, Link::in_process},
+           [&](const ProcessGroupPtr& group) { EXPECT_EQ(trained_hash(run, group), expected) << world << " ranks"; });
+  run.gather = kFloat32;
+  EXPECT_NE(trained_hash(run, make_single_process_group()), expected);
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    const std::string before = nn::state_sha256(tower);
+    TrainingStep step(tower, {.group = group, .zero = 3, .gather_dtype = kBFloat16});
+    const auto optimizer = make_adamw(step);
+    step(make_batch(8), tower_loss);
+    const WholeParameters whole = step.whole_parameters();
+    EXPECT_EQ(nn::state_sha256(tower), before);
+  });
+}
+
 TEST(Sharding, LockstepHasOneHashWithUnitsOfTheProgramsChoice) {
   expect_one_hash({.units = {"blocks.1.up", "in", "blocks.0"}}, {1, 3});
 }
@@ -267,6 +288,8 @@ TEST(Sharding, RefusesWhatDoesNotGoTogether) {
       {{.group = alone, .static_graph = true, .zero = 2}, "static_graph is for whole gradients"},
       {{.group = alone, .zero = 2, .shard_units = {"blocks.0"}}, "expected 3"},
       {{.group = alone, .zero = 3, .shard_units = {"blocks.9"}}, "names 'blocks.9'"},
+      {{.group = alone, .zero = 2, .gather_dtype = kBFloat16}, "gather_dtype is bfloat16 with zero = 2"},
+      {{.group = alone, .zero = 3, .gather_dtype = kFloat16}, "gather_dtype is float16"},
       {{.group = alone, .zero = 3, .shard_units = {"blocks", "blocks.0"}}, "one of which holds the other"},
   };
   for (const auto& [options, text] : rows)
@@ -274,7 +297,11 @@ TEST(Sharding, RefusesWhatDoesNotGoTogether) {
   TrainingStep step(tower, {.group = alone, .zero = 3});
   EXPECT_NE(refused({.group = alone, .zero = 3}).find("divided by another step"), std::string::npos);
   EXPECT_NE(step.capture_obstacle().find("divided"), std::string::npos);
-  EXPECT_NE(error_of([&] { evaluate(tower, nullptr, 1, nullptr); }).find("pass their group"), std::string::npos);
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower divided;
+    const TrainingStep on_two(divided, {.group = group, .zero = 3});
+    EXPECT_NE(error_of([&] { evaluate(divided, nullptr, 1, nullptr); }).find("pass their group"), std::string::npos);
+  });
 }
 
 }  // namespace

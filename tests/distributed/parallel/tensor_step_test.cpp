@@ -9,6 +9,8 @@
 
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/step.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "tests/distributed/parallel/tensor_support.h"
 
 namespace lockstep::distributed {
@@ -23,6 +25,8 @@ struct Training {
   double dropout = 0.0;
   DType dtype = kFloat32;
   std::int64_t accumulate = 1;
+  int zero = 0;
+  std::int64_t steps = kTensorSteps;
 };
 
 /// The whole weights after a training on a mesh.
@@ -36,18 +40,32 @@ Values train(const Training& training, const ProcessGroupPtr& group, const MeshS
                             .logical_shards = training.shards,
                             .accumulate = training.accumulate,
                             .first_bucket_bytes = 512,
-                            .bucket_bytes = 4096});
-  const auto optimizer = make_optimizer(training.adam, model.parameters());
-  for (std::int64_t i = 0; i < kTensorSteps; ++i) {
+                            .bucket_bytes = 4096,
+                            .zero = training.zero >= 2 ? training.zero : 0});
+  std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(training.adam, model.parameters());
+  if (training.zero == 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), mesh.data());
+  if (training.zero > 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
+  const auto make_model = [&] { return std::make_unique<Transformer>(training.dropout); };
+  const MeshModel whole(model, mesh, nullptr, &parallel, make_model, [&](const std::vector<Tensor>& parameters) {
+    return make_optimizer(training.adam, parameters);
+  });
+  for (std::int64_t i = 0; i < training.steps; ++i) {
     step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1)), [&](nn::Module&, const data::Batch& part) {
       return parallel.cross_entropy(model.hidden(part.x), model.table.weight, part.y.reshape({-1}));
     });
     if (training.clip > 0.0) {
-      EXPECT_GT(parallel.clip_grad_norm(training.clip), training.clip) << "the row must clip";
+      EXPECT_GT(whole.clip_grad_norm(training.clip, *optimizer), training.clip) << "the row must clip";
     }
     optimizer->step();
   }
+  const WholeParameters parameters = step.whole_parameters();
   return values_of(parallel.full_state());
+}
+
+/// The same with nothing divided over `data`.
+Training whole_of(Training training) {
+  training.zero = 0;
+  return training;
 }
 
 struct Row {
@@ -80,8 +98,24 @@ const std::vector<Row>& table() {
       {"data 2 x tensor 2, SGD, accumulation", 1e-6, {.adam = false, .accumulate = 2}, {{.data = 2, .tensor = 2}}},
       {"lockstep, 8 meshes of data and tensor, AdamW, clipping, dropout",
        0.0,
-       {.shards = 4, .clip = 0.05, .dropout = 0.1},
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .steps = lockstep_steps()},
        all},
+      {"data 2 x tensor 2, ZeRO-3, AdamW, clipping, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .zero = 3},
+       {{.data = 2, .tensor = 2}}},
+      {"lockstep, ZeRO-1 on 3 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 1, .steps = lockstep_steps()},
+       {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}}},
+      {"lockstep, ZeRO-2 on 3 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 2, .steps = lockstep_steps()},
+       {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}}},
+      {"lockstep, ZeRO-3 on 4 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .steps = lockstep_steps()},
+       {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
   };
   return rows;
 }
@@ -90,7 +124,7 @@ class MeshEquivalenceOf : public ::testing::TestWithParam<Row> {};
 
 TEST_P(MeshEquivalenceOf, WeightsAreThoseOfOneProcess) {
   const Row& row = GetParam();
-  const Values one = row.training.shards > 0 ? train(row.training, make_single_process_group())
+  const Values one = row.training.shards > 0 ? train(whole_of(row.training), make_single_process_group())
                                              : train_alone(row.training.adam, row.training.clip, row.training.dtype);
   double largest = 0.0;
   std::mutex mutex;

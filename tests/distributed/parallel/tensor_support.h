@@ -2,12 +2,14 @@
 
 // What the tests of layers divided over ranks share: a small language model with every kind of such a layer.
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/random.h"
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/parallel/training_support.h"
@@ -16,27 +18,31 @@ namespace lockstep::distributed::testing {
 
 constexpr std::int64_t kVocabulary = 24, kWidth = 16, kHeads = 4, kLength = 6, kTensorSteps = 20;
 
-/// A small language model: every kind of layer that can be divided, dropout and norms where all ranks have the same.
+/// A small language model: every kind of layer that can be divided, with dropout in and between them.
 struct Transformer : nn::Module {
-  explicit Transformer(double dropout = 0.0) : drop(this, "drop", dropout) {}
+  explicit Transformer(double dropout = 0.0)
+      : attention(this, "attention", kWidth, kHeads, {.dropout = dropout, .is_causal = true}),
+        inner_drop(this, "inner_drop", dropout),
+        drop(this, "drop", dropout) {}
   nn::Embedding table{this, "table", kVocabulary, kWidth};
   nn::LayerNorm norm1{this, "norm1", kWidth};
-  nn::MultiheadAttention attention{this, "attention", kWidth, kHeads, {.is_causal = true}};
+  nn::MultiheadAttention attention;
   nn::LayerNorm norm2{this, "norm2", kWidth};
   nn::Linear up{this, "up", kWidth, 32};
   nn::Linear down{this, "down", 32, kWidth};
-  nn::Dropout drop;
+  nn::Dropout inner_drop, drop;
 
   Tensor hidden(const Tensor& tokens) {
     Tensor x = drop(table(tokens));
     x = x + drop(attention(norm1(x)));
-    return (x + drop(down(gelu(up(norm2(x)))))).reshape({-1, kWidth});
+    return (x + drop(down(inner_drop(gelu(up(norm2(x))))))).reshape({-1, kWidth});
   }
 };
 
 inline const std::vector<TensorRule> kPlan{{"table", TensorSplit::vocabulary},
                                            {"attention", TensorSplit::heads},
                                            {"up", TensorSplit::column},
+                                           {"inner_drop", TensorSplit::column},
                                            {"down", TensorSplit::row}};
 
 inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed) {
@@ -46,6 +52,12 @@ inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed) {
     y.push_back((i * 7 + seed * i * i) % kVocabulary);
   }
   return {tensor(x).view({n, kLength}), tensor(y).view({n, kLength})};
+}
+
+/// Steps of the lockstep rows: 20, or as many as LOCKSTEP_TEST_STEPS says.
+inline std::int64_t lockstep_steps() {
+  const char* const text = std::getenv("LOCKSTEP_TEST_STEPS");
+  return text && *text ? std::atoll(text) : kTensorSteps;
 }
 
 inline Values values_of(const std::vector<nn::NamedTensor>& state) {
@@ -63,12 +75,13 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(bool adam, std::vector<T
 }
 
 /// An ordinary loop that knows nothing of ranks; with `clip`, gradients are clipped to that norm.
-inline Values train_alone(bool adam, double clip, DType dtype) {
-  Transformer model;
+inline Values train_alone(bool adam, double clip, DType dtype, double dropout = 0.0) {
+  Transformer model(dropout);
   set_weights(model);
   model.to(dtype);
   const auto optimizer = make_optimizer(adam, model.parameters());
   for (std::int64_t i = 0; i < kTensorSteps; ++i) {
+    const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
     const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
     model.zero_grad(/*set_to_none=*/true);
     cross_entropy(linear(model.hidden(batch.x), model.table.weight), batch.y.reshape({-1})).backward();

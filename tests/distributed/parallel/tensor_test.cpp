@@ -67,6 +67,8 @@ const std::vector<Row>& table() {
       {"tensor 2, SGD, clipping", 1e-6, {.adam = false, .clip = 0.05}, {2}},
       {"tensor 4, SGD", 1e-6, {.adam = false}, {4}},
       {"tensor 2, AdamW, clipping, float64", 1e-9, {.clip = 0.05, .dtype = kFloat64}, {2}},
+      {"tensor 2, SGD, dropout", 1e-6, {.adam = false, .dropout = 0.1}, {2}},
+      {"tensor 4, AdamW, clipping, dropout, float64", 1e-9, {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64}, {4}},
       {"tensor 4, AdamW, clipping, float64", 1e-9, {.clip = 0.05, .dtype = kFloat64}, {4}},
       {"tensor shards on 1, 2, 4 ranks, SGD", 0.0, {.shards = 4, .adam = false}, {1, 2, 4}},
       {"tensor shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
@@ -81,8 +83,9 @@ class TensorEquivalenceOf : public ::testing::TestWithParam<Row> {};
 
 TEST_P(TensorEquivalenceOf, WeightsAreThoseOfOneProcess) {
   const Row& row = GetParam();
-  const Values one = row.training.shards > 0 ? train(row.training, make_single_process_group())
-                                             : train_alone(row.training.adam, row.training.clip, row.training.dtype);
+  const Values one = row.training.shards > 0
+                         ? train(row.training, make_single_process_group())
+                         : train_alone(row.training.adam, row.training.clip, row.training.dtype, row.training.dropout);
   double largest = 0.0;
   std::mutex mutex;
   for (const int world : row.worlds)
@@ -220,8 +223,8 @@ TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
   });
   nn::MultiheadAttention dropping(8, 2, {.dropout = 0.1});
   EXPECT_NE(error_of([&] {
-              dropping.set_projection([](const auto& x, const auto&, const auto&) { return x; }, 1);
-            }).find("dropout of attention weights is 0.1"),
+              dropping.set_projection([](const auto& x, const auto&, const auto&) { return x; }, 1, 2);
+            }).find("1 heads from number 2 on are no part of 2"),
             std::string::npos);
 }
 

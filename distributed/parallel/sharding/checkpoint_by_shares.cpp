@@ -1,0 +1,246 @@
+// A checkpoint that the ranks write together.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/nn/atomic_file.h"
+#include "lockstep/nn/checksum.h"
+#include "lockstep/nn/safetensors_header.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr std::uint64_t kRound = std::uint64_t{64} << 20;  // bytes of a rank between two signs of life
+constexpr std::uint64_t kRead = std::uint64_t{1} << 20;
+
+/// The file that rank 0 has made, in this process.
+class OpenFile {
+ public:
+  OpenFile(std::string name, const std::string& header) : name_(std::move(name)) {
+    descriptor_.reset(::open(name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    std::string found(header.size(), 0);
+    // Another machine may have another file of this name.
+    if (descriptor_ && (!move_all(::pread, found.data(), found.size(), 0) || found != header)) descriptor_.reset();
+  }
+  bool is_open() const { return static_cast<bool>(descriptor_); }
+  void write(std::uint64_t at, const void* data, std::uint64_t bytes) const {
+    LOCKSTEP_CHECK(move_all(::pwrite, static_cast<const char*>(data), bytes, at), "cannot write {}: {}", name_,
+                   std::generic_category().message(errno));
+  }
+  /// For readers on other machines.
+  void sync() const {
+    LOCKSTEP_CHECK(::fdatasync(descriptor_.get()) == 0, "cannot write {}: {}", name_,
+                   std::generic_category().message(errno));
+  }
+  void read(std::uint64_t at, void* data, std::uint64_t bytes) const {
+    LOCKSTEP_CHECK(move_all(::pread, static_cast<char*>(data), bytes, at), "cannot read {}: {}", name_,
+                   std::generic_category().message(errno));
+  }
+
+ private:
+  template <typename Move, typename Byte>
+  bool move_all(Move move, Byte* data, std::uint64_t bytes, std::uint64_t at) const {
+    while (bytes > 0) {
+      const ssize_t n = move(descriptor_.get(), data, bytes, static_cast<off_t>(at));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        if (n == 0) errno = EIO;
+        return false;
+      }
+      data += n;
+      at += static_cast<std::uint64_t>(n);
+      bytes -= static_cast<std::uint64_t>(n);
+    }
+    return true;
+  }
+
+  std::string name_;
+  FileDescriptor descriptor_;
+};
+
+/// What a rank does of the work on a file, in pieces, of which the ranks tell each other: a deadline is that of one
+/// piece. `piece` does up to kRound bytes and says whether there is more. What one throws is thrown on all.
+void work_together(ProcessGroup& group, const std::string& path, const std::function<bool()>& piece) {
+  static const OperationLabel label("parts of a checkpoint");
+  const LabelScope scope(label);
+  std::string failure;
+  for (bool more = true;;) {
+    try {
+      more = more && piece();
+    } catch (const Error& error) {
+      failure = error.what();
+      more = false;
+    }
+    const Tensor signs = tensor({std::int64_t{more}, std::int64_t{!failure.empty()}});
+    group.all_reduce(signs, ReduceOp::max)->wait();
+    const std::vector<std::int64_t> all = signs.to_vector<std::int64_t>();
+    if (all[1] != 0) break;
+    if (all[0] == 0) return;
+  }
+  const std::vector<std::string> failures = group.all_gather_object(failure);
+  for (std::size_t r = 0; r < failures.size(); ++r)
+    LOCKSTEP_CHECK(failures[r].empty(), "[checkpoint] rank {} could not write its part of {}: {}", r, path,
+                   failures[r]);
+}
+
+/// Values and where they go in the file.
+struct Part {
+  std::uint64_t at = 0;
+  Tensor values;
+};
+
+std::vector<Part> parts_here(const nn::detail::SafetensorsLayout& layout, const nn::Module& module,
+                             const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                             const ProcessGroup& group) {
+  std::vector<Part> parts;
+  const auto add = [&](const auto& found, std::int64_t begin, const Tensor& values) {
+    LOCKSTEP_ASSERT(found != layout.ordered.end(), "a tensor of the checkpoint has no place");
+    parts.push_back({layout.offsets[static_cast<std::size_t>(found - layout.ordered.begin())] +
+                         static_cast<std::uint64_t>(begin) * element_size(values.dtype()),
+                     values});
+  };
+  const auto place_of = [&](const std::string& name) {
+    return std::ranges::find(layout.ordered, name, &nn::NamedTensor::name);
+  };
+  const auto place_of_tensor = [&](const Tensor& tensor) {
+    return std::ranges::find_if(layout.ordered, [&](const auto& each) { return each.tensor.is_same(tensor); });
+  };
+  const bool is_root = group.rank() == 0;
+  if (const auto shards = ParameterShards::of(module)) {
+    shards->visit_own([&](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
+      add(place_of_tensor(parameter), begin, values);
+    });
+  } else {  // all ranks have the same
+    int turn = 0;
+    for (const Tensor& parameter : module.parameters())
+      if (turn++ % group.world_size() == group.rank()) add(place_of_tensor(parameter), 0, parameter);
+  }
+  if (is_root)
+    for (const Tensor& buffer : module.buffers()) add(place_of_tensor(buffer), 0, buffer);
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    const std::string prefix = std::string(nn::kOptimizerPrefix) + (i == 0 ? "" : std::to_string(i) + ".");
+    const auto* const sharded = dynamic_cast<const ZeroRedundancyOptimizer*>(&optimizers[i].get());
+    if (sharded)
+      sharded->visit_state([&](const std::string& name, std::int64_t begin, const Tensor& values) {
+        add(place_of(prefix + name), begin, values);
+      });
+    for (const auto& [name, value] : layout.ordered) {
+      const bool is_small = name == prefix + "steps" || name == prefix + optim::OptimizerState::kGroups;
+      if (is_root && sharded && is_small) add(place_of(name), 0, value);
+    }
+    if (is_root && !sharded)
+      for (const auto& [name, value] : optimizers[i].get().state().tensors) add(place_of(prefix + name), 0, value);
+  }
+  return parts;
+}
+
+void write_parts(const std::vector<Part>& parts, const OpenFile& file, ProcessGroup& group, const std::string& path) {
+  auto next = parts.begin();
+  std::uint64_t done = 0;  // of the next one's bytes
+  work_together(group, path, [&] {
+    for (std::uint64_t round = 0; next != parts.end() && round < kRound;) {
+      const Tensor values = as_contiguous(move_values(next->values.detach(), Device()));
+      const LibraryAccess access;
+      const std::uint64_t bytes = std::min<std::uint64_t>(values.nbytes() - done, kRound);
+      file.write(next->at + done, static_cast<const std::byte*>(values.raw_data()) + done, bytes);
+      round += bytes;
+      done += bytes;
+      if (done < values.nbytes()) continue;
+      done = 0;
+      ++next;
+    }
+    file.sync();
+    return next != parts.end();
+  });
+}
+
+/// Of all tensors, from what stands in the file; each rank reads some. Whole on rank 0.
+std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const OpenFile& file, ProcessGroup& group,
+                         const std::string& path) {
+  const auto world = static_cast<std::size_t>(group.world_size());
+  std::size_t next = static_cast<std::size_t>(group.rank());
+  std::uint64_t at = 0;
+  nn::detail::Checksum checksum;
+  std::string own;
+  std::vector<std::byte> bytes(kRead);
+  work_together(group, path, [&] {
+    for (std::uint64_t round = 0; next < layout.ordered.size() && round < kRound;) {
+      const std::uint64_t size = layout.offsets[next + 1] - layout.offsets[next], some = std::min(size - at, kRead);
+      file.read(layout.offsets[next] + at, bytes.data(), some);
+      checksum.update(bytes.data(), some);
+      round += some;
+      at += some;
+      if (at < size) continue;
+      own += fmt::format("{:016x}", checksum.value());
+      checksum = {};
+      at = 0;
+      next += world;
+    }
+    return next < layout.ordered.size();
+  });
+  const std::vector<std::string> all = group.all_gather_object(own);
+  std::string digits;
+  for (std::size_t i = 0; i < layout.ordered.size(); ++i)
+    digits += all[i % world].substr(i / world * nn::detail::kChecksumDigits, nn::detail::kChecksumDigits);
+  return digits;
+}
+
+}  // namespace
+
+bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module,
+                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                               const nn::TrainingState& state, ProcessGroup& group,
+                               const std::vector<const optim::LRScheduler*>& schedulers) {
+  const NoGradGuard values_only;
+  bool divided = ParameterShards::of(module) != nullptr;
+  for (optim::Optimizer& each : optimizers) divided = divided || dynamic_cast<ZeroRedundancyOptimizer*>(&each);
+  if (!divided || group.world_size() == 1) return false;
+  std::vector<optim::OptimizerState> states;
+  for (optim::Optimizer& each : optimizers) {
+    const auto* const sharded = dynamic_cast<const ZeroRedundancyOptimizer*>(&each);
+    states.push_back(sharded ? sharded->outline() : each.state());
+  }
+  const auto [tensors, metadata] = nn::detail::checkpoint_content(module, states, state, schedulers);
+  const nn::detail::SafetensorsLayout layout = nn::detail::lay_out_safetensors(tensors, path, metadata);
+  std::unique_ptr<nn::detail::AtomicFile> whole;
+  on_rank0(group, [&] {
+    nn::require_no_later_checkpoint(path, state.step);
+    whole = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
+    whole->write(layout.header.data(), layout.header.size());
+    whole->resize(layout.offsets.back());
+  });
+  const std::string name =
+      broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group);
+  const OpenFile file(name, layout.header);
+  const Tensor all_see = tensor({std::int64_t{file.is_open()}});
+  group.all_reduce(all_see, ReduceOp::min)->wait();
+  if (all_see.item<std::int64_t>() == 0) return false;
+  write_parts(parts_here(layout, module, optimizers, group), file, group, path);
+  // Opened anew: a network's file system shows what others have written from then on.
+  std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
+  on_rank0(group, [&] {
+    checksums.insert(0, nn::detail::checksum_digits(layout.header.data(), layout.header.size()));
+    whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());
+    whole->commit();
+  });
+  return true;
+}
+
+}  // namespace lockstep::distributed
