@@ -43,6 +43,7 @@ class Size:
     curve: tuple = ("--max-steps", "200")
     curve_models: tuple = ("mlp", "cnn", "lenet-bn")
     lockstep: tuple = ("--epochs", "1", "--max-steps", "100")
+    portable_models: tuple = ("lenet", "mlp")
     lockstep_nets: tuple = (("lenet", "sgd"), ("lenet", "adamw"), ("cnn", "sgd"), ("lenet-bn", "sgd"))
     epoch: tuple = ("--epochs", "1")
     recipes: tuple = (
@@ -62,7 +63,7 @@ TINY = Size(tests=("test_parallel_emulated_cuda", "test_ops", "test_core_cuda"),
             graphs_only="ReplaysHaveTheBits|ValuesOfTheHost",
             curve=("--max-steps", "4", "--batch-size", "4"), curve_models=(),
             fault_timeout=15, fault_epoch=3, endless=("--epochs", "1000", "--batch-size", "20"), soak=0,
-            lockstep=("--epochs", "1", "--max-steps", "2", "--batch-size", "8"), lockstep_nets=(("lenet", "sgd"),),
+            lockstep=("--epochs", "1", "--max-steps", "2", "--batch-size", "8"), lockstep_nets=(("lenet", "sgd"),), portable_models=("lenet",),
             epoch=("--epochs", "1", "--max-steps", "4", "--batch-size", "4"), recipes=Size.recipes[:1],
             first_rows=("mlp:4:float32",), other_rows=(),
             speed=("--rounds", "2", "--seconds", "0.01", "--warmup", "4", "--images", "20", "--no-peer"),

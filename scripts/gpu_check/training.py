@@ -240,7 +240,7 @@ def check_curves(recorder, machine, size, data, real, folder):
 
 def check_portable(recorder, machine, size, data, real, folder):
     training = Training(recorder, machine, size, data, real, folder)
-    for model in ("lenet", "mlp"):
+    for model in size.portable_models:
         recorder.step("training", f"the CPU's bits, {model}",
                       lambda model=model: training.portable(["--model", model, *size.lockstep]))
 

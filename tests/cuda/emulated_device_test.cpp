@@ -90,6 +90,7 @@ void block_sum(const float* in, float* out) {
 }
 
 TEST(EmulatedDevice, WarpsAndBlocksExchangeValues) {
+  const cuda::DeviceGuard guard(0);
   const Tensor x = move_values(make_input({128}, 1, kFloat32), kDevice);
   const Tensor out = zeros({3}, {.device = kDevice});
   enqueue_kernel(block_sum, 3, 128, nullptr, static_cast<const float*>(x.raw_data()),
@@ -104,6 +105,7 @@ void all_lanes_sum(float* out) {
 }
 
 TEST(EmulatedDevice, ALanesLastWordIsThereAfterItsEnd) {
+  const cuda::DeviceGuard guard(0);
   const Tensor out = zeros({96}, {.device = kDevice});
   enqueue_kernel(all_lanes_sum, 1, 96, nullptr, static_cast<float*>(out.raw_data()));
   for (const float value : out.to_vector<float>()) EXPECT_EQ(value, 32.0f);
@@ -115,6 +117,7 @@ void diverges(float* out) {
 }
 
 TEST(EmulatedDevice, ABarrierThatOthersMissIsAnError) {
+  const cuda::DeviceGuard guard(0);
   const Tensor out = zeros({1}, {.device = kDevice});
   // Lane 3 waits for its warp, whose other lanes wait for the block.
   enqueue_kernel(diverges, 1, 64, nullptr, static_cast<float*>(out.raw_data()));
@@ -242,9 +245,9 @@ TEST(DeviceMemory, MayEndAtAnyAllocation) {
 float captured_loss() {
   const Stream stream = Stream::create(0);
   const StreamGuard guard(stream);
-  const Tensor weight = move_values(make_input({10, 300}, 1, kFloat32), kDevice);
-  const Tensor x = move_values(make_input({64, 300}, 2, kFloat32), kDevice);
-  const Tensor target = zeros({64}, {.dtype = kInt64, .device = kDevice}), out = zeros({1}, {.device = kDevice});
+  const Tensor weight = move_values(make_input({10, 60000}, 1, kFloat32, -0.01, 0.01), kDevice);
+  const Tensor x = move_values(make_input({4, 60000}, 2, kFloat32), kDevice);
+  const Tensor target = zeros({4}, {.dtype = kInt64, .device = kDevice}), out = zeros({1}, {.device = kDevice});
   weight.set_requires_grad(true);
   optim::SGD optimizer({weight}, {.lr = 0.1, .momentum = 0.9});
   const auto step = [&] {
