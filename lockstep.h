@@ -2,6 +2,10 @@
 
 // Everything a program needs: #include <lockstep/lockstep.h>
 
+#if __cplusplus < 202002L
+#error "lockstep needs C++20: compile with -std=c++20 or later, or link lockstep::lockstep in CMake, which sees to it"
+#endif
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"

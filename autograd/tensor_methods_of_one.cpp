@@ -178,18 +178,24 @@ Tensor Tensor::outer(const Tensor& other) const {
 }
 
 const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> max) const {
-  check_in_place(*this, GradMode::enabled() && requires_grad(), "clamp_");
+  const bool recording = GradMode::enabled() && requires_grad();
+  check_in_place(*this, recording, "clamp_");
+  if (recording) return copy_(lockstep::clamp(lockstep::clone(*this), min, max));
   const NoGradGuard values_only;
   copy_values(lockstep::clamp(detach(), min, max), *this);
   return *this;
 }
 const Tensor& Tensor::uniform_(double low, double high) const {
-  check_in_place(*this, GradMode::enabled() && requires_grad(), "uniform_");
+  const bool recording = GradMode::enabled() && requires_grad();
+  check_in_place(*this, recording, "uniform_");
+  if (recording) zero_();  // what was computed before is gone, and with it the way back
   fill_uniform(*this, low, high);
   return *this;
 }
 const Tensor& Tensor::normal_(double mean, double std) const {
-  check_in_place(*this, GradMode::enabled() && requires_grad(), "normal_");
+  const bool recording = GradMode::enabled() && requires_grad();
+  check_in_place(*this, recording, "normal_");
+  if (recording) zero_();  // what was computed before is gone, and with it the way back
   fill_normal(*this, mean, std);
   return *this;
 }

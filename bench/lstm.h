@@ -23,4 +23,12 @@ struct Lstm : nn::Module {
   nn::Linear head{this, "head", kWidth, 10};
 };
 
+/// The same by the library's layer.
+struct LstmLayer : nn::Module {
+  Tensor forward(Tensor x) override { return head(lstm(x.squeeze(1)).first.select(1, -1)); }
+
+  nn::LSTM lstm{this, "lstm", 28, Lstm::kWidth, {.batch_first = true}};
+  nn::Linear head{this, "head", Lstm::kWidth, 10};
+};
+
 }  // namespace lockstep::bench

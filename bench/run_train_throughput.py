@@ -10,8 +10,7 @@ replaces the pthread build (two thread pools fight over the cores), and the numb
 --untuned the peer runs a second time as it is shipped, with only its number of threads set. Where the build was given a
 current PyTorch (LOCKSTEP_BENCH_PYTORCH), its C++ library is another peer, tuned the same way but for the BLAS, which it
 brings itself. With --python, a Python with PyTorch, bench/torch_train_throughput.py takes part too: eager and compiled,
-and for convolutional nets channels-last; it alone has the models gpt, gpt_1024, vit, mixer, mlp_gelu, lstm, resnet18 and
-mobilenet.
+and for convolutional nets channels-last; it alone has the models beyond lenet, cnn and mlp.
 
 The share of the peak is the rate of the net's multiply-adds, counted as dense sums though lockstep skips products with
 zero, over what a core does in registers (bench/peak_flops), by processor time. Memory is the peak of the process, less the
@@ -60,18 +59,21 @@ class Program:
 def start_programs(arguments, model, batch, threads):
     """lockstep, and every peer that there is for the model."""
     build = arguments.build / "bench"
-    programs = [Program("lockstep", [build / "train_throughput"], model, batch, threads, own_environment(threads))]
+    bf16 = arguments.amp == "bf16"
+    programs = [Program("lockstep", [build / "train_throughput"], model, batch, threads, own_environment(threads),
+                        ["bf16"] if bf16 else [])]
     if arguments.no_peer:
         return programs
     if arguments.python and model in PYTHON_MODELS:
         command = [arguments.python, Path(__file__).parent / "torch_train_throughput.py"]
         variants = {"eager": [], "compiled": ["--compile"]}
-        if model in ("resnet18", "mobilenet"):
+        if model in CONVOLUTIONAL:
             variants["channels-last"] = ["--channels-last"]
         for name in arguments.variants.split(","):
             if name in variants:
-                programs.append(Program(name, command, model, batch, threads, own_environment(threads), variants[name]))
-    if model not in C_MODELS:
+                programs.append(Program(name, command, model, batch, threads, own_environment(threads),
+                                        variants[name] + (["--bf16"] if bf16 else [])))
+    if model not in C_MODELS or bf16:
         return programs
     peer = build / "peer_libtorch"
     if peer.exists():
@@ -109,7 +111,9 @@ FLOPS = {"lenet": 2 * (3 * (144000 + 320000 + 16000 + 500) - 144000),
 FLOPS["cnn_plain"] = FLOPS["cnn"]
 IMAGES_MIB = 60000 * 28 * 28 * 4 / 2**20
 C_MODELS = ("lenet", "cnn", "cnn_plain", "mlp")
-PYTHON_MODELS = ("gpt", "gpt_1024", "vit", "mixer", "mlp_gelu", "lstm", "resnet18", "mobilenet")
+CONVOLUTIONAL = ("lenet", "lenet-bn", "cnn", "resnet18", "mobilenet")
+PYTHON_MODELS = ("lenet-bn", "gpt", "gpt_1024", "vit", "mixer", "mlp_gelu", "lstm", "lstm_layer", "resnet18", "mobilenet",
+                 "lenet", "cnn", "mlp")
 PEERS = ("libtorch", "as shipped", "PyTorch", "eager", "compiled", "channels-last")
 
 
@@ -118,7 +122,7 @@ def measure(arguments, peak, model, batch, threads):
     programs = start_programs(arguments, model, batch, threads)
     steps = {}
     for program in programs:
-        few = 10 if model in ("lenet", "mlp") else 2
+        few = 10 if model in ("lenet", "lenet-bn", "mlp") else 2
         program.run(3)
         program.run(few)
         warm = program.run(few)
@@ -190,6 +194,7 @@ def main():
     parser.add_argument("--untuned", action="store_true", help="a second peer: libtorch as shipped")
     parser.add_argument("--python", help="a Python with PyTorch: bench/torch_train_throughput.py takes part")
     parser.add_argument("--variants", default="eager,compiled,channels-last", help="of PyTorch in Python")
+    parser.add_argument("--amp", choices=["off", "bf16"], default="off", help="mixed precision, of lockstep and of PyTorch in Python")
     parser.add_argument("--no-peer", action="store_true", help="measure lockstep alone")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--markdown", type=Path, help="write the table to this file")

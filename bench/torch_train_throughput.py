@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train_throughput's models and steps in PyTorch, eager or compiled, told over standard input how many steps to run.
 
-usage: torch_train_throughput.py MODEL BATCH THREADS [--compile] [--channels-last]
+usage: torch_train_throughput.py MODEL BATCH THREADS [--compile] [--channels-last] [--bf16]
 
 The protocol, the models and the data's shapes are those of bench/train_rounds.h; bench/run_train_throughput.py starts it.
 """
@@ -17,6 +17,40 @@ import torch.nn.functional as F
 from torch import nn
 
 IMAGES, WINDOWS, VOCABULARY = 60000, {"gpt": 256, "gpt_1024": 1024}, 65
+
+
+class LeNet(nn.Module):
+    def __init__(self, norms=False):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.bn1, self.bn2 = (nn.BatchNorm2d(10), nn.BatchNorm2d(20)) if norms else (nn.Identity(), nn.Identity())
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.bn1(self.conv1(x)), 2))
+        x = F.relu(F.max_pool2d(self.bn2(self.conv2(x)), 2))
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+class Cnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(9216, 128), nn.Linear(128, 10)
+
+    def forward(self, x):
+        x = self.dropout1(F.max_pool2d(F.relu(self.conv2(F.relu(self.conv1(x)))), 2))
+        return self.fc2(self.dropout2(F.relu(self.fc1(x.flatten(1)))))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)
+
+    def forward(self, x):
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
 
 
 class GptBlock(nn.Module):
@@ -126,6 +160,17 @@ class Lstm(nn.Module):
         return self.head(h)
 
 
+class LstmLayer(nn.Module):
+    """The same by the library's own layer."""
+
+    def __init__(self, width=128):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(28, width, batch_first=True), nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.lstm(x.squeeze(1))[0][:, -1])
+
+
 class ResidualBlock(nn.Module):
     def __init__(self, in_, out, stride):
         super().__init__()
@@ -181,7 +226,7 @@ class MobileNet(nn.Module):
         return self.head(F.relu6(self.bn_last(self.last(x))).mean((2, 3)))
 
 
-IMAGE_MODELS = {"resnet18": ResNet18, "mobilenet": MobileNet, "vit": Vit, "mixer": Mixer, "mlp_gelu": MlpGelu, "lstm": Lstm}
+IMAGE_MODELS = {"lenet": LeNet, "lenet-bn": lambda: LeNet(norms=True), "cnn": Cnn, "mlp": Mlp, "lstm_layer": LstmLayer, "resnet18": ResNet18, "mobilenet": MobileNet, "vit": Vit, "mixer": Mixer, "mlp_gelu": MlpGelu, "lstm": Lstm}
 COLOUR = {"resnet18", "mobilenet", "vit", "mixer"}
 ADAM = {"gpt", "gpt_1024", "vit", "mixer", "mlp_gelu"}
 
@@ -201,16 +246,19 @@ def make_step(options):
         sizes = (IMAGES * 784 // 3072, 3, 32, 32) if options.model in COLOUR else (IMAGES, 1, 28, 28)
         images, labels = torch.rand(sizes) - 0.5, torch.randint(10, (IMAGES,))
 
-    def step():
+    def loss_of_batch():
         if options.model in WINDOWS:
             tokens = torch.randint(VOCABULARY, (options.batch, window + 1))
-            loss = F.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:].reshape(-1))
-        else:
-            index = torch.randint(images.shape[0], (options.batch,))
-            x = images[index]
-            if options.channels_last:
-                x = x.to(memory_format=torch.channels_last)
-            loss = F.cross_entropy(model(x), labels[index])
+            return F.cross_entropy(model(tokens[:, :-1]), tokens[:, 1:].reshape(-1))
+        index = torch.randint(images.shape[0], (options.batch,))
+        x = images[index]
+        if options.channels_last:
+            x = x.to(memory_format=torch.channels_last)
+        return F.cross_entropy(model(x), labels[index])
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
+            loss = loss_of_batch()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if options.model in ADAM:
@@ -228,6 +276,7 @@ def main():
     parser.add_argument("threads", type=int)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--bf16", action="store_true", help="products and convolutions in bfloat16")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)

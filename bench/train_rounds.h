@@ -18,6 +18,7 @@ struct Setup {
   std::string model;  ///< lenet, cnn, cnn_plain (cnn without dropout), mlp, or one of the models below
   std::int64_t batch = 0;
   int threads = 1;
+  bool bf16 = false;  ///< mixed precision: products and convolutions in bfloat16
 };
 
 constexpr std::int64_t kImages = 60000;  ///< the size of MNIST, so that batches come from memory, not from a cache
@@ -90,18 +91,19 @@ inline double peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-/// Usage: PROGRAM MODEL BATCH THREADS. `make_step(setup)` builds the net and returns a callable that trains one step
-/// and returns its loss. Then each line on stdin holds a number of steps to run; the answer is one line of JSON with
-/// the seconds and the processor seconds they took, and the process's peak memory, of which the images are 179 MiB.
-/// Ends with stdin.
+/// Usage: PROGRAM MODEL BATCH THREADS [bf16]. `make_step(setup)` builds the net and returns a callable that trains one
+/// step and returns its loss. Then each line on stdin holds a number of steps to run; the answer is one line of JSON
+/// with the seconds and the processor seconds they took, and the process's peak memory, of which the images are 179
+/// MiB. Ends with stdin.
 template <typename MakeStep>
 int run(int argc, char** argv, const char* library, MakeStep&& make_step) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s MODEL BATCH THREADS\n", argv[0]);
+  const bool bf16 = argc == 5 && std::string(argv[4]) == "bf16";
+  if (argc != 4 && !bf16) {
+    std::fprintf(stderr, "usage: %s MODEL BATCH THREADS [bf16]\n", argv[0]);
     return 2;
   }
   try {
-    const Setup setup{argv[1], std::atoll(argv[2]), std::atoi(argv[3])};
+    const Setup setup{argv[1], std::atoll(argv[2]), std::atoi(argv[3]), bf16};
     auto step = make_step(setup);
     std::printf("{\"library\": \"%s\"}\n", library);
     std::fflush(stdout);

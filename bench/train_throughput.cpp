@@ -28,6 +28,7 @@ std::unique_ptr<nn::Module> make_model(const std::string& name) {
   if (name == "mixer") return std::make_unique<bench::Mixer>();
   if (name == "mlp_gelu") return std::make_unique<bench::MlpGelu>();
   if (name == "lstm") return std::make_unique<bench::Lstm>();
+  if (name == "lstm_layer") return std::make_unique<bench::LstmLayer>();
   if (const std::int64_t context = train_rounds::context_of(name); context > 0)
     return std::make_unique<bench::Gpt>(context);
   return models::make_model(name == "cnn_plain" ? "cnn" : name);
@@ -42,7 +43,10 @@ Shape image_sizes(const std::string& model) {
 class Step {
  public:
   explicit Step(const train_rounds::Setup& setup)
-      : batch_(setup.batch), context_(train_rounds::context_of(setup.model)), model_(make_model(setup.model)) {
+      : batch_(setup.batch),
+        context_(train_rounds::context_of(setup.model)),
+        compute_type_(setup.bf16 ? kBFloat16 : kFloat32),
+        model_(make_model(setup.model)) {
     if (setup.model == "cnn_plain") model_->eval();  // the same net with its dropout off
     adam_ = train_rounds::uses_adam(setup.model);
     if (adam_)
@@ -60,7 +64,10 @@ class Step {
   }
 
   double operator()() {
-    const Tensor loss = context_ > 0 ? loss_of_tokens() : loss_of_images();
+    const Tensor loss = [this] {
+      const AutocastGuard autocast(compute_type_, kCPU);
+      return context_ > 0 ? loss_of_tokens() : loss_of_images();
+    }();
     optimizer_->zero_grad(true);
     loss.backward();
     if (adam_) optim::clip_grad_norm_(model_->parameters(), 1.0);
@@ -83,6 +90,7 @@ class Step {
   }
 
   std::int64_t batch_, context_;
+  DType compute_type_;
   bool adam_ = false;
   train_rounds::Random random_{3};
   std::unique_ptr<nn::Module> model_;

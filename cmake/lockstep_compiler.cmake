@@ -33,7 +33,8 @@ target_compile_options(lockstep_flags INTERFACE
 
 # A multiplication and an addition become a fused one where the source says std::fma and nowhere else: which ones a
 # compiler would join depends on the compiler and on how far it optimises, and the bits with it.
-target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
 
 # numeric_fingerprint() tells builds apart by these.
 target_link_options(lockstep_flags INTERFACE -Wl,--build-id=sha1)

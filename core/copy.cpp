@@ -1,10 +1,12 @@
 #include "lockstep/core/copy.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cpu/transpose8.h"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -39,9 +41,70 @@ void copy_loop(const cpu::StridedLoop<2>& loop, const S* source, T* target) {
   });
 }
 
+/// to[j * to_stride + i] = from[i * from_stride + j] for i < rows and j < columns. Rows of both are long apart, so they
+/// are gone through in squares, whose lines stay in the cache.
+template <typename Word>
+void transpose_block(const Word* from, std::int64_t from_stride, std::int64_t rows, std::int64_t columns, Word* to,
+                     std::int64_t to_stride) {
+  constexpr std::int64_t kSide = 8;
+  for (std::int64_t i = 0; i < rows; i += kSide)
+    for (std::int64_t j = 0; j < columns; j += kSide) {
+      const std::int64_t height = std::min(kSide, rows - i), width = std::min(kSide, columns - j);
+      const Word* square = from + i * from_stride + j;
+      Word* turned = to + j * to_stride + i;
+      if constexpr (sizeof(Word) == sizeof(float)) {
+        if (height == kSide && width == kSide) {
+          cpu::Vec8 m[8];
+          for (std::int64_t r = 0; r < kSide; ++r) std::memcpy(&m[r], square + r * from_stride, sizeof m[r]);
+          cpu::transpose8(m);
+          for (std::int64_t r = 0; r < kSide; ++r) std::memcpy(turned + r * to_stride, &m[r], sizeof m[r]);
+          continue;
+        }
+      }
+      for (std::int64_t c = 0; c < width; ++c)
+        for (std::int64_t r = 0; r < height; ++r) turned[c * to_stride + r] = square[r * from_stride + c];
+    }
+}
+
+/// Copies where the target is dense along the last dimension and the source along another one. False: it is not so.
+template <typename Word>
+bool copy_turned(const cpu::StridedLoop<2>& loop, const Word* source, Word* target) {
+  constexpr std::int64_t kLeast = 8, kBlock = 64;  // a block of 64 x 64 words stays in the first-level cache
+  const int last = loop.sizes.dim() - 1;
+  if (loop.strides[0][last] != 1 || loop.strides[1][last] == 1 || loop.sizes[last] < kLeast) return false;
+  int turned = -1;
+  for (int d = 0; d < last; ++d)
+    if (loop.strides[1][d] == 1 && loop.sizes[d] >= kLeast) turned = d;
+  if (turned < 0) return false;
+  const std::int64_t rows = loop.sizes[last], columns = loop.sizes[turned];
+  const std::int64_t row_blocks = (rows + kBlock - 1) / kBlock, column_blocks = (columns + kBlock - 1) / kBlock;
+  const std::int64_t blocks = row_blocks * column_blocks, outer = loop.numel / (rows * columns);
+  const std::int64_t words = std::min(rows, kBlock) * std::min(columns, kBlock);
+  parallel_for(outer * blocks, std::max<std::int64_t>(1, cpu::kElementBlock / words),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t index = begin; index < end; ++index) {
+                   const std::int64_t row = index % blocks % row_blocks * kBlock;
+                   const std::int64_t column = index % blocks / row_blocks * kBlock;
+                   const Word* from = source + row * loop.strides[1][last] + column;
+                   Word* to = target + row + column * loop.strides[0][turned];
+                   std::int64_t rest = index / blocks;
+                   for (int d = last - 1; d >= 0; --d) {
+                     if (d == turned) continue;
+                     from += rest % loop.sizes[d] * loop.strides[1][d];
+                     to += rest % loop.sizes[d] * loop.strides[0][d];
+                     rest /= loop.sizes[d];
+                   }
+                   transpose_block(from, loop.strides[1][last], std::min(kBlock, rows - row),
+                                   std::min(kBlock, columns - column), to, loop.strides[0][turned]);
+                 }
+               });
+  return true;
+}
+
 // Values of equal dtype move as bytes of that width, which keeps the number of instantiations small.
 template <typename Word>
 void copy_words(const cpu::StridedLoop<2>& loop, const Tensor& source, const Tensor& target) {
+  if (copy_turned(loop, static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()))) return;
   copy_loop(loop, static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));
 }
 

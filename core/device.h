@@ -16,7 +16,7 @@ struct Device {
   int index = 0;                      ///< which of its kind, from 0
 
   constexpr Device() = default;
-  constexpr Device(DeviceType type, int index = 0) : type(type), index(index) {}
+  constexpr Device(DeviceType kind, int number = 0) : type(kind), index(number) {}
   /// Parses "cpu", "cuda", "cpu:1", "cuda:0". Throws Error on anything else.
   explicit Device(std::string_view text);
 

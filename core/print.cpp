@@ -1,3 +1,4 @@
+#include <cmath>
 #include <ostream>
 #include <type_traits>
 
@@ -14,7 +15,10 @@ template <typename T>
 void print_values(std::ostream& out, const T* values, const Shape& sizes, const Shape& strides, int dim) {
   if (dim == sizes.dim()) {
     if constexpr (std::is_floating_point_v<T>) {
-      out << fmt::format("{:.6g}", *values);
+      if (std::isnan(*values))
+        out << "nan";  // whatever its sign
+      else
+        out << fmt::format("{:.6g}", *values);
     } else {
       out << *values;
     }

@@ -1,6 +1,8 @@
 #include "lockstep/core/tensor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <new>
 #include <type_traits>
 
@@ -33,6 +35,23 @@ void Tensor::throw_dtype_mismatch(DType wanted) const {
   detail::throw_error(fmt::format("a {} tensor was accessed as {}; convert it with to()", name(dtype()), name(wanted)));
 }
 
+namespace {
+
+template <typename T, typename S>
+bool holds(S value) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (std::is_same_v<T, bool> || !std::is_integral_v<T>)
+    return true;
+  else if constexpr (!std::is_integral_v<S>)
+    return std::trunc(value) >= S(Limits::min()) && std::trunc(value) < std::ldexp(S(1), Limits::digits);
+  else if constexpr (std::is_signed_v<T>)
+    return std::int64_t{value} >= std::int64_t{Limits::min()} && std::int64_t{value} <= std::int64_t{Limits::max()};
+  else
+    return value >= 0 && static_cast<std::uint64_t>(value) <= std::uint64_t{Limits::max()};
+}
+
+}  // namespace
+
 template <typename T>
 T Tensor::item() const {
   LOCKSTEP_CHECK(defined(), "[item] the tensor is undefined");
@@ -44,7 +63,10 @@ T Tensor::item() const {
     if constexpr (std::is_same_v<S, bool>) {
       return static_cast<T>(value ? 1 : 0);
     } else {
-      return static_cast<T>(static_cast<compute_t<S>>(value));
+      const auto number = static_cast<compute_t<S>>(value);
+      LOCKSTEP_CHECK(holds<T>(number), "[item] {} is out of the range of the integer type that was asked for, {} to {}",
+                     number, +std::numeric_limits<T>::min(), +std::numeric_limits<T>::max());
+      return static_cast<T>(number);
     }
   });
 }

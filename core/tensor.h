@@ -53,6 +53,15 @@ class Tensor {
  public:
   Tensor() = default;
   explicit Tensor(IntrusivePtr<TensorImpl> impl) : impl_(std::move(impl)) {}
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+  /// A variable becomes a handle on another tensor: `a = b`.
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  /// `x[i] = y`: on the left is no variable but what an expression gives, whose elements are written, as by copy_().
+  const Tensor& operator=(const Tensor& source) const&& { return copy_(source); }
+  const Tensor& operator=(Scalar value) const&&;  ///< the same for a number, as by fill_()
 
   // --- what it is -----------------------------------------------------------------------------------------------
   bool defined() const { return static_cast<bool>(impl_); }  ///< not made by Tensor()
@@ -92,7 +101,7 @@ class Tensor {
     return data<T>();
   }
   /// The value of a one-element tensor, converted to T: bool, or any integer or floating-point type of the language.
-  /// Copies from the device.
+  /// Copies from the device. Throws Error if T is an integer type whose range the value is out of, as NaN is.
   template <typename T = double>
   T item() const;
   /// All elements in row-major order, converted to T (double, float, std::int64_t, std::int32_t, std::uint8_t or bool).
@@ -262,10 +271,11 @@ class Tensor {
   Tensor log10() const;                                               ///< logarithm to base 10
   Tensor clamp_min(Scalar min) const;                                 ///< clamp() with one bound
   Tensor clamp_max(Scalar max) const;                                 ///< clamp() with one bound
-  /// clamp() in place; no gradient flows through it.
+  /// clamp() in place.
   const Tensor& clamp_(std::optional<double> min, std::optional<double> max = std::nullopt) const;
-  const Tensor& uniform_(double low = 0.0, double high = 1.0) const;  ///< in place: drawn anew; see fill_uniform
-  const Tensor& normal_(double mean = 0.0, double std = 1.0) const;   ///< in place: drawn anew; see fill_normal
+  /// In place: drawn anew; no gradient flows through it. See fill_uniform.
+  const Tensor& uniform_(double low = 0.0, double high = 1.0) const;
+  const Tensor& normal_(double mean = 0.0, double std = 1.0) const;  ///< as uniform_; see fill_normal
   /// The nearest value within the bounds that are given; the gradient is 0 outside.
   Tensor clamp(std::optional<double> min, std::optional<double> max) const;
   /// The same for bounds that are tensors; either may be undefined.

@@ -8,7 +8,11 @@
 #include <limits>
 
 #include "lockstep/core/double_math.h"
+#include "lockstep/core/fixed_math.h"
 #include "lockstep/core/philox.h"
+#if !defined(__CUDA_ARCH__)
+#include "lockstep/core/vector_math_double.h"
+#endif
 
 // Before a loop whose iterations do not depend on each other. Never before one that sums into a variable: Clang takes
 // the pragma as leave to change the order of additions.
@@ -143,20 +147,11 @@ inline double erf(double x) {
 inline double sin(double x) {
   return portable_sin(x);
 }
-inline float sin(float x) {
-  return static_cast<float>(portable_sin(static_cast<double>(x)));
-}
 inline double cos(double x) {
   return portable_cos(x);
 }
-inline float cos(float x) {
-  return static_cast<float>(portable_cos(static_cast<double>(x)));
-}
 inline double pow(double x, double y) {
   return portable_pow(x, y);
-}
-inline float pow(float x, float y) {
-  return static_cast<float>(portable_pow(static_cast<double>(x), static_cast<double>(y)));
 }
 inline double tan(double x) {
   return portable_tan(x);
@@ -245,52 +240,15 @@ __device__ inline float sigmoid(float x) {
 #else
 
 namespace detail {
-/// 2^n for -126 <= n <= 127.
-inline float power_of_two(std::int32_t n) {
-  return std::bit_cast<float>((static_cast<std::uint32_t>(n) + 127u) << 23);
-}
-/// Adding it leaves the nearest integer in the low bits of the float.
-inline constexpr float kRound = 0x1.8p23f;
+using fixed::kRound;
+using fixed::power_of_two;
 }  // namespace detail
 
 inline float exp(float x) {
-  // x = n ln 2 + r with |r| <= ln 2 / 2. The bounds give 0 and infinity; NaN fails both comparisons and passes through.
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -104.0f ? -104.0f : x;
-  const float shifted = std::fma(x, 1.44269504f, detail::kRound);
-  const std::int32_t n =
-      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(detail::kRound));
-  const float whole = shifted - detail::kRound;
-  const float r = std::fma(whole, 2.12194440e-4f, std::fma(whole, -0.693359375f, x));
-  float p = 0.00139262134663f;
-  p = std::fma(p, r, 0.00836320297158f);
-  p = std::fma(p, r, 0.0416665544377f);
-  p = std::fma(p, r, 0.16666576846f);
-  p = std::fma(p, r, 0.5f);
-  p = std::fma(p * r, r, r) + 1.0f;
-  // Two steps, because 2^n itself may be subnormal or beyond the largest float.
-  const std::int32_t half = n >> 1;
-  return p * detail::power_of_two(half) * detail::power_of_two(n - half);
+  return fixed::exp(x);
 }
-
 inline float log(float x) {
-  const bool subnormal = x < std::numeric_limits<float>::min();
-  const float scaled = subnormal ? x * 0x1p23f : x;
-  // scaled = m 2^k with m in [sqrt(1/2), sqrt(2)): shift the exponent's zero point to sqrt(1/2) and back.
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled) - 0x3f3504f3u;
-  const float k = static_cast<float>(static_cast<std::int32_t>(bits) >> 23) - (subnormal ? 23.0f : 0.0f);
-  const float f = std::bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
-  // log(1 + f) = 2 s + s^3 R(s^2), s = f / (2 + f), arranged so that the large part f is added last.
-  const float s = f / (2.0f + f);
-  const float z = s * s;
-  const float r =
-      z * std::fma(z, std::fma(z, std::fma(z, 0.233305624972f, 0.285508173142f), 0.400001218707f), 0.666666665545f);
-  const float square = 0.5f * f * f;
-  const float low = std::fma(s, square + r, k * -2.12194440e-4f);
-  const float y = std::fma(k, 0.693359375f, f - (square - low));
-  const float limit = x == 0.0f ? -std::numeric_limits<float>::infinity()
-                                : (x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x);  // infinity, NaN
-  return x > 0.0f && x < std::numeric_limits<float>::infinity() ? y : limit;
+  return fixed::log(x);
 }
 
 /// log(1 + x) for x in [0, 1] only, which is what soft maxima of two need; within 2 ulp.

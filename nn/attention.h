@@ -32,6 +32,12 @@ class MultiheadAttention : public Module {
   /// Of queries [N, L, width] to keys and values [N, S, width]. `mask` as attn_mask of scaled_dot_product_attention(),
   /// [L, S] or what broadcasts to [N, heads, L, S]; is_causal is not looked at.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {});
+  using Module::operator();
+  /// forward().
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {}) {
+    const detail::ProfiledCall profiled(*this);
+    return forward(query, key, value, mask);
+  }
 
   /// Self-attention computes its first projection by this from now on, for `heads` heads from number `first` on, which
   /// it leaves side by side: queries, keys, values. For a layer whose heads are divided over ranks; attention to others

@@ -11,6 +11,10 @@
 namespace lockstep::nn {
 namespace {
 
+const char* name_of(Cell cell) {
+  return cell == Cell::lstm ? "nn::LSTM" : cell == Cell::gru ? "nn::GRU" : "nn::RNN";
+}
+
 std::int64_t gates_of(Cell cell) {
   return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
 }
@@ -27,11 +31,12 @@ Tensor layer_of(const Tensor& state, std::int64_t i) {
   return state.defined() ? state.select(0, i) : state;
 }
 
-void check_state(const Tensor& state, std::int64_t rows, std::int64_t n, std::int64_t width, const char* what) {
+void check_state(Cell cell, const Tensor& state, std::int64_t rows, std::int64_t n, std::int64_t width,
+                 const char* what) {
   if (!state.defined()) return;
   LOCKSTEP_CHECK(state.sizes() == Shape({rows, n, width}),
-                 "[nn::RNN] expected a state {} of sizes [{}, {}, {}] (layers * directions, batch, width), found {}",
-                 what, rows, n, width, to_string(state.sizes()));
+                 "[{}] expected a state {} of sizes [{}, {}, {}] (layers * directions, batch, width), found {}",
+                 name_of(cell), what, rows, n, width, to_string(state.sizes()));
 }
 
 }  // namespace
@@ -40,10 +45,10 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
                                  const RNNOptions& options)
     : cell_(cell), in_(in), width_(width), options_(options) {
   LOCKSTEP_CHECK(in > 0 && width > 0 && options.num_layers > 0,
-                 "[nn::RNN] expected positive sizes and layers, found {} -> {} and {} layers", in, width,
+                 "[{}] expected positive sizes and layers, found {} -> {} and {} layers", name_of(cell), in, width,
                  options.num_layers);
-  LOCKSTEP_CHECK(options.dropout >= 0.0 && options.dropout <= 1.0, "[nn::RNN] expected 0 <= dropout <= 1, found {}",
-                 options.dropout);
+  LOCKSTEP_CHECK(options.dropout >= 0.0 && options.dropout <= 1.0, "[{}] expected 0 <= dropout <= 1, found {}",
+                 name_of(cell), options.dropout);
   const std::int64_t gates = gates_of(cell) * width;
   for (std::int64_t layer = 0; layer < options.num_layers; ++layer)
     for (std::int64_t direction = 0; direction < directions(); ++direction) {
@@ -61,7 +66,7 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
 
 std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LSTMState& start, bool is_training) const {
   LOCKSTEP_CHECK(given.defined() && (given.dim() == 2 || given.dim() == 3) && given.size(-1) == in_,
-                 "[nn::RNN] expected x [{}, {}] or, of one sample, [T, {}], found {}",
+                 "[{}] expected x [{}, {}] or, of one sample, [T, {}], found {}", name_of(cell_),
                  options_.batch_first ? "N, T" : "T, N", in_, in_,
                  given.defined() ? to_string(given.sizes()) : "an undefined tensor");
   if (given.dim() == 2) {  // one sample
@@ -73,8 +78,8 @@ std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LST
   }
   Tensor x = options_.batch_first ? given.transpose(0, 1) : given;
   const std::int64_t n = x.size(1), both = directions(), rows = options_.num_layers * both;
-  check_state(start.h, rows, n, width_, "h");
-  check_state(start.c, rows, n, width_, "c");
+  check_state(cell_, start.h, rows, n, width_, "h");
+  check_state(cell_, start.c, rows, n, width_, "c");
   std::vector<Tensor> h, c;
   const std::size_t each = options_.bias ? 4 : 2;
   for (std::int64_t layer = 0; layer < options_.num_layers; ++layer) {

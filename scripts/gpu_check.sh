@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks lockstep on a machine with a GPU, offline, and writes what it found as gpu-DEVICE-DATE.md and .json. What matters
-# most comes first: the CUDA tests, loss curves of every mode, the same bits in lockstep mode, graphs, two ranks on one
-# GPU, ranks that are stopped or killed, throughput beside PyTorch in the same run; then time to 99 %, compute-sanitizer,
-# ten minutes of the same training. Every check has a time limit, and one that fails does not keep the others from running.
+# most comes first: trainings with the CPU's bits, the CUDA tests, loss curves of every mode, the same bits in lockstep
+# mode, graphs, two ranks on one GPU, ranks that are stopped or killed, throughput beside PyTorch in the same run; then
+# time to 99 %, compute-sanitizer, ten minutes of the same training. Every check has a time limit, and one that fails does
+# not keep the others from running.
 #
 #   scripts/gpu_check.sh [OPTIONS]
 #   scripts/gpu_check.sh --package DIR|FILE.tar.gz [--build DIR] [--with-data DIR]
@@ -14,8 +15,8 @@
 #
 #   --data DIR        MNIST (default: LOCKSTEP_DATA; else made-up images, and no time to 99 %)
 #   --out DIR         where to write (default: docs/validation, in a package: report)
-#   --sections A,B    of tests,curves,hashes,graphs,shared-gpu,faults,speed,time,kernels,memcheck,speed-rest,initcheck,
-#                     synccheck,racecheck,soak; default: all, in this order
+#   --sections A,B    of portable,tests,curves,hashes,graphs,shared-gpu,faults,speed,time,kernels,memcheck,speed-rest,
+#                     initcheck,synccheck,racecheck,soak; default: all, in this order
 #   --budget SECONDS  for everything; what then has no time is written down as not run
 #   --dry-run         everything that needs no device
 #   --merge           makes one report of several runs of the same device and commit

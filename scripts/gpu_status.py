@@ -88,6 +88,7 @@ FEATURES = [
     ("`mnist_train --mode ddp`, NCCL, two ranks on one GPU", [], ["training: curve, lenet, ddp, 2 ranks on one GPU*"]),
     ("`mnist_train --mode ddp`, NCCL, several GPUs", [], ["training: curve, lenet, ddp, 2 GPUs"]),
     ("Lockstep mode: single, dp, ddp", [], ["training: lockstep, *"]),
+    ("Lockstep mode with the CPU's bits (`--lockstep-portable`)", ["Portable.*"], ["training: the CPU's bits, *"]),
     ("99 % on MNIST", [], ["time to 99 %: *"]),
     ("Throughput beside PyTorch", [], ["speed: throughput, *"]),
     ("All-reduce beside backward, gradients in buckets", [], ["speed: DDP *"]),

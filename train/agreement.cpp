@@ -1,9 +1,12 @@
 #include "lockstep/train/agreement.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
 
 namespace lockstep::train {
 namespace {
@@ -12,6 +15,26 @@ constexpr double kPeriod = 0.2;  // seconds between two exchanges
 constexpr std::int64_t kMostSteps = 1000;
 
 }  // namespace
+
+void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& group) {
+  static const distributed::OperationLabel label("comparison of the settings");
+  const distributed::LabelScope scope(label);
+  const std::string text = nlohmann::json(mine).dump();
+  const nlohmann::json theirs = nlohmann::json::parse(distributed::broadcast_text(text, group));
+  std::string difference;
+  for (const auto& [name, value] : mine)
+    if (const std::string other = theirs.value(name, "none"); other != value && difference.empty())
+      difference = fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, value, other);
+
+  const Tensor differs = tensor({std::int64_t{!difference.empty()}});
+  const Tensor all = empty({group.world_size()}, options_of(differs));
+  group.all_gather(all, differs)->wait();
+  std::string ranks;
+  for (int rank = 0; rank < group.world_size(); ++rank)
+    if (all.data<std::int64_t>()[rank] != 0) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  LOCKSTEP_CHECK(ranks.empty(), "[run] rank(s) {} were started with other settings than rank 0{}; pass all the same",
+                 ranks, difference);
+}
 
 Agreement::Decision Agreement::after_step(bool stop, bool save_is_due) {
   if (!group_) return {stop, save_is_due};

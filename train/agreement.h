@@ -6,8 +6,14 @@
 #include <cstdint>
 
 #include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/safetensors.h"
 
 namespace lockstep::train {
+
+/// A collective: throws Error on every rank unless all have the same settings as rank 0, naming the ranks and, on
+/// those, the first that differs. With other learning rates or data orders a run would go on without a word, and be
+/// wrong.
+void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& group);
 
 /// Note [Agreement between ranks]
 /// A signal reaches each rank in another step, and clocks differ; but all must stop, or save, after the same one. So a

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "lockstep/core/check.h"
 #include "lockstep/distributed/launcher/launcher.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
@@ -92,7 +93,12 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
     try {
       Workers workers(options.workers);
       options.run.workers = workers.count();
-      return body(workers, options.run);
+      const int status = body(workers, options.run);
+      // The result line is what a run was for: a full disk must not take it without a word.
+      LOCKSTEP_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
+                     "what goes to stdout could not all be written{}; is the disk full?",
+                     status == 0 ? ", and all else was done" : "");
+      return status;
     } catch (const distributed::ProcessGroupError& error) {
       throw Error(error.brief());  // the whole is in the log
     }

@@ -100,6 +100,10 @@ void Program::Options::add_common() {
                  "Logical shards, a power of two: the same bits on any number of workers up to it")
       ->check(number<std::int64_t>())
       ->group(how);
+  app.add_flag("--lockstep-portable", workers.portable,
+               "With --lockstep on CUDA devices: the CPU's bits, by plain kernels that are many times slower; float32, "
+               "for models of linear layers, small convolutions under max_pool2d and cross-entropy")
+      ->group(how);
   if (choose_mesh) {
     app.add_option(
            "--mesh", mesh,
@@ -196,6 +200,9 @@ void Program::Options::settle() {
   require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
   require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
   if (app.count("--lockstep") > 0) check_lockstep();
+  require(!workers.portable || workers.logical_shards > 0, "--lockstep-portable belongs to --lockstep");
+  require(!workers.portable || amp == "off",
+          fmt::format("--lockstep-portable computes in float32; leave out --amp {}", amp));
 
   workers.job.timeout = distributed::Milliseconds(static_cast<std::int64_t>(timeout * 1000));
   run.amp = amp == "fp16" ? kFloat16 : amp == "bf16" ? kBFloat16 : kFloat32;

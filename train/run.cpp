@@ -82,6 +82,7 @@ void Run::State::message(const std::string& text) {
 void Run::State::begin() {
   LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
   ended = true;
+  if (group && group->world_size() > 1) check_same_settings(settings_of_ranks(), *group);
   on_rank0([&] {
     try_output("checkpoint", options.checkpoint, true);
     try_output("file of the weights", options.save, true);

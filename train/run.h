@@ -70,8 +70,8 @@ struct RunOptions {
   int workers = 0;                    ///< for messages; 0: as many as there are processes
   std::string unit = "samples";       ///< what throughput counts, in the plural
   std::int64_t units_per_sample = 1;  ///< such as the tokens of a sample, where the unit is "tokens"
-  /// What must be the same when the run is resumed, such as {"model", "lenet"}. Batch size, seeds, amp and logical
-  /// shards are watched over in any case.
+  /// What must be the same when the run is resumed, and on all ranks, such as {"model", "lenet"}. Batch size, seeds,
+  /// amp, logical shards and the number of samples are watched over in any case, and between ranks also learning rates.
   nn::Metadata settings = {};
 
   std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say

@@ -34,6 +34,9 @@ bool is_restarted() {
   return is_positive({"LOCKSTEP_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"});
 }
 
+// Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
+constexpr const char* kSamples = "samples in the data set";
+
 const char* amp_name(DType amp) {
   return amp == kFloat16 ? "fp16" : amp == kBFloat16 ? "bf16" : "off";
 }
@@ -58,6 +61,23 @@ nn::Metadata Run::State::settings() const {
   all["amp"] = amp_name(options.amp);
   all["gather"] = options.gather_dtype == kBFloat16 ? "bf16" : "fp32";
   all["data_seed"] = std::to_string(loader.options().seed);
+  all[kSamples] = std::to_string(loader.dataset().size());
+  return all;
+}
+
+nn::Metadata Run::State::settings_of_ranks() const {
+  nn::Metadata all = settings();
+  // A sampler that divides the samples may go with a share of them on each rank.
+  if (const auto& sampler = loader.options().sampler; sampler && sampler->world_size() > 1) all.erase(kSamples);
+  all["epochs"] = std::to_string(options.epochs);
+  all["max_steps"] = std::to_string(options.max_steps);
+  all["lockstep"] = std::to_string(options.logical_shards);
+  all["optimizer"] = optimizer.name();
+  for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group) {
+    all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));
+    all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
+  }
+  if (evaluation) all["samples of the evaluation"] = std::to_string(evaluation->dataset->size());
   return all;
 }
 
@@ -94,6 +114,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     const auto found = saved.extra.find(name);
     if (found != saved.extra.end()) return found->second;
     if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
+    if (name == kSamples) return std::to_string(loader.dataset().size());
     if (name == "tensor_shards") return std::string("0");
     if (name == "gather") return std::string("fp32");
     return std::string(name == "amp" ? "off" : "unknown");

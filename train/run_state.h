@@ -38,6 +38,8 @@ struct Run::State {
   void load(const std::string& path, const std::string& file);
   std::string checkpoint_to_resume() const;
   nn::Metadata settings() const;
+  /// What must be the same on all ranks: settings(), and what a resumed run may change.
+  nn::Metadata settings_of_ranks() const;
   std::string fingerprint() const;
   /// Collective. If it cannot be written: `last`, it is written elsewhere, and `lost` tells; else the run goes on.
   void save_checkpoint(bool last);

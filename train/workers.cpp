@@ -2,6 +2,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/distributed/failure/flight_dump.h"
@@ -16,6 +17,9 @@ Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
                  "[Workers] a mesh was given with several devices or a communication hook, which it cannot have");
   LOCKSTEP_CHECK(options_.mode == Mode::ddp || (!options_.zero && !options_.hook),
                  "[Workers] zero and a communication hook are for the processes of mode ddp");
+  LOCKSTEP_CHECK(!options_.portable || options_.logical_shards > 0,
+                 "[Workers] portable arithmetic was asked for, which only lockstep mode uses");
+  if (options_.portable) cuda::set_portable(true);
   if (options_.threads > 0) set_num_threads(options_.threads);
   if (options_.device == "auto" && options_.mode != Mode::ddp) options_.device = cuda::is_available() ? "cuda" : "cpu";
   if (options_.mode == Mode::ddp) {

@@ -37,6 +37,7 @@ struct WorkerOptions {
   int threads = 0;                  ///< of each process; 0: as the environment says
   std::int64_t batch_size = 64;     ///< samples a step, over all workers
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
+  bool portable = false;            ///< in lockstep mode on CUDA devices: the CPU's bits (cuda::set_portable())
   std::int64_t accumulate = 1;      ///< slices that a step is computed in
   int zero = 0;  ///< ddp: divide the optimizer's state over the processes (1), gradients too (2), parameters too (3)
   DType gather_dtype = kFloat32;                     ///< zero 3: what parameters travel as, see TrainingStepOptions

@@ -1,9 +1,11 @@
 #pragma once
 
 // Sums that the compiler turns into vector code without -ffast-math, because the order of additions is spelled out.
-// For .cpp files only.
+// For kernels (.cpp and .cu) only.
 
 #include <cstdint>
+
+#include "lockstep/core/philox.h"
 
 namespace lockstep::cpu {
 
@@ -11,7 +13,7 @@ inline constexpr int kSumLanes = 16;
 
 /// The sum of term(0) ... term(n - 1), added up in interleaved lanes. The order depends on n alone.
 template <typename T, typename Term>
-T lane_sum(std::int64_t n, Term&& term) {
+LOCKSTEP_HOST_DEVICE T lane_sum(std::int64_t n, Term&& term) {
   if (n < kSumLanes) {
     T even = 0, odd = 0;
     for (std::int64_t i = 0; i + 1 < n; i += 2) {
@@ -46,7 +48,7 @@ double long_sum(std::int64_t n, Term&& term) {
 
 /// The largest of values[0] ... values[n - 1], n > 0, as T. NaN may or may not win.
 template <typename T, typename Value>
-T lane_max(std::int64_t n, const Value* values) {
+LOCKSTEP_HOST_DEVICE T lane_max(std::int64_t n, const Value* values) {
   const auto larger = [](T a, T b) { return a > b ? a : b; };
   T result = static_cast<T>(values[0]);
   const std::int64_t whole = n / kSumLanes * kSumLanes;

@@ -3,6 +3,7 @@
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/gather_rows.h"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/quotient.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -16,8 +17,10 @@ struct alignas(W) Word {
 template <int W>
 __global__ void gather_rows_kernel(const Word<W>* source, const std::int64_t* indices, Word<W>* target,
                                    std::int64_t rows, std::int64_t words) {
-  for (std::int64_t i = global_thread(); i < rows * words; i += all_threads())
-    target[i] = source[indices[i / words] * words + i % words];
+  for (std::int64_t i = global_thread(); i < rows * words; i += all_threads()) {
+    const std::int64_t row = quotient(i, words);
+    target[i] = source[indices[row] * words + i - row * words];
+  }
 }
 
 template <int W>

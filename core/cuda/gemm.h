@@ -46,6 +46,8 @@ void require_gemm();
 namespace detail {
 /// The end of a Gemm in a pass of its own, for problems to which the library has no algorithm that does both.
 void add_bias_relu(const Gemm& problem, int device);
+/// gemm() while portable() holds: see Note [Portable arithmetic].
+void gemm_portable(const Gemm& problem, int device);
 }  // namespace detail
 
 }  // namespace lockstep::cuda

@@ -318,6 +318,7 @@ void gemm(const Gemm& problem, int device) {
     LOCKSTEP_ASSERT(reinterpret_cast<std::uintptr_t>(data) % kGemmAlignment == 0, "a matrix at {}", data);
   LOCKSTEP_ASSERT(problem.m > 0 && problem.n > 0 && problem.k > 0 && problem.batch > 0, "{} x {} x {}, {} times",
                   problem.m, problem.n, problem.k, problem.batch);
+  if (portable()) return detail::gemm_portable(problem, device);
   const DeviceGuard guard(device);
   if (problem.batch <= kMaxBatch) return multiply(problem, device);
   for (std::int64_t first = 0; first < problem.batch; first += kMaxBatch) {

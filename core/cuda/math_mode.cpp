@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
 
 namespace lockstep::cuda {
@@ -13,6 +14,7 @@ std::atomic<bool>& tf32_flag() {
 }
 
 std::atomic<bool> deterministic_flag = true;
+std::atomic<bool> portable_flag = false;
 
 }  // namespace
 
@@ -27,6 +29,18 @@ bool deterministic() {
 }
 void set_deterministic(bool value) {
   deterministic_flag.store(value, std::memory_order_relaxed);
+}
+bool portable() {
+  return portable_flag.load(std::memory_order_relaxed);
+}
+void set_portable(bool value) {
+  portable_flag.store(value, std::memory_order_relaxed);
+}
+void require_not_portable(std::string_view what) {
+  LOCKSTEP_CHECK(!portable(),
+                 "{} on a CUDA device has no kernel with the CPU's bits; turn portable arithmetic off "
+                 "(--lockstep-portable, cuda::set_portable), or compute on the CPU",
+                 what);
 }
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 namespace lockstep::cuda {
 
 /// True if products and convolutions of float32 tensors on CUDA devices may be computed with TF32's 10 bits of mantissa
@@ -13,5 +15,18 @@ void set_allow_tf32(bool value);
 /// lockstep's own kernels are always deterministic, and lockstep training needs it on.
 bool deterministic();
 void set_deterministic(bool value);
+
+/// Note [Portable arithmetic]
+/// With set_portable(true), products, convolutions and losses of float32 tensors on CUDA devices are computed by our
+/// own kernels in the order of the CPU's (LOCKSTEP_KERNELS=own), step by step: a training step then gives the CPU's
+/// bits. They use no libraries and no tensor cores and are many times slower; they are there to check a device, or to
+/// go on with a run of another one. What has no such kernel throws Error: everything that sums or has library functions
+/// in it and is not named here. Portable are copies, what is computed element by element without such functions, random
+/// numbers, linear, matmul, cross_entropy, max_pool2d, the optimizers, and conv2d where the CPU computes it without a
+/// transform: forward with few channels, backward under a 2 x 2 max_pool2d. For the whole process, off at first.
+bool portable();
+void set_portable(bool value);
+/// Throws Error, naming `what`, while portable() holds.
+void require_not_portable(std::string_view what);
 
 }  // namespace lockstep::cuda

@@ -46,6 +46,7 @@ class Group {
       poll_once(kPollInterval);
       handle_signals();
       reap_ended();
+      tell_of_stopped();
       if (!ending_ && first_) decide();
       if (!ending_ && stop_) {
         result_.stopped_from_outside = stop_();
@@ -132,6 +133,16 @@ class Group {
     if (!first || ending_ || first_) return;
     first_ = first;
     first_at_ = Clock::now();
+  }
+
+  /// Others find it out at their deadline; the only worker, or all of them, would stand still without a word.
+  void tell_of_stopped() {
+    for (Worker& worker : workers_)
+      if (worker.has_stopped() && !ending_)
+        outlets_.err.write(
+            fmt::format("warning: rank {0} (pid {1}) is stopped (SIGSTOP or a debugger), and the job waits for it; "
+                        "resume it (kill -CONT {1}) or end it (kill -KILL {1})\n",
+                        worker.rank(), worker.pid()));
   }
 
   /// One has failed: because of itself, or of one that has said so and may still be on its way out?

@@ -66,6 +66,7 @@ OrphanGuard::OrphanGuard() {
 
 OrphanGuard::~OrphanGuard() {
   pipe_.reset();
+  ::kill(pid_, SIGCONT);  // it cannot end while it is stopped
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -71,6 +71,12 @@ bool Worker::has_ended() const {
   return info.si_pid == pid_;
 }
 
+bool Worker::has_stopped() {
+  if (!alive()) return false;
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == pid_;
+}
+
 void Worker::reap() {
   int status = 0;
   pid_t reaped;

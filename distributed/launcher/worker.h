@@ -52,6 +52,8 @@ class Worker {
 
   /// True if the process has ended and waits to be reaped, or is gone: another part of this program has reaped it.
   bool has_ended() const;
+  /// True once each time that it has been stopped (SIGSTOP, a debugger).
+  bool has_stopped();
   /// Waits for it to end.
   void reap();
   /// To the whole process group. Nothing happens once it was reaped.

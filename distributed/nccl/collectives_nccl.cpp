@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -14,6 +15,9 @@
 
 namespace lockstep::distributed::nccl {
 namespace {
+
+constexpr std::size_t kBlocksBytes = std::size_t{128} << 10;  // of a tree's sum
+constexpr std::int64_t kBlocksAt = 16;                        // elements
 
 ncclDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -34,13 +38,15 @@ ncclDataType_t data_type(DType dtype) {
   }
 }
 
-// Sums of half types overflow at 65504: NCCL divides each rank's values before it adds them.
-bool divides_first(ReduceOp op, DType dtype) {
-  return op == ReduceOp::avg && is_floating_point(dtype) && element_size(dtype) == 2;
+// NCCL's average divides each rank's values before it adds them. Half types need that, as their sums overflow at 65504;
+// where the divisor is a power of two the bits are those of the sum divided, which takes a pass of its own.
+bool divides_first(ReduceOp op, DType dtype, int world_size) {
+  return op == ReduceOp::avg && is_floating_point(dtype) &&
+         (element_size(dtype) == 2 || std::has_single_bit(static_cast<unsigned>(world_size)));
 }
 
-ncclRedOp_t reduction(ReduceOp op, DType dtype) {
-  if (divides_first(op, dtype)) return ncclAvg;
+ncclRedOp_t reduction(ReduceOp op, DType dtype, int world_size) {
+  if (divides_first(op, dtype, world_size)) return ncclAvg;
   switch (op) {
     case ReduceOp::product:
       return ncclProd;
@@ -80,12 +86,12 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
       case OperationKind::all_reduce:
         return communicator_->check(
             nccl.all_reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
-                            reduction(operation.reduce, input.dtype()), comm, stream),
+                            reduction(operation.reduce, input.dtype(), group_.world_size()), comm, stream),
             "ncclAllReduce");
       case OperationKind::reduce:
         return communicator_->check(
             nccl.reduce(bytes_of(input), bytes_of(output), count_of(input), data_type(input.dtype()),
-                        reduction(operation.reduce, input.dtype()), operation.peer, comm, stream),
+                        reduction(operation.reduce, input.dtype(), group_.world_size()), operation.peer, comm, stream),
             "ncclReduce");
       case OperationKind::all_gather:
         return communicator_->check(
@@ -94,7 +100,7 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
       case OperationKind::reduce_scatter:
         return communicator_->check(
             nccl.reduce_scatter(bytes_of(input), bytes_of(output), count_of(output), data_type(input.dtype()),
-                                reduction(operation.reduce, input.dtype()), comm, stream),
+                                reduction(operation.reduce, input.dtype(), group_.world_size()), comm, stream),
             "ncclReduceScatter");
       case OperationKind::gather:
       case OperationKind::scatter:
@@ -125,7 +131,8 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
   const bool has_result = operation.kind != OperationKind::reduce || operation.peer == group_.rank();
   const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
                         operation.kind == OperationKind::reduce_scatter;
-  if (averages && has_result && operation.reduce == ReduceOp::avg && !divides_first(operation.reduce, input.dtype()))
+  if (averages && has_result && operation.reduce == ReduceOp::avg &&
+      !divides_first(operation.reduce, input.dtype(), group_.world_size()))
     divide(output, group_.world_size());
 }
 
@@ -183,6 +190,71 @@ void NcclExecutor::issue_rooted(const Operation& operation, ncclComm_t comm) {
   gathers ? send(one, 0, operation.peer) : recv(one, 0, operation.peer);
 }
 
+// As the CPU's collectives: every rank gets its block of all units, adds them up in the tree's order, and the blocks
+// come together on all ranks. A rank sends less than twice the result, in two rounds; all units on every rank would be
+// as many times it as there are ranks, so that is only for what is so small that a round counts for more.
+void NcclExecutor::issue_tree_by_blocks(const Operation& operation, const std::vector<std::vector<TreeNode>>& nodes) {
+  const int world = group_.world_size(), rank = group_.rank();
+  const Tensor& output = operation.output;
+  const std::int64_t numel = output.numel();
+  // Blocks begin where vector loads of any dtype may.
+  const std::int64_t length = ((numel + world - 1) / world + kBlocksAt - 1) / kBlocksAt * kBlocksAt;
+  const auto begin_of = [&](int of) { return std::min(of * length, numel); };
+  const auto count_of_block = [&](int of) { return begin_of(of + 1) - begin_of(of); };
+  const auto part = [](const Tensor& of, std::int64_t begin, std::int64_t count) {
+    return of.as_strided({count}, {1}, of.offset() + begin);
+  };
+  const auto units_of = [&](int of) { return std::ssize(nodes[static_cast<std::size_t>(of)]); };
+  const TensorOptions options = options_of(output);
+
+  Tensor sent = operation.input;  // block by block; several units have to be brought into that order
+  if (units_of(rank) > 1) {
+    sent = empty({units_of(rank) * numel}, options);
+    for (int peer = 0; peer < world; ++peer)
+      for (std::int64_t unit = 0; unit < units_of(rank) && count_of_block(peer) > 0; ++unit)
+        copy_values(part(operation.input, unit * numel + begin_of(peer), count_of_block(peer)),
+                    part(sent, units_of(rank) * begin_of(peer) + unit * count_of_block(peer), count_of_block(peer)));
+  }
+  std::int64_t all_units = 0;
+  for (int peer = 0; peer < world; ++peer) all_units += units_of(peer);
+  const std::int64_t own = count_of_block(rank);
+  const Tensor received = empty({all_units * own}, options);
+  const auto exchange = [&](const std::function<Tensor(int)>& to, const std::function<Tensor(int)>& from) {
+    const Library& nccl = Library::get();
+    communicator_->group(describe(operation), deadline(), [&](ncclComm_t comm) {
+      for (int peer = 0; peer < world; ++peer) {
+        if (const Tensor out = to(peer); out.numel() > 0)
+          communicator_->check(nccl.send(bytes_of(out), out.nbytes(), ncclUint8, peer, comm, stream_.handle()),
+                               "ncclSend");
+        if (const Tensor in = from(peer); in.numel() > 0)
+          communicator_->check(nccl.recv(bytes_of(in), in.nbytes(), ncclUint8, peer, comm, stream_.handle()),
+                               "ncclRecv");
+      }
+    });
+  };
+  std::int64_t arrived = 0;
+  exchange([&](int peer) { return part(sent, units_of(rank) * begin_of(peer), units_of(rank) * count_of_block(peer)); },
+           [&](int peer) {
+             const std::int64_t first = std::exchange(arrived, arrived + units_of(peer) * own);
+             return part(received, first, units_of(peer) * own);
+           });
+  const Tensor result = part(output, 0, numel);
+  if (own > 0) {
+    TreeStack<Tensor> stack;
+    std::int64_t at = 0;
+    for (const std::vector<TreeNode>& units : nodes)
+      for (const TreeNode& node : units)
+        stack.push(node, part(received, std::exchange(at, at + own), own),
+                   [](const Tensor& left, const Tensor& right) { add(left, right); });
+    LOCKSTEP_ASSERT(stack.entries().size() == 1, "the units leave {} nodes", stack.entries().size());
+    finish(part(result, begin_of(rank), own), stack.entries().front().value, operation.divisor);
+  }
+  const Tensor nothing = part(result, 0, 0);
+  exchange([&](int peer) { return peer == rank ? nothing : part(result, begin_of(rank), own); },
+           [&](int peer) { return peer == rank ? nothing : part(result, begin_of(peer), count_of_block(peer)); });
+  if (stream_.is_capturing()) captured_.insert(captured_.end(), {sent, received});
+}
+
 // Every rank gets all units and adds them up in the tree's order, one addition after the other.
 void NcclExecutor::issue_tree(const Operation& operation) {
   const std::int64_t numel = operation.output.numel();
@@ -192,6 +264,8 @@ void NcclExecutor::issue_tree(const Operation& operation) {
     nodes.push_back(tree_units(shards_of_worker(operation.shards, group_.world_size(), worker)));
     most = std::max(most, nodes.back().size());
   }
+  if (group_.world_size() > 2 && operation.output.nbytes() >= kBlocksBytes)
+    return issue_tree_by_blocks(operation, nodes);
   const TensorOptions options = options_of(operation.output);
   const auto per_rank = static_cast<std::int64_t>(most) * numel;
   Tensor own = operation.input;

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -11,6 +13,7 @@
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/log.h"
 #include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/nccl/device_table.h"
 #include "lockstep/distributed/nccl/nccl.h"
@@ -24,6 +27,23 @@ constexpr auto kPoll = std::chrono::microseconds(50);  // of a host that waits
 constexpr Milliseconds kFarewell = std::chrono::seconds(5);
 
 using Clock = std::chrono::steady_clock;
+
+// Kernels are loaded when they are first launched, one at a time in a process, and the device does its work before.
+// With ranks as threads that may be a collective which waits for the rank that wants to load.
+void warn_of_lazy_loading(int device) {
+  static std::mutex mutex;
+  static int first = device;
+  static bool told = false;
+  const std::lock_guard lock(mutex);
+  const char* loading = std::getenv("CUDA_MODULE_LOADING");
+  if (device == first || told || (loading && std::string_view(loading) == "EAGER")) return;
+  told = true;
+  logging::warn(
+      "[nccl] this process has ranks on cuda:{} and cuda:{}, and CUDA loads each kernel at its first launch, for which "
+      "a rank may wait until its collectives end while another waits to load: set CUDA_MODULE_LOADING=EAGER before "
+      "the process starts, or use a process for each rank",
+      first, device);
+}
 
 ncclUniqueId exchange_id(Store& store, const ProcessGroupOptions& group) {
   ncclUniqueId id{};
@@ -98,6 +118,7 @@ NcclExecutor::NcclExecutor(ProcessGroup& group, Store& store, Device device)
         return cuda::Stream::from_pool(device.index, /*high_priority=*/true);
       }()) {
   LOCKSTEP_CHECK(failure_, "[nccl] needs a group of ranks that talk; found one that is alone");
+  warn_of_lazy_loading(device.index);
   meet(store, group.options(), "nccl");
   compare_devices(store, group.options(), device.index);
   const ncclUniqueId id = exchange_id(store, group.options());
@@ -221,11 +242,14 @@ WorkPtr NcclExecutor::watch(std::string_view what, const std::function<void()>& 
   begun.record(compute);
   launch();
   work->done_.record(compute);
+  bool first;
   {
     const std::lock_guard lock(mutex_);
+    first = pending_.empty();
     pending_.push_back({{}, 0, false, work, std::move(begun)});
   }
-  changed_.notify_all();
+  // Else the watchdog looks soon enough: it need not be woken by each of the replays that follow one another.
+  if (first) changed_.notify_all();
   return work;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/nccl/communicator.h"
 #include "lockstep/distributed/process_group/executor.h"
 
@@ -36,6 +37,7 @@ class NcclExecutor final : public Executor {
   void issue(const Operation& operation, std::uint64_t record, bool capturing);
   void issue_on_stream(const Operation& operation);
   void issue_tree(const Operation& operation);
+  void issue_tree_by_blocks(const Operation& operation, const std::vector<std::vector<TreeNode>>& nodes);
   void issue_all_to_all(const Operation& operation, ncclComm_t comm);
   void issue_uneven(const Operation& operation, ncclComm_t comm);
   void issue_rooted(const Operation& operation, ncclComm_t comm);

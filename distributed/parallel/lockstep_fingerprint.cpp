@@ -6,6 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/random.h"
@@ -16,6 +17,7 @@
 namespace lockstep::distributed {
 
 std::string lockstep_fingerprint(std::int64_t logical_shards, Device device) {
+  if (cuda::portable()) device = Device();  // Note [Portable arithmetic]: the CPU's bits, whatever computes
   const std::string arithmetic = arithmetic_hash(device);  // opens the libraries that are then listed
   return fmt::format("{}{}; arithmetic {}; {} logical shards; seed {}", numeric_fingerprint(device.is_cuda()),
                      device.is_cuda() ? "; " + cuda::describe_arithmetic(device.index) : "", arithmetic.substr(0, 16),

@@ -49,9 +49,14 @@ void enqueue(CUstream_st* stream, std::function<bool()> work);
 /// The same for any device.
 void enqueue(int device, CUstream_st* stream, std::function<bool()> work);
 
+/// Loads a kernel onto the present device at its first launch there, unless CUDA_MODULE_LOADING=EAGER: as CUDA does,
+/// one at a time in the process, and when all work of the device is done.
+void load_kernel(const void* kernel, CUstream_st* stream);
+
 /// What `launch()` of core/cuda/launch.cuh does here.
 template <typename... P, typename... A>
 void enqueue_kernel(void (*kernel)(P...), Index3 grid, Index3 block, CUstream_st* stream, A&&... arguments) {
+  load_kernel(reinterpret_cast<const void*>(kernel), stream);
   enqueue(stream, [kernel, grid, block, ... values = P(arguments)] {
     run_grid(grid, block, [&] { kernel(values...); });
     return true;

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/dispatch.h"
 
@@ -41,6 +42,7 @@ void gemm(const Gemm& problem, int device) {
     LOCKSTEP_ASSERT(reinterpret_cast<std::uintptr_t>(data) % kGemmAlignment == 0, "a matrix at {}", data);
   LOCKSTEP_ASSERT(problem.m > 0 && problem.n > 0 && problem.k > 0 && problem.batch > 0, "{} x {} x {}, {} times",
                   problem.m, problem.n, problem.k, problem.batch);
+  if (portable()) return detail::gemm_portable(problem, device);
   const DeviceGuard guard(device);
   emulated::enqueue(Stream::current(device).handle(), [problem] {
     dispatch_floating(problem.dtype, "gemm", [&]<typename T>() {

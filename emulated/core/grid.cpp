@@ -14,6 +14,9 @@
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 #if defined(__x86_64__)
 // Pushes what a function must preserve, keeps the stack pointer in *from, and takes the same from the stack `to`.
@@ -49,6 +52,14 @@ constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 enum class Waits { no, for_warp, for_block };
 
 struct Fiber {
+#if defined(__SANITIZE_THREAD__)
+  Fiber() = default;
+  Fiber(const Fiber&) = delete;
+  ~Fiber() {
+    __tsan_destroy_fiber(known);
+  }
+  void* known = __tsan_create_fiber(0);  // to ThreadSanitizer
+#endif
   Context context;
   std::unique_ptr<char[]> stack;
   void* fake_stack = nullptr;  // AddressSanitizer's
@@ -143,6 +154,10 @@ class BlockRunner {
     swap(scheduler_, fiber.context);
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #else
+#if defined(__SANITIZE_THREAD__)
+    host_fiber_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(fiber.known, 0);
+#endif
     swap(scheduler_, fiber.context);
 #endif
     present_ = nullptr;
@@ -155,6 +170,9 @@ class BlockRunner {
     swap(fiber.context, scheduler_);
     arrived(fiber.fake_stack);
 #else
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(host_fiber_, 0);
+#endif
     swap(fiber.context, scheduler_);
 #endif
   }
@@ -212,6 +230,9 @@ class BlockRunner {
 #if defined(__SANITIZE_ADDRESS__)
   const void* host_stack_ = nullptr;
   std::size_t host_bytes_ = 0;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* host_fiber_ = nullptr;
 #endif
 };
 

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -21,13 +23,24 @@ namespace {
 std::atomic<int> races{0};
 std::atomic<ncclResult_t> fault_error{ncclSuccess};
 
+std::atomic<unsigned> schedule{7};
+
+/// The next number of this thread in the schedule that the tests have chosen.
+unsigned draw() {
+  static std::atomic<unsigned> threads{0};
+  static thread_local const unsigned thread = threads++;
+  static thread_local unsigned seed = 0;
+  static thread_local std::minstd_rand random;
+  if (seed != schedule) random.seed((seed = schedule) * 1009 + thread);
+  return static_cast<unsigned>(random());
+}
+
 /// A call on a communicator. It takes its time, so that another thread's meets it.
 class Call {
  public:
   explicit Call(ncclComm_t comm) : comm_(comm) {
     if (comm_->inside.exchange(true)) ++races;
-    static thread_local std::minstd_rand random(7);
-    if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
+    if (draw() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 100));
   }
   ~Call() { comm_->inside = false; }
   Call(const Call&) = delete;
@@ -43,6 +56,24 @@ bool is_capturing(CUstream_st* stream) {
 
 void wait_for_graphs(ncclComm_t comm) {
   while (comm->graphs.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// NCCL's parameter, read when it is first asked for.
+bool registers_graphs() {
+  static const bool on = [] {
+    const char* text = std::getenv("NCCL_GRAPH_REGISTER");
+    return !text || std::string_view(text) != "0";
+  }();
+  return on;
+}
+
+// Offers the buffers of the group that waits, once; true when every rank has offered those of as many groups.
+bool has_registered(ncclComm_t comm) {
+  Meeting& meeting = comm->meeting();
+  if (std::exchange(comm->registers, false)) meeting.registered[comm->rank] = ++comm->registrations;
+  for (int r = 0; r < comm->ranks; ++r)
+    if (meeting.registered[r] < comm->registrations) return false;
+  return true;
 }
 
 struct Group {
@@ -79,6 +110,10 @@ ncclResult_t lockstep::distributed::nccl::emulated::add(ncclComm_t comm, CUstrea
 
 int lockstep_emulated_nccl_races() {
   return races;
+}
+
+void lockstep_emulate_nccl_schedule(unsigned seed) {
+  schedule = seed;
 }
 
 void lockstep_emulate_nccl_fault(int n, ncclResult_t error) {
@@ -133,6 +168,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
     if (comm->job) {
       if (comm->connects && !std::exchange(comm->connecting, true)) ++meeting.connected;
       if ((comm->connects && meeting.connected < comm->ranks) || comm->polls-- > 0) return true;
+      if (!has_registered(comm)) return true;
       std::exchange(comm->job, nullptr)();
     }
     return comm->finalized && comm->graphs.use_count() > 1;
@@ -175,7 +211,8 @@ ncclResult_t ncclGroupEnd() {
   CUstream_st* const stream = all.front().first;
   std::vector<std::function<bool()>> parts;
   for (const auto& [on, work] : all) parts.push_back(work);
-  comm->polls = static_cast<int>(collectives % 3);
+  comm->polls = static_cast<int>(draw() % 4);
+  comm->registers = is_capturing(stream) && registers_graphs();
   comm->job = [comm, stream, parts] {
     enqueue(comm->device, stream, [parts, done = std::make_shared<std::vector<bool>>(parts.size())] {
       bool all_done = true;

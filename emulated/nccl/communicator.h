@@ -6,8 +6,9 @@
 // again. For .cpp files only.
 //
 // As in NCCL: a group of a communicator that does not block is taken by a later poll, which any thread may make, and
-// the first one only when all ranks have come to theirs; calls on one communicator are not locked; and to end a
-// communicator waits for every captured graph that holds its operations.
+// the first one only when all ranks have come to theirs; so is a captured one whose buffers the ranks exchange
+// (NCCL_GRAPH_REGISTER, on unless it is 0), which ranks that capture nothing never come to; calls on one communicator
+// are not locked; and to end a communicator waits for every captured graph that holds its operations.
 
 #include <cuda_runtime_api.h>
 
@@ -36,6 +37,7 @@ struct Meeting {
   std::atomic<int> connected{0};  // ranks that have come to their first group
   Counter ranks[kRanks];
   Counter pairs[kRanks * kRanks];
+  std::atomic<std::uint64_t> registered[kRanks]{};  // groups whose buffers the rank has offered to the others
 };
 inline constexpr std::size_t kHeader = (sizeof(Meeting) + 4095) / 4096 * 4096;
 inline constexpr std::size_t kPairPlace = std::size_t{16} << 20;
@@ -61,6 +63,8 @@ struct ncclComm {
   bool connects = false, connecting = false, finalized = false;
   std::function<void()> job;        // a group that has not been taken yet
   int polls = 0;                    // that it still waits for
+  bool registers = false;           // its buffers are exchanged first
+  std::uint64_t registrations = 0;  // so far
   std::atomic<bool> inside{false};  // a thread is in a call
   // Held by what captured graphs do.
   std::shared_ptr<int> graphs = std::make_shared<int>();

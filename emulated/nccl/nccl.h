@@ -67,6 +67,9 @@ ncclResult_t ncclRecv(void* recv, std::size_t count, ncclDataType_t type, int pe
 /// For tests: calls on one communicator that two threads made at once, so far. NCCL does not lock them: it is a race.
 int lockstep_emulated_nccl_races();
 
+/// For tests: how long calls take, and how often a communicator has to be asked before it takes a group, by this seed.
+void lockstep_emulate_nccl_schedule(unsigned seed);
+
 /// For tests: from the n-th collective of any communicator of this process on, none comes to an end; with `error`, the
 /// communicator reports it. A negative n: no fault.
 void lockstep_emulate_nccl_fault(int n, ncclResult_t error);

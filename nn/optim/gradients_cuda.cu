@@ -1,6 +1,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
@@ -155,6 +156,7 @@ void change(const Gradients& gradients, Make&& make) {
 }  // namespace
 
 void grad_norm_cuda(const Gradients& gradients, double max_norm, const Tensor& norm) {
+  cuda::require_not_portable("clip_grad_norm_");
   const Dense dense(gradients);
   std::int64_t chunks = 0;
   for (const Tensor& grad : gradients) chunks += (grad.numel() + kChunk - 1) / kChunk;

@@ -21,8 +21,8 @@ import training  # noqa: E402
 from machine import Machine  # noqa: E402
 from steps import FAILED, Failure, NotHere, Recorder, run  # noqa: E402
 
-# What matters most comes first: ten minutes tell much.
-SECTIONS = ["tests", "curves", "hashes", "graphs", "shared-gpu", "faults", "speed", "time", "kernels", "memcheck",
+# What matters most comes first: ten minutes tell much. Equal bits on CPU and GPU tell most, and take seconds.
+SECTIONS = ["portable", "tests", "curves", "hashes", "graphs", "shared-gpu", "faults", "speed", "time", "kernels", "memcheck",
             "speed-rest", "initcheck", "synccheck", "racecheck", "soak"]
 
 
@@ -207,7 +207,8 @@ def main():
         print(json.dumps({key: value for key, value in about.items() if key != "ops"}, indent=1), flush=True)
         recorder = Recorder(out / (report.file_name(about) + ".json"), about, arguments.budget, dry_run)
         check_start(recorder, machine)
-        bodies = {"tests": lambda: gtests.check(recorder, machine, size),
+        bodies = {"portable": lambda: training.check_portable(recorder, machine, size, data, real, work / "train"),
+                  "tests": lambda: gtests.check(recorder, machine, size),
                   "curves": lambda: training.check_curves(recorder, machine, size, data, real, work / "train"),
                   "hashes": lambda: training.check_hashes(recorder, machine, size, data, real, work / "train"),
                   "graphs": lambda: gtests.check_graphs(recorder, machine, size),

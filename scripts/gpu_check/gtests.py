@@ -11,6 +11,9 @@ import time
 import steps
 from steps import Failure, NotHere, OutOfTime, run
 
+# As ctest does. Ranks are threads here: a kernel that is loaded at its first launch waits for the device, on which a
+# collective of another rank may wait for that very kernel.
+ON_THE_DEVICE = {"LOCKSTEP_TEST_DEVICE": "cuda:0", "CUDA_MODULE_LOADING": "EAGER"}
 SILENCE = 120  # seconds without a line after which the running test counts as hung
 LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)")
 
@@ -116,7 +119,7 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
         names = [name for name in names if re.search(only, name)]
     if not names:
         raise Failure(f"{entry['name']} has no tests")
-    environment = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0")
+    environment = machine.environment(**ON_THE_DEVICE)
     time_left = recorder.left(limit)
     end = time.monotonic() + time_left
     tests = Tests()
@@ -154,11 +157,12 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
 
 def check(recorder, machine, size):
     jobs = 1 if machine.emulated else min(4, max(1, (os.cpu_count() or 2) // 4))
-    for entry in machine.programs["tests"]:
-        if machine.emulated and size.tests is not None and entry["name"] not in size.tests:
-            continue
-        recorder.step("tests", entry["name"],
-                      lambda entry=entry: run_program(recorder, machine, entry, size.tests_limit, jobs, only=size.tests_only))
+    with recorder.share(0.4):
+        for entry in machine.programs["tests"]:
+            if machine.emulated and size.tests is not None and entry["name"] not in size.tests:
+                continue
+            recorder.step("tests", entry["name"], lambda entry=entry: run_program(
+                recorder, machine, entry, size.tests_limit, jobs, only=size.tests_only))
 
 
 def ends_alone(recorder, machine, entry, limit, only):
@@ -167,7 +171,7 @@ def ends_alone(recorder, machine, entry, limit, only):
     names = [name for name in list_tests(machine, entry) if re.search(only, name)]
     if not names:
         raise Failure(f"{entry['name']} has no tests {only}")
-    environment, skipped = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0"), 0
+    environment, skipped = machine.environment(**ON_THE_DEVICE), 0
     for name in names:
         outcome = run([entry["program"], f"--gtest_filter={name}"], recorder.left(limit), environment)
         if not outcome.ok:
@@ -212,7 +216,7 @@ def sanitize(recorder, machine, tool, size, name, only):
     jobs = min(12, max(1, (os.cpu_count() or 2) - 2))
     # Without the cache, a block that its tensor has left is gone, and the tool sees who still uses it.
     # Graphs need the cache.
-    environment = machine.environment(LOCKSTEP_TEST_DEVICE="cuda:0", LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
+    environment = machine.environment(**ON_THE_DEVICE, LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
     prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_ERROR), "--print-limit", "5"]
     end = time.monotonic() + recorder.left(size.sanitizer_limit)
     tests, reports, unfinished = Tests(), [], []

@@ -1,5 +1,6 @@
 """Running one thing after another, each with a limit, and keeping what came of it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -84,17 +85,29 @@ class Recorder:
         self.path = path
         self.about = about
         self.dry_run = dry_run
+        self.budget = budget
         self.end = time.monotonic() + budget if budget else None
+        self.section_end = None
         self.steps = []
 
     def left(self, limit):
         """Seconds that something which may take `limit` has."""
-        if self.end is None:
+        ends = [end for end in (self.end, self.section_end) if end is not None]
+        if not ends:
             return limit
-        left = self.end - time.monotonic()
+        left = min(ends) - time.monotonic()
         if left < 5:
             raise OutOfTime()
         return min(limit, left)
+
+    @contextlib.contextmanager
+    def share(self, part):
+        """Within it, no more than this part of the budget is used, so that what comes later has time too."""
+        self.section_end = time.monotonic() + part * self.budget if self.budget else None
+        try:
+            yield
+        finally:
+            self.section_end = None
 
     def command(self, command, limit, environment=None):
         """Its output; Failure if it fails, OutOfTime if it was the budget that ended it."""

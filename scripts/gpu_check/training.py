@@ -145,6 +145,22 @@ class Training:
             raise Failure("weights differ", "\n".join(f"{mode}: {sha}" for mode, sha in hashes.items()))
         return note, hashes
 
+    def portable(self, options):
+        """Our plain kernels with the CPU's order of sums: the same weights, bit for bit, and every loss."""
+        options = [*options, "--lockstep", "8"]
+        expected = self.train("cpu", options, self.size.train_limit)
+        runs = {mode: self.train(mode, [*options, "--lockstep-portable"], self.size.train_limit)
+                for mode in ("single", "dp 0,0")}
+        for mode, run in runs.items():
+            if run["losses"] != expected["losses"] or run["sha256"] != expected["sha256"]:
+                pairs = enumerate(zip(run["losses"], expected["losses"]), 1)
+                first = next((f"; the first of {len(expected['losses'])} losses to differ is that of step {i}: {a!r}, on "
+                              f"the CPU {b!r}" for i, (a, b) in pairs if a != b), "; all losses are equal")
+                raise Failure(f"{mode}: weights {run['sha256'][:12]}..., on the CPU {expected['sha256'][:12]}...{first}",
+                              run["output"])
+        return f"weights {expected['sha256'][:12]}... as on the CPU, {expected['steps']} steps", {
+            "weights_sha256": expected["sha256"], "steps": expected["steps"]}
+
     def mixed_precision(self, amp, options):
         outcome = steps.run([self.trainer, "--help"], 30, self.machine.environment())
         if "--amp" not in outcome.output:
@@ -220,6 +236,13 @@ def check_curves(recorder, machine, size, data, real, folder):
     for amp in ("bf16", "fp16"):
         recorder.step("training", f"mixed precision, {amp}",
                       lambda amp=amp: training.mixed_precision(amp, ["--model", "lenet", *size.epoch]))
+
+
+def check_portable(recorder, machine, size, data, real, folder):
+    training = Training(recorder, machine, size, data, real, folder)
+    for model in ("lenet", "mlp"):
+        recorder.step("training", f"the CPU's bits, {model}",
+                      lambda model=model: training.portable(["--model", model, *size.lockstep]))
 
 
 def check_hashes(recorder, machine, size, data, real, folder):

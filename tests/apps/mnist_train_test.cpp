@@ -112,6 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
                    2,
                    "--sync-batch-norm cannot be used with --lockstep"},
         BadCommand{"zero_single", {"--zero"}, 2, "--zero belongs to --mode ddp"},
+        BadCommand{"portable_alone", {"--lockstep-portable"}, 2, "--lockstep-portable belongs to --lockstep"},
+        BadCommand{"portable_half", {"--lockstep-portable", "--lockstep", "4", "--amp", "bf16"}, 2, "leave out --amp"},
         BadCommand{"negative_lr", {"--lr", "-1"}, 2, "--lr: -1 is out of range; expected 0 or more"},
         BadCommand{"rank_without_world_size", {"--rank", "0"}, 2, "--rank requires --world-size"},
         BadCommand{"rank_and_nproc",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "tests/support/tensor_testing.h"
 
@@ -74,6 +75,46 @@ TEST(Methods, AnUndefinedTensorIsAnErrorNotACrash) {
     EXPECT_NE(error_of(uses[i]).find("undefined"), std::string::npos) << "use " << i;
   EXPECT_FALSE(u.requires_grad());
   EXPECT_TRUE(u.is_leaf());
+}
+
+TEST(InPlaceMethods, WhatAnExpressionGivesIsWrittenWhenItIsAssignedTo) {
+  const Tensor x = zeros({2, 3});
+  x[1] = tensor({1.f, 2.f, 3.f});
+  x[0][2] = 5;
+  x.slice(1, 0, 1) = 0.5;
+  EXPECT_EQ(values(x), (Values{0.5, 0, 5, 0.5, 2, 3}));
+  const Tensor mask = zeros({2}, {.dtype = kBool});
+  mask[1] = true;
+  EXPECT_EQ(values(mask), (Values{0, 1}));
+  Tensor handle = x, other = handle;
+  handle = zeros({1});  // a variable takes another tensor, as ever
+  EXPECT_TRUE(other.is_same(x));
+  EXPECT_EQ(handle.numel(), 1);
+
+  const Tensor w = ones({3}).requires_grad_();
+  EXPECT_NE(error_of([&] { w[0] = 1; }).find("[operator=] a view cannot be changed"), std::string::npos);
+  EXPECT_NE(error_of([&] { zeros({2}, {.dtype = kInt64})[0] = (std::int64_t{1} << 53) + 1; }).find("above 2^53"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { x[0] = ones({4}); }).find("[copy_]"), std::string::npos);
+}
+
+TEST(InPlaceMethods, ClampHasTheGradientOfClampAndDrawsHaveNone) {
+  const auto gradient = [](const std::function<void(const Tensor&)>& change) {
+    const Tensor w = tensor({-1.f, 0.5f, 3.f}).requires_grad_();
+    const Tensor y = w * 2;
+    change(y);
+    (y * 3).sum().backward();
+    return w.grad().defined() ? values(w.grad()) : Values{0, 0, 0};
+  };
+  EXPECT_EQ(gradient([](const Tensor& y) { y.clamp_(0, 2); }), (Values{0, 6, 0}));
+  EXPECT_EQ(gradient([](const Tensor& y) { y.clamp_(0); }), (Values{0, 6, 6}));
+  EXPECT_EQ(gradient([](const Tensor& y) { y.normal_(); }), (Values{0, 0, 0}));
+  EXPECT_EQ(gradient([](const Tensor& y) { y.uniform_(); }), (Values{0, 0, 0}));
+  const Tensor w = tensor({-1.f, 0.5f}).requires_grad_();
+  EXPECT_NE(error_of([&] { w.clamp_(0, 1); }).find("[clamp_] a leaf"), std::string::npos);
+  const NoGradGuard values_only;
+  w.clamp_(0, 1);
+  EXPECT_EQ(values(w), (Values{0, 0.5}));
 }
 
 TEST(Norm, IsTheRootOfTheSumOfSquares) {

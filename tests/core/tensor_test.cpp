@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 
+#include "lockstep/core/last_error.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -95,6 +98,43 @@ TEST(TensorBasics, ItemConverts) {
   const std::int64_t large = (std::int64_t{1} << 62) + 1;
   EXPECT_EQ(tensor<std::int64_t>({large}).item<std::int64_t>(), large);
   EXPECT_EQ(error_of([] { zeros({2}).item(); }), "[item] expected a tensor with one element, found shape [2]");
+}
+
+TEST(TensorBasics, ItemRefusesWhatAnIntegerCannotHold) {
+  for (const double value : {double(NAN), double(INFINITY), -1e20, 2147483648.0})
+    EXPECT_NE(error_of([&] { scalar_tensor(value, {.dtype = kFloat64}).item<int>(); }).find("[item]"),
+              std::string::npos)
+        << value;
+  EXPECT_EQ(scalar_tensor(2147483647.9, {.dtype = kFloat64}).item<int>(), 2147483647);
+  EXPECT_EQ(scalar_tensor(-2147483648.9, {.dtype = kFloat64}).item<int>(), std::numeric_limits<int>::min());
+  EXPECT_EQ(scalar_tensor(-0x1p63, {.dtype = kFloat64}).item<std::int64_t>(), std::numeric_limits<std::int64_t>::min());
+  EXPECT_NE(error_of([] { scalar_tensor(0x1p63, {.dtype = kFloat64}).item<std::int64_t>(); }), "");
+  EXPECT_EQ(scalar_tensor(0x1p63, {.dtype = kFloat64}).item<std::uint64_t>(), std::uint64_t{1} << 63);
+  EXPECT_EQ(error_of([] { tensor<std::int64_t>({300}).item<unsigned char>(); }),
+            "[item] 300 is out of the range of the integer type that was asked for, 0 to 255");
+  EXPECT_NE(error_of([] { tensor<std::int64_t>({-1}).item<unsigned>(); }), "");
+  EXPECT_EQ(scalar_tensor(NAN).item<bool>(), true);
+}
+
+TEST(LastError, IsThatOfAnExceptionWhichIsUnderWayAlone) {
+  struct Witness {
+    std::string& heard;
+    ~Witness() { heard = last_error().message; }
+  };
+  std::string heard;
+  try {
+    const Witness witness{heard};
+    zeros({-1});
+  } catch (const Error& error) {
+    EXPECT_EQ(heard, error.what());
+  }
+  EXPECT_EQ(last_error().message, "");
+  try {  // a program's own exception after one of ours that was dealt with
+    const Witness witness{heard};
+    throw std::runtime_error("another");
+  } catch (const std::exception&) {
+    EXPECT_EQ(heard, "");
+  }
 }
 
 TEST(TensorViews, AsStridedSharesMemoryAndStaysInside) {
@@ -207,6 +247,7 @@ TEST(Print, ShowsShapeDtypeDeviceAndValues) {
   EXPECT_EQ(printed(scalar_tensor(3, {.device = {kCPU, 1}})), "Tensor([], float32, cpu:1) 3");
   EXPECT_EQ(printed(zeros({2, 0})), "Tensor([2, 0], float32, cpu:0) []");
   EXPECT_EQ(printed(arange(4).as_strided({2, 2}, {1, 2}, 0)), "Tensor([2, 2], int64, cpu:0) [[0, 2], [1, 3]]");
+  EXPECT_EQ(printed(tensor<float>({NAN, -NAN, -INFINITY})), "Tensor([3], float32, cpu:0) [nan, nan, -inf]");
   EXPECT_EQ(printed(arange(20)), "Tensor([20], int64, cpu:0) [0, 1, 2, 3, 4, 5, 6, 7, ...]");
   EXPECT_EQ(printed(tensor<std::int64_t>({1234567890})), "Tensor([1], int64, cpu:0) [1234567890]");
 }

@@ -19,6 +19,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/emulated/core/faults.h"
 #include "lockstep/emulated/core/memory.h"
+#include "lockstep/nn/optim/optim.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -235,6 +236,49 @@ TEST(DeviceMemory, MayEndAtAnyAllocation) {
     compute();
   }
   EXPECT_GE(failures, 2);
+}
+
+/// The loss of a second step of a small model, which is captured in a graph.
+float captured_loss() {
+  const Stream stream = Stream::create(0);
+  const StreamGuard guard(stream);
+  const Tensor weight = move_values(make_input({10, 300}, 1, kFloat32), kDevice);
+  const Tensor x = move_values(make_input({64, 300}, 2, kFloat32), kDevice);
+  const Tensor target = zeros({64}, {.dtype = kInt64, .device = kDevice}), out = zeros({1}, {.device = kDevice});
+  weight.set_requires_grad(true);
+  optim::SGD optimizer({weight}, {.lr = 0.1, .momentum = 0.9});
+  const auto step = [&] {
+    const Tensor loss = cross_entropy(linear(x, weight).relu(), target);
+    loss.backward();
+    optimizer.step();
+    copy_values(loss.detach().reshape({1}), out);
+  };
+  step();
+  stream.synchronize();
+  const cuda::Graph graph = cuda::Graph::capture(stream, step);
+  optimizer.prepare_step();
+  graph.launch();
+  stream.synchronize();
+  return out.item<float>();
+}
+
+TEST(DeviceMemory, ACapturedStepMayEndAtAnyAllocation) {
+  const float expected = captured_loss();
+  int failures = 0;
+  for (bool ends = false; !ends; ++failures) {
+    ASSERT_LT(failures, 1000);
+    allocator(kCUDA).empty_cache();
+    faults::fail_allocation(failures);
+    try {
+      EXPECT_EQ(captured_loss(), expected);
+      ends = true;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos) << error.what();
+    }
+    faults::fail_allocation(-1);
+    EXPECT_EQ(captured_loss(), expected);
+  }
+  EXPECT_GE(failures, 3);
 }
 
 TEST(DeviceMemory, HostMemoryMayChangeAsSoonAsItWasCopied) {

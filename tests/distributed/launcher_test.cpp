@@ -238,6 +238,26 @@ TEST(Launcher, LeavesNoOrphanWhenKilled) {
   for (const int pid : pids) EXPECT_TRUE(wait_until_gone(pid)) << "process " << pid << " outlived the launcher";
 }
 
+TEST(Launcher, EndsThoughItsGuardIsStopped) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q lockstep-guard "
+                                        "/proc/$p/comm && kill -STOP $p && echo stopped; done; true"}));
+  const Finished run = process.wait(20);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "stopped"));
+}
+
+TEST(Launcher, TellsOfAWorkerThatIsStopped) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "(sleep 1; kill -CONT $$) & echo pid=$$; kill -STOP $$; echo resumed"}));
+  const Finished run = process.wait(20);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(has(run.out, "resumed"));
+  const auto pids = numbers_after(run.out, "pid=");
+  ASSERT_EQ(pids.size(), 1u);
+  EXPECT_TRUE(has(run.err, "warning: rank 0 (pid " + std::to_string(pids[0]) + ") is stopped"));
+}
+
 TEST(Launcher, EndsWhatAWorkerLeavesBehind) {
   const Finished run = run_shell(1, "sleep 300 & echo pid=$!");
   EXPECT_EQ(run.status, 0) << run.err;

@@ -98,6 +98,18 @@ class Steps(WithFolder):
         self.assertEqual(self.step(lambda: self.recorder(budget=1).command(["true"], 60))["note"], "out of time")
         self.assertEqual(json.loads((self.folder / "report.json").read_text())["steps"][0]["note"], "out of time")
 
+    def test_a_section_leaves_time_to_others(self):
+        recorder = self.recorder(budget=100)
+        with recorder.share(0.4):
+            self.assertAlmostEqual(recorder.left(60), 40, delta=1)
+            self.assertEqual(recorder.left(10), 10)
+        self.assertEqual(recorder.left(60), 60)
+        with recorder.share(0.01), self.assertRaises(steps.OutOfTime):
+            recorder.left(60)
+        endless = self.recorder()
+        with endless.share(0.4):
+            self.assertEqual(endless.left(600), 600)
+
     def test_a_failing_command_is_a_failure(self):
         record = self.step(lambda: self.recorder().command(["bash", "-c", "echo why; exit 3"], 10))
         self.assertEqual((record["status"], record["note"], record["tail"]), ("failed", "bash ended with status 3", "why\n"))
@@ -187,6 +199,31 @@ class Curves(WithFolder):
         for losses, accuracy in (([2.0, 1.0002], 0.9), ([2.0, 1.0], 0.894), ([2.0], 0.9), ([2.0, float("nan")], 0.9)):
             with self.subTest(losses=losses, accuracy=accuracy), self.assertRaises(steps.Failure):
                 self.compare(losses, accuracy)
+
+
+class PortableBits(unittest.TestCase):
+    def compare(self, losses, sha256):
+        fake = training.Training.__new__(training.Training)
+        fake.size = type("Size", (), {"train_limit": 10})
+        cpu = {"output": "", "losses": [2.0, 1.0], "steps": 2, "sha256": "ab"}
+        asked = []
+
+        def train(mode, options, limit):
+            asked.append((mode, options))
+            return cpu if mode == "cpu" else {**cpu, "losses": losses, "sha256": sha256}
+        fake.train = train
+        note, _ = fake.portable(["--model", "mlp"])
+        return note, asked
+
+    def test_every_loss_and_the_weights_must_be_equal(self):
+        note, asked = self.compare([2.0, 1.0], "ab")
+        self.assertIn("as on the CPU", note)
+        self.assertNotIn("--lockstep-portable", asked[0][1])
+        self.assertTrue(all("--lockstep-portable" in options for _, options in asked[1:]))
+        with self.assertRaisesRegex(steps.Failure, "step 2: 1.0000001"):
+            self.compare([2.0, 1.0000001], "ab")
+        with self.assertRaisesRegex(steps.Failure, "weights cd.*all losses are equal"):
+            self.compare([2.0, 1.0], "cd")
 
 
 class Reports(WithFolder):

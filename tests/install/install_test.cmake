@@ -133,7 +133,7 @@ foreach(each IN ITEMS gcc clang)
   endforeach()
 endforeach()
 if(clang)
-  run("the README's programs with clang" ${clang} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion
+  run("the README's programs with clang" ${clang} -std=c++20 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
     -Woverloaded-virtual -Werror -fsyntax-only -I${prefix}/include ${programs})
 endif()
 

@@ -54,6 +54,10 @@ TEST(MultiheadAttention, SelfAttentionIsTheGeneralOne) {
   const Tensor x = make_input({2, 5, 8}, 1, kFloat32);
   const Tensor mask = tril(ones({5, 5}, {.dtype = kBool}));
   expect_close(attention(x), attention.forward(x, x, x, mask), 1e-5, 1e-6);
+  int calls = 0;
+  attention.set_call_hook([&] { ++calls; });
+  expect_close(attention(x), attention(x, x, x, mask), 1e-5, 1e-6);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(MultiheadAttention, DropsOnlyWhileTraining) {

@@ -47,6 +47,9 @@ TEST(ProgramOperations, ErrorsNameTheProblem) {
   expect(error_of([] { einsum("ij->iz", {zeros({2, 3})}); }), "'z' in the result");
   expect(error_of([] { pad(zeros({3}), {1, 2, 3}); }), "found 3 numbers");
   expect(error_of([] { one_hot(tensor<std::int64_t>({5}), 3); }), "expected indices in [0, 3), found 5");
+  expect(error_of([] { one_hot(tensor<std::int64_t>({-1})); }), "expected class indices of 0 or more, found -1");
+  expect(error_of([] { bernoulli(full({2}, 1.5)); }), "expected probabilities in [0, 1], found 1.5");
+  expect(error_of([] { bernoulli(tensor({0.5f, NAN})); }), "expected probabilities in [0, 1], found nan");
   expect(error_of([] { binary_cross_entropy(full({2}, 1.5), ones({2})); }), "probabilities in [0, 1]");
   expect(error_of([] { (void)~zeros({2}); }), "expected bool tensors, found float32");
 }

@@ -39,6 +39,23 @@ TEST(Agreement, RanksStopAndSaveAfterTheSameStep) {
   EXPECT_EQ(saves, (std::array<int, 3>{1, 1, 1}));
 }
 
+TEST(Agreement, OtherSettingsOnARankAreAnErrorOnAll) {
+  std::array<std::string, 3> errors;
+  run_ranks(3, Link::in_process, [&](ProcessGroup& group) {
+    check_same_settings({{"batch_size", "64"}, {"lr", "0.1"}}, group);
+    try {
+      check_same_settings({{"batch_size", "64"}, {"lr", group.rank() == 1 ? "0.2" : "0.1"}}, group);
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_EQ(errors[0], "[run] rank(s) 1 were started with other settings than rank 0; pass all the same");
+  EXPECT_EQ(errors[1],
+            "[run] rank(s) 1 were started with other settings than rank 0; rank 1 has lr 0.2, rank 0 has 0.1; pass all "
+            "the same");
+  EXPECT_EQ(errors[2], errors[0]);
+}
+
 TEST(Agreement, AProcessAloneDecidesAtOnce) {
   Agreement agreement(nullptr);
   EXPECT_FALSE(agreement.after_step(false, false).stop);

@@ -114,6 +114,18 @@ TEST_F(TrainRun, MixedPrecisionResumesWithItsLossScale) {
             std::string::npos);
 }
 
+TEST_F(TrainRun, DoesNotGoOnWithOtherData) {
+  leave_checkpoint("c", 3);
+  Training rest({.epochs = 3, .resume = file("c")});
+  const data::DataLoader shorter(std::make_shared<data::TensorDataset>(ones({29, 6}), ones({29})),
+                                 {.batch_size = 8, .seed = 3});
+  lockstep::train::Run run(*rest.step, *rest.optimizer, shorter,
+                           [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
+                           {.epochs = 3, .resume = file("c"), .progress = Progress::none});
+  EXPECT_NE(error_of([&] { run.train(); }).find("was trained with samples in the data set 30, not 29"),
+            std::string::npos);
+}
+
 // Each would overwrite what the other has reached.
 TEST_F(TrainRun, TwoRunsDoNotShareACheckpoint) {
   const RunOptions options{.epochs = 1, .checkpoint = file("c.safetensors")};

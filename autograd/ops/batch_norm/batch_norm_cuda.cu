@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/support/channel_map.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -63,6 +64,7 @@ void batch_norm_running_cuda(const Tensor& value, const Tensor& running, double 
 
 void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                            const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout) {
+  cuda::require_not_portable("batch_norm");
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     cuda::channel_map<T>(

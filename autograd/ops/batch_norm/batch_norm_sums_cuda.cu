@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/support/channel_tiles.cuh"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
@@ -130,6 +131,7 @@ Tensor make_partials(const Tensor& like, std::int64_t count) {
 }  // namespace
 
 void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout) {
+  cuda::require_not_portable("batch_norm");
   if (layout.channels == 0) return;
   if (layout.count() == 0) {
     fill_values(mean, 0);
@@ -153,6 +155,7 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
 
 void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                           const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout) {
+  cuda::require_not_portable("the gradient of batch_norm");
   if (layout.channels == 0) return;
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {

@@ -100,6 +100,10 @@ void set_conv2d_path(Conv2dPath path) {
   forced_path = path;
 }
 
+bool conv2d_forward_is_direct(const Conv2dGeometry& g) {
+  return conv2d_direct_supports(g) && g.kw >= 2 && direct_beats_own(g, Pass::forward);
+}
+
 bool conv2d_path_available(Conv2dPath path) {
   return path != Conv2dPath::onednn || kHasOnednn;
 }

@@ -1,8 +1,10 @@
 // What surrounds the library's products: bias and relu where it does not add them itself, and the bias's gradient.
 
 #include "lockstep/autograd/ops/conv2d/conv2d_device.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_portable.h"
 #include "lockstep/autograd/ops/support/channel_map.cuh"
 #include "lockstep/autograd/ops/support/channel_sums.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 
 namespace lockstep {
 namespace {
@@ -45,6 +47,7 @@ ChannelLayout layout_of(const Conv2dGeometry& g) {
 
 void conv2d_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const Tensor& out, bool relu) {
+  if (cuda::portable()) return conv2d_portable::forward(g, x, weight, bias, out, relu);
   if (conv2d_device::forward(g, x, weight, bias, out, relu) || (!bias.defined() && !relu)) return;
   dispatch_floating(out.dtype(), "conv2d", [&]<typename T>() {
     cuda::channel_map<T>(out, layout_of(g), BiasRelu<T>{bias.defined() ? bias.data<T>() : nullptr, relu}, out);
@@ -53,11 +56,13 @@ void conv2d_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor&
 
 void conv2d_backward_data_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
                                const Tensor& x_grad) {
+  cuda::require_not_portable("the gradient of conv2d other than under a max_pool2d of 2 x 2");
   conv2d_device::backward_data(g, grad, weight, x_grad);
 }
 
 void conv2d_backward_weight_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,
                                  const Tensor& weight_grad, const Tensor& bias_grad) {
+  cuda::require_not_portable("the gradient of conv2d other than under a max_pool2d of 2 x 2");
   conv2d_device::backward_weight(g, grad, x, weight_grad);
   if (!bias_grad.defined()) return;
   dispatch_floating(grad.dtype(), "conv2d", [&]<typename T>() {

@@ -56,6 +56,8 @@ struct Conv2dEngine {
 Conv2dForward conv2d_forward_cpu;
 Conv2dBackwardData conv2d_backward_data_cpu;
 Conv2dBackwardWeight conv2d_backward_weight_cpu;
+/// True if the CPU's own kernels compute the forward pass directly, as conv2d_forward_direct().
+bool conv2d_forward_is_direct(const Conv2dGeometry& geometry);
 /// The forward pass of float32 tensors on the CPU without a result: each block of images is handed on while it lies in
 /// the cache. Blocks come in any order, from several threads; what is computed is what conv2d_forward_cpu() computes.
 Conv2dForwardToSink conv2d_forward_to_sink;

@@ -12,12 +12,6 @@
 namespace lockstep {
 namespace {
 
-// Images whose gradients are summed apart, and then in order; see Note [Thread-independent results].
-std::int64_t images_per_group(const Conv2dGeometry& g) {
-  constexpr std::int64_t kMaxGroups = 8, kMinWork = 400'000;  // multiply-adds, of which a quarter are computed
-  return std::max((g.n + kMaxGroups - 1) / kMaxGroups, (kMinWork + g.macs() - 1) / g.macs());
-}
-
 // What is read in strips across all channels, which a processor does not foresee.
 template <typename T>
 void prefetch(const T* values, std::int64_t count) {
@@ -26,6 +20,16 @@ void prefetch(const T* values, std::int64_t count) {
 }
 
 }  // namespace
+
+conv2d_pool::SumOrder::SumOrder(const Conv2dGeometry& g) {
+  // See Note [Thread-independent results].
+  constexpr std::int64_t kMaxGroups = 8, kMinWork = 400'000;  // multiply-adds, of which a quarter are computed
+  constexpr std::int64_t kFirstLevel = 5 * 1024;              // floats
+  const std::int64_t pitch = (g.w + 2 * g.padding.w) * g.in;
+  images_per_group = std::max((g.n + kMaxGroups - 1) / kMaxGroups, (kMinWork + g.macs() - 1) / g.macs());
+  vectors = (g.kw * g.in + kSumLanes - 1) / kSumLanes;
+  band_rows = std::clamp<std::int64_t>((kFirstLevel / pitch - g.kh + 1) / 2, 1, g.oh / 2);
+}
 
 bool conv2d_pool_supports(const Conv2dGeometry& g) {
   constexpr std::int64_t kMaxRow = 1024, kMaxOut = 1024, kMaxImage = std::int64_t{1} << 28;
@@ -95,7 +99,7 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
                               const Tensor& bias_grad) {
   const conv2d_pool::Layout layout(g);
   const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w, size = weight.numel();
-  const std::int64_t per_group = images_per_group(g), groups = (g.n + per_group - 1) / per_group;
+  const std::int64_t per_group = conv2d_pool::SumOrder(g).images_per_group, groups = (g.n + per_group - 1) / per_group;
   const Tensor packed = x_grad.defined() ? conv2d_pool::pack_weights(layout, weight.data<float>()) : empty({0});
   const bool weights_wanted = weight_grad.defined();
   const Tensor partial = empty({weights_wanted ? groups : 0, size + g.out});

@@ -4,9 +4,11 @@
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_small.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_portable.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/channel_sums.cuh"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 
 namespace lockstep {
 namespace {
@@ -84,22 +86,26 @@ Tensor empty_result(const Conv2dGeometry& g, const Tensor& like) {
 
 void conv2d_pool_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                               ReluPlace relu, const Tensor& out, const Tensor& positions) {
-  if (conv2d_pool_small::supports_forward(g, x.dtype()))
+  const bool portable = cuda::portable();
+  if (!portable && conv2d_pool_small::supports_forward(g, x.dtype()))
     return conv2d_pool_small::forward(g, x, weight, bias, relu, out, positions);
   const Tensor values = empty_result(g, x);
-  conv2d_forward_cuda(g, x, weight, {}, values, false);
+  // The CPU's sums begin with the bias.
+  conv2d_forward_cuda(g, x, weight, portable ? bias : Tensor(), values, false);
   dispatch_floating(x.dtype(), "conv2d", [&]<typename T>() {
     const cuda::Launch launch(x);
     const bool pairs = g.ow % 2 == 0 && cuda::aligned(values.raw_data(), 2 * sizeof(T));
     launch(pairs ? pool_kernel<true, T> : pool_kernel<false, T>, cuda::blocks_for(out.numel()), cuda::kThreads,
-           pool_of(g), g.out, relu, values.data<T>(), bias.defined() ? bias.data<T>() : nullptr, out.data<T>(),
-           positions.defined() ? positions.data<std::uint8_t>() : nullptr);
+           pool_of(g), g.out, relu, values.data<T>(), bias.defined() && !portable ? bias.data<T>() : nullptr,
+           out.data<T>(), positions.defined() ? positions.data<std::uint8_t>() : nullptr);
   });
 }
 
 void conv2d_pool_backward_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x,
                                const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
                                const Tensor& bias_grad) {
+  if (cuda::portable())
+    return conv2d_portable::pool_backward(g, grad, positions, x, weight, x_grad, weight_grad, bias_grad);
   const bool small_data = conv2d_pool_small::supports_data(g, grad.dtype());
   const bool small_weight = conv2d_pool_small::supports_weight(g, grad.dtype());
   if (x_grad.defined() && small_data) conv2d_pool_small::backward_data(g, grad, positions, weight, x_grad);

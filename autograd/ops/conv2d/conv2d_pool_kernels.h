@@ -26,6 +26,23 @@ using Conv2dPoolBackward = void(const Conv2dGeometry& geometry, const Tensor& gr
                                 const Tensor& bias_grad);
 Conv2dPoolBackward conv2d_pool_backward_cpu, conv2d_pool_backward_cuda;
 
+namespace conv2d_pool {
+
+inline constexpr int kTile = 12;        ///< vectors of sums that registers hold beside a factor
+inline constexpr int kMaxRows = 5;      ///< of a patch, added at once
+inline constexpr int kMostByTurns = 5;  ///< vectors that are added at once, up to which two sums take entries by turns
+inline constexpr int kSumLanes = 8;     ///< elements of a vector
+
+/// How conv2d_pool_backward_cpu() cuts the sums of a weight's gradient, which decides their bits.
+struct SumOrder {
+  explicit SumOrder(const Conv2dGeometry& g);
+  std::int64_t images_per_group;  ///< summed apart, and then in order
+  std::int64_t vectors;           ///< of a row of a patch, kw * in elements, the last one maybe in part
+  std::int64_t band_rows;         ///< pooled rows whose patches stay in the first-level cache
+};
+
+}  // namespace conv2d_pool
+
 /// Note [One bit pattern for pooled gradients]
 /// The sums of conv2d_pool_backward_cpu() are in another order than those of the kernels for gradients of any kind. So
 /// that bits do not depend on whether a pool's gradient came as it is or was written out before (because a hook read

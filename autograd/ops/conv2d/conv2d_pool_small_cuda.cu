@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_small.h"
 #include "lockstep/core/cuda/element.cuh"
@@ -113,10 +114,10 @@ __global__ void forward_kernel(Sizes s, ReluPlace relu, const T* x, const T* wei
 #pragma unroll
         for (int i = 0; i < K; ++i) {
           if (row < K) own[i] = w[row * K + i];
-          sums[0][0] += values[i] * own[i];
-          sums[0][1] += values[i + 1] * own[i];
-          sums[1][0] += values[i] * above[i];
-          sums[1][1] += values[i + 1] * above[i];
+          sums[0][0] = std::fma(values[i], own[i], sums[0][0]);
+          sums[0][1] = std::fma(values[i + 1], own[i], sums[0][1]);
+          sums[1][0] = std::fma(values[i], above[i], sums[1][0]);
+          sums[1][1] = std::fma(values[i + 1], above[i], sums[1][1]);
         }
 #pragma unroll
         for (int i = 0; i < K; ++i) above[i] = own[i];
@@ -180,7 +181,7 @@ __global__ void weight_kernel(Sizes s, int images, const T* grad, const std::uin
 #pragma unroll
       for (int j = 0; j < kTapsToThread; ++j) {
         const int tap = first + j * kThreads;
-        if (tap < taps - 1) sums[j] += value * corner[offsets[j]];
+        if (tap < taps - 1) sums[j] = std::fma(value, corner[offsets[j]], sums[j]);
         if (tap == taps - 1) sums[j] += value;
       }
     }
@@ -259,7 +260,7 @@ __global__ void data_kernel(Sizes s, const T* grad, const std::uint8_t* position
         for (int kx = 0; kx < K; ++kx) {
           const float factor = w[(K - 1 - r) * K + kx];
 #pragma unroll
-          for (int i = 0; i < kColumns; ++i) sums[i] += values[i + K - 1 - kx] * factor;
+          for (int i = 0; i < kColumns; ++i) sums[i] = std::fma(values[i + K - 1 - kx], factor, sums[i]);
         }
       }
     }

@@ -20,13 +20,11 @@ using cpu::sum8;
 using cpu::transpose8;
 using Vec = cpu::Vec8;
 
-constexpr int kTile = 12;  // vectors of sums that registers hold beside a factor
-
 // sums[r][v] += the sum over entries of value * image[place + r * pitch + v], R rows of V vectors.
 template <int R, int V>
 [[gnu::noinline]] void add_patches(const float* values, const std::int32_t* places, std::int64_t count,
                                    const float* image, std::int64_t pitch, float* sums, std::int64_t sums_pitch) {
-  constexpr int kChains = R * V <= 5 ? 2 : 1;  // enough independent sums to hide an addition's latency
+  constexpr int kChains = R * V <= kMostByTurns ? 2 : 1;  // enough independent sums to hide an addition's latency
   Vec sum[kChains][R][V];
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
@@ -68,7 +66,6 @@ constexpr std::array<AddPatches, sizeof...(R)> patch_rows(std::integer_sequence<
       return static_cast<AddPatches>(nullptr);
   }()...};
 }
-constexpr int kMaxRows = 5;
 template <int... V>
 constexpr auto patch_table(std::integer_sequence<int, V...>) {
   return std::array{patch_rows<V + 1>(std::make_integer_sequence<int, kMaxRows>{})...};
@@ -146,12 +143,12 @@ bool counts(float value) {
 }  // namespace
 
 Layout::Layout(const Conv2dGeometry& geometry) : g(geometry), ph(g.oh / 2), pw(g.ow / 2) {
-  constexpr std::int64_t kFirstLevel = 5 * 1024;  // floats
+  const SumOrder order(g);
   pitch = (g.w + 2 * g.padding.w) * g.in;
   size = (g.h + 2 * g.padding.h) * pitch + kLanes;
-  vectors = (g.kw * g.in + kLanes - 1) / kLanes;
+  vectors = order.vectors;
   row = vectors * kLanes;
-  band_rows = std::clamp<std::int64_t>((kFirstLevel / pitch - g.kh + 1) / 2, 1, ph);
+  band_rows = order.band_rows;
 }
 
 void to_channels_last(const Layout& layout, const float* image, float* to) {

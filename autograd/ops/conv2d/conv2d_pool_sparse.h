@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_pool {
 
 using cpu::kLanes;
+static_assert(kLanes == kSumLanes);
 
 /// Note [Sparse gradients]
 /// Below a 2 x 2 pool at least three in four elements of a convolution's gradient are zero, and relu and dropout make

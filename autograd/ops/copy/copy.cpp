@@ -121,6 +121,14 @@ const Tensor& Tensor::fill_(double value) const {
   return fill_in_place(*this, value, "fill_");
 }
 
+const Tensor& Tensor::operator=(Scalar value) const&& {
+  LOCKSTEP_CHECK(value.is_floating_point() ||
+                     (value.is_whole() && value.to_int64() == static_cast<std::int64_t>(value.to_double())),
+                 "[operator=] the integer {} is above 2^53 and would be rounded; assign an int64 tensor",
+                 value.to_int64());
+  return fill_in_place(*this, value.to_double(), "operator=");
+}
+
 const Tensor& Tensor::zero_() const {
   return fill_in_place(*this, 0.0, "zero_");
 }

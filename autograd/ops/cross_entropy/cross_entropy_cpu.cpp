@@ -15,8 +15,7 @@ namespace {
 using cpu::lane_max;
 using cpu::lane_sum;
 
-constexpr std::int64_t kBlock = 4096;  // elements to a task
-constexpr std::int64_t kTile = 1024;   // elements that exp runs over at once, so that short rows are vectorised too
+constexpr std::int64_t kTile = 1024;  // elements that exp runs over at once, so that short rows are vectorised too
 
 /// Note [Smoothed targets]
 /// With smoothing s and class weights w, row i with target t has the target distribution
@@ -65,7 +64,7 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
   };
 
   const std::int64_t tile = std::max<std::int64_t>(kTile / std::max<std::int64_t>(classes, 1), 1);
-  const std::int64_t block = std::max<std::int64_t>(kBlock / std::max<std::int64_t>(classes, 1), 1);
+  const std::int64_t block = std::max<std::int64_t>(kCrossEntropyBlock / std::max<std::int64_t>(classes, 1), 1);
   const auto sums = block_sums<2>(rows, block, [&](std::int64_t begin, std::int64_t end) {
     std::array<double, 2> sum{};
     C shifted[kTile];
@@ -126,7 +125,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
   const C scale = problem.reduction == Reduction::mean ? static_cast<C>(1.0 / *total_weight.data<double>()) : C(1);
 
   const std::int64_t tile = std::max<std::int64_t>(kTile / std::max<std::int64_t>(classes, 1), 1);
-  const std::int64_t block = std::max<std::int64_t>(kBlock / std::max<std::int64_t>(classes, 1), 1);
+  const std::int64_t block = std::max<std::int64_t>(kCrossEntropyBlock / std::max<std::int64_t>(classes, 1), 1);
   parallel_for(rows, block, [&](std::int64_t begin, std::int64_t end) {
     std::vector<C> scratch;
     if constexpr (!std::is_same_v<T, C>)

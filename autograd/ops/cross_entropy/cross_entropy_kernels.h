@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// Elements whose losses are added up by themselves on the CPU, before these sums are.
+inline constexpr std::int64_t kCrossEntropyBlock = 4096;
+
 struct CrossEntropyProblem {
   ClassRows rows;
   Reduction reduction = Reduction::mean;

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/words.cuh"
 
 namespace lockstep::detail {
@@ -100,6 +101,7 @@ void gather_cuda(const Tensor& x, int dim, const Tensor& index, const Tensor& ou
 }
 
 void gather_backward_cuda(const Tensor& grad, int dim, const Tensor& index, const Tensor& out) {
+  cuda::require_not_portable("the gradient of gather");
   out.dtype() == kFloat64 ? add<double>(grad, dim, index, out) : add<float>(grad, dim, index, out);
 }
 

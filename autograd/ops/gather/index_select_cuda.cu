@@ -4,6 +4,8 @@
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/cuda/quotient.cuh"
 #include "lockstep/core/cuda/words.cuh"
 #include "lockstep/core/factories.h"
 
@@ -22,10 +24,10 @@ __global__ void select_kernel(const Word* x, const std::int64_t* index, Word* ou
 #pragma unroll
   for (int j = 0; j < W; ++j) none.value[j] = missing;
   for (std::int64_t i = cuda::global_thread(); i < rows * packs; i += cuda::all_threads()) {
-    const std::int64_t row = i / packs, at = index[row % n];
+    const std::int64_t row = cuda::quotient(i, packs), outer = cuda::quotient(row, n), at = index[row - outer * n];
     const bool exists = at >= 0 && at < size;
     reinterpret_cast<Packed*>(out)[i] =
-        exists ? reinterpret_cast<const Packed*>(x)[(row / n * size + at) * packs + i % packs] : none;
+        exists ? reinterpret_cast<const Packed*>(x)[(outer * size + at) * packs + i - row * packs] : none;
   }
 }
 
@@ -112,6 +114,7 @@ void index_select_cuda(const Tensor& x, const Tensor& index, const Tensor& out, 
 }
 
 void index_add_cuda(const Tensor& grad, const Tensor& index, const Tensor& out) {
+  cuda::require_not_portable("a sum by index");
   if (grad.numel() == 0) return;
   constexpr std::int64_t kEnoughWarps = 4096, kLeastEntries = 256;
   AddShape s;

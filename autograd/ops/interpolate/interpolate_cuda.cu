@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/interpolate/interpolate_taps.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -61,6 +62,7 @@ __global__ void backward_kernel(InterpolateGeometry g, const T* grad, T* x_grad)
 }  // namespace
 
 void interpolate_cuda(const InterpolateGeometry& geometry, const Tensor& x, const Tensor& out) {
+  cuda::require_not_portable("interpolate");
   dispatch_floating(x.dtype(), "interpolate", [&]<typename T>() {
     const cuda::Launch launch(x);
     launch(forward_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads, geometry, x.data<T>(), out.data<T>());
@@ -68,6 +70,7 @@ void interpolate_cuda(const InterpolateGeometry& geometry, const Tensor& x, cons
 }
 
 void interpolate_backward_cuda(const InterpolateGeometry& geometry, const Tensor& grad, const Tensor& x_grad) {
+  cuda::require_not_portable("the gradient of interpolate");
   dispatch_floating(grad.dtype(), "interpolate backward", [&]<typename T>() {
     const cuda::Launch launch(grad);
     launch(backward_kernel<T>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, geometry, grad.data<T>(),

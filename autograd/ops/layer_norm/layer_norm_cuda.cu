@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
@@ -184,6 +185,7 @@ void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Te
 
 void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output,
                      const Tensor& moments, std::int64_t rows, std::int64_t width, double eps, bool centred) {
+  cuda::require_not_portable("layer_norm");
   if (rows == 0) return;
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
@@ -199,6 +201,7 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
 void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
                               const Tensor& grad_input, const Tensor& grad_weight, const Tensor& grad_bias,
                               std::int64_t rows, std::int64_t width, bool centred) {
+  cuda::require_not_portable("the gradient of layer_norm");
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;

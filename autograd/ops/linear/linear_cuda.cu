@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/gemm_operand.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
@@ -53,6 +54,23 @@ void column_sums(const Tensor& in, const Tensor& out) {
   column_sums<C, C, O>(partial, out);
 }
 
+/// In the order of linear_bias_grad_cpu(); a thread has a column.
+template <typename T>
+__global__ void portable_column_sums_kernel(const T* in, T* out, std::int64_t rows, std::int64_t columns) {
+  using C = compute_t<T>;
+  constexpr std::int64_t kRun = 64;
+  for (std::int64_t column = cuda::global_thread(); column < columns; column += cuda::all_threads()) {
+    C total = 0;
+    for (std::int64_t start = 0; start < rows; start += kRun) {
+      const std::int64_t end = start + kRun < rows ? start + kRun : rows;
+      C run = 0;
+      for (std::int64_t i = start; i < end; ++i) run += cuda::from_element<C>(in[i * columns + column]);
+      total += run;
+    }
+    out[column] = cuda::to_element<T>(total);
+  }
+}
+
 }  // namespace
 
 void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
@@ -69,8 +87,12 @@ void linear_forward_cuda(const Tensor& x, const Tensor& weight, const Tensor& bi
 }
 
 void linear_bias_grad_cuda(const Tensor& grad, const Tensor& out) {
-  dispatch_floating(grad.dtype(), "linear bias grad",
-                    [&]<typename T>() { column_sums<compute_t<T>, T, T>(grad, out); });
+  dispatch_floating(grad.dtype(), "linear bias grad", [&]<typename T>() {
+    if (!cuda::portable()) return column_sums<compute_t<T>, T, T>(grad, out);
+    const cuda::Launch launch(grad);
+    launch(portable_column_sums_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads,
+           static_cast<const T*>(grad.raw_data()), static_cast<T*>(out.raw_data()), grad.sizes()[0], grad.sizes()[1]);
+  });
 }
 
 }  // namespace lockstep

@@ -26,6 +26,14 @@ C softplus_of_minus(C x) {
   return math::log1p(math::exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
 }
 
+/// out[i] = softplus_of_minus(x[i]). Flattened, as the next one: a call in the loop would keep it from being
+/// vectorised.
+template <typename C, typename T>
+[[gnu::flatten, gnu::noinline]] void softplus_row(const T* x, std::int64_t count, C* out) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i) out[i] = softplus_of_minus(static_cast<C>(x[i]));
+}
+
 /// 1 / (1 + exp(x)).
 template <typename C>
 C sigmoid_of_minus(C x) {
@@ -47,6 +55,15 @@ C target_slope(C x, const C* extra) {
   return extra ? (C(1) + *extra) * softplus_of_minus(x) - softplus_of_minus(-x) : -x;
 }
 
+/// dx[i] = factor[i] * input_slope(); `extra` is p - 1 for each element.
+template <typename C, typename T>
+[[gnu::flatten, gnu::noinline]] void input_slopes(const T* x, const T* t, const C* extra, const C* factor,
+                                                  std::int64_t count, T* dx) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i)
+    dx[i] = static_cast<T>(factor[i] * input_slope(static_cast<C>(x[i]), static_cast<C>(t[i]), C(1) + extra[i]));
+}
+
 }  // namespace
 
 void bce_with_logits_cpu(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
@@ -64,7 +81,7 @@ void bce_with_logits_cpu(const Tensor& input, const Tensor& target, const Tensor
       double total = 0;
       for (std::int64_t first = begin; first < end; first += kStep) {
         const std::int64_t count = std::min(kStep, end - first);
-        for (std::int64_t i = 0; i < count; ++i) buffer[i] = softplus_of_minus(static_cast<C>(x[first + i]));
+        softplus_row<C>(x + first, count, buffer);
         if (p)
           for (std::int64_t i = 0; i < count; ++i)
             buffer[i] *= C(1) + (static_cast<C>(p[first + i]) - C(1)) * static_cast<C>(t[first + i]);
@@ -100,12 +117,22 @@ void bce_with_logits_backward_cpu(const Tensor& grad, const Tensor& input, const
     const std::int64_t step = reduction == Reduction::none ? 1 : 0;
     const C scale = static_cast<C>(reduction_scale(input, reduction));
     parallel_for(input.numel(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const C label = static_cast<C>(t[i]), logit = static_cast<C>(x[i]);
-        const C extra = p ? static_cast<C>(p[i]) - C(1) : C(0);
-        const C factor = scale * static_cast<C>(g[i * step]) * (w ? static_cast<C>(w[i]) : C(1));
-        if (dx) dx[i] = static_cast<T>(factor * input_slope(logit, label, C(1) + extra));
-        if (dt) dt[i] = static_cast<T>(factor * target_slope(logit, p ? &extra : nullptr));
+      C factor[kStep], extra[kStep];
+      for (std::int64_t first = begin; first < end; first += kStep) {
+        const std::int64_t count = std::min(kStep, end - first);
+        for (std::int64_t i = 0; i < count; ++i) {
+          factor[i] = scale * static_cast<C>(g[(first + i) * step]);
+          extra[i] = C(0);
+        }
+        if (w)
+          for (std::int64_t i = 0; i < count; ++i) factor[i] *= static_cast<C>(w[first + i]);
+        if (p)
+          for (std::int64_t i = 0; i < count; ++i) extra[i] = static_cast<C>(p[first + i]) - C(1);
+        if (dx) input_slopes<C>(x + first, t + first, extra, factor, count, dx + first);
+        if (dt)
+          for (std::int64_t i = 0; i < count; ++i)
+            dt[first + i] =
+                static_cast<T>(factor[i] * target_slope(static_cast<C>(x[first + i]), p ? &extra[i] : nullptr));
       }
     });
   });

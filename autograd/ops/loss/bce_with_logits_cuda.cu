@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/loss/bce_with_logits_kernels.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -71,6 +72,7 @@ __global__ void backward_kernel(std::int64_t count, std::int64_t step, compute_t
 
 void bce_with_logits_cuda(const Tensor& input, const Tensor& target, const Tensor& weight, const Tensor& pos_weight,
                           const Tensor& loss, Reduction reduction) {
+  cuda::require_not_portable("binary_cross_entropy_with_logits");
   dispatch_floating(input.dtype(), kOp, [&]<typename T>() {
     cuda::element_loss<T, compute_t<T>>(input, loss, reduction, Values<T>(input, target, weight, pos_weight));
   });
@@ -79,6 +81,7 @@ void bce_with_logits_cuda(const Tensor& input, const Tensor& target, const Tenso
 void bce_with_logits_backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
                                    const Tensor& pos_weight, const Tensor& grad_input, const Tensor& grad_target,
                                    Reduction reduction) {
+  cuda::require_not_portable("the gradient of binary_cross_entropy_with_logits");
   const std::int64_t count = input.numel();
   if (count == 0) return;
   dispatch_floating(input.dtype(), kOp, [&]<typename T>() {

@@ -2,6 +2,7 @@
 #include "lockstep/autograd/ops/loss/pointwise_loss_kernels.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -35,6 +36,7 @@ __global__ void backward_kernel(F f, std::int64_t count, std::int64_t step, comp
 
 void pointwise_loss_cuda(PointwiseLoss kind, double parameter, const Tensor& input, const Tensor& target,
                          const Tensor& loss, Reduction reduction) {
+  cuda::require_not_portable("a loss by element");
   dispatch_floating(input.dtype(), "loss", [&]<typename T>() {
     using C = compute_t<T>;
     pointwise::visit<C>(kind, parameter, [&](auto f) {
@@ -46,6 +48,7 @@ void pointwise_loss_cuda(PointwiseLoss kind, double parameter, const Tensor& inp
 void pointwise_loss_backward_cuda(PointwiseLoss kind, double parameter, const Tensor& grad, const Tensor& input,
                                   const Tensor& target, const Tensor& grad_input, const Tensor& grad_target,
                                   Reduction reduction) {
+  cuda::require_not_portable("the gradient of a loss by element");
   const std::int64_t count = input.numel();
   if (count == 0) return;
   dispatch_floating(input.dtype(), "loss backward", [&]<typename T>() {

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/multinomial/multinomial_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/topk/topk.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
@@ -65,6 +66,11 @@ Tensor multinomial(const Tensor& probabilities, std::int64_t count, bool replace
 Tensor bernoulli(const Tensor& p) {
   LOCKSTEP_CHECK(p.defined() && p.is_floating_point(), "[bernoulli] expected floating-point probabilities");
   const NoGradGuard values_only;
+  if (p.device().is_cpu() && p.numel() > 0) {
+    const double low = min(p).item<double>(), high = max(p).item<double>();
+    LOCKSTEP_CHECK(low >= 0 && high <= 1, "[bernoulli] expected probabilities in [0, 1], found {}",
+                   low >= 0 ? high : low);
+  }
   const DType dtype = element_size(p.dtype()) == 2 ? kFloat32 : p.dtype();
   return lt(rand(p.sizes(), {.dtype = dtype, .device = p.device()}), p).to(p.dtype());
 }

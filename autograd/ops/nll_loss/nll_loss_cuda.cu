@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
 #include "lockstep/autograd/ops/support/loss_sums.cuh"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -76,6 +77,7 @@ Rows<T> rows_of(const Tensor& target, const Tensor& weight, const NllLossProblem
 
 void nll_loss_cuda(const Tensor& log_probs, const Tensor& target, const Tensor& weight, const Tensor& loss,
                    const Tensor& total_weight, const NllLossProblem& problem) {
+  cuda::require_not_portable("nll_loss");
   dispatch_floating(log_probs.dtype(), "nll_loss", [&]<typename T>() {
     using C = compute_t<T>;
     const cuda::Launch launch(log_probs);

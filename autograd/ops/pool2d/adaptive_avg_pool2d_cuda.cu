@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/ops/pool2d/adaptive_avg_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -76,6 +77,7 @@ __global__ void backward_kernel(Pool2dGeometry g, const T* grad, T* x_grad) {
 }  // namespace
 
 void adaptive_avg_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, const Tensor& out) {
+  cuda::require_not_portable("adaptive_avg_pool2d");
   dispatch_floating(x.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(x);
     if (g.h * g.w >= g.oh * g.ow * cuda::kWarpSize)

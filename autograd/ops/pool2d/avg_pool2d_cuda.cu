@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops/pool2d/avg_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -72,6 +73,7 @@ __global__ void backward_kernel(Pool2dGeometry g, AvgPool2dDivisor divisor, cons
 
 void avg_pool2d_forward_cuda(const Pool2dGeometry& g, const AvgPool2dDivisor& divisor, const Tensor& x,
                              const Tensor& out) {
+  cuda::require_not_portable("avg_pool2d");
   dispatch_floating(x.dtype(), "avg_pool2d", [&]<typename T>() {
     const cuda::Launch launch(x);
     launch(forward_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads, g, divisor, x.data<T>(), out.data<T>());

@@ -1,9 +1,16 @@
-// Windows of 2 x 2 with stride 2 in float32, in loops that the compiler turns into vector code; the reference serves
-// the rest.
+// Loops that the compiler turns into vector code: windows of 2 x 2 with stride 2 by vectors, the others tap by tap.
+// Half types are pooled as float32, which holds their values.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 namespace {
@@ -35,10 +42,79 @@ void spread_row(const float* grad, const std::uint8_t* positions, std::int64_t w
       });
 }
 
+bool is_half(const Tensor& t) {
+  return t.dtype() == kFloat16 || t.dtype() == kBFloat16;
+}
+
+/// One tap of the windows of a row: where it is the new maximum, as the reference decides.
+template <int kStride, typename T>
+void take_tap(const T* from, std::int64_t stride, std::int64_t count, std::int32_t tap, T* best, std::int32_t* where) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T value = from[i * (kStride > 0 ? kStride : stride)];
+    const bool taken = (where[i] < 0) | (value > best[i]) | (value != value);
+    best[i] = taken ? value : best[i];
+    where[i] = taken ? tap : where[i];
+  }
+}
+
+/// One row of results; `where` has room for a row.
+template <typename T>
+void pool_row(const Pool2dGeometry& g, const T* image, std::int64_t y, T* best, std::int32_t* where) {
+  std::fill_n(best, g.ow, T(-INFINITY));
+  std::fill_n(where, g.ow, -1);
+  for (std::int64_t ky = 0; ky < g.kernel.h; ++ky) {
+    const std::int64_t iy = y * g.stride.h - g.padding.h + ky * g.dilation.h;
+    if (iy < 0 || iy >= g.h) continue;
+    for (std::int64_t kx = 0; kx < g.kernel.w; ++kx) {
+      // Windows whose tap is inside: 0 <= x stride + shift < w.
+      const std::int64_t shift = kx * g.dilation.w - g.padding.w, stride = g.stride.w;
+      const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
+      const std::int64_t end = shift >= g.w ? 0 : std::min(g.ow, (g.w - 1 - shift) / stride + 1);
+      if (first >= end) continue;
+      const T* from = image + iy * g.w + first * stride + shift;
+      const auto tap = static_cast<std::int32_t>(ky * g.kernel.w + kx);
+      const auto take = stride == 1 ? take_tap<1, T> : stride == 2 ? take_tap<2, T> : take_tap<0, T>;
+      take(from, stride, end - first, tap, best + first, where + first);
+    }
+  }
+}
+
+template <typename T, typename P>
+void pool_any(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, P* positions) {
+  const T* in = x.data<T>();
+  T* maxima = out.data<T>();
+  parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::int32_t> where(static_cast<std::size_t>(g.ow));
+    for (std::int64_t plane = begin; plane < end; ++plane)
+      for (std::int64_t y = 0; y < g.oh; ++y) {
+        const std::int64_t row = (plane * g.oh + y) * g.ow;
+        pool_row(g, in + plane * g.h * g.w, y, maxima + row, where.data());
+        if (positions)
+          for (std::int64_t i = 0; i < g.ow; ++i)
+            positions[row + i] = static_cast<P>(std::max(where[static_cast<std::size_t>(i)], 0));
+      }
+  });
+}
+
+template <typename T>
+void pool_any(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
+  if (!positions.defined() || positions.dtype() == kUInt8)
+    pool_any<T>(g, x, out, positions.defined() ? positions.data<std::uint8_t>() : nullptr);
+  else
+    pool_any<T>(g, x, out, positions.data<std::int32_t>());
+}
+
 }  // namespace
 
 void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
-  if (!is_two_by_two(g, x)) return max_pool2d_forward_reference(g, x, out, positions);
+  if (is_half(x)) {
+    const Tensor wide = empty(out.sizes());
+    max_pool2d_forward_cpu(g, cast_values(x, kFloat32), wide, positions);
+    return copy_values(wide, out);
+  }
+  if (x.dtype() == kFloat64) return pool_any<double>(g, x, out, positions);
+  if (!is_two_by_two(g, x)) return pool_any<float>(g, x, out, positions);
   const float* in = x.data<float>();
   float* maxima = out.data<float>();
   std::uint8_t* where = positions.defined() ? positions.data<std::uint8_t>() : nullptr;
@@ -56,6 +132,11 @@ void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tens
 
 void max_pool2d_backward_cpu(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positions,
                              const Tensor& x_grad) {
+  if (is_half(grad)) {
+    const Tensor wide = empty(x_grad.sizes());
+    max_pool2d_backward_cpu(g, cast_values(grad, kFloat32), positions, wide);
+    return copy_values(wide, x_grad);
+  }
   if (!is_two_by_two(g, grad)) return max_pool2d_backward_reference(g, grad, positions, x_grad);
   const float* d = grad.data<float>();
   const std::uint8_t* where = positions.data<std::uint8_t>();

@@ -111,12 +111,12 @@ Tensor one_hot(const Tensor& x, std::int64_t classes) {
     LOCKSTEP_CHECK(x.numel() > 0, "[one_hot] say how many classes: there is no index to tell it from");
     classes = max(x).item<std::int64_t>() + 1;
   }
-  LOCKSTEP_CHECK(classes > 0, "[one_hot] expected at least one class, found {}", classes);
   if (x.device().is_cpu() && x.numel() > 0) {
     const std::int64_t low = min(x).item<std::int64_t>(), high = max(x).item<std::int64_t>();
-    LOCKSTEP_CHECK(low >= 0 && high < classes, "[one_hot] expected indices in [0, {}), found {}", classes,
-                   low < 0 ? low : high);
+    LOCKSTEP_CHECK(low >= 0, "[one_hot] expected class indices of 0 or more, found {}", low);
+    LOCKSTEP_CHECK(classes < 1 || high < classes, "[one_hot] expected indices in [0, {}), found {}", classes, high);
   }
+  LOCKSTEP_CHECK(classes > 0, "[one_hot] expected at least one class, found {}", classes);
   return eq(x.unsqueeze(-1), arange(classes, {.dtype = kInt64, .device = x.device()})).to(kInt64);
 }
 

@@ -19,6 +19,32 @@ constexpr KernelTable<CellForward> cell_kernel{"recurrent", cell_cpu, LOCKSTEP_C
 constexpr KernelTable<CellBackward> cell_backward_kernel{"recurrent backward", cell_backward_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(cell_backward_cuda)};
 
+constexpr KernelTable<HiddenProduct> hidden_kernel{"recurrent products", hidden_product_cpu};
+
+/// Note [Products of a sequence]
+/// Each step multiplies by the same matrix, so on a CPU it is brought into the order in which products read it once,
+/// and not in each step: with few samples that takes as long as the product itself. The sums are the same, bit by bit.
+class StepProducts {
+ public:
+  /// `matrix` [k, n] of any strides; `bias` [n] or undefined.
+  StepProducts(const Tensor& matrix, const Tensor& bias, std::int64_t steps) : matrix_(matrix), bias_(bias) {
+    constexpr std::int64_t kSteps = 4;  // from here on it pays
+    if (steps >= kSteps && matrix.device().type == kCPU && !reference_kernels() && matrix.numel() > 0)
+      panels_ = prepare_hidden_cpu(matrix);
+  }
+  /// x * matrix + bias for x [N, k], without recording.
+  Tensor operator()(const Tensor& x) const {
+    if (!panels_.defined() || x.numel() == 0)
+      return bias_.defined() ? linear(x, matrix_.t(), bias_) : matmul(x, matrix_);
+    const Tensor result = empty({x.size(0), matrix_.size(1)}, options_of(x));
+    hidden_kernel(x)(x, panels_, bias_, result);
+    return result;
+  }
+
+ private:
+  Tensor matrix_, bias_, panels_;
+};
+
 int gates_of(Cell cell) {
   return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
 }
@@ -52,6 +78,7 @@ class RecurrentBackward final : public Node {
     Tensor h_grad = grads[1].defined() ? grads[1] : zeros({n, width}, options_of(output));
     Tensor c_grad;
     if (lstm) c_grad = grads[2].defined() ? copy_contiguous(grads[2]) : zeros({n, width}, options_of(output));
+    const StepProducts before(weight, {}, order.steps);
     for (std::int64_t k = order.steps - 1; k >= 0; --k) {
       const std::int64_t t = order.at(k);
       CellGradient step;
@@ -67,7 +94,7 @@ class RecurrentBackward final : public Node {
       if (gru) step.h_before_grad = empty({n, width}, options_of(output));
       cell_backward_kernel(step.h_grad)(cell, step);
       if (k == 0 && !needs_grad(1)) break;
-      h_grad = matmul(step.hidden_grad, weight);
+      h_grad = before(step.hidden_grad);
       if (gru) h_grad = h_grad + step.h_before_grad;
     }
     if (needs_grad(0)) result[0] = input_grad;
@@ -159,12 +186,13 @@ RecurrentResult recurrent(Cell cell, const Tensor& x, const CellState& start, co
   {
     const NoGradGuard values_only;
     const Tensor products = as_contiguous(input.detach());
+    const StepProducts hidden(weight.detach().t(), bias.defined() ? as_contiguous(bias.detach()) : bias, order.steps);
     CellStep step;
     step.h = h_start;
     step.c = c_start;
     for (std::int64_t k = 0; k < order.steps && output.numel() > 0; ++k) {
       const std::int64_t t = order.at(k);
-      step.hidden = linear(step.h, weight, bias);
+      step.hidden = hidden(step.h);
       step.input = step_of(products, t);
       step.h_before = step.h;
       step.c_before = step.c;

@@ -109,10 +109,11 @@ LOCKSTEP_HOST_DEVICE inline std::int64_t gate_at(std::int64_t row, std::int64_t 
   return row * width * gates + unit;
 }
 
-/// Unit `unit` of sample `row`. `read` and `write` convert between T and C.
+/// Unit `unit` of sample `row`. `read` and `write` convert between T and C. `reserves`: a.reserve is there; a constant,
+/// since stores behind a condition are slow in a vectorised loop.
 template <typename C, typename T, typename Read, typename Write>
-LOCKSTEP_HOST_DEVICE inline void forward_unit(Cell cell, const Addresses<T>& a, std::int64_t row, std::int64_t unit,
-                                              std::int64_t width, Read read, Write write) {
+LOCKSTEP_HOST_DEVICE inline void forward_unit(bool reserves, Cell cell, const Addresses<T>& a, std::int64_t row,
+                                              std::int64_t unit, std::int64_t width, Read read, Write write) {
   const std::int64_t e = row * width + unit;
   if (cell == Cell::lstm) {
     const std::int64_t k = gate_at(row, unit, width, 4);
@@ -123,7 +124,7 @@ LOCKSTEP_HOST_DEVICE inline void forward_unit(Cell cell, const Addresses<T>& a, 
     const C c = lstm_state(at, read(a.c_before[e]));
     a.c[e] = write(c);
     a.h[e] = write(lstm_output(at, c));
-    if (a.reserve) {
+    if (reserves) {
       a.reserve[k] = write(at.i);
       a.reserve[k + width] = write(at.f);
       a.reserve[k + 2 * width] = write(at.g);
@@ -135,7 +136,7 @@ LOCKSTEP_HOST_DEVICE inline void forward_unit(Cell cell, const Addresses<T>& a, 
         gru_gates<C>(read(a.input[k]) + read(a.hidden[k]), read(a.input[k + width]) + read(a.hidden[k + width]),
                      read(a.input[k + 2 * width]), read(a.hidden[k + 2 * width]));
     a.h[e] = write(gru_output(at, read(a.h_before[e])));
-    if (a.reserve) {
+    if (reserves) {
       a.reserve[s] = write(at.r);
       a.reserve[s + width] = write(at.z);
       a.reserve[s + 2 * width] = write(at.n);

@@ -1,7 +1,12 @@
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/recurrent/recurrent_cells.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -9,6 +14,8 @@ namespace {
 
 /// Units of some tens of operations to a block.
 constexpr std::int64_t kUnitBlock = 1024;
+/// Columns of a panel of prepare_hidden_cpu().
+constexpr std::int64_t kPanelColumns = 64;
 
 /// Calls part(row, first unit, last unit) for pieces of rows, in parallel.
 template <typename Part>
@@ -37,21 +44,40 @@ void with_cell(Cell cell, Run&& run) {
   }
 }
 
+// Units [begin, end) of a row. Flattened: a call in the loop would keep it from being vectorised.
+template <Cell kCell, bool kReserves, typename T>
+[[gnu::flatten, gnu::noinline]] void forward_units(const cells::Addresses<T> a, std::int64_t row, std::int64_t begin,
+                                                   std::int64_t end, std::int64_t width) {
+  using C = compute_t<T>;
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t unit = begin; unit < end; ++unit)
+    cells::forward_unit<C>(
+        kReserves, kCell, a, row, unit, width, [](T value) { return static_cast<C>(value); },
+        [](C value) { return static_cast<T>(value); });
+}
+template <Cell kCell, typename T>
+[[gnu::flatten, gnu::noinline]] void backward_units(const cells::GradientAddresses<T> a, std::int64_t row,
+                                                    std::int64_t begin, std::int64_t end, std::int64_t width) {
+  using C = compute_t<T>;
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t unit = begin; unit < end; ++unit)
+    cells::backward_unit<C>(
+        kCell, a, row, unit, width, [](T value) { return static_cast<C>(value); },
+        [](C value) { return static_cast<T>(value); });
+}
+
 }  // namespace
 
 void cell_cpu(Cell cell, const CellStep& step) {
   const std::int64_t rows = step.h.size(0), width = step.h.size(1);
   dispatch_floating(step.h.dtype(), "recurrent", [&]<typename T>() {
-    using C = compute_t<T>;
     const cells::Addresses<T> a(step);
     with_cell(cell, [&]<Cell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
-        const cells::Addresses<T> local = a;
-        LOCKSTEP_VECTORIZE
-        for (std::int64_t unit = begin; unit < end; ++unit)
-          cells::forward_unit<C>(
-              kCell, local, row, unit, width, [](T value) { return static_cast<C>(value); },
-              [](C value) { return static_cast<T>(value); });
+        if (a.reserve)
+          forward_units<kCell, true>(a, row, begin, end, width);
+        else
+          forward_units<kCell, false>(a, row, begin, end, width);
       });
     });
   });
@@ -60,19 +86,51 @@ void cell_cpu(Cell cell, const CellStep& step) {
 void cell_backward_cpu(Cell cell, const CellGradient& step) {
   const std::int64_t rows = step.h_grad.size(0), width = step.h_grad.size(1);
   dispatch_floating(step.h_grad.dtype(), "recurrent backward", [&]<typename T>() {
-    using C = compute_t<T>;
     const cells::GradientAddresses<T> a(step);
     with_cell(cell, [&]<Cell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
-        const cells::GradientAddresses<T> local = a;
-        LOCKSTEP_VECTORIZE
-        for (std::int64_t unit = begin; unit < end; ++unit)
-          cells::backward_unit<C>(
-              kCell, local, row, unit, width, [](T value) { return static_cast<C>(value); },
-              [](C value) { return static_cast<T>(value); });
+        backward_units<kCell>(a, row, begin, end, width);
       });
     });
   });
+}
+
+Tensor prepare_hidden_cpu(const Tensor& matrix) {
+  const std::int64_t k = matrix.size(0), n = matrix.size(1), count = (n + kPanelColumns - 1) / kPanelColumns;
+  const bool is_half = matrix.dtype() == kFloat16 || matrix.dtype() == kBFloat16;
+  const Tensor panels = empty({count, k, kPanelColumns}, {.dtype = is_half ? kFloat32 : matrix.dtype()});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t first = i * kPanelColumns, width = std::min(kPanelColumns, n - first);
+    copy_values(matrix.narrow(1, first, width), panels.select(0, i).narrow(1, 0, width));
+  }
+  return panels;
+}
+
+void hidden_product_cpu(const Tensor& x, const Tensor& panels, const Tensor& bias, const Tensor& out) {
+  constexpr double kBlockFlops = 2e6;  // of a block of parallel_for, at least
+  const std::int64_t m = x.size(0), k = x.size(1), n = out.size(1);
+  const Tensor from = cast_values(x, panels.dtype());
+  const Tensor addend = bias.defined() ? cast_values(bias, panels.dtype()) : bias;
+  const Tensor product = out.dtype() == panels.dtype() ? out : empty(out.sizes(), {.dtype = panels.dtype()});
+  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * kPanelColumns;
+  dispatch_floating(panels.dtype(), "recurrent products", [&]<typename T>() {
+    if constexpr (std::is_same_v<T, compute_t<T>>)
+      parallel_for(panels.size(0), static_cast<std::int64_t>(std::ceil(kBlockFlops / flops)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       const std::int64_t first = i * kPanelColumns;
+                       cpu::gemm({.m = m,
+                                  .n = std::min(kPanelColumns, n - first),
+                                  .k = k,
+                                  .a = {.data = from.data<T>(), .stride = k},
+                                  .b = {.data = panels.data<T>() + first * k, .stride = kPanelColumns},
+                                  .out = product.data<T>() + first,
+                                  .out_stride = n,
+                                  .bias = addend.defined() ? addend.data<T>() + first : nullptr});
+                     }
+                   });
+  });
+  if (out.dtype() != panels.dtype()) copy_values(product, out);
 }
 
 }  // namespace lockstep

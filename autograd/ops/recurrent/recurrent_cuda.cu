@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/recurrent/recurrent_cells.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -30,6 +31,7 @@ __global__ void backward_kernel(Cell cell, cells::GradientAddresses<T> a, std::i
 }  // namespace
 
 void cell_cuda(Cell cell, const CellStep& step) {
+  cuda::require_not_portable("a recurrent layer");
   const cuda::Launch launch(step.h);
   const std::int64_t count = step.h.numel();
   dispatch_floating(step.h.dtype(), "recurrent", [&]<typename T>() {

@@ -37,4 +37,12 @@ struct CellGradient {
 using CellBackward = void(Cell cell, const CellGradient& step);
 CellBackward cell_backward_cpu, cell_backward_cuda;
 
+/// A matrix [k, n] of any strides as hidden_product_cpu() reads it fastest: panels of columns, one behind the other, in
+/// float32 if it is of a half type.
+Tensor prepare_hidden_cpu(const Tensor& matrix);
+/// out = x * matrix + bias for x [N, k] and out [N, n], contiguous; bias is [n] or undefined, `panels` what
+/// prepare_hidden_cpu() gave.
+using HiddenProduct = void(const Tensor& x, const Tensor& panels, const Tensor& bias, const Tensor& out);
+HiddenProduct hidden_product_cpu;
+
 }  // namespace lockstep

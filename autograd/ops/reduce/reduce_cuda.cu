@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/ops/reduce/reduce_cuda.cuh"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 
@@ -320,6 +321,7 @@ void sum(const Tensor& x, double divisor, const Tensor& out) {
 }  // namespace
 
 void reduce_cuda(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (x.is_floating_point() && op != ReduceOp::max && op != ReduceOp::min) cuda::require_not_portable("a sum");
   switch (op) {
     case ReduceOp::sum:
       return sum(x, divisor, out);

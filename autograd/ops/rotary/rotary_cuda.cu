@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/rotary/rotary_kernels.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep::detail {
@@ -22,6 +23,7 @@ __global__ void rotary_kernel(const T* x, const C* cosine, const C* sine, T* out
 }  // namespace
 
 void rotary_cuda(const Tensor& x, const Tensor& cosine, const Tensor& sine, const Tensor& out, bool back) {
+  cuda::require_not_portable("rotary");
   const cuda::Launch launch(x);
   dispatch_floating(x.dtype(), "rotary", [&]<typename T>() {
     using C = compute_t<T>;

@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
 #include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
@@ -91,7 +92,7 @@ struct Attention {
     if (causal && s > l) return static_cast<C>(-INFINITY);
     const T *q = query.row(n, h, l), *k = key.row(n, h / sizes.group, s);
     C sum = 0;
-    for (std::int64_t d = 0; d < sizes.width; ++d) sum += from_element<C>(q[d]) * from_element<C>(k[d]);
+    for (std::int64_t d = 0; d < sizes.width; ++d) sum = std::fma(from_element<C>(q[d]), from_element<C>(k[d]), sum);
     return mask.apply(n, h, l, s, sum * scale);
   }
   __device__ C keep(philox::Key dropout_key, std::int64_t n, std::int64_t h, std::int64_t l, std::int64_t s) const {
@@ -104,7 +105,8 @@ struct Attention {
   __device__ C product(const T* grad, std::int64_t n, std::int64_t h, std::int64_t s) const {
     const T* v = value.row(n, h / sizes.group, s);
     C sum = 0;
-    for (std::int64_t d = 0; d < sizes.value_width; ++d) sum += from_element<C>(grad[d]) * from_element<C>(v[d]);
+    for (std::int64_t d = 0; d < sizes.value_width; ++d)
+      sum = std::fma(from_element<C>(grad[d]), from_element<C>(v[d]), sum);
     return sum;
   }
 };
@@ -142,7 +144,7 @@ __global__ void forward_kernel(Attention<T, C> a, Heads<T> out, C* log_sums) {
           result *= factor;
           const std::int64_t count = limit - first < kThreads ? limit - first : kThreads;
           for (std::int64_t j = 0; j < count; ++j)
-            result += weights[j] * from_element<C>(a.value.row(n, h / z.group, first + j)[column]);
+            result = std::fma(weights[j], from_element<C>(a.value.row(n, h / z.group, first + j)[column]), result);
         }
       }
       const bool none = sum == C(0);
@@ -192,7 +194,7 @@ __global__ void query_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums
         if (column < z.width) {
           const std::int64_t count = limit - first < kThreads ? limit - first : kThreads;
           for (std::int64_t j = 0; j < count; ++j)
-            result += slopes[j] * from_element<C>(a.key.row(n, h / z.group, first + j)[column]);
+            result = std::fma(slopes[j], from_element<C>(a.key.row(n, h / z.group, first + j)[column]), result);
         }
       }
       if (column < z.width) grad_query.row(n, h, l)[column] = to_element<T>(result);
@@ -240,8 +242,10 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
           __syncthreads();
           const std::int64_t count = z.queries - first < kThreads ? z.queries - first : kThreads;
           for (std::int64_t j = 0; j < count; ++j) {
-            if (column < z.width) to_key += slopes[j] * from_element<C>(a.query.row(n, h, first + j)[column]);
-            if (column < z.value_width) to_value += weights[j] * from_element<C>(grad.row(n, h, first + j)[column]);
+            if (column < z.width)
+              to_key = std::fma(slopes[j], from_element<C>(a.query.row(n, h, first + j)[column]), to_key);
+            if (column < z.value_width)
+              to_value = std::fma(weights[j], from_element<C>(grad.row(n, h, first + j)[column]), to_value);
           }
         }
       }
@@ -255,6 +259,7 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
 
 void attention_cuda(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, const Tensor& out,
                     const Tensor& log_sums, const AttentionPlan& plan) {
+  cuda::require_not_portable("scaled_dot_product_attention");
   const cuda::Launch launch(query);
   dispatch_floating(query.dtype(), "scaled_dot_product_attention", [&]<typename T>() {
     using C = compute_t<T>;

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/scan/scan_loop.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep {
@@ -29,6 +30,7 @@ __global__ void scan_kernel(Scan scan, const T* x, const T* y, T* out, std::int6
 }  // namespace
 
 void scan_cuda(Scan scan, const Tensor& x, const Tensor& y, const Tensor& out, bool reverse) {
+  cuda::require_not_portable("a running sum or product");
   const cuda::Launch launch(x);
   const std::int64_t slices = x.size(0) * x.size(2);
   const auto run = [&]<typename T>() {

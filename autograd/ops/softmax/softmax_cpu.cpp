@@ -97,6 +97,43 @@ void for_each_column_group(const SoftmaxSlices& s, Body&& body) {
   });
 }
 
+/// One element of each of `width` neighbouring slices: exp(x - top), added to sum. Where y holds them (of type C), they
+/// are kept there. Flattened: a call in the loop would keep it from being vectorised.
+template <typename C, typename T>
+[[gnu::flatten, gnu::noinline]] void exp_row(const T* x, const C* top, std::int64_t width, C* sum, T* y) {
+  if constexpr (std::is_same_v<T, C>) {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) {
+      y[j] = math::exp(x[j] - top[j]);
+      sum[j] += y[j];
+    }
+  } else {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp(static_cast<C>(x[j]) - top[j]);
+  }
+}
+template <typename C, typename T>
+[[gnu::flatten, gnu::noinline]] void softmax_row(const T* x, const C* top, const C* sum, std::int64_t width, bool log,
+                                                 T* y) {
+  if (log) {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) y[j] = static_cast<T>(static_cast<C>(x[j]) - top[j] - sum[j]);
+  } else if constexpr (std::is_same_v<T, C>) {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) y[j] = y[j] / sum[j];
+  } else {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) y[j] = static_cast<T>(math::exp(static_cast<C>(x[j]) - top[j]) / sum[j]);
+  }
+}
+/// Gradients of log_softmax for one element of each slice.
+template <typename C, typename T>
+[[gnu::flatten, gnu::noinline]] void log_gradient_row(const T* g, const T* y, const C* sum, std::int64_t width, T* d) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t j = 0; j < width; ++j)
+    d[j] = static_cast<T>(std::fma(-math::exp(static_cast<C>(y[j])), sum[j], static_cast<C>(g[j])));
+}
+
 template <typename T>
 void columns_forward(const T* input, T* output, const SoftmaxSlices& s, bool log) {
   using C = compute_t<T>;
@@ -113,15 +150,10 @@ void columns_forward(const T* input, T* output, const SoftmaxSlices& s, bool log
         const C value = static_cast<C>(x[i * s.inner + j]);
         top[j] = value > top[j] ? value : top[j];
       }
-    for (std::int64_t i = 0; i < s.length; ++i)
-      for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp(static_cast<C>(x[i * s.inner + j]) - top[j]);
+    for (std::int64_t i = 0; i < s.length; ++i) exp_row<C>(x + i * s.inner, top, width, sum, y + i * s.inner);
     if (log)
       for (std::int64_t j = 0; j < width; ++j) sum[j] = math::log(sum[j]);
-    for (std::int64_t i = 0; i < s.length; ++i)
-      for (std::int64_t j = 0; j < width; ++j) {
-        const C shifted = static_cast<C>(x[i * s.inner + j]) - top[j];
-        y[i * s.inner + j] = static_cast<T>(log ? shifted - sum[j] : math::exp(shifted) / sum[j]);
-      }
+    for (std::int64_t i = 0; i < s.length; ++i) softmax_row<C>(x + i * s.inner, top, sum, width, log, y + i * s.inner);
   });
 }
 
@@ -138,13 +170,17 @@ void columns_backward(const T* grad, const T* output, T* grad_input, const Softm
         const std::int64_t at = i * s.inner + j;
         sum[j] = std::fma(static_cast<C>(g[at]), log ? C(1) : static_cast<C>(y[at]), sum[j]);
       }
-    for (std::int64_t i = 0; i < s.length; ++i)
+    for (std::int64_t i = 0; i < s.length; ++i) {
+      if (log) {
+        log_gradient_row<C>(g + i * s.inner, y + i * s.inner, sum, width, d + i * s.inner);
+        continue;
+      }
       for (std::int64_t j = 0; j < width; ++j) {
         const std::int64_t at = i * s.inner + j;
         const C value = static_cast<C>(y[at]);
-        const C incoming = static_cast<C>(g[at]);
-        d[at] = static_cast<T>(log ? std::fma(-math::exp(value), sum[j], incoming) : value * (incoming - sum[j]));
+        d[at] = static_cast<T>(value * (static_cast<C>(g[at]) - sum[j]));
       }
+    }
   });
 }
 

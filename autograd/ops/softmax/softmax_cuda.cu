@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
 #include "lockstep/core/cuda/element.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
 
@@ -141,11 +142,13 @@ void run(const Tensor& x, const Tensor* grad, const Tensor& out, SoftmaxSlices s
 }  // namespace
 
 void softmax_cuda(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log) {
+  cuda::require_not_portable("softmax");
   run<Forward>(input, nullptr, output, slices, log);
 }
 
 void softmax_backward_cuda(const Tensor& grad, const Tensor& output, const Tensor& grad_input, SoftmaxSlices slices,
                            bool log) {
+  cuda::require_not_portable("the gradient of softmax");
   run<Backward>(output, &grad, grad_input, slices, log);
 }
 

@@ -16,7 +16,7 @@ struct Size2d {
 
   constexpr Size2d() = default;
   constexpr Size2d(std::int64_t both) : h(both), w(both) {}
-  constexpr Size2d(std::int64_t h, std::int64_t w) : h(h), w(w) {}
+  constexpr Size2d(std::int64_t height, std::int64_t width) : h(height), w(width) {}
   friend constexpr bool operator==(Size2d, Size2d) = default;
 };
 

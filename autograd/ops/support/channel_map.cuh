@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/support/channel_layout.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/quotient.cuh"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep::cuda {
@@ -12,7 +13,10 @@ namespace lockstep::cuda {
 /// Which channel the elements of a pack belong to: one, or neighbouring ones where the inner size is 1.
 struct Channels {
   std::int64_t channels, inner;
-  __device__ std::int64_t of(std::int64_t element) const { return element / inner % channels; }
+  __device__ std::int64_t of(std::int64_t element) const {
+    const std::int64_t row = quotient(element, inner);
+    return row - quotient(row, channels) * channels;
+  }
 };
 
 /// out[i] = f.at(channel of i)(in[i]...), W elements of one channel at a time, or, with kRow, of W channels.

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/support/pool2d_geometry.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/quotient.cuh"
 
 namespace lockstep::cuda {
 
@@ -26,9 +27,9 @@ __device__ inline Range windows_over(std::int64_t at, std::int64_t reach, std::i
 struct PlanePosition {
   std::int64_t plane, y, x;
   __device__ PlanePosition(std::int64_t index, std::int64_t height, std::int64_t width) {
-    const std::int64_t row = index / width;
+    const std::int64_t row = quotient(index, width);
     x = index - row * width;
-    plane = row / height;
+    plane = quotient(row, height);
     y = row - plane * height;
   }
 };

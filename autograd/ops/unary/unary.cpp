@@ -90,6 +90,7 @@ bool wants_float32(UnaryOp op) {
     case UnaryOp::log:
     case UnaryOp::pow:
     case UnaryOp::square:
+    case UnaryOp::cube:
     case UnaryOp::rsqrt:
     case UnaryOp::reciprocal:
     case UnaryOp::log1p:
@@ -274,6 +275,7 @@ Tensor pow(const Tensor& x, double exponent) {
     return binary_values(BinaryOp::pow, x, Scalar(static_cast<std::int64_t>(exponent)));
   }
   if (exponent == 2.0) return run(UnaryOp::square, x);
+  if (exponent == 3.0) return run(UnaryOp::cube, x);
   if (exponent == 0.5) return run(UnaryOp::sqrt, x);
   if (exponent == -0.5) return run(UnaryOp::rsqrt, x);
   if (exponent == -1.0) return run(UnaryOp::reciprocal, x);

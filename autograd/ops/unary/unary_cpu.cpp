@@ -16,12 +16,42 @@ using Row = void (*)(UnaryParams params, const C* x, C* out, std::int64_t count)
 template <typename C>
 using BackwardRow = void (*)(UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count);
 
+/// sin() and cos() of float have a straight line for all but huge values.
+template <typename F>
+struct Sines {
+  static constexpr bool kAny = false;
+};
+template <>
+struct Sines<unary::Sin<float>> {
+  static constexpr bool kAny = true;
+  static float near_value(float x) { return math::near_sin(x); }
+  static float near_gradient(float grad, float x) { return grad * math::near_cos(x); }
+};
+template <>
+struct Sines<unary::Cos<float>> {
+  static constexpr bool kAny = true;
+  static float near_value(float x) { return math::near_cos(x); }
+  static float near_gradient(float grad, float x) { return -grad * math::near_sin(x); }
+};
+
+bool all_near(const float* x, std::int64_t count) {
+  std::int32_t far = 0;
+  for (std::int64_t i = 0; i < count; ++i) far |= math::is_near(x[i]) ? 0 : 1;
+  return far == 0;
+}
+
 template <typename C>
 Row<C> row_function(UnaryOp op) {
   Row<C> row = nullptr;
   unary::visit<C>(op, [&]<typename F>() {
     row = [](UnaryParams params, const C* x, C* out, std::int64_t count) {
       const F f(params);
+      if constexpr (Sines<F>::kAny)
+        if (all_near(x, count)) {
+          LOCKSTEP_VECTORIZE
+          for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_value(x[i]);
+          return;
+        }
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < count; ++i) out[i] = f.value(x[i]);
     };
@@ -36,6 +66,12 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
   unary::visit<C>(op, [&]<typename F>() {
     row = [](UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count) {
       const F f(params);
+      if constexpr (Sines<F>::kAny)
+        if (all_near(saved, count)) {
+          LOCKSTEP_VECTORIZE
+          for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_gradient(grad[i], saved[i]);
+          return;
+        }
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < count; ++i) out[i] = f.gradient(grad[i], saved[i]);
     };

@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cuda/elementwise.cuh"
+#include "lockstep/core/cuda/math_mode.h"
 
 namespace lockstep {
 namespace {
@@ -47,9 +48,28 @@ void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tens
   unary::visit<C>(op, [&]<typename F>() { apply<F, C>(out, Gradient<F, C>{F(params)}, grad, saved); });
 }
 
+// Note [Portable arithmetic]: those without functions of CUDA's library in them.
+void require_portable(UnaryOp op) {
+  if (!cuda::portable() || op < UnaryOp::exp) return;
+  switch (op) {
+    case UnaryOp::sqrt:
+    case UnaryOp::reciprocal:
+    case UnaryOp::square:
+    case UnaryOp::leaky_relu:
+    case UnaryOp::hardtanh:
+    case UnaryOp::softsign:
+    case UnaryOp::hardswish:
+    case UnaryOp::hardsigmoid:
+      return;
+    default:
+      cuda::require_not_portable(profile_label(op));
+  }
+}
+
 }  // namespace
 
 void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
+  require_portable(op);
   switch (cpu::compute_dtype(out.dtype())) {
     case kFloat32:
       return run<float>(op, params, x, out);
@@ -61,6 +81,7 @@ void unary_cuda(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& o
 }
 
 void unary_backward_cuda(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
+  require_portable(op);
   if (out.dtype() == kFloat64) return run_backward<double>(op, params, grad, saved, out);
   run_backward<float>(op, params, grad, saved, out);
 }

@@ -108,6 +108,13 @@ struct Square : FunctorOfInput {
 };
 
 template <typename T>
+struct Cube : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * x * x; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * (T(3) * (x * x)); }
+};
+
+template <typename T>
 struct Pow {
   static constexpr Saves kSaves = Saves::input;
   T exponent;

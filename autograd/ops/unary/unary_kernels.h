@@ -27,6 +27,7 @@ namespace lockstep {
   X(rsqrt, Rsqrt) \
   X(reciprocal, Reciprocal) \
   X(square, Square) \
+  X(cube, Cube) \
   X(pow, Pow) \
   X(tanh, Tanh) \
   X(sigmoid, Sigmoid) \

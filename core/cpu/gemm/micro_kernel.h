@@ -51,6 +51,10 @@ struct MicroKernels {
   int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
   /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
   MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
+  /// turning[by_rows][r]: for tiles of r rows and turning_vectors[r] vectors where b is stored by columns: b[p][j] is
+  /// at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
+  MicroKernel<T> turning[2][kMaxRows + 1];
+  int turning_vectors[kMaxRows + 1];  // 0: there is none
   PackColumns<T> pack_columns;
 };
 

@@ -29,23 +29,19 @@ struct Float {
   static Vector fused(Vector x, Vector y, Vector z) { return _mm256_fmadd_ps(x, y, z); }
   static Vector positive(Vector x) { return _mm256_max_ps(zero(), x); }  // NaN: the second
   // Halves of two rows are joined while loading, so that what is left are shuffles within halves.
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
-    const T* low = from;
-    const T* high = from + 4 * stride;
-#pragma GCC unroll 1
-    for (int h = 0; h < 8; h += 4, low += 4, high += 4, to += 4 * to_stride) {
-      Vector r[4];
+  static constexpr int kTurn = 4;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    Vector r[4];
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low + i * stride)),
-                                    _mm_loadu_ps(high + i * stride), 1);
-      const Vector even0 = _mm256_unpacklo_ps(r[0], r[1]), odd0 = _mm256_unpackhi_ps(r[0], r[1]);
-      const Vector even1 = _mm256_unpacklo_ps(r[2], r[3]), odd1 = _mm256_unpackhi_ps(r[2], r[3]);
-      store(to, _mm256_shuffle_ps(even0, even1, 0x44));
-      store(to + to_stride, _mm256_shuffle_ps(even0, even1, 0xee));
-      store(to + 2 * to_stride, _mm256_shuffle_ps(odd0, odd1, 0x44));
-      store(to + 3 * to_stride, _mm256_shuffle_ps(odd0, odd1, 0xee));
-    }
+    for (int i = 0; i < 4; ++i)
+      r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(group[0] + i * stride)),
+                                  _mm_loadu_ps(group[1] + i * stride), 1);
+    const Vector even0 = _mm256_unpacklo_ps(r[0], r[1]), odd0 = _mm256_unpackhi_ps(r[0], r[1]);
+    const Vector even1 = _mm256_unpacklo_ps(r[2], r[3]), odd1 = _mm256_unpackhi_ps(r[2], r[3]);
+    x[0] = _mm256_shuffle_ps(even0, even1, 0x44);
+    x[1] = _mm256_shuffle_ps(even0, even1, 0xee);
+    x[2] = _mm256_shuffle_ps(odd0, odd1, 0x44);
+    x[3] = _mm256_shuffle_ps(odd0, odd1, 0xee);
   }
 };
 
@@ -63,23 +59,21 @@ struct Double {
   static Vector multiply(Vector x, Vector y) { return _mm256_mul_pd(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return _mm256_fmadd_pd(x, y, z); }
   static Vector positive(Vector x) { return _mm256_max_pd(zero(), x); }
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
+  static constexpr int kTurn = 2;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    Vector r[2];
 #pragma GCC unroll 2
-    for (int h = 0; h < 4; h += 2) {
-      Vector r[2];
-#pragma GCC unroll 2
-      for (int i = 0; i < 2; ++i)
-        r[i] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(from + i * stride + h)),
-                                    _mm_loadu_pd(from + (i + 2) * stride + h), 1);
-      store(to + h * to_stride, _mm256_unpacklo_pd(r[0], r[1]));
-      store(to + (h + 1) * to_stride, _mm256_unpackhi_pd(r[0], r[1]));
-    }
+    for (int i = 0; i < 2; ++i)
+      r[i] = _mm256_insertf128_pd(_mm256_castpd128_pd256(_mm_loadu_pd(group[0] + i * stride)),
+                                  _mm_loadu_pd(group[1] + i * stride), 1);
+    x[0] = _mm256_unpacklo_pd(r[0], r[1]);
+    x[1] = _mm256_unpackhi_pd(r[0], r[1]);
   }
 };
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 14, 6, 4, 2>();
-constexpr MicroKernels<double> kAvx2Double = make_micro_kernels<Double, 14, 6, 4, 2>();
+constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 14, 6, 4, 2, 7>();
+constexpr MicroKernels<double> kAvx2Double = make_micro_kernels<Double, 14, 6, 4, 2, 7>();
 
 }  // namespace lockstep::cpu::gemm_detail

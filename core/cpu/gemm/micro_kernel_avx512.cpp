@@ -23,30 +23,24 @@ struct Float {
   static Vector fused(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
   static Vector positive(Vector x) { return _mm512_maskz_max_ps(0xffff, zero(), x); }  // NaN: the second
   // Quarters of four rows are joined while loading, so that what is left are shuffles within quarters.
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
-    const T *quarter0 = from, *quarter1 = from + 4 * stride, *quarter2 = from + 8 * stride,
-            *quarter3 = from + 12 * stride;
-#pragma GCC unroll 1
-    for (int h = 0; h < 16; h += 4) {
-      Vector r[4];
+  static constexpr int kTurn = 4;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    Vector r[4];
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        r[i] = _mm512_castps128_ps512(_mm_loadu_ps(quarter0 + i * stride));
-        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0x00f0, _mm_loadu_ps(quarter1 + i * stride));
-        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0x0f00, _mm_loadu_ps(quarter2 + i * stride));
-        r[i] = _mm512_mask_broadcast_f32x4(r[i], 0xf000, _mm_loadu_ps(quarter3 + i * stride));
-      }
-      const Vector even0 = _mm512_maskz_unpacklo_ps(0xffff, r[0], r[1]),
-                   odd0 = _mm512_maskz_unpackhi_ps(0xffff, r[0], r[1]);
-      const Vector even1 = _mm512_maskz_unpacklo_ps(0xffff, r[2], r[3]),
-                   odd1 = _mm512_maskz_unpackhi_ps(0xffff, r[2], r[3]);
-      store(to, _mm512_maskz_shuffle_ps(0xffff, even0, even1, 0x44));
-      store(to + to_stride, _mm512_maskz_shuffle_ps(0xffff, even0, even1, 0xee));
-      store(to + 2 * to_stride, _mm512_maskz_shuffle_ps(0xffff, odd0, odd1, 0x44));
-      store(to + 3 * to_stride, _mm512_maskz_shuffle_ps(0xffff, odd0, odd1, 0xee));
-      quarter0 += 4, quarter1 += 4, quarter2 += 4, quarter3 += 4;
-      to += 4 * to_stride;
+    for (int i = 0; i < 4; ++i) {
+      const __m128 low = _mm_loadu_ps(group[0] + i * stride), high = _mm_loadu_ps(group[2] + i * stride);
+      const __m256 lower = _mm256_insertf128_ps(_mm256_castps128_ps256(low), _mm_loadu_ps(group[1] + i * stride), 1);
+      const __m256 upper = _mm256_insertf128_ps(_mm256_castps128_ps256(high), _mm_loadu_ps(group[3] + i * stride), 1);
+      r[i] = _mm512_insertf32x8(_mm512_castps256_ps512(lower), upper, 1);
     }
+    const Vector even0 = _mm512_maskz_unpacklo_ps(0xffff, r[0], r[1]),
+                 odd0 = _mm512_maskz_unpackhi_ps(0xffff, r[0], r[1]);
+    const Vector even1 = _mm512_maskz_unpacklo_ps(0xffff, r[2], r[3]),
+                 odd1 = _mm512_maskz_unpackhi_ps(0xffff, r[2], r[3]);
+    x[0] = _mm512_maskz_shuffle_ps(0xffff, even0, even1, 0x44);
+    x[1] = _mm512_maskz_shuffle_ps(0xffff, even0, even1, 0xee);
+    x[2] = _mm512_maskz_shuffle_ps(0xffff, odd0, odd1, 0x44);
+    x[3] = _mm512_maskz_shuffle_ps(0xffff, odd0, odd1, 0xee);
   }
 };
 
@@ -65,26 +59,24 @@ struct Double {
   static Vector multiply(Vector x, Vector y) { return _mm512_mul_pd(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return _mm512_fmadd_pd(x, y, z); }
   static Vector positive(Vector x) { return _mm512_maskz_max_pd(0xff, zero(), x); }
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
-#pragma GCC unroll 4
-    for (int h = 0; h < 8; h += 2) {
-      Vector r[2];
+  static constexpr int kTurn = 2;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    Vector r[2];
 #pragma GCC unroll 2
-      for (int i = 0; i < 2; ++i) {
-        r[i] = _mm512_castpd128_pd512(_mm_loadu_pd(from + i * stride + h));
-        r[i] = _mm512_mask_broadcast_f64x2(r[i], 0x0c, _mm_loadu_pd(from + (i + 2) * stride + h));
-        r[i] = _mm512_mask_broadcast_f64x2(r[i], 0x30, _mm_loadu_pd(from + (i + 4) * stride + h));
-        r[i] = _mm512_mask_broadcast_f64x2(r[i], 0xc0, _mm_loadu_pd(from + (i + 6) * stride + h));
-      }
-      store(to + h * to_stride, _mm512_maskz_unpacklo_pd(0xff, r[0], r[1]));
-      store(to + (h + 1) * to_stride, _mm512_maskz_unpackhi_pd(0xff, r[0], r[1]));
+    for (int i = 0; i < 2; ++i) {
+      r[i] = _mm512_castpd128_pd512(_mm_loadu_pd(group[0] + i * stride));
+      r[i] = _mm512_mask_broadcast_f64x2(r[i], 0x0c, _mm_loadu_pd(group[1] + i * stride));
+      r[i] = _mm512_mask_broadcast_f64x2(r[i], 0x30, _mm_loadu_pd(group[2] + i * stride));
+      r[i] = _mm512_mask_broadcast_f64x2(r[i], 0xc0, _mm_loadu_pd(group[3] + i * stride));
     }
+    x[0] = _mm512_maskz_unpacklo_pd(0xff, r[0], r[1]);
+    x[1] = _mm512_maskz_unpackhi_pd(0xff, r[0], r[1]);
   }
 };
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 7>();
-constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 7>();
+constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 7, 14>();
+constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 7, 14>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -16,7 +16,8 @@
 //   add(x, y), multiply(x, y)      rounded each by itself
 //   fused(x, y, z)                 x * y + z, rounded once
 //   positive(x)                    x < 0 ? 0 : x, so NaN and -0 stay
-//   transpose(from, stride, to, to_stride)   to[p * to_stride + j] = from[j * stride + p] for p and j below kLanes
+//   kTurn, turn(group, stride, x)  lane j of x[p] is group[j / kTurn][j % kTurn * stride + p], for p below kTurn, which
+//                                  divides kLanes
 
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 
@@ -86,7 +87,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) {
           x[v] = V::load(b + v * kLanes);
-          __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+          if (v * sizeof(Vector) % 64 == 0) __builtin_prefetch(b + kAhead * b_step + v * kLanes);  // once a line
         }
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i) {
@@ -143,6 +144,97 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   finish<V>(tile, sums, kRows, kVectors);
 }
 
+// to[p * to_stride + j] = from[j * stride + p] for p and j below kLanes
+template <typename V>
+[[gnu::always_inline]] inline void transpose(const typename V::T* from, std::int64_t stride, typename V::T* to,
+                                             std::int64_t to_stride) {
+  constexpr int kGroups = V::kLanes / V::kTurn;
+  const typename V::T* groups[kGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) groups[g] = from + g * V::kTurn * stride;
+#pragma GCC unroll 1
+  for (int p = 0; p < V::kLanes; p += V::kTurn, to += V::kTurn * to_stride) {
+    typename V::Vector x[V::kTurn];
+    V::turn(groups, stride, x);
+#pragma GCC unroll 4
+    for (int q = 0; q < V::kTurn; ++q) V::store(to + q * to_stride, x[q]);
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) groups[g] += V::kTurn;
+  }
+}
+
+// A pointer of which the compiler does not know that it is another one plus an offset, so that it keeps no register for
+// each sum of the two.
+template <typename T>
+[[gnu::always_inline]] inline const T* apart(const T* p) {
+  asm("" : "+r"(p));
+  return p;
+}
+
+// For few rows and b stored by columns: nothing is packed.
+template <typename V, int kRows, int kVectors, bool kByRows>
+void turning_kernel(const Tile<typename V::T>& tile) {
+  using T = typename V::T;
+  using Vector = typename V::Vector;
+  constexpr int kLanes = V::kLanes, kTurn = V::kTurn, kGroups = kVectors * kLanes / kTurn, kRowGroups = (kRows + 3) / 4;
+  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine;
+  const std::int64_t b_step = tile.b_step, k = tile.k;
+  const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
+  Vector sum[kVectors][kRows];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) sum[v][i] = V::zero();
+  const T* a[kRowGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kRowGroups; ++g) a[g] = apart(tile.a + 4 * g * a_row);
+  const T* b[kGroups];
+#pragma GCC unroll 16
+  for (int g = 0; g < kGroups; ++g) b[g] = apart(tile.b + g * kTurn * b_step);
+  std::int64_t p = 0, row = 0;  // row of each group to prefetch
+#pragma GCC unroll 1
+  for (; p + kTurn <= k; p += kTurn, row = row == 3 * b_step ? 0 : row + b_step) {
+    Vector x[kVectors][kTurn];
+#pragma GCC unroll 16
+    for (int g = 0; g < kGroups; ++g) __builtin_prefetch(b[g] + kFarAhead + row);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
+#pragma GCC unroll 16
+    for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
+#pragma GCC unroll 4
+    for (int r = 0; r < kTurn; ++r) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
+      }
+      if constexpr (!kByRows)
+#pragma GCC unroll 4
+        for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
+    }
+    if constexpr (kByRows)
+#pragma GCC unroll 4
+      for (int g = 0; g < kRowGroups; ++g) a[g] += kTurn;
+  }
+  Vector sums[kRows * kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[i * kVectors + v] = sum[v][i];
+  for (; p < k; ++p)  // fewer than kTurn
+    for (int v = 0; v < kVectors; ++v) {
+      T lines[kLanes];
+      for (int j = 0; j < kLanes; ++j) lines[j] = tile.b[(v * kLanes + j) * b_step + p];
+      const Vector x = V::load(lines);
+      for (int i = 0; i < kRows; ++i) {
+        Vector& s = sums[i * kVectors + v];
+        s = V::fused(V::broadcast(tile.a + i * a_row + p * a_step), x, s);
+      }
+    }
+  finish<V>(tile, sums, kRows, kVectors);
+}
+
 // Squares of kLanes x kLanes; the last ones along k lie over their neighbours.
 template <typename V>
 void pack_columns(const typename V::T* from, std::int64_t stride, std::int64_t k, std::int64_t width, typename V::T* to,
@@ -165,12 +257,12 @@ void pack_columns(const typename V::T* from, std::int64_t stride, std::int64_t k
         const T* const square = from + first * stride + p;
         T* const out = to + p * to_stride + first;
         if (first + kLanes <= width) {
-          V::transpose(square, stride, out, to_stride);
+          transpose<V>(square, stride, out, to_stride);
         } else {  // what is not there counts as 0
           T rows[kLanes * kLanes];
           for (std::int64_t j = 0; j < kLanes; ++j)
             V::store(rows + j * kLanes, first + j < width ? V::load(square + j * stride) : V::zero());
-          V::transpose(rows, kLanes, out, to_stride);
+          transpose<V>(rows, kLanes, out, to_stride);
         }
       }
 }
@@ -182,16 +274,35 @@ constexpr void fill(MicroKernels<typename V::T>& kernels) {
   if constexpr (kRows > 1) fill<V, kVectors, kRows - 1>(kernels);
 }
 
+// Enough chains to hide the latency of one.
+constexpr int turning_vectors(int lanes, int rows) {
+  return rows == 1 && lanes <= 8 ? 4 : rows < 4 ? 2 : 1;
+}
+
+template <typename V, int kRows>
+constexpr void fill_turning(MicroKernels<typename V::T>& kernels) {
+  constexpr int kVectors = turning_vectors(V::kLanes, kRows);
+  kernels.turning[0][kRows] = turning_kernel<V, kRows, kVectors, false>;
+  kernels.turning[1][kRows] = turning_kernel<V, kRows, kVectors, true>;
+  kernels.turning_vectors[kRows] = kVectors;
+  if constexpr (kRows > 1) fill_turning<V, kRows - 1>(kernels);
+}
+
 // kRows1 ... kRows4: the most rows of a tile that is 1 ... 4 vectors wide. Registers hold its sums, the vectors of one
 // row of b, and an element of a.
-template <typename V, int kRows1, int kRows2, int kRows3, int kRows4>
+template <typename V, int kRows1, int kRows2, int kRows3, int kRows4, int kTurningRows>
 constexpr MicroKernels<typename V::T> make_micro_kernels() {
-  MicroKernels<typename V::T> kernels{
-      .lanes = V::kLanes, .rows = {0, kRows1, kRows2, kRows3, kRows4}, .table = {}, .pack_columns = pack_columns<V>};
+  MicroKernels<typename V::T> kernels{.lanes = V::kLanes,
+                                      .rows = {0, kRows1, kRows2, kRows3, kRows4},
+                                      .table = {},
+                                      .turning = {},
+                                      .turning_vectors = {},
+                                      .pack_columns = pack_columns<V>};
   fill<V, 1, kRows1>(kernels);
   fill<V, 2, kRows2>(kernels);
   fill<V, 3, kRows3>(kernels);
   fill<V, 4, kRows4>(kernels);
+  fill_turning<V, kTurningRows>(kernels);
   return kernels;
 }
 

@@ -29,9 +29,13 @@ struct Float {
   static Vector multiply(Vector x, Vector y) { return vmulq_f32(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return vfmaq_f32(z, x, y); }
   static Vector positive(Vector x) { return vbslq_f32(vcltzq_f32(x), zero(), x); }
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
-    for (int j = 0; j < kLanes; ++j)
-      for (int p = 0; p < kLanes; ++p) to[p * to_stride + j] = from[j * stride + p];
+  static constexpr int kTurn = kLanes;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    for (int p = 0; p < kTurn; ++p) {
+      T lanes[kLanes];
+      for (int j = 0; j < kLanes; ++j) lanes[j] = group[0][j * stride + p];
+      x[p] = load(lanes);
+    }
   }
 };
 
@@ -56,15 +60,19 @@ struct Double {
   static Vector multiply(Vector x, Vector y) { return vmulq_f64(x, y); }
   static Vector fused(Vector x, Vector y, Vector z) { return vfmaq_f64(z, x, y); }
   static Vector positive(Vector x) { return vbslq_f64(vcltzq_f64(x), zero(), x); }
-  [[gnu::always_inline]] static void transpose(const T* from, std::int64_t stride, T* to, std::int64_t to_stride) {
-    for (int j = 0; j < kLanes; ++j)
-      for (int p = 0; p < kLanes; ++p) to[p * to_stride + j] = from[j * stride + p];
+  static constexpr int kTurn = kLanes;
+  [[gnu::always_inline]] static void turn(const T* const* group, std::int64_t stride, Vector* x) {
+    for (int p = 0; p < kTurn; ++p) {
+      T lanes[kLanes];
+      for (int j = 0; j < kLanes; ++j) lanes[j] = group[0][j * stride + p];
+      x[p] = load(lanes);
+    }
   }
 };
 
 }  // namespace
 
-constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 14, 12, 8, 6>();
-constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 14, 12, 8, 6>();
+constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 14, 12, 8, 6, 8>();
+constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 14, 12, 8, 6, 8>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -15,19 +15,30 @@
 namespace lockstep::cpu::gemm_detail {
 namespace {
 
-constexpr double kTaskFlops = 4e6;           // of a task of parallel_for, at least
-constexpr std::int64_t kTasksPerThread = 3;  // so that threads which are held up do not hold up the others
-constexpr std::int64_t kGroupPanels = 16;    // panels of b packed at a time: with kInner, half of a second-level cache
-constexpr std::int64_t kGroupRows = 56;      // rows of a transposed a packed at a time
-constexpr std::int64_t kStep = 128;          // along k, of a panel of b that a single panel of rows uses
-constexpr std::int64_t kShort = 48;          // k for which nothing is packed
-constexpr std::int64_t kFewPanels = 6;       // of rows, for which b is not packed
-constexpr std::int64_t kGap = 16;            // elements between rows that are copied, to part them in a cache
-constexpr std::int64_t kPanelColumns = 64;   // the widest panel of b
+constexpr double kTaskFlops = 4e6;        // of a task of parallel_for, at least
+constexpr double kLargeTaskFlops = 16e6;  // where there is a task for each thread: tasks pack what others have packed
+constexpr std::int64_t kTasksPerThread = 3;    // so that threads which are held up do not hold up the others
+constexpr std::int64_t kGroupBytes = 1 << 20;  // of b packed at a time: a second-level cache
+constexpr std::int64_t kGroupColumns = 2048;
+constexpr std::int64_t kGroupRows = 56;        // rows of a transposed a packed at a time
+constexpr std::int64_t kStep = 128;            // along k, of a panel of b that a single panel of rows uses
+constexpr std::int64_t kShort = 48;            // k for which nothing is packed
+constexpr std::int64_t kWays = 8;              // places of a cache for what lies a power of two apart
+constexpr std::int64_t kFewPanels = 6;         // of rows, for which b is not packed
+constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
+constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
 constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
+}
+
+// `rows` if so many rows of memory that lie `stride` elements apart have places of their own in a cache, else 0.
+template <typename T>
+std::int64_t keep_places(std::int64_t rows, std::int64_t stride) {
+  constexpr std::int64_t kWay = 4096;  // bytes
+  const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(T)), apart = std::min(bytes & -bytes, kWay);
+  return rows * apart <= kWays * kWay ? rows : 0;
 }
 
 // Element (i, j) is at data[i * row + j * column]; row or column is 1.
@@ -75,9 +86,9 @@ class Product {
     // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
     // of b, as they lie, have places of their own in a cache.
     const std::int64_t row_panels = divide_up(g_.m, tile_rows_);
-    const bool short_chains = row_panels <= 2 || g_.k <= kShort;
-    once_ = b_.column == 1 && !short_chains && row_panels <= kFewPanels &&
-            b_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 != 0;
+    const bool crowded = b_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
+    const bool short_chains = row_panels <= 2 || (g_.k <= kShort && (!crowded || g_.k <= kWays));
+    once_ = b_.column == 1 && !short_chains && row_panels <= kFewPanels && !crowded;
     pack_b_ = b_.column != 1 || (!short_chains && !once_);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache.
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
@@ -90,8 +101,9 @@ class Product {
     const double flops = 2.0 * static_cast<double>(g_.m) * static_cast<double>(g_.n) * static_cast<double>(g_.k);
     const int threads = flops < 2 * kTaskFlops ? 1 : num_threads();
     if (threads == 1) return task(0, g_.m, 0, g_.n);
-    const auto wanted =
-        static_cast<std::int64_t>(std::min(flops / kTaskFlops, static_cast<double>(threads * kTasksPerThread)));
+    const auto wanted = static_cast<std::int64_t>(
+        std::min({flops / kTaskFlops, std::max(flops / kLargeTaskFlops, static_cast<double>(threads)),
+                  static_cast<double>(threads * kTasksPerThread)}));
     // Each task packs what it reads: columns are cut first, as rows of a often are not packed.
     std::int64_t row_tasks = 1, column_tasks = 1;
     while (row_tasks * column_tasks < wanted) {
@@ -147,8 +159,10 @@ class Product {
   }
 
   void panels_of_rows(std::int64_t m0, const Parts& row_panels, std::int64_t n0, std::int64_t n) const {
-    const std::int64_t m = row_panels.begin(row_panels.count), group = std::min(n, kGroupPanels * tile_columns_);
-    const std::int64_t inner = std::min(inner_, g_.k);
+    const std::int64_t m = row_panels.begin(row_panels.count), inner = std::min(inner_, g_.k);
+    const std::int64_t panel_bytes = tile_columns_ * inner * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t group = std::min({n, kGroupColumns / tile_columns_ * tile_columns_,
+                                         std::max<std::int64_t>(1, kGroupBytes / panel_bytes) * tile_columns_});
     const std::int64_t packed_columns = pack_b_ ? padded(group) : whole_vectors(n) ? 0 : tile_columns_;
     const std::int64_t packed_rows = !pack_a_ ? 0 : a_.row == 1 ? std::min(m, kGroupRows + tile_rows_) : tile_rows_;
     Space space(packed_columns * inner + packed_rows * (inner + kGap));
@@ -215,14 +229,25 @@ class Product {
     alignas(64) T packed[kStep * kPanelColumns];
     alignas(64) T sums[kMaxRows * kPanelColumns];
     const Range rows{m0, m0 + m};
-    for (std::int64_t j = n0; j < n0 + n; j += tile_columns_)
+    const std::int64_t turning =
+        b_.column == 1 ? 0 : keep_places<T>(kernels_.turning_vectors[m] * kernels_.lanes, b_.column);
+    std::int64_t width = 0;
+    for (std::int64_t j = n0; j < n0 + n; j += width) {
+      const bool turns = turning > 0 && j + turning <= n0 + n;
+      width = std::min(turns ? turning : tile_columns_, n0 + n - j);
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
-        const Range columns{j, std::min(j + tile_columns_, n0 + n)}, steps{k0, std::min(k0 + inner_, g_.k)};
+        const Range columns{j, j + width}, steps{k0, std::min(k0 + inner_, g_.k)};
         const std::int64_t vectors = divide_up(columns.size(), kernels_.lanes);
         Tile<T> tile = tile_of(rows, steps);
         tile.b = packed;
         tile.b_step = vectors * kernels_.lanes;
         set_columns(tile, rows, columns, steps);
+        if (turns) {
+          tile.b = b_.at(k0, j);
+          tile.b_step = b_.column;
+          kernels_.turning[a_.column == 1][m](tile);
+          continue;
+        }
         tile.sums = sums;
         for (std::int64_t k = steps.begin; k < steps.end; k += kStep) {
           const Range part{k, std::min(k + kStep, steps.end)};
@@ -234,6 +259,7 @@ class Product {
           kernels_.table[a_.column == 1][vectors][m](tile);
         }
       }
+    }
   }
 
   void pack_columns_of_b(Range columns, Range steps, T* to) const {

@@ -1,5 +1,6 @@
 // Faults that a communicator reports by itself, or does not; of the stand-in for NCCL on the emulated device.
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
 
@@ -98,6 +99,51 @@ TEST(NcclRace, ACommunicatorIsCalledByOneThreadAtATime) {
   EXPECT_EQ(lockstep_emulated_nccl_races(), before);
 }
 
+TEST(NcclSchedule, ResultsDoNotDependOnWhoIsQuick) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(3);
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(seed);
+    lockstep_emulate_nccl_schedule(seed);
+    run_cuda_ranks(3, [&](ProcessGroup& group, Device device) {
+      const int rank = group.rank(), next = (rank + 1) % 3, last = (rank + 2) % 3;
+      const Tensor x = full({64}, rank + 1.0, {.device = device}), y = full({64}, 0.0, {.device = device});
+      group.all_reduce(x);  // 6
+      const WorkPtr sent = group.send(x, next);
+      group.recv(y, last)->wait();
+      sent->wait();
+      group.all_reduce(y)->wait();  // 18
+      group.broadcast(x, static_cast<int>(seed % 3));
+      group.all_reduce(x, ReduceOp::max)->wait();
+      group.barrier()->wait();
+      EXPECT_EQ(x.to_vector<float>(), std::vector<float>(64, 6.0f));
+      EXPECT_EQ(y.to_vector<float>(), std::vector<float>(64, 18.0f));
+    });
+  }
+}
+
+// Whoever aborts, and whenever: the others' next waits say so, long before the deadline.
+TEST(NcclSchedule, AnAbortAtAnyTimeEndsAllRanks) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(3);
+  const auto start = std::chrono::steady_clock::now();
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(seed);
+    lockstep_emulate_nccl_schedule(seed);
+    run_cuda_ranks(3, [&](ProcessGroup& group, Device device) {
+      const Tensor x = full({64}, 1.0, {.device = device});
+      const bool aborts = group.rank() == static_cast<int>(seed % 3);
+      const std::string said = testing::error_of([&] {
+        for (unsigned i = 0; i < 200; ++i) {
+          if (aborts && i == seed) group.abort("the test says so");
+          group.all_reduce(x);
+          group.barrier()->wait();
+        }
+      });
+      EXPECT_NE(said.find("the test says so"), std::string::npos) << said;
+    });
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
 /// Two ranks, each with a graph that adds up over both; they live as long as this.
 struct GraphsOfTwoRanks {
   std::optional<cuda::Graph> graphs[2];
@@ -157,6 +203,64 @@ TEST(NcclGraphs, AGroupMayGoBeforeItsGraphs) {
   const auto start = std::chrono::steady_clock::now();
   two.run(Milliseconds(1000), [](ProcessGroup&, const auto&) {});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
+}
+
+TEST(NcclGraphs, ARankCapturesWhileTheOtherDoesNot) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  run_cuda_ranks(
+      2,
+      [&](ProcessGroup& group, Device device) {
+        const cuda::Stream stream = cuda::Stream::create(device.index);
+        const cuda::StreamGuard guard(stream);
+        const Tensor x = full({64}, 1.0, {.device = device});
+        group.all_reduce(x)->wait();
+        stream.synchronize();
+        // As with unequal parts of a batch, of which one rank has had the size before.
+        if (group.rank() == 0) {
+          const cuda::Graph graph = cuda::Graph::capture(stream, [&] { group.all_reduce(x)->wait(); });
+          group.watch("a CUDA graph", [&] { graph.launch(); });
+          stream.synchronize();
+        } else {
+          group.all_reduce(x)->wait();
+        }
+        EXPECT_EQ(x.to_vector<float>().front(), 4.0f);
+      },
+      Milliseconds(3000));
+}
+
+void first_kernel(float* out) {
+  out[threadIdx.x] = 1.0f;
+}
+void second_kernel(float* out) {
+  out[threadIdx.x] = 2.0f;
+}
+
+// Rank 0 launches a kernel for the first time while its collective waits for rank 1, which comes when it has launched
+// another one for the first time: each needs what CUDA gives one at a time.
+TEST(NcclModules, RanksThatAreThreadsHaveTheirKernelsLoaded) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  run_cuda_ranks(
+      2,
+      [&](ProcessGroup& group, Device device) {
+        const cuda::DeviceGuard on(device.index);
+        CUstream_st* const stream = cuda::Stream::current(device.index).handle();
+        const Tensor x = full({64}, 1.0, {.device = device}), y = full({64}, 0.0, {.device = device});
+        group.all_reduce(x)->wait();
+        group.barrier()->wait();
+        auto* const out = static_cast<float*>(y.raw_data());
+        if (group.rank() == 0) {
+          group.all_reduce(x);
+          cuda::emulated::enqueue_kernel(first_kernel, 1, 64, stream, out);
+        } else {
+          std::this_thread::sleep_for(Milliseconds(100));
+          cuda::emulated::enqueue_kernel(second_kernel, 1, 64, stream, out);
+          group.all_reduce(x)->wait();
+        }
+        group.barrier()->wait();
+        EXPECT_EQ(x.to_vector<float>().front(), 4.0f);
+        EXPECT_EQ(y.to_vector<float>().front(), group.rank() == 0 ? 1.0f : 2.0f);
+      },
+      Milliseconds(3000));
 }
 
 TEST(NcclAverage, OfHalfTypesDoesNotOverflow) {

@@ -135,8 +135,12 @@ TEST_P(Nccl, ExchangesBothWaysAtOnce) {
 }
 
 TEST_P(Nccl, TheTreesSumHasTheBitsOfTheCpu) {
-  for (const std::int64_t shards : {4, 8, 16}) {
-    const std::int64_t size = 257;
+  struct Sizes {
+    std::int64_t shards, size;
+  };
+  // The last by blocks, where ranks are more than two.
+  for (const Sizes& sizes : {Sizes{4, 257}, {8, 257}, {16, 257}, {8, 70'001}}) {
+    const std::int64_t shards = sizes.shards, size = sizes.size;
     run_cuda_ranks(world_, [&](ProcessGroup& group, Device device) {
       const auto units = static_cast<std::int64_t>(tree_units(shards_of_worker(shards, world_, group.rank())).size());
       for (const DType dtype : {kFloat32, kFloat16}) {

@@ -1,0 +1,69 @@
+#pragma once
+
+// The CPU's exp and log of float32, also for kernels of a GPU that are to have the CPU's bits: see Note [Vector math]
+// and Note [Portable arithmetic]. For kernels (.cpp and .cu) only.
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "lockstep/core/philox.h"
+
+namespace lockstep::math::fixed {
+
+LOCKSTEP_HOST_DEVICE inline float as_float(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);  // std::bit_cast is the host's alone
+}
+LOCKSTEP_HOST_DEVICE inline std::uint32_t as_bits(float x) {
+  return __builtin_bit_cast(std::uint32_t, x);
+}
+
+/// 2^n for -126 <= n <= 127.
+LOCKSTEP_HOST_DEVICE inline float power_of_two(std::int32_t n) {
+  return as_float((static_cast<std::uint32_t>(n) + 127u) << 23);
+}
+/// Adding it leaves the nearest integer in the low bits of the float.
+inline constexpr float kRound = 0x1.8p23f;
+inline constexpr float kSmallest = std::numeric_limits<float>::min();
+inline constexpr float kInfinite = std::numeric_limits<float>::infinity();
+inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
+
+LOCKSTEP_HOST_DEVICE inline float exp(float x) {
+  // x = n ln 2 + r with |r| <= ln 2 / 2. The bounds give 0 and infinity; NaN fails both comparisons and passes through.
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  const float shifted = std::fma(x, 1.44269504f, kRound);
+  const std::int32_t n = static_cast<std::int32_t>(as_bits(shifted) - as_bits(kRound));
+  const float whole = shifted - kRound;
+  const float r = std::fma(whole, 2.12194440e-4f, std::fma(whole, -0.693359375f, x));
+  float p = 0.00139262134663f;
+  p = std::fma(p, r, 0.00836320297158f);
+  p = std::fma(p, r, 0.0416665544377f);
+  p = std::fma(p, r, 0.16666576846f);
+  p = std::fma(p, r, 0.5f);
+  p = std::fma(p * r, r, r) + 1.0f;
+  // Two steps, because 2^n itself may be subnormal or beyond the largest float.
+  const std::int32_t half = n >> 1;
+  return p * power_of_two(half) * power_of_two(n - half);
+}
+
+LOCKSTEP_HOST_DEVICE inline float log(float x) {
+  const bool subnormal = x < kSmallest;
+  const float scaled = subnormal ? x * 0x1p23f : x;
+  // scaled = m 2^k with m in [sqrt(1/2), sqrt(2)): shift the exponent's zero point to sqrt(1/2) and back.
+  const std::uint32_t bits = as_bits(scaled) - 0x3f3504f3u;
+  const float k = static_cast<float>(static_cast<std::int32_t>(bits) >> 23) - (subnormal ? 23.0f : 0.0f);
+  const float f = as_float((bits & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
+  // log(1 + f) = 2 s + s^3 R(s^2), s = f / (2 + f), arranged so that the large part f is added last.
+  const float s = f / (2.0f + f);
+  const float z = s * s;
+  const float r =
+      z * std::fma(z, std::fma(z, std::fma(z, 0.233305624972f, 0.285508173142f), 0.400001218707f), 0.666666665545f);
+  const float square = 0.5f * f * f;
+  const float low = std::fma(s, square + r, k * -2.12194440e-4f);
+  const float y = std::fma(k, 0.693359375f, f - (square - low));
+  const float limit = x == 0.0f ? -kInfinite : (x < 0.0f ? kNotANumber : x);  // infinity, NaN
+  return x > 0.0f && x < kInfinite ? y : limit;
+}
+
+}  // namespace lockstep::math::fixed
