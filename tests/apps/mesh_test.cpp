@@ -88,7 +88,8 @@ TEST_F(MeshPrograms, TensorShardsGiveOneHashInAnyOrderOfTheMesh) {
 
 // Optimizer state, gradients and parameters divided over `data` besides; and on to other meshes in between.
 TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
-  const Arguments shards{"--lockstep-tensor", "2", "--dropout", "0.1", "--warmup", "0", "--min-lr", "0.001"};
+  const Arguments shards{"--lockstep-tensor", "2",    "--dropout", "0.1", "--warmup", "0", "--lr", "0.001",
+                         "--min-lr",          "0.001"};
   const std::string one = hash(4, shards), file = folder_.file("zero.safetensors");
   for (const Arguments& mesh :
        {Arguments{"--mesh", "data=2,pipeline=2,tensor=2", "--zero"}, Arguments{"--mesh", "data=2,tensor=2", "--zero=2"},
@@ -109,7 +110,7 @@ TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
 
 // Without divided layers: what each stage of ZeRO has saved, others go on from, on other numbers of processes.
 TEST_F(MeshPrograms, AZeroRunGoesOnOnOtherProcesses) {
-  const Arguments rate{"--warmup", "0", "--min-lr", "0.001"};
+  const Arguments rate{"--warmup", "0", "--lr", "0.001", "--min-lr", "0.001"};
   const std::string one = hash(4, rate), file = folder_.file("shares.safetensors");
   const auto go_on = [&](int steps, const Arguments& more) {
     Arguments all = command(4, rate + more);
@@ -126,7 +127,7 @@ TEST_F(MeshPrograms, AZeroRunGoesOnOnOtherProcesses) {
 
 TEST_F(MeshPrograms, ARunGoesOnOnAnotherMesh) {
   // A rate that does not depend on the number of steps.
-  const Arguments shards{"--lockstep-tensor", "2", "--warmup", "0", "--min-lr", "0.001"};
+  const Arguments shards{"--lockstep-tensor", "2", "--warmup", "0", "--lr", "0.001", "--min-lr", "0.001"};
   const std::string whole = hash(4, shards);
   const std::string file = folder_.file("run.safetensors");
   const auto short_run = [&](int steps, const Arguments& more) {

@@ -109,8 +109,8 @@ std::int64_t bytes_of(const ProcessGroup& group, OperationKind kind) {
 // A step gathers all parameters twice, but for those outside of the blocks and the last block, and reduces once; as
 // bfloat16 they are half the bytes.
 TEST(ShardingMemory, AStepSendsWhatTheorySays) {
-  for (const auto& [world, dtype] : {std::pair{2, kFloat32}, {4, kFloat32}, {2, kBFloat16}})
-    run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+  for (const auto& [ranks, travels_as] : {std::pair{2, kFloat32}, {4, kFloat32}, {2, kBFloat16}})
+    run_on({ranks, Link::in_process}, [&, world = ranks, dtype = travels_as](const ProcessGroupPtr& group) {
       Tower tower(64, 12);
       const std::int64_t all = tower.num_bytes(), block = tower.blocks[0].num_bytes();
       const std::int64_t outside = all - 12 * block;
