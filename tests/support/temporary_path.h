@@ -1,20 +1,23 @@
 #pragma once
 
-#include <unistd.h>
+#include <fmt/format.h>
 
-#include <atomic>
+#include <cstdint>
 #include <filesystem>
+#include <random>
 #include <string>
 
 namespace lockstep::testing {
 
-/// A path in the temporary folder that nobody else has; whatever lies there goes with the object.
+/// A path in the temporary folder at which nothing lies; whatever is put there goes with the object. The name is drawn,
+/// not made of the process's number: numbers come round again, and a test that was killed leaves its files.
 class TemporaryPath {
  public:
   TemporaryPath() {
-    static std::atomic<int> next{0};
-    path_ = std::filesystem::temp_directory_path() /
-            ("lockstep-test-" + std::to_string(getpid()) + "-" + std::to_string(next++));
+    std::random_device random;
+    std::uint64_t drawn = random();
+    drawn = drawn << 32 | random();
+    path_ = std::filesystem::temp_directory_path() / fmt::format("lockstep-test-{:016x}", drawn);
   }
   ~TemporaryPath() {
     std::error_code ignored;
