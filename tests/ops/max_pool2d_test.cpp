@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/core/kernel_table.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
