@@ -145,7 +145,7 @@ struct Hardtanh {
   T low, high;
   explicit Hardtanh(UnaryParams params) : low(static_cast<T>(params.a)), high(static_cast<T>(params.b)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const { return x < low ? low : (x > high ? high : x); }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return ((x <= low) | (x >= high)) ? T(0) : grad; }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return ((x > low) & (x < high)) ? grad : T(0); }
 };
 
 template <typename T>
