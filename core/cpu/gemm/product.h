@@ -29,6 +29,7 @@ inline constexpr std::int64_t kGap = 16;              // elements between rows t
 inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
 inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
 inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
+inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
 inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
 
@@ -117,12 +118,13 @@ class Product {
       else
         break;
     }
-    // What several tasks read is packed before.
+    // What several tasks read is packed before, if that is worth a wait for all.
     const std::int64_t blocks = divide_up(g_.k, inner_);
     const std::int64_t b_elements = pack_b_ && row_tasks > 1 ? padded(g_.n) * g_.k : 0;
     const std::int64_t a_elements = pack_a_ && column_tasks > 1 ? g_.m * (g_.k + blocks * kGap) : 0;
-    const bool shares = a_elements + b_elements > 0 && a_elements + b_elements <= kSharedElements;
-    const Tensor space = empty({shares ? a_elements + b_elements : 0}, {.dtype = dtype_of<T>});
+    const std::int64_t elements = a_elements + b_elements;
+    const bool shares = elements >= kLeastShared && elements <= kSharedElements;
+    const Tensor space = empty({shares ? elements : 0}, {.dtype = dtype_of<T>});
     Packed packed;
     if (shares) {
       if (b_elements > 0) packed.b = space.data<T>();
