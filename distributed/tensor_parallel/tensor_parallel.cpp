@@ -104,7 +104,7 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   auto* const table = dynamic_cast<nn::Embedding*>(&module);
   if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column)
     return dropouts_.push_back(dropout);
-  if (rule.split == TensorSplit::tokens) return find_by_tokens(module, name);
+  if (rule.split == TensorSplit::sequence) return find_by_tokens(module, name);
   auto* const attention = dynamic_cast<nn::MultiheadAttention*>(&module);
   const bool fits = rule.split == TensorSplit::vocabulary ? table != nullptr
                     : rule.split == TensorSplit::heads    ? attention != nullptr
@@ -158,7 +158,7 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       by_row(attention->out_proj, "out_proj.weight", heads, "heads");
       break;
     }
-    case TensorSplit::tokens:
+    case TensorSplit::sequence:
       break;  // above
   }
 }

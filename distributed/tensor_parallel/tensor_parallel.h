@@ -25,7 +25,7 @@ enum class TensorSplit : std::uint8_t {
   row,         ///< nn::Linear by its inputs, which a column layer before it has left: the result is whole everywhere
   vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
   heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
-  tokens,      ///< with sequence_parallel, nn::LayerNorm, RMSNorm and Dropout outside of divided layers: every rank
+  sequence,    ///< with sequence_parallel, nn::LayerNorm, RMSNorm and Dropout outside of divided layers: every rank
                ///< computes its own tokens
 };
 
@@ -62,9 +62,9 @@ struct TensorParallelOptions {
 /// the nn::Dropout as a column layer. So masks are those of one process; ranks along `data` draw their own.
 ///
 /// With `sequence_parallel` a rank has, outside of the divided layers, its own tokens of x [*, tokens, width] alone.
-/// The plan then names the norms and the dropout there (TensorSplit::tokens), and the model passes what it begins with
-/// through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens` must
-/// be a multiple of the shards.
+/// The plan then names the norms and the dropout there (TensorSplit::sequence), and the model passes what it begins
+/// with through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens`
+/// must be a multiple of the shards.
 class TensorParallel {
  public:
   /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before

@@ -49,7 +49,7 @@ inline const std::vector<TensorRule> kPlan{{"table", TensorSplit::vocabulary},
 /// The same where tokens are divided between these layers.
 inline std::vector<TensorRule> plan_by_tokens() {
   std::vector<TensorRule> plan = kPlan;
-  for (const char* layer : {"norm1", "norm2", "block_drop"}) plan.push_back({layer, TensorSplit::tokens});
+  for (const char* layer : {"norm1", "norm2", "block_drop"}) plan.push_back({layer, TensorSplit::sequence});
   return plan;
 }
 
