@@ -81,12 +81,20 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   }
   for (const Divided& divided : divided_) check(divided);
   const NoGradGuard values_only;
-  if (ProcessGroup& group = shards_->group(); group.world_size() > 1)
+  if (ProcessGroup& group = shards_->group(); group.world_size() > 1) {
+    std::string text = fmt::format("{} shards{}:", shards_->count(), tokens_ ? ", tokens too" : "");
+    for (const TensorRule& rule : plan)
+      text += fmt::format(" {} {}/{}", rule.layers, static_cast<int>(rule.split), rule.parts);
+    for (const std::string& theirs : group.all_gather_object(text))
+      LOCKSTEP_CHECK(theirs == text,
+                     "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same", text,
+                     theirs);
     for (const nn::NamedTensor& each : module.state()) {
       const Tensor value = copy_contiguous(each.tensor);
       group.broadcast(value)->wait();
       copy_values(value, each.tensor.detach());
     }
+  }
   for (const Divided& divided : divided_) divide(divided);
   for (const auto& set : by_tokens_) set();
   for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), shards_->group().world_size());
