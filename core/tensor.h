@@ -317,11 +317,12 @@ class Tensor {
   /// The root of the sum of squares. Its gradient at 0 is 0.
   Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
   Tensor std(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;  ///< root of var()
-  Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;  ///< see lockstep::prod
-  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;                          ///< max()
-  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;                          ///< min()
-  Tensor cumsum(std::int64_t dim) const;                                                    ///< running sums along dim
-  Tensor cumprod(std::int64_t dim) const;  ///< running products along dim
+  Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false,
+              std::optional<DType> dtype = std::nullopt) const;                       ///< see lockstep::prod
+  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;                    ///< max()
+  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;                    ///< min()
+  Tensor cumsum(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;   ///< running sums along dim
+  Tensor cumprod(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;  ///< running products along dim
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
   Tensor matmul(const Tensor& other) const;  ///< matrix product; see lockstep::matmul
