@@ -72,8 +72,8 @@ Tensor full_like(const Tensor& like, double value) {
 }
 
 Tensor eye(std::int64_t rows, std::int64_t columns, TensorOptions options) {
-  LOCKSTEP_CHECK(rows >= 0 && columns >= 0, "[eye] expected sizes of at least 0, found {} and {}", rows, columns);
-  if (columns == 0) columns = rows;
+  LOCKSTEP_CHECK(rows >= 0 && columns >= -1, "[eye] expected sizes of at least 0, found {} and {}", rows, columns);
+  if (columns == -1) columns = rows;
   const Tensor out = zeros({rows, columns}, options);
   const std::int64_t n = std::min(rows, columns);
   if (n > 0) fill_values(out.as_strided({n}, {columns + 1}, 0), 1.0);
@@ -84,6 +84,7 @@ Tensor linspace(double start, double end, std::int64_t steps, TensorOptions opti
   LOCKSTEP_CHECK(steps >= 0, "[linspace] expected at least 0 steps, found {}", steps);
   const LibraryAccess access;
   const Tensor out = empty({steps}, {.dtype = options.dtype});
+  if (!is_floating_point(options.dtype)) start = std::trunc(start), end = std::trunc(end);
   const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0.0;
   dispatch_numeric(options.dtype, "linspace", [&]<typename T>() {
     T* data = out.data<T>();

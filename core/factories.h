@@ -30,9 +30,10 @@ Tensor empty_like(const Tensor& like);
 Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
 Tensor full_like(const Tensor& like, double value);
-/// [rows, columns] (columns of 0: rows) with ones on the diagonal.
-Tensor eye(std::int64_t rows, std::int64_t columns = 0, TensorOptions options = {});
-/// `steps` values from start to end, both included, at equal distances. Throws Error for negative steps.
+/// [rows, columns] with ones on the diagonal; square without `columns`. Throws Error for negative sizes.
+Tensor eye(std::int64_t rows, std::int64_t columns = -1, TensorOptions options = {});
+/// `steps` values from start to end, both included, at equal distances; integers from start and end without their
+/// fractions, each towards zero. Throws Error for negative steps.
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {});
 /// start, start + step, ... below end (above it for a negative step). Throws Error if the step leads away from end.
 /// Without options int64 for whole numbers, and float32 if one of the three is written as a floating-point number.

@@ -361,11 +361,12 @@ class Tensor {
   const { return vector_norm(static_cast<double>(order), dims, keepdim); }
   Tensor vector_norm(double order, const Shape& dims = {}, bool keepdim = false) const;  ///< see lockstep::vector_norm
   Tensor std(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;  ///< root of var()
-  Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false) const;  ///< see lockstep::prod
-  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;                          ///< max()
-  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;                          ///< min()
-  Tensor cumsum(std::int64_t dim) const;                                                    ///< running sums along dim
-  Tensor cumprod(std::int64_t dim) const;  ///< running products along dim
+  Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false,
+              std::optional<DType> dtype = std::nullopt) const;                       ///< see lockstep::prod
+  Tensor amax(const Shape& dims = {}, bool keepdim = false) const;                    ///< max()
+  Tensor amin(const Shape& dims = {}, bool keepdim = false) const;                    ///< min()
+  Tensor cumsum(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;   ///< running sums along dim
+  Tensor cumprod(std::int64_t dim, std::optional<DType> dtype = std::nullopt) const;  ///< running products along dim
 
   // --- differentiable: products and softmax ---------------------------------------------------------------------
   Tensor matmul(const Tensor& other) const;  ///< matrix product; see lockstep::matmul

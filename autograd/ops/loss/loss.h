@@ -71,8 +71,8 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative, double margin = 1.0,
                            double order = 2.0, double eps = 1e-6, bool swap = false,
                            Reduction reduction = Reduction::mean);
-/// (log(var) + (input - target)^2 / var) / 2, with variances of at least eps. `full` adds the density's constant,
-/// log(2 pi) / 2.
+/// (log(var) + (input - target)^2 / var) / 2, with variances of at least eps. var has input's sizes, or these with
+/// some 1, or all but the last (one variance a row). `full` adds the density's constant, log(2 pi) / 2.
 Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps = 1e-6,
                          Reduction reduction = Reduction::mean, bool full = false);
 /// exp(input) - target * input, or, without `log_input`, input - target * log(input + eps). `full` adds Stirling's
