@@ -3,8 +3,10 @@
 #include "lockstep/emulated/core/streams.h"
 
 #include <thread>
+#include <utility>
 
 #include "lockstep/emulated/core/execution.h"
+#include "lockstep/emulated/core/faults.h"
 #include "lockstep/emulated/core/memory.h"
 
 namespace lockstep::cuda::emulated {
@@ -65,7 +67,10 @@ bool Streams::try_reach(Mark mark) {
     bool done = true;
     std::exception_ptr failure;
     try {
-      done = queue.pieces.front().work();
+      // Asked once for a piece: what waits for somebody is asked again.
+      Piece& piece = queue.pieces.front();
+      if (!std::exchange(piece.begun, true)) piece.fails = faults::work_fails(queue.device);
+      done = piece.fails || piece.work();
     } catch (...) {
       failure = std::current_exception();
     }
