@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/core/cuda/check.h"
 #include "lockstep/emulated/core/execution.h"
 #include "lockstep/emulated/core/faults.h"
 #include "lockstep/emulated/core/memory.h"
@@ -129,6 +130,7 @@ void Streams::work_beside() {
 void enqueue(CUstream_st* stream, std::function<bool()> work) {
   int device = 0;
   cudaGetDevice(&device);
+  LOCKSTEP_CUDA_CHECK(faults::device_error(device));  // a launch on a device that has failed says so
   enqueue(device, stream, std::move(work));
 }
 
