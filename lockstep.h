@@ -39,7 +39,6 @@
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/activation.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/conv.h"

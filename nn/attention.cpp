@@ -1,5 +1,3 @@
-#include "lockstep/nn/attention.h"
-
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/init.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::nn {
 

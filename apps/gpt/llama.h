@@ -2,10 +2,10 @@
 
 #include "apps/gpt/language_model.h"
 #include "apps/gpt/projection.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::gpt {
 

@@ -12,10 +12,10 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::distributed {
 

@@ -1,9 +1,8 @@
-#include "lockstep/nn/attention.h"
-
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/nn.h"
+#include "lockstep/nn/transformer.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 
