@@ -59,6 +59,7 @@
 #include "lockstep/nn/pooling.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"
+#include "lockstep/nn/transformer.h"
 #include "lockstep/train/program.h"
 #include "lockstep/train/run.h"
 #include "lockstep/train/sink.h"

@@ -149,8 +149,8 @@ Tensor Tensor::index_add(std::int64_t dim, const Tensor& index, const Tensor& so
 Tensor Tensor::std(const Shape& dims, double correction, bool keepdim) const {
   return lockstep::std(*this, dims, correction, keepdim);
 }
-Tensor Tensor::prod(std::optional<std::int64_t> dim, bool keepdim) const {
-  return lockstep::prod(*this, dim, keepdim);
+Tensor Tensor::prod(std::optional<std::int64_t> dim, bool keepdim, std::optional<DType> dtype) const {
+  return lockstep::prod(*this, dim, keepdim, dtype);
 }
 Tensor Tensor::amax(const Shape& dims, bool keepdim) const {
   return lockstep::amax(*this, dims, keepdim);
@@ -158,11 +158,11 @@ Tensor Tensor::amax(const Shape& dims, bool keepdim) const {
 Tensor Tensor::amin(const Shape& dims, bool keepdim) const {
   return lockstep::amin(*this, dims, keepdim);
 }
-Tensor Tensor::cumsum(std::int64_t dim) const {
-  return lockstep::cumsum(*this, dim);
+Tensor Tensor::cumsum(std::int64_t dim, std::optional<DType> dtype) const {
+  return lockstep::cumsum(*this, dim, dtype);
 }
-Tensor Tensor::cumprod(std::int64_t dim) const {
-  return lockstep::cumprod(*this, dim);
+Tensor Tensor::cumprod(std::int64_t dim, std::optional<DType> dtype) const {
+  return lockstep::cumprod(*this, dim, dtype);
 }
 Tensor Tensor::bmm(const Tensor& other) const {
   return lockstep::bmm(*this, other);

@@ -72,8 +72,8 @@ Tensor full_like(const Tensor& like, double value) {
 }
 
 Tensor eye(std::int64_t rows, std::int64_t columns, TensorOptions options) {
-  LOCKSTEP_CHECK(rows >= 0 && columns >= 0, "[eye] expected sizes of at least 0, found {} and {}", rows, columns);
-  if (columns == 0) columns = rows;
+  LOCKSTEP_CHECK(rows >= 0 && columns >= -1, "[eye] expected sizes of at least 0, found {} and {}", rows, columns);
+  if (columns == -1) columns = rows;
   const Tensor out = zeros({rows, columns}, options);
   const std::int64_t n = std::min(rows, columns);
   if (n > 0) fill_values(out.as_strided({n}, {columns + 1}, 0), 1.0);
@@ -84,6 +84,7 @@ Tensor linspace(double start, double end, std::int64_t steps, TensorOptions opti
   LOCKSTEP_CHECK(steps >= 0, "[linspace] expected at least 0 steps, found {}", steps);
   const LibraryAccess access;
   const Tensor out = empty({steps}, {.dtype = options.dtype});
+  if (!is_floating_point(options.dtype)) start = std::trunc(start), end = std::trunc(end);
   const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0.0;
   dispatch_numeric(options.dtype, "linspace", [&]<typename T>() {
     T* data = out.data<T>();
@@ -94,7 +95,8 @@ Tensor linspace(double start, double end, std::int64_t steps, TensorOptions opti
   return move_values(out, options.device);
 }
 
-Tensor arange(double start, double end, double step, TensorOptions options) {
+Tensor arange(Scalar first, Scalar last, Scalar by, TensorOptions options) {
+  const double start = first.to_double(), end = last.to_double(), step = by.to_double();
   LOCKSTEP_CHECK(step != 0.0 && std::isfinite(start) && std::isfinite(end) && std::isfinite(step),
                  "[arange] expected finite start and end and a step other than 0, found {}, {}, {}", start, end, step);
   LOCKSTEP_CHECK(start == end || (end > start) == (step > 0.0), "[arange] a step of {} does not lead from {} to {}",
@@ -111,8 +113,23 @@ Tensor arange(double start, double end, double step, TensorOptions options) {
   return move_values(out, options.device);
 }
 
-Tensor arange(std::int64_t end, TensorOptions options) {
-  return arange(0.0, static_cast<double>(end), 1.0, options);
+Tensor arange(Scalar start, Scalar end, Scalar step) {
+  const bool whole = !start.is_floating_point() && !end.is_floating_point() && !step.is_floating_point();
+  return arange(start, end, step, {.dtype = whole ? kInt64 : kFloat32});
+}
+Tensor arange(Scalar end, TensorOptions options) {
+  return arange(0, end, 1, options);
+}
+Tensor arange(Scalar end) {
+  return arange(0, end, 1);
+}
+
+void detail::check_row(std::size_t found, std::size_t expected) {
+  LOCKSTEP_CHECK(found == expected, "[tensor] expected rows of equal length, found {} and {} values", expected, found);
+}
+
+TensorOptions Tensor::options() const {
+  return options_of(*this);
 }
 
 template <typename T>

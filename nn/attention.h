@@ -2,10 +2,8 @@
 
 #include <cstdint>
 
-#include "lockstep/nn/dropout.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/nn/norm.h"
 
 namespace lockstep::nn {
 
@@ -14,6 +12,15 @@ struct MultiheadAttentionOptions {
   double dropout = 0.0;    ///< of the attention weights, while training
   bool bias = true;        ///< of all projections
   bool is_causal = false;  ///< of self-attention: a position sees itself and those before it
+};
+
+/// What attention leaves out, as torch.nn's layers are told it: booleans are true where a query does *not* see a key,
+/// the other way round than in scaled_dot_product_attention().
+struct AttentionMasks {
+  Tensor attn_mask = {};         ///< [L, S], [N * heads, L, S] or what broadcasts to [N, heads, L, S]: bool, or numbers
+                                 ///< that are added to the scores
+  Tensor key_padding_mask = {};  ///< bool [N, S]: keys that no query sees
+  bool is_causal = false;        ///< query i sees keys 0 ... i, beside what the masks say
 };
 
 /// Multi-head attention of Vaswani et al., "Attention is all you need" (2017), on batches [N, T, width]. Parameters
@@ -29,14 +36,14 @@ class MultiheadAttention : public Module {
   using Module::forward;
   /// Self-attention.
   Tensor forward(Tensor x) override;
-  /// Of queries [N, L, width] to keys and values [N, S, width]. `mask` as attn_mask of scaled_dot_product_attention(),
-  /// [L, S] or what broadcasts to [N, heads, L, S]; is_causal is not looked at.
-  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {});
+  /// Of queries [N, L, width] to keys and values [N, S, width], which may all be one tensor. A query that sees no key
+  /// gets 0. The options' is_causal is not looked at. Throws Error for masks of other shapes.
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {});
   using Module::operator();
   /// forward().
-  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask = {}) {
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {}) {
     const detail::ProfiledCall profiled(*this);
-    return forward(query, key, value, mask);
+    return forward(query, key, value, masks);
   }
 
   /// Self-attention computes its first projection by this from now on, for `heads` heads from number `first` on, which
@@ -50,42 +57,12 @@ class MultiheadAttention : public Module {
   Linear out_proj;           ///< width to width
 
  private:
+  Tensor attend_to_itself(const Tensor& x, const Tensor& mask, bool is_causal);
   Tensor project(const Tensor& x, std::int64_t part) const;
 
   std::int64_t heads_, first_head_ = 0, all_heads_;
   Linear::Function project_;
   MultiheadAttentionOptions options_;
-};
-
-/// Options of TransformerBlock.
-struct TransformerBlockOptions {
-  std::int64_t feedforward = 0;  ///< width between linear1 and linear2; 0: four times the block's
-  double dropout = 0.1;          ///< of attention weights, of what is added to x, and between linear1 and linear2
-  bool is_causal = true;         ///< a position sees itself and those before it
-  bool bias = true;              ///< of projections and norms
-  double eps = 1e-5;             ///< of the norms
-};
-
-/// A layer of a transformer, [N, T, width] to the same, with the norms first (Xiong et al., "On layer normalization in
-/// the transformer architecture", 2020):
-///   x + self_attn(norm1(x)), then x + linear2(gelu(linear1(norm2(x))))
-/// Names and shapes are those of torch.nn.TransformerEncoderLayer, and so are the values with norm_first = True,
-/// batch_first = True and activation = "gelu".
-class TransformerBlock : public Module {
- public:
-  TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options = {});
-  TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
-                   TransformerBlockOptions options = {});
-  Tensor forward(Tensor x) override;
-
-  MultiheadAttention self_attn;
-  Linear linear1;
-  Dropout dropout;
-  Linear linear2;
-  LayerNorm norm1;
-  LayerNorm norm2;
-  Dropout dropout1;
-  Dropout dropout2;
 };
 
 /// Cosine and sine for rotary(): angle = position * base^(-2i / width), for the positions from `first` on.

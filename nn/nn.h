@@ -23,3 +23,4 @@
 #include "lockstep/nn/pooling.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"
+#include "lockstep/nn/transformer.h"

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/core/kernel_table.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -99,6 +100,24 @@ TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
 }
 
+// Also of numbers that no double holds, by the kernel and by the reference.
+TEST(MaxPool2d, of_integers_is_exact) {
+  const std::int64_t large = std::int64_t{1} << 60;
+  const Tensor x = tensor({large, large + 1, -large, -large - 1, large + 3, large + 2}).view({1, 2, 3});
+  for (const bool reference : {false, true}) {
+    set_reference_kernels(reference);
+    const auto [out, at] = max_pool2d_with_indices(x, {2, 1}, {.stride = 1});
+    EXPECT_EQ(out.to_vector<std::int64_t>(), (std::vector<std::int64_t>{large, large + 3, large + 2}));
+    EXPECT_EQ(at.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, 4, 5}));
+    for (const DType dtype : {kInt32, kUInt8}) {
+      const Tensor small = max_pool2d(tensor({3, 200, 7, 1}).to(dtype).view({1, 2, 2}), 2);
+      EXPECT_EQ(small.dtype(), dtype);
+      EXPECT_EQ(small.item<std::int64_t>(), 200);
+    }
+  }
+  set_reference_kernels(false);
+}
+
 TEST(MaxPool2d, thread_count_does_not_change_bits) {
   check_threads(pool({"", {40, 16, 24, 24}, 3, {.stride = 1}, {}}));
 }
@@ -112,7 +131,7 @@ TEST(MaxPool2d, errors_name_the_sizes) {
   EXPECT_NE(message(ones({1, 4, 4}), 2, {.padding = 2}).find("half the kernel (1), found 2"), std::string::npos);
   EXPECT_NE(message(ones({1, 4, 4}), 0).find("at least 1"), std::string::npos);
   EXPECT_NE(message(ones({1, 0, 4}), 2).find("image is empty"), std::string::npos);
-  EXPECT_NE(message(ones({1, 4, 4}, {.dtype = kInt32}), 2).find("floating-point"), std::string::npos);
+  EXPECT_NE(message(ones({1, 4, 4}, {.dtype = kBool}), 2).find("floating-point"), std::string::npos);
 }
 
 }  // namespace

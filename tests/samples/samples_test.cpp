@@ -68,7 +68,9 @@ std::vector<Row> table_of_differences() {
     const std::size_t end = line.find("` |", 3), next = line.find(" |", end + 4);
     if (end == std::string::npos || next == std::string::npos) throw Error(path + ": not a row: " + line);
     rows.push_back({line.substr(3, end - 3), line.substr(end + 4, next - end - 4)});
-    if (rows.back().status == "differs in all") rows.back() = {rows.back().pattern, "differs", all_samples == nullptr};
+    const std::string::size_type in_all = rows.back().status.find(" in all");
+    if (in_all != std::string::npos)
+      rows.back() = {rows.back().pattern, rows.back().status.substr(0, in_all), all_samples == nullptr};
   }
   return rows;
 }

@@ -31,7 +31,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, co
 struct ConvTranspose2dOptions {
   Size2d stride = 1;          ///< distance of the windows in the result
   Size2d padding = 0;         ///< rows and columns that are left out of the result on each side
-  Size2d output_padding = 0;  ///< of the result, more rows and columns at the end; below the stride
+  Size2d output_padding = 0;  ///< of the result, more rows and columns at the end; below the stride or the dilation
   std::int64_t groups = 1;    ///< as conv2d's
   Size2d dilation = 1;        ///< distance between the taps of the kernel
 };

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
@@ -52,9 +54,11 @@ Conv2dGeometry transposed_geometry(const Tensor& x, const Tensor& weight, const 
   LOCKSTEP_CHECK(stride.h >= 1 && stride.w >= 1 && dilation.h >= 1 && dilation.w >= 1 && padding.h >= 0 &&
                      padding.w >= 0 && more.h >= 0 && more.w >= 0,
                  "[conv_transpose2d] expected stride and dilation of at least 1 and paddings of at least 0");
-  LOCKSTEP_CHECK(more.h < stride.h && more.w < stride.w,
-                 "[conv_transpose2d] expected an output_padding below the stride, found {}x{} and {}x{}", more.h,
-                 more.w, stride.h, stride.w);
+  LOCKSTEP_CHECK(
+      more.h < std::max(stride.h, dilation.h) && more.w < std::max(stride.w, dilation.w),
+      "[conv_transpose2d] expected an output_padding below the stride or the dilation, found {}x{} and {}x{} "
+      "and {}x{}",
+      more.h, more.w, stride.h, stride.w, dilation.h, dilation.w);
   LOCKSTEP_CHECK(groups >= 1 && x.size(1) % groups == 0 && weight.size(0) == x.size(1),
                  "[conv_transpose2d] expected a weight for {} input channels, which {} groups divide, found {}",
                  x.size(1), groups, to_string(weight.sizes()));

@@ -1,5 +1,6 @@
 // Losses that are composed of other operations.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -40,7 +41,9 @@ Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& targe
 
 Tensor hinge_embedding_loss(const Tensor& input, const Tensor& target, double margin, Reduction reduction) {
   check_defined({&input, &target}, "hinge_embedding_loss");
-  const Tensor apart = where(eq(target, 1.0), 0.0, clamp(margin - input, 0.0));
+  // At the margin the slope is 0, as in PyTorch; clamp()'s is 1 there.
+  const Tensor missing = margin - input;
+  const Tensor apart = where(eq(target, 1.0), 0.0, where(missing > 0.0, missing, clamp(missing.detach(), 0.0)));
   return reduced(apart + where(eq(target, -1.0), 0.0, input), reduction);
 }
 
@@ -71,8 +74,18 @@ Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const T
 Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps, Reduction reduction,
                          bool full) {
   check_defined({&input, &target, &var}, "gaussian_nll_loss");
+  const Shape sizes = input.sizes();
+  const bool by_row = var.dim() + 1 == input.dim() && std::equal(var.sizes().begin(), var.sizes().end(), sizes.begin());
+  bool fits = var.dim() == input.dim();
+  for (std::int64_t d = 0; fits && d < input.dim(); ++d) fits = var.size(d) == input.size(d) || var.size(d) == 1;
+  LOCKSTEP_CHECK(
+      by_row || fits || var.dim() == 0,
+      "[gaussian_nll_loss] expected a var of input's sizes {}, of these with some 1, or of all but the last, "
+      "found {}",
+      to_string(sizes), to_string(var.sizes()));
+  const Tensor spread = by_row ? var.unsqueeze(-1) : var;
   // The bound takes no gradient, as in PyTorch: var keeps its own where it is below.
-  const Tensor bounded = var + (maximum(var.detach(), eps) - var.detach());
+  const Tensor bounded = spread + (maximum(spread.detach(), eps) - spread.detach());
   const Tensor each = (log(bounded) + square(input - target) / bounded) * 0.5;
   return reduced(full ? each + 0.5 * std::log(2.0 * std::numbers::pi) : each, reduction);
 }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
@@ -68,13 +71,32 @@ Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& tar
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative, double margin = 1.0,
                            double order = 2.0, double eps = 1e-6, bool swap = false,
                            Reduction reduction = Reduction::mean);
-/// (log(var) + (input - target)^2 / var) / 2, with variances of at least eps. `full` adds the density's constant,
-/// log(2 pi) / 2.
+/// (log(var) + (input - target)^2 / var) / 2, with variances of at least eps. var has input's sizes, or these with
+/// some 1, or all but the last (one variance a row). `full` adds the density's constant, log(2 pi) / 2.
 Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor& var, double eps = 1e-6,
                          Reduction reduction = Reduction::mean, bool full = false);
 /// exp(input) - target * input, or, without `log_input`, input - target * log(input + eps). `full` adds Stirling's
 /// approximation of log(target!) where the target is above 1.
 Tensor poisson_nll_loss(const Tensor& input, const Tensor& target, bool log_input = true, double eps = 1e-8,
                         Reduction reduction = Reduction::mean, bool full = false);
+
+/// Options of ctc_loss().
+struct CtcLossOptions {
+  std::int64_t blank = 0;                 ///< the class that stands for no label
+  Reduction reduction = Reduction::mean;  ///< mean of the losses divided by their numbers of labels, sum, or each
+  bool zero_infinity = false;             ///< a loss for which there is no alignment is 0, not infinite
+};
+
+/// Connectionist temporal classification: minus the logarithm of the probability of all alignments of labels to steps.
+/// Graves et al., "Connectionist temporal classification" (2006); semantics of torch.nn.functional.ctc_loss.
+///
+/// log_probs [t, n, classes], float32 or float64 on the CPU, are what log_softmax() gives; targets int64 [n, s], or the
+/// labels of all samples one after the other. The gradient is that of PyTorch, which counts on the log_softmax():
+/// exp(log_probs) less the share of the alignments. Throws Error for lengths and labels that do not fit.
+Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const std::vector<std::int64_t>& input_lengths,
+                const std::vector<std::int64_t>& target_lengths, const CtcLossOptions& options = {});
+/// The same for lengths in int64 tensors [n].
+Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
+                const Tensor& target_lengths, const CtcLossOptions& options = {});
 
 }  // namespace lockstep

@@ -86,8 +86,8 @@ struct Pooled {
 };
 
 Pooled pool(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options, bool with_positions) {
-  const Pool2dGeometry g =
-      pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation, options.ceil_mode);
+  const Pool2dGeometry g = pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation,
+                                           options.ceil_mode, PoolOf::floats_or_integers);
   const Shape sizes = g.output_sizes(x.sizes());
   const TensorOptions for_positions{.dtype = kernel.h * kernel.w <= 256 ? kUInt8 : kInt32, .device = x.device()};
   with_positions = with_positions || should_record({&x});

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
@@ -61,7 +62,7 @@ void take_tap(const T* from, std::int64_t stride, std::int64_t count, std::int32
 /// One row of results; `where` has room for a row.
 template <typename T>
 void pool_row(const Pool2dGeometry& g, const T* image, std::int64_t y, T* best, std::int32_t* where) {
-  std::fill_n(best, g.ow, T(-INFINITY));
+  std::fill_n(best, g.ow, kNothing<T>);
   std::fill_n(where, g.ow, -1);
   for (std::int64_t ky = 0; ky < g.kernel.h; ++ky) {
     const std::int64_t iy = y * g.stride.h - g.padding.h + ky * g.dilation.h;
@@ -113,6 +114,8 @@ void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tens
     max_pool2d_forward_cpu(g, cast_values(x, kFloat32), wide, positions);
     return copy_values(wide, out);
   }
+  if (!x.is_floating_point())
+    return dispatch_integer(x.dtype(), "max_pool2d", [&]<typename T>() { pool_any<T>(g, x, out, positions); });
   if (x.dtype() == kFloat64) return pool_any<double>(g, x, out, positions);
   if (!is_two_by_two(g, x)) return pool_any<float>(g, x, out, positions);
   const float* in = x.data<float>();

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "lockstep/autograd/ops/support/pool2d_geometry.h"
 #include "lockstep/core/tensor.h"
 
@@ -12,6 +14,11 @@ constexpr std::uint8_t kMaxPoolNotPositive = 4;
 
 /// Where max(0, x) is taken in the same pass as the pool, if at all.
 enum class ReluPlace : std::uint8_t { none, before, after };
+
+/// The maximum of a window without elements, as a dilated kernel may have it: below every value of T.
+template <typename T>
+inline constexpr T kNothing = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                                   : std::numeric_limits<T>::lowest();
 
 /// Windows of 2 x 2 side by side.
 inline bool is_max_pool_2x2(const Pool2dGeometry& g) {

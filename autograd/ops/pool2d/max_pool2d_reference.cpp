@@ -1,4 +1,4 @@
-#include <cmath>
+#include <algorithm>
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
@@ -21,7 +21,7 @@ void dispatch_positions(const Tensor& positions, F&& f) {
 
 void max_pool2d_forward_reference(const Pool2dGeometry& g, const Tensor& x, const Tensor& out,
                                   const Tensor& positions) {
-  dispatch_floating(x.dtype(), "max_pool2d", [&]<typename T>() {
+  dispatch_numeric(x.dtype(), "max_pool2d", [&]<typename T>() {
     dispatch_positions(positions, [&]<typename P>() {
       const T* in = x.data<T>();
       T* maxima = out.data<T>();
@@ -40,13 +40,13 @@ void max_pool2d_forward_reference(const Pool2dGeometry& g, const Tensor& x, cons
               const std::int64_t ix = left + kx * g.dilation.w;
               if (ix < 0 || ix >= g.w) continue;
               const auto value = static_cast<compute_t<T>>(image[iy * g.w + ix]);
-              if (best_position >= 0 && !(value > best) && !std::isnan(value)) continue;
+              if (best_position >= 0 && !(value > best) && value == value) continue;
               best = value;
               best_position = ky * g.kernel.w + kx;
             }
           }
           // A window of a dilated kernel may have all its taps outside.
-          maxima[index] = best_position < 0 ? T(-INFINITY) : T(best);
+          maxima[index] = static_cast<T>(best_position < 0 ? kNothing<compute_t<T>> : best);
           if (where) where[index] = static_cast<P>(std::max<std::int64_t>(best_position, 0));
         }
       });

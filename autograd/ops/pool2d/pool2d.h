@@ -17,8 +17,8 @@ struct MaxPool2dOptions {
 };
 
 /// Maximum over windows of each channel, as torch.nn.functional.max_pool2d. x is [n, c, h, w] or [c, h, w]. NaN wins;
-/// of equal values the first in row-major order gets the gradient. Floating-point tensors. Throws Error for options or
-/// sizes that leave no window.
+/// of equal values the first in row-major order gets the gradient. Floating-point tensors, on the CPU also integers.
+/// Throws Error for options or sizes that leave no window.
 Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
 
 /// The same, and beside it, of the same sizes, the position of each maximum in its image: int64, row * width + column.

@@ -26,10 +26,15 @@ Tensor scanned(Scan scan, const Tensor& values, int dim, bool reverse = false, c
   return out;
 }
 
-/// x, integers and bool as int64.
-Tensor wide(const Tensor& x, const char* op) {
+/// x as `dtype`, if there is one; integers and bool as int64.
+Tensor wide(const Tensor& x, std::optional<DType> dtype, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
-  return x.is_floating_point() ? x : x.to(kInt64);
+  const Tensor cast = dtype ? x.to(*dtype) : x;
+  return cast.is_floating_point() ? cast : cast.to(kInt64);
+}
+/// What was computed in int64, in the integer type that was asked for; the rest is as it should be.
+Tensor narrow(const Tensor& out, std::optional<DType> dtype) {
+  return dtype ? out.to(*dtype) : out;
 }
 
 class CumsumBackward final : public Node {
@@ -81,23 +86,23 @@ class ProdBackward final : public Node {
 
 }  // namespace
 
-Tensor cumsum(const Tensor& values, std::int64_t dim) {
-  const Tensor x = wide(values, "cumsum");
+Tensor cumsum(const Tensor& values, std::int64_t dim, std::optional<DType> dtype) {
+  const Tensor x = wide(values, dtype, "cumsum");
   const int d = wrap_dim(dim, x.dim(), "cumsum");
   const Tensor out = scanned(Scan::sum, x, d);
   if (auto* node = record<CumsumBackward>(out, {&x})) node->dim = d;
-  return out;
+  return narrow(out, dtype);
 }
 
-Tensor cumprod(const Tensor& values, std::int64_t dim) {
-  const Tensor x = wide(values, "cumprod");
+Tensor cumprod(const Tensor& values, std::int64_t dim, std::optional<DType> dtype) {
+  const Tensor x = wide(values, dtype, "cumprod");
   const int d = wrap_dim(dim, x.dim(), "cumprod");
   const Tensor out = scanned(Scan::product, x, d);
   if (auto* node = record<CumprodBackward>(out, {&x})) {
     node->dim = d;
     node->save(x);
   }
-  return out;
+  return narrow(out, dtype);
 }
 
 namespace {
@@ -120,15 +125,16 @@ Tensor product_along(const Tensor& x, int d, bool of_all) {
 
 }  // namespace
 
-Tensor prod(const Tensor& values, std::optional<std::int64_t> dim, bool keepdim) {
-  const Tensor x = wide(values, "prod");
+Tensor prod(const Tensor& values, std::optional<std::int64_t> dim, bool keepdim, std::optional<DType> dtype) {
+  const Tensor x = wide(values, dtype, "prod");
   if (!dim || x.dim() == 0) {
     if (dim) wrap_dim(*dim, x.dim(), "prod");
-    return product_along(x.reshape({x.numel()}), 0, !dim).view(keepdim ? Shape::filled(x.dim(), 1) : Shape{});
+    const Tensor out = product_along(x.reshape({x.numel()}), 0, !dim);
+    return narrow(out.view(keepdim ? Shape::filled(x.dim(), 1) : Shape{}), dtype);
   }
   const int d = wrap_dim(*dim, x.dim(), "prod");
   const Tensor out = product_along(x, d, false);
-  return keepdim ? out : out.squeeze(d);
+  return narrow(keepdim ? out : out.squeeze(d), dtype);
 }
 
 }  // namespace lockstep

@@ -11,10 +11,16 @@
 
 namespace lockstep {
 
-/// Checks what is common to all pools: a floating-point [n, c, h, w] or [c, h, w].
-inline void check_pool2d_input(const Tensor& x, const char* op) {
+/// Whether a pool takes integers too, on the CPU.
+enum class PoolOf : std::uint8_t { floats, floats_or_integers };
+
+/// Checks what is common to all pools: an [n, c, h, w] or [c, h, w] of a dtype that the pool takes.
+inline void check_pool2d_input(const Tensor& x, const char* op, PoolOf of = PoolOf::floats) {
   LOCKSTEP_CHECK(x.defined(), "[{}] x is undefined", op);
-  LOCKSTEP_CHECK(x.is_floating_point(), "[{}] expected a floating-point x, found {}; cast it", op, name(x.dtype()));
+  const bool integers = of == PoolOf::floats_or_integers && x.device().is_cpu() && x.dtype() != kBool;
+  LOCKSTEP_CHECK(x.is_floating_point() || integers, "[{}] expected a floating-point x{}, found {} on {}; cast it", op,
+                 of == PoolOf::floats_or_integers ? " (on the CPU also an integer one)" : "", name(x.dtype()),
+                 to_string(x.device()));
   LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4,
                  "[{}] expected x of sizes [n, channels, height, width] or [channels, height, width], found {}", op,
                  to_string(x.sizes()));
@@ -41,8 +47,8 @@ inline std::int64_t pooled_size(const char* op, const char* side, std::int64_t s
 
 /// Checks the arguments of a window pool and works out the sizes. A stride of 0 means the kernel's size.
 inline Pool2dGeometry pool2d_geometry(const Tensor& x, const char* op, Size2d kernel, Size2d stride, Size2d padding,
-                                      Size2d dilation, bool ceil_mode) {
-  check_pool2d_input(x, op);
+                                      Size2d dilation, bool ceil_mode, PoolOf of = PoolOf::floats) {
+  check_pool2d_input(x, op, of);
   Pool2dGeometry g;
   g.h = x.size(-2), g.w = x.size(-1);
   g.planes = x.numel() / (g.h * g.w);

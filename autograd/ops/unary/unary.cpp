@@ -181,6 +181,7 @@ Tensor gelu(const Tensor& x, GeluMode mode) {
 }
 
 Tensor sign(const Tensor& x) {
+  if (x.defined() && x.dtype() == kBool) return x.clone();
   return run(UnaryOp::sign, x);
 }
 Tensor floor(const Tensor& x) {

@@ -50,7 +50,7 @@ Tensor gelu(const Tensor& x, GeluMode mode = GeluMode::exact);
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 
 /// -1, 0 or 1. Its gradient, and that of the next four, is 0. They keep integers.
-Tensor sign(const Tensor& x);
+Tensor sign(const Tensor& x);  ///< of bool: x
 /// Rounded downwards, upwards, to the nearest whole number (halves to the even one) and towards 0.
 Tensor floor(const Tensor& x);
 Tensor ceil(const Tensor& x);
