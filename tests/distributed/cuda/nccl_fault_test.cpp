@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
+#include <barrier>
 #include <optional>
 
 #include "lockstep/core/cuda/graph.h"
@@ -176,6 +177,7 @@ TEST(NcclSchedule, AnAbortAtAnyTimeEndsAllRanks) {
 struct GraphsOfTwoRanks {
   std::optional<cuda::Graph> graphs[2];
   Tensor values[2];
+  std::barrier<> checked{2};
 
   /// Captures and replays it once, then calls body(group, replay).
   void run(Milliseconds timeout, const std::function<void(ProcessGroup&, const std::function<WorkPtr()>&)>& body) {
@@ -194,6 +196,7 @@ struct GraphsOfTwoRanks {
           replay();
           stream.synchronize();
           EXPECT_EQ(x.to_vector<float>().front(), 4.0f);
+          checked.arrive_and_wait();  // an abort in the body must not meet the other's replay
           body(group, replay);
         },
         timeout);
