@@ -168,8 +168,10 @@ TYPED_TEST(GemmTest, Batches) {
 
 TYPED_TEST(GemmTest, ThreadsDoNotChangeBits) {
   const int before = num_threads();
-  for (int t = 0; t < 4; ++t) {
-    const Case<TypeParam> c(t & 1, t & 2, 250, 530, 400);
+  // The second packs rows of both operands for all threads, in two blocks of k.
+  for (int t = 0; t < 8; ++t) {
+    const bool apart = t & 4;
+    const Case<TypeParam> c(t & 1, t & 2, apart ? 512 : 250, apart ? 140 : 530, apart ? 1024 : 400, 1, apart ? 0 : 3);
     for (const InstructionSet set : instruction_sets()) {
       set_num_threads(1);
       const std::vector<TypeParam> one = c.own(set);

@@ -283,4 +283,15 @@ Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) {
   return min(x, dims, keepdim);
 }
 
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  return {std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+
+Tensor count_nonzero(const Tensor& x, const Shape& dims) {
+  return sum(ne(x, 0), dims);
+}
+
 }  // namespace lockstep

@@ -20,6 +20,8 @@ struct Tile {
   // Kernels by rows go through a in pieces, in one chain: k steps, then a is moved on by a_segment more, `segments`
   // times, then by a_repeat more, `repeats` times. b goes on. 0 times is once.
   std::int64_t segments, repeats, a_segment, a_repeat;
+  // Tiles side by side, of whole vectors all: b of the next one is b_tile behind the last step's end. 0 is one.
+  std::int64_t tiles, b_tile;
   T* out;
   std::int64_t out_stride;
   std::int64_t columns;  // those of out that exist; fewer than the kernel's by less than one vector

@@ -24,18 +24,19 @@
 namespace lockstep::cpu::gemm_detail {
 namespace {
 
-// The end of a tile, from sums in memory: [rows][vectors][kLanes].
+// The end of a tile, from sums in memory: [rows][vectors][kLanes]. The tile is `column` columns behind tile.out.
 template <typename V>
-void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int rows, int vectors) {
+void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int rows, int vectors,
+            std::int64_t column) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   const Vector alpha = V::broadcast(&tile.alpha), beta = V::broadcast(&tile.beta);
   for (int v = 0; v < vectors; ++v) {
     const std::int64_t at = v * V::kLanes;
     const std::int64_t lanes = tile.columns - at < V::kLanes ? tile.columns - at : V::kLanes;
-    const Vector bias = tile.bias ? V::load_first(tile.bias + at, lanes) : V::zero();
+    const Vector bias = tile.bias ? V::load_first(tile.bias + column + at, lanes) : V::zero();
     for (int i = 0; i < rows; ++i) {
-      T* const out = tile.out + i * tile.out_stride + at;
+      T* const out = tile.out + i * tile.out_stride + column + at;
       Vector value = sums[i * vectors + v];
       if (tile.alpha != T(1)) value = V::multiply(alpha, value);
       if (tile.beta != T(0)) {
@@ -52,96 +53,120 @@ void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int
 
 constexpr int kAhead = 12;  // steps between what is in use and what is prefetched
 
+// k steps along a and b, which are moved on.
+template <typename V, int kRows, int kVectors, bool kByRows>
+[[gnu::always_inline]] inline void add_steps(std::int64_t k, const typename V::T*& a, std::int64_t a_row,
+                                             std::int64_t a_step, const typename V::T*& b, std::int64_t b_step,
+                                             typename V::Vector (&sum)[kRows][kVectors]) {
+  using Vector = typename V::Vector;
+  constexpr int kLanes = V::kLanes;
+#pragma GCC unroll 2
+  for (std::int64_t p = k; p > 0; --p) {
+    Vector x[kVectors];
+    if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      x[v] = V::load(b + v * kLanes);
+      if (v * sizeof(Vector) % 64 == 0) __builtin_prefetch(b + kAhead * b_step + v * kLanes);  // once a line
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vector y = V::broadcast(a + i * a_row);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
+    }
+    a += a_step;
+    b += b_step;
+  }
+}
+
+// Stores or adds a tile; the last vector of its rows has `last` lanes.
+template <typename V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void store_sums(typename V::T* to, std::int64_t stride, bool add, std::int64_t last,
+                                              const typename V::Vector (&sum)[kRows][kVectors]) {
+  using T = typename V::T;
+  constexpr int kLanes = V::kLanes, kWhole = kVectors - 1;
+  if (!add && last == kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) V::store(to + i * stride + v * kLanes, sum[i][v]);
+    return;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    T* const out = to + i * stride;
+#pragma GCC unroll 4
+    for (int v = 0; v < kWhole; ++v)
+      V::store(out + v * kLanes, add ? V::add(V::load(out + v * kLanes), sum[i][v]) : sum[i][v]);
+    T* const end = out + kWhole * kLanes;
+    if (last == kLanes)
+      V::store(end, add ? V::add(V::load(end), sum[i][kWhole]) : sum[i][kWhole]);
+    else
+      V::store_first(end, add ? V::add(V::load_first(end, last), sum[i][kWhole]) : sum[i][kWhole], last);
+  }
+}
+
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
-  const T* a = tile.a;
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  if (tile.k > 48)  // else there is no time for it
-    for (int i = 0; i < kRows; ++i) {
-      __builtin_prefetch(tile.out + i * tile.out_stride, 1);
-      __builtin_prefetch(tile.out + i * tile.out_stride + tile.columns - 1, 1);
-    }
-  Vector sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[i][v] = V::zero();
-  if (tile.resumes)
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::load(tile.sums + (i * kVectors + v) * kLanes);
-  std::int64_t repeats = kByRows ? tile.repeats : 0;
-  do {
-    std::int64_t segments = kByRows ? tile.segments : 0;
-    do {
-#pragma GCC unroll 2
-      for (std::int64_t p = tile.k; p > 0; --p) {
-        Vector x[kVectors];
-        if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          x[v] = V::load(b + v * kLanes);
-          if (v * sizeof(Vector) % 64 == 0) __builtin_prefetch(b + kAhead * b_step + v * kLanes);  // once a line
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < kRows; ++i) {
-          const Vector y = V::broadcast(a + i * a_row);
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
-        }
-        a += a_step;
-        b += b_step;
-      }
-      if constexpr (kByRows) a += tile.a_segment;
-    } while (--segments > 0);
-    if constexpr (kByRows) a += tile.a_repeat;
-  } while (--repeats > 0);
-
-  if (tile.pauses) [[unlikely]] {
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
-    return;
-  }
   // Most tiles are only stored or added.
-  if (tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu) {
-    const bool add = tile.beta != T(0);
-    const std::int64_t last = tile.columns - (kVectors - 1) * kLanes;  // lanes of the last vector
-    constexpr int kWhole = kVectors - 1;
-    if (!add && last == kLanes) {
+  const bool plain =
+      tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu;
+  std::int64_t tiles = tile.tiles, column = 0;
+  do {
+    const T* a = tile.a;
+    if (tile.k > 48)  // else there is no time for it
+      for (int i = 0; i < kRows; ++i) {
+        __builtin_prefetch(tile.out + i * tile.out_stride + column, 1);
+        __builtin_prefetch(tile.out + i * tile.out_stride + column + tile.columns - 1, 1);
+      }
+    Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::zero();
+    if (tile.resumes)
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) V::store(tile.out + i * tile.out_stride + v * kLanes, sum[i][v]);
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = V::load(tile.sums + (i * kVectors + v) * kLanes);
+    std::int64_t repeats = kByRows ? tile.repeats : 0;
+    do {
+      std::int64_t segments = kByRows ? tile.segments : 0;
+      do {
+        add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, sum);
+        if constexpr (kByRows) a += tile.a_segment;
+      } while (--segments > 0);
+      if constexpr (kByRows) a += tile.a_repeat;
+    } while (--repeats > 0);
+
+    if (tile.pauses) [[unlikely]] {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
       return;
     }
+    if (plain) {
+      const std::int64_t last = tile.columns - (kVectors - 1) * kLanes;
+      store_sums<V, kRows, kVectors>(tile.out + column, tile.out_stride, tile.beta != T(0), last, sum);
+    } else {
+      Vector sums[kRows * kVectors];
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      T* const out = tile.out + i * tile.out_stride;
+      for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < kWhole; ++v)
-        V::store(out + v * kLanes, add ? V::add(V::load(out + v * kLanes), sum[i][v]) : sum[i][v]);
-      T* const end = out + kWhole * kLanes;
-      if (last == kLanes)
-        V::store(end, add ? V::add(V::load(end), sum[i][kWhole]) : sum[i][kWhole]);
-      else
-        V::store_first(end, add ? V::add(V::load_first(end, last), sum[i][kWhole]) : sum[i][kWhole], last);
+        for (int v = 0; v < kVectors; ++v) sums[i * kVectors + v] = sum[i][v];
+      finish<V>(tile, sums, kRows, kVectors, column);
     }
-    return;
-  }
-  Vector sums[kRows * kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[i * kVectors + v] = sum[i][v];
-  finish<V>(tile, sums, kRows, kVectors);
+    b += tile.b_tile;
+    column += kVectors * kLanes;
+  } while (--tiles > 0);
 }
 
 // to[p * to_stride + j] = from[j * stride + p] for p and j below kLanes
@@ -232,7 +257,7 @@ void turning_kernel(const Tile<typename V::T>& tile) {
         s = V::fused(V::broadcast(tile.a + i * a_row + p * a_step), x, s);
       }
     }
-  finish<V>(tile, sums, kRows, kVectors);
+  finish<V>(tile, sums, kRows, kVectors, 0);
 }
 
 // Squares of kLanes x kLanes; the last ones along k lie over their neighbours.

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/cuda/graph.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/emulated/core/faults.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 
@@ -86,6 +87,33 @@ TEST(NcclFault, ARankMissingFromTheFirstCollectiveIsNamed) {
   EXPECT_NE(said.find("all_reduce #0"), std::string::npos) << said;
   EXPECT_NE(said.find("rank 1"), std::string::npos) << said;
   EXPECT_TRUE(told);
+}
+
+// An illegal access, say: the call that started it has returned, and the device answers nothing from then on.
+TEST(NcclFault, ADeviceThatFailsUnderACollectiveEndsAllRanks) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> messages(2);
+  run_cuda_ranks(
+      2,
+      [&](ProcessGroup& group, Device device) {
+        const Tensor x = full({64}, 1.0, {.device = device});
+        group.all_reduce(x)->wait();
+        group.barrier()->wait();
+        if (group.rank() == 1) cuda::emulated::faults::fail_work(device.index, 0, cudaErrorIllegalAddress);
+        messages[static_cast<std::size_t>(group.rank())] = testing::error_of([&] {
+          for (int i = 0; i < 100; ++i) {
+            group.all_reduce(x);
+            group.barrier()->wait();
+          }
+        });
+        EXPECT_TRUE(fails(group));
+      },
+      Milliseconds(20'000));
+  cuda::emulated::faults::fail_device(cudaSuccess);
+  EXPECT_NE(messages[0].find("rank 1"), std::string::npos) << messages[0];
+  EXPECT_NE(messages[1].find("illegal memory access"), std::string::npos) << messages[1];
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // long before the deadline
 }
 
 TEST(NcclRace, ACommunicatorIsCalledByOneThreadAtATime) {

@@ -1,0 +1,395 @@
+#pragma once
+
+// One product by the kernels of an instruction set, in tasks for threads. The structure is that of Goto, van de Geijn:
+// Anatomy of High-Performance Matrix Multiplication, 2008, and of Van Zee, van de Geijn: BLIS, 2015: panels are packed,
+// a micro-kernel computes tiles. For .cpp files only.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/cpu/gemm/pack.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu::gemm_detail {
+
+inline constexpr double kTaskFlops = 4e6;             // of a task of parallel_for, at least
+inline constexpr double kLargeTaskFlops = 16e6;       // where there is a task for each thread
+inline constexpr std::int64_t kTasksPerThread = 3;    // so that threads which are held up do not hold up the others
+inline constexpr std::int64_t kGroupBytes = 2 << 20;  // of b packed at a time
+inline constexpr std::int64_t kGroupColumns = 2048;
+inline constexpr std::int64_t kGroupRows = 56;        // rows of a transposed a packed at a time
+inline constexpr std::int64_t kStep = 128;            // along k, of a panel of b that a single panel of rows uses
+inline constexpr std::int64_t kShort = 48;            // k for which nothing is packed
+inline constexpr std::int64_t kWays = 8;              // places of a cache for what lies a power of two apart
+inline constexpr std::int64_t kFewPanels = 6;         // of rows, for which b is not packed
+inline constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
+inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
+inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
+inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
+inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
+inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
+
+inline std::int64_t divide_up(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+// Whether so many rows of memory that lie `stride` elements apart have places of their own in a cache.
+template <typename T>
+bool keep_places(std::int64_t rows, std::int64_t stride) {
+  constexpr std::int64_t kWay = 4096;  // bytes
+  const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(T));
+  return rows * std::min(bytes & -bytes, kWay) <= kWays * kWay;
+}
+
+// Element (i, j) is at data[i * row + j * column]; row or column is 1.
+template <typename T>
+struct Strided {
+  const T* data;
+  std::int64_t row, column;
+  const T* at(std::int64_t i, std::int64_t j) const { return data + i * row + j * column; }
+};
+
+template <typename T>
+Strided<T> strided(const GemmOperand<T>& operand, std::int64_t index) {
+  const T* data = operand.data + index * operand.batch_stride;
+  return operand.transposed ? Strided<T>{data, 1, operand.stride} : Strided<T>{data, operand.stride, 1};
+}
+
+// [0, size) in `count` parts whose lengths differ by one at most.
+struct Parts {
+  Parts(std::int64_t total, std::int64_t parts) : count(parts), length_(total / parts), longer_(total % parts) {}
+  std::int64_t count;
+  std::int64_t begin(std::int64_t i) const { return i * length_ + std::min(i, longer_); }
+
+ private:
+  std::int64_t length_, longer_;  // the first `longer_` have one more
+};
+
+// One matrix of a batch.
+template <typename T>
+class Product {
+ public:
+  Product(const MicroKernels<T>& kernels, const Gemm<T>& problem, std::int64_t index)
+      : kernels_(kernels),
+        g_(problem),
+        a_(strided(problem.a, index)),
+        b_(strided(problem.b, index)),
+        out_(problem.out + index * problem.out_batch_stride),
+        inner_(inner_block(problem.k)),
+        row_panels_(1, 1) {
+    // Wide tiles for few rows, so that there are enough independent chains, unless b must be transposed: narrow panels
+    // are done faster.
+    vectors_ = (g_.m <= kernels.rows[4] || (g_.k <= kShort && kernels.rows[4] > 4)) && b_.column == 1 ? 4 : 2;
+    const std::int64_t needed = divide_up(g_.n, kernels.lanes);
+    vectors_ = needed == 3 ? 3 : static_cast<int>(std::min<std::int64_t>(vectors_, needed));
+    tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
+    row_panels_ = Parts(g_.m, divide_up(g_.m, kernels.rows[vectors_]));
+    // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
+    // of b, as they lie, have places of their own in a cache.
+    const bool crowded = b_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
+    short_chains_ = row_panels_.count <= 2 || (g_.k <= kShort && (!crowded || g_.k <= kWays));
+    const bool once = b_.column == 1 && !short_chains_ && row_panels_.count <= kFewPanels && !crowded;
+    pack_b_ = b_.column != 1 || (!short_chains_ && !once);
+    // Rows of a are read as they lie, unless they would fall on the same places of a cache.
+    const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
+    pack_a_ = pack_b_ && stride % (a_.row == 1 ? 2048 : 4096) == 0 && g_.n > 2 * tile_columns_ && g_.m > 4;
+  }
+
+  // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
+  void run() const {
+    const std::int64_t column_panels = divide_up(g_.n, tile_columns_);
+    const double flops = 2.0 * static_cast<double>(g_.m) * static_cast<double>(g_.n) * static_cast<double>(g_.k);
+    const int threads = flops < 2 * kTaskFlops ? 1 : num_threads();
+    if (threads == 1) return task({0, row_panels_.count}, {0, g_.n}, {});
+    const auto wanted = static_cast<std::int64_t>(
+        std::min({flops / kTaskFlops, std::max(flops / kLargeTaskFlops, static_cast<double>(threads)),
+                  static_cast<double>(threads * kTasksPerThread)}));
+    std::int64_t row_tasks = 1, column_tasks = 1;
+    while (row_tasks * column_tasks < wanted) {
+      const std::int64_t rows = g_.m / row_tasks, columns = g_.n / column_tasks;
+      if (2 * column_tasks <= column_panels && (rows <= 2 * columns || 2 * row_tasks > row_panels_.count))
+        column_tasks *= 2;
+      else if (2 * row_tasks <= row_panels_.count)
+        row_tasks *= 2;
+      else
+        break;
+    }
+    // What several tasks read is packed before.
+    const std::int64_t blocks = divide_up(g_.k, inner_);
+    const std::int64_t b_elements = pack_b_ && row_tasks > 1 ? padded(g_.n) * g_.k : 0;
+    const std::int64_t a_elements = pack_a_ && column_tasks > 1 ? g_.m * (g_.k + blocks * kGap) : 0;
+    const bool shares = a_elements + b_elements > 0 && a_elements + b_elements <= kSharedElements;
+    const Tensor space = empty({shares ? a_elements + b_elements : 0}, {.dtype = dtype_of<T>});
+    Packed packed;
+    if (shares) {
+      if (b_elements > 0) packed.b = space.data<T>();
+      if (a_elements > 0) packed.a = space.data<T>() + b_elements;
+      pack(packed);
+    }
+    const Parts rows(row_panels_.count, row_tasks), columns(column_panels, column_tasks);
+    parallel_for(row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = i % row_tasks, column = i / row_tasks;
+        task({rows.begin(row), rows.begin(row + 1)},
+             {columns.begin(column) * tile_columns_, std::min(g_.n, columns.begin(column + 1) * tile_columns_)},
+             packed);
+      }
+    });
+  }
+
+ private:
+  struct Range {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+
+  // Whole operands, packed; null: not. One block of k lies behind the other.
+  struct Packed {
+    T *a = nullptr, *b = nullptr;
+  };
+  T* packed_b_at(T* b, Range columns, Range steps) const {
+    return b + padded(g_.n) * steps.begin + columns.begin * steps.size();
+  }
+  T* packed_a_at(T* a, std::int64_t panel, Range steps) const {
+    return a + g_.m * (steps.begin + steps.begin / inner_ * kGap) +
+           row_panels_.begin(panel) * (steps.size() + (a_.row == 1 ? 0 : kGap));
+  }
+
+  void pack(const Packed& packed) const {
+    const std::int64_t blocks = divide_up(g_.k, inner_);
+    const std::int64_t columns = std::max<std::int64_t>(1, kPackElements / (inner_ * tile_columns_)) * tile_columns_;
+    const std::int64_t panels = std::max<std::int64_t>(1, kPackElements / (inner_ * rows_of(0).size()));
+    const std::int64_t b_parts = packed.b ? divide_up(g_.n, columns) : 0;
+    const std::int64_t a_parts = packed.a ? divide_up(row_panels_.count, panels) : 0;
+    parallel_for(blocks * (b_parts + a_parts), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t k0 = i / (b_parts + a_parts) * inner_, part = i % (b_parts + a_parts);
+        const Range steps{k0, std::min(k0 + inner_, g_.k)};
+        if (part < b_parts) {
+          const Range range{part * columns, std::min((part + 1) * columns, g_.n)};
+          pack_columns_of_b(range, steps, packed_b_at(packed.b, range, steps));
+        } else {
+          const Range range{(part - b_parts) * panels, std::min((part - b_parts + 1) * panels, row_panels_.count)};
+          pack_panels_of_a(range, steps, packed_a_at(packed.a, range.begin, steps));
+        }
+      }
+    });
+  }
+
+  std::int64_t padded(std::int64_t columns) const { return divide_up(columns, kernels_.lanes) * kernels_.lanes; }
+  Range rows_of(std::int64_t panel) const { return {row_panels_.begin(panel), row_panels_.begin(panel + 1)}; }
+
+  // Work space, on the stack if it is small.
+  struct Space {
+    explicit Space(std::int64_t size) {
+      if (size <= kLocalElements) return;
+      large = empty({size}, {.dtype = dtype_of<T>});
+      data = large.data<T>();
+    }
+    alignas(64) T local[kLocalElements];
+    Tensor large;
+    T* data = local;
+  };
+
+  [[gnu::noinline]] void task(Range panels, Range columns, const Packed& packed) const {
+    if (panels.size() == 1 && !packed.b && (pack_b_ || columns.size() < kernels_.lanes))
+      single_panel_of_rows(rows_of(panels.begin), columns);
+    else
+      panels_of_rows(panels, columns, packed);
+    if (g_.activation == Activation::gelu)
+      for (std::int64_t i = row_panels_.begin(panels.begin); i < row_panels_.begin(panels.end); ++i)
+        gelu(out_ + i * g_.out_stride + columns.begin, columns.size());
+  }
+
+  void panels_of_rows(Range panels, Range all, const Packed& packed) const {
+    const std::int64_t inner = std::min(inner_, g_.k), tile_rows = rows_of(0).size();
+    const std::int64_t panel_bytes = tile_columns_ * inner * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t group = std::min({all.size(), kGroupColumns / tile_columns_ * tile_columns_,
+                                         std::max<std::int64_t>(1, kGroupBytes / panel_bytes) * tile_columns_});
+    const bool partial = all.size() % kernels_.lanes != 0;
+    const std::int64_t columns_here = packed.b ? 0 : pack_b_ ? padded(group) : partial ? tile_columns_ : 0;
+    const std::int64_t rows_here = !pack_a_ || packed.a ? 0 : a_.row == 1 ? kGroupRows + tile_rows : tile_rows;
+    Space space(columns_here * inner + rows_here * (inner + kGap));
+    T* const packed_a = space.data + columns_here * inner;
+    for (std::int64_t column = all.begin; column < all.end; column += group)
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{column, std::min(column + group, all.end)}, steps{k0, std::min(k0 + inner_, g_.k)};
+        const Panels b{columns, steps, packed.b ? packed_b_at(packed.b, columns, steps) : space.data};
+        if (pack_b_ && !packed.b)
+          pack_columns_of_b(columns, steps, b.packed);
+        else if (!pack_b_ && columns.size() % kernels_.lanes != 0)
+          pack_columns_of_b({columns.begin + columns.size() / tile_columns_ * tile_columns_, columns.end}, steps,
+                            b.packed);
+        for (std::int64_t first = panels.begin, end = first; first < panels.end; first = end) {
+          do ++end;
+          while (end < panels.end &&
+                 (!pack_a_ || (a_.row == 1 && row_panels_.begin(end) < row_panels_.begin(first) + kGroupRows)));
+          T* const a = packed.a ? packed_a_at(packed.a, first, steps) : packed_a;
+          if (pack_a_ && !packed.a) pack_panels_of_a({first, end}, steps, a);
+          const auto compute = [&](std::int64_t i, Range range) __attribute__((always_inline)) {
+            Tile<T> tile = tile_of(rows_of(i), steps);
+            if (pack_a_) {
+              const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
+              tile.a = a + (row_panels_.begin(i) - row_panels_.begin(first)) * step;
+              (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
+            }
+            compute_tiles(tile, rows_of(i), range, b);
+          };
+          // Packed, b is in a cache of the second level and a panel of a in one of the first. As it lies, b is read
+          // once.
+          if (pack_b_ || short_chains_)
+            for (std::int64_t i = first; i < end; ++i) compute(i, columns);
+          else
+            for (std::int64_t j = columns.begin; j < columns.end; j += tile_columns_)
+              for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + tile_columns_, columns.end)});
+        }
+      }
+  }
+
+  // Columns of b during some steps, and where they are packed if they are.
+  struct Panels {
+    Range columns, steps;
+    T* packed;
+  };
+
+  // A row of tiles over `columns`, which begin with a tile.
+  [[gnu::always_inline]] void compute_tiles(Tile<T>& tile, Range rows, Range columns, const Panels& b) const {
+    const std::int64_t whole = columns.size() / tile_columns_;
+    if (whole > 0) {
+      const T* const packed = b.packed + (columns.begin - b.columns.begin) * b.steps.size();
+      tile.tiles = whole;
+      tile.b = pack_b_ ? packed : b_.at(b.steps.begin, columns.begin);
+      tile.b_step = pack_b_ ? tile_columns_ : b_.row;
+      tile.b_tile = pack_b_ ? 0 : tile_columns_ - b.steps.size() * b_.row;
+      set_columns(tile, rows, {columns.begin, columns.begin + tile_columns_}, b.steps);
+      kernels_.table[tile.a_step == 1][vectors_][rows.size()](tile);
+    }
+    const Range rest{columns.begin + whole * tile_columns_, columns.end};
+    if (rest.size() == 0) return;
+    const std::int64_t vectors = divide_up(rest.size(), kernels_.lanes);
+    const bool in_place = !pack_b_ && rest.size() % kernels_.lanes == 0;
+    tile.tiles = 1;
+    tile.b = in_place  ? b_.at(b.steps.begin, rest.begin)
+             : pack_b_ ? b.packed + (rest.begin - b.columns.begin) * b.steps.size()
+                       : b.packed;
+    tile.b_step = in_place ? b_.row : vectors * kernels_.lanes;
+    set_columns(tile, rows, rest, b.steps);
+    kernels_.table[tile.a_step == 1][vectors][rows.size()](tile);
+  }
+
+  // b is used once, so it is packed in small pieces, which do not leave the first-level cache.
+  [[gnu::noinline]] void single_panel_of_rows(Range rows, Range all) const {
+    alignas(64) T packed[std::max(kStep * kPanelColumns, kMaxLanes * (kInner + kGap))];
+    alignas(64) T sums[kMaxRows * kPanelColumns];
+    const std::int64_t m = rows.size();
+    const std::int64_t turning = b_.column == 1 ? 0 : kernels_.turning_vectors[m] * kernels_.lanes;
+    const bool places = keep_places<T>(turning, b_.column);  // else rows of memory are copied
+    std::int64_t width = 0;
+    for (std::int64_t j = all.begin; j < all.end; j += width) {
+      const bool turns = turning > 0 && (places || turning <= kMaxLanes) && j + turning <= all.end;
+      width = std::min(turns ? turning : tile_columns_, all.end - j);
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{j, j + width}, steps{k0, std::min(k0 + inner_, g_.k)};
+        const std::int64_t vectors = divide_up(columns.size(), kernels_.lanes);
+        Tile<T> tile = tile_of(rows, steps);
+        tile.b = packed;
+        tile.b_step = vectors * kernels_.lanes;
+        set_columns(tile, rows, columns, steps);
+        if (turns) {
+          tile.b_step = places ? b_.column : steps.size() + kGap;
+          if (places)
+            tile.b = b_.at(k0, j);
+          else
+            copy_rows(b_.at(k0, j), b_.column, width, steps.size(), packed);
+          kernels_.turning[a_.column == 1][m](tile);
+          continue;
+        }
+        tile.sums = sums;
+        for (std::int64_t k = steps.begin; k < steps.end; k += kStep) {
+          const Range part{k, std::min(k + kStep, steps.end)};
+          pack_columns_of_b(columns, part, packed);
+          tile.a = a_.at(rows.begin, k);
+          tile.k = part.size();
+          tile.resumes = k != steps.begin;
+          tile.pauses = part.end != steps.end;
+          kernels_.table[a_.column == 1][vectors][m](tile);
+        }
+      }
+    }
+  }
+
+  void pack_columns_of_b(Range columns, Range steps, T* to) const {
+    const T* from = b_.at(steps.begin, columns.begin);
+    if (b_.column == 1)
+      return pack_row_panels(from, b_.row, steps.size(), columns.size(), tile_columns_, kernels_.lanes, to);
+    for (std::int64_t j = 0; j < columns.size(); j += tile_columns_) {
+      const std::int64_t width = std::min(tile_columns_, columns.size() - j);
+      kernels_.pack_columns(from + j * b_.column, b_.column, steps.size(), width, to + j * steps.size(), padded(width));
+    }
+  }
+
+  // Rows are copied as they are. Of a transposed a, a line of the cache holds elements of several panels.
+  void pack_panels_of_a(Range panels, Range steps, T* to) const {
+    const std::int64_t first = row_panels_.begin(panels.begin), end = row_panels_.begin(panels.end);
+    if (a_.row != 1) {
+      return copy_rows(a_.at(first, steps.begin), a_.row, end - first, steps.size(), to);
+    }
+    constexpr std::int64_t kTurn = 16;
+    for (std::int64_t k = steps.begin; k < steps.end; k += kTurn) {
+      const std::int64_t count = std::min(kTurn, steps.end - k);
+      for (std::int64_t i = panels.begin; i < panels.end; ++i) {
+        const Range rows = rows_of(i);
+        pack_rows(a_.at(rows.begin, k), a_.column, count, rows.size(), rows.size(),
+                  to + (rows.begin - first) * steps.size() + (k - steps.begin) * rows.size());
+      }
+    }
+  }
+
+  void copy_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t k, T* to) const {
+    for (std::int64_t i = 0; i < rows; ++i) std::copy_n(from + i * stride, k, to + i * (k + kGap));
+  }
+
+  Tile<T> tile_of(Range rows, Range steps) const {
+    Tile<T> tile;  // member by member: filling it with zeros first takes longer than a short chain
+    tile.a = a_.at(rows.begin, steps.begin);
+    tile.a_row = a_.row;
+    tile.a_step = a_.column;
+    tile.b = nullptr;
+    tile.b_step = tile.b_tile = tile.columns = 0;
+    tile.k = steps.size();
+    tile.segments = tile.repeats = tile.a_segment = tile.a_repeat = tile.tiles = 0;
+    tile.out = nullptr;
+    tile.bias = nullptr;
+    tile.sums = nullptr;
+    tile.resumes = tile.pauses = false;
+    tile.out_stride = g_.out_stride;
+    tile.alpha = g_.alpha;
+    tile.beta = steps.begin == 0 ? g_.beta : T(1);
+    const bool last = steps.end == g_.k;
+    tile.row_bias = last && g_.row_bias ? g_.row_bias + rows.begin : nullptr;
+    tile.relu = last && g_.activation == Activation::relu;
+    return tile;
+  }
+
+  void set_columns(Tile<T>& tile, Range rows, Range columns, Range steps) const {
+    tile.columns = columns.size();
+    tile.bias = steps.end == g_.k && g_.bias ? g_.bias + columns.begin : nullptr;
+    tile.out = out_ + rows.begin * g_.out_stride + columns.begin;
+  }
+
+  const MicroKernels<T>& kernels_;
+  const Gemm<T>& g_;
+  const Strided<T> a_, b_;
+  T* const out_;
+  const std::int64_t inner_;
+  Parts row_panels_;
+  int vectors_;
+  std::int64_t tile_columns_;
+  bool pack_a_, pack_b_;
+  bool short_chains_;
+};
+
+}  // namespace lockstep::cpu::gemm_detail
