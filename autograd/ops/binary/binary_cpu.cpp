@@ -67,8 +67,10 @@ bool apply_near(A&& a, B&& b, O* out, std::int64_t count) {
   return true;
 }
 
+// Flattened: a call in a loop would keep it from being vectorised.
 template <typename F, typename C, typename O>
-void apply_row(const F& f, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count) {
+[[gnu::flatten]] void apply_row(const F& f, const C* a, bool one_a, const C* b, bool one_b, O* out,
+                                std::int64_t count) {
   if constexpr (Rest<F>::kAny) {
     const auto each_a = [a](std::int64_t i) { return a[i]; };
     const auto each_b = [b](std::int64_t i) { return b[i]; };
