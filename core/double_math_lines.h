@@ -97,7 +97,8 @@ inline Sum log_of_normal(double x, double k) {
 
 /// log(x) for normal, finite x > 0.
 inline bool is_near_log(double x) {
-  return (x >= std::numeric_limits<double>::min()) & (x < std::numeric_limits<double>::infinity());
+  constexpr double kLeast = std::numeric_limits<double>::min(), kInfinity = std::numeric_limits<double>::infinity();
+  return (x >= kLeast) & (x < kInfinity);
 }
 inline double log_of_near(double x) {
   return log_of_normal(x, 0).high;

@@ -42,7 +42,7 @@ requires std::is_floating_point_v<C>
 struct Rest<binary::Remainder<C>> : NearRest<C> {
   static C value(C a, C b) {
     const C r = NearRest<C>::rest(a, b);
-    return (r != C(0)) & ((r < C(0)) != (b < C(0))) ? r + b : r;
+    return ((r != C(0)) & ((r < C(0)) != (b < C(0)))) ? r + b : r;
   }
 };
 template <typename C>
@@ -50,7 +50,7 @@ requires std::is_floating_point_v<C>
 struct Rest<binary::DivFloor<C>> : NearRest<C> {
   static C value(C a, C b) {
     const C r = NearRest<C>::rest(a, b);
-    const C below = (r != C(0)) & ((r < C(0)) != (b < C(0))) ? C(1) : C(0);
+    const C below = ((r != C(0)) & ((r < C(0)) != (b < C(0)))) ? C(1) : C(0);
     const C quotient = (a - r) / b - below;
     return quotient == C(0) ? std::copysign(C(0), a / b) : std::nearbyint(quotient);
   }

@@ -105,9 +105,10 @@ void apply_line(const F& f, const double* x, double* out, std::int64_t count) {
   }
 }
 
-bool all_near(const float* x, std::int64_t count) {
+template <typename C>
+bool all_near(const C* x, std::int64_t count) {
   std::int32_t far = 0;
-  for (std::int64_t i = 0; i < count; ++i) far |= math::is_near(x[i]) ? 0 : 1;
+  for (std::int64_t i = 0; i < count; ++i) far |= math::is_near(static_cast<float>(x[i])) ? 0 : 1;
   return far == 0;
 }
 
