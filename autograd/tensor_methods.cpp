@@ -168,4 +168,23 @@ Tensor Tensor::mm(const Tensor& other) const {
   return matmul(other);
 }
 
+Tensor Tensor::repeat_interleave(std::int64_t times, std::int64_t dim) const {
+  return lockstep::repeat_interleave(*this, times, dim);
+}
+Tensor Tensor::broadcast_to(const Shape& sizes) const {
+  return expand(sizes);
+}
+std::vector<Tensor> Tensor::split(std::initializer_list<std::int64_t> sizes, std::int64_t dim) const {
+  return lockstep::split_with_sizes(*this, sizes, dim);
+}
+Tensor Tensor::vector_norm(double order, const Shape& dims, bool keepdim) const {
+  return lockstep::vector_norm(*this, order, dims, keepdim);
+}
+Tensor Tensor::logical_and(const Tensor& other) const {
+  return lockstep::logical_and(*this, other);
+}
+Tensor Tensor::logical_or(const Tensor& other) const {
+  return lockstep::logical_or(*this, other);
+}
+
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 costs, for machines that are not at hand. docs/scale.md says what it assumes and how far it is off.
 
     bench/scale.py --check                      # beside the figures that Megatron-LM has published
+    bench/scale.py --here FILE                  # beside what bench/mesh_steps has measured on two processes
     bench/scale.py --choose 18.4 --gpus 8,64,512,4096 --gpu h100
     bench/scale.py --mesh data=8,pipeline=8,tensor=8 --model 145.6 --batch 2304 --gpu a100
 
@@ -10,6 +11,7 @@ Units: seconds, bytes, floating-point operations; a multiply-add counts as two. 
 """
 
 import argparse
+import json
 import math
 import statistics
 import sys
@@ -30,6 +32,7 @@ class Machine:
     node_latency: float    # seconds of a step of a collective there
     net_rate: float        # bytes a second of a GPU to other nodes
     net_latency: float
+    value_bytes: int = 2   # of an activation
 
 
 # Peaks, memory and links are the vendor's; what of them is reached (80 to 85 % of memory and of links) is a usual figure.
@@ -125,7 +128,7 @@ def layer_passes(model, plan, machine):
     moved = 2 * b * (11 * s * h + 16 * s * h / t + 4.5 * scores / t)
     elementwise = moved / machine.memory_rate
     inside = t <= machine.node
-    reduce = ring(2 * b * s * h, t, machine.node_rate if inside else machine.net_rate,
+    reduce = ring(machine.value_bytes * b * s * h, t, machine.node_rate if inside else machine.net_rate,
                   machine.node_latency if inside else machine.net_latency, 2)
     passes = 4 if plan.recompute else 3  # a backward is two forwards
     # Two sums forward and two backward, of which recomputation repeats the former.
@@ -152,8 +155,10 @@ def predict(model, machine, plan, sequences):
     if plan.pipeline > 1:
         inside = plan.tensor * plan.pipeline <= machine.node
         link = machine.node_rate if inside else machine.net_rate
-        sent = 2 * plan.chunks * (2 * b * s * h / plan.tensor / link + machine.net_latency)
-        sent += 2 * plan.chunks * ring(2 * b * s * h, plan.tensor, machine.node_rate, machine.node_latency, 1)
+        message = machine.value_bytes * b * s * h
+        latency = machine.node_latency if machine.node == plan.gpus else machine.net_latency
+        sent = 2 * plan.chunks * (message / plan.tensor / link + latency)
+        sent += 2 * plan.chunks * ring(message, plan.tensor, machine.node_rate, machine.node_latency, 1)
     one = products + elementwise + tensor + sent
     waiting = (plan.pipeline - 1) / plan.chunks * one
     parameters = layers * model.layer_parameters / plan.tensor
@@ -256,6 +261,36 @@ def print_check():
     print(f"\noff by {100 * statistics.mean(off):.0f} % on average, {100 * max(off):.0f} % at most")
 
 
+# The divisions that bench/mesh_steps measures on two processes.
+HERE = {"data": Plan(data=2, recompute=False), "pipeline": Plan(pipeline=2, recompute=False),
+        "tensor": Plan(tensor=2, recompute=False)}
+
+
+def here(measured):
+    """What bench/mesh_steps has measured beside the prediction: (division, measured, predicted) in seconds. The machine is
+    made of the step of one process, which says what a core computes, and of two all-reduces."""
+    model = Model(measured["layers"], measured["hidden"], measured["heads"], measured["vocabulary"], measured["context"])
+    latency = measured["small"] / 2
+    rate = measured["large_bytes"] / max(measured["large"] - measured["small"], 1e-9)
+    machine = Machine("here", 1e9, 1.0, 1e30, 1e30, 2, rate, latency, rate, latency, value_bytes=4)
+    sequences = measured["micro_batch"] * measured["micro_batches"]
+    alone = Plan(micro_batch=measured["micro_batch"], recompute=False)
+    machine = replace(machine, peak=machine.peak * predict(model, machine, alone, sequences).step / measured["alone"])
+    return [(name, measured[name],
+             predict(model, machine, replace(plan, micro_batch=measured["micro_batch"]), sequences).step)
+            for name, plan in HERE.items()]
+
+
+def print_here(path):
+    with open(path) as file:
+        measured = json.load(file)
+    print(f"alone {1e3 * measured['alone']:.0f} ms; all-reduce of {measured['large_bytes']} bytes "
+          f"{1e3 * measured['large']:.2f} ms, of 64 {1e6 * measured['small']:.0f} us\n")
+    print("| division over two processes | measured, ms | predicted, ms | predicted / measured |\n|---|---|---|---|")
+    for name, took, predicted in here(measured):
+        print(f"| {name} | {1e3 * took:.0f} | {1e3 * predicted:.0f} | {predicted / took:.2f} |")
+
+
 def print_choice(arguments, machine):
     print("| GPUs | data x pipeline x tensor | micro-batch | chunks | ZeRO | recomputed | step, s | share of peak | bubble | "
           "memory, GB |")
@@ -284,6 +319,7 @@ def parse_mesh(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="beside published figures")
+    parser.add_argument("--here", metavar="FILE", help="beside what bench/mesh_steps has written")
     parser.add_argument("--choose", metavar="BILLIONS", choices=MODELS, help="the fastest mesh for a model")
     parser.add_argument("--gpus", default="8,32,128,512,1024,4096")
     parser.add_argument("--batch", type=int, default=1024, help="sequences a step")
@@ -298,6 +334,8 @@ def main():
     machine = MACHINES[arguments.gpu]
     if arguments.check:
         print_check()
+    elif arguments.here:
+        print_here(arguments.here)
     elif arguments.choose:
         print_choice(arguments, machine)
     elif arguments.mesh:
@@ -311,7 +349,7 @@ def main():
         for name, seconds in found.parts.items():
             print(f"  {name:12} {seconds:8.3f} s  {100 * seconds / found.step:3.0f} %")
     else:
-        parser.error("say --check, --choose or --mesh")
+        parser.error("say --check, --here, --choose or --mesh")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ void copy_loop(const cpu::StridedLoop<2>& loop, const S* source, T* target) {
       } else {
         for (std::int64_t i = 0; i < length; ++i) to[i] = convert<S, T>(from[i]);
       }
+    } else if (stride[0] == 1 && stride[1] == 0) {
+      std::fill_n(to, length, convert<S, T>(*from));
+    } else if (stride[0] == 1 && stride[1] == -1) {
+      for (std::int64_t i = 0; i < length; ++i) to[i] = convert<S, T>(from[-i]);
     } else {
       for (std::int64_t i = 0; i < length; ++i) to[i * stride[0]] = convert<S, T>(from[i * stride[1]]);
     }
@@ -71,7 +75,8 @@ template <typename Word>
 bool copy_turned(const cpu::StridedLoop<2>& loop, const Word* source, Word* target) {
   constexpr std::int64_t kLeast = 8, kBlock = 64;  // a block of 64 x 64 words stays in the first-level cache
   const int last = loop.sizes.dim() - 1;
-  if (loop.strides[0][last] != 1 || loop.strides[1][last] == 1 || loop.sizes[last] < kLeast) return false;
+  if (loop.strides[0][last] != 1 || loop.sizes[last] < kLeast) return false;
+  if (loop.strides[1][last] == 1 || loop.strides[1][last] == 0) return false;
   int turned = -1;
   for (int d = 0; d < last; ++d)
     if (loop.strides[1][d] == 1 && loop.sizes[d] >= kLeast) turned = d;

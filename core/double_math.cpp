@@ -6,14 +6,18 @@
 #include <limits>
 #include <numbers>
 
+#include "lockstep/core/double_math_lines.h"
+
 namespace lockstep::math {
 namespace {
 
+using lines::expm1_of_small;
+using lines::kLn2High;
+using lines::kLn2Low;
+using lines::Sum;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kLn2High = 0x1.62e42fefa38p-1;  // 42 bits, so that small multiples are exact
-constexpr double kLn2Low = 0x1.ef35793c7673p-45;
-
 // x * 2^n, rounded once unless the result is subnormal.
 double scale(double x, std::int64_t n) {
   const auto power = [](std::int64_t e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); };
@@ -22,21 +26,11 @@ double scale(double x, std::int64_t n) {
   return x * power(n);
 }
 
-// exp(r) - 1 for |r| <= 0.35, by its series.
-double expm1_of_small(double r) {
-  double factorial = 1.0 / 20'922'789'888'000.0;  // 1 / 16!
-  double sum = factorial;
-  for (int n = 16; n >= 4; --n) {
-    factorial *= n;
-    sum = std::fma(sum, r, factorial);
-  }
-  return r + r * r * std::fma(sum, r, 0.5);
-}
-
 // exp(high + low), |low| much less than |high|.
 double exp_of_sum(double high, double low) {
   if (!(high <= 709.8)) return std::isnan(high) ? high : kInfinity;
   if (high < -745.2) return 0;
+  if (lines::is_near_exp(high)) return lines::exp_of_near(high, low);
   const double n = std::nearbyint(high * std::numbers::log2e);
   const double r = std::fma(-n, kLn2High, high), s = std::fma(-n, kLn2Low, low);
   const double rounded = r + s;
@@ -45,38 +39,9 @@ double exp_of_sum(double high, double low) {
   return scale(1 + (e + lost * (1 + e)), static_cast<std::int64_t>(n));
 }
 
-struct Sum {
-  double high, low;
-};
-
-// log(x) for 0 < x < infinity: with x = 2^k m and s = (m - 1) / (m + 1), k ln 2 + 2 s + 2 s^3 / 3 + 2 s^5 / 5 ...
+// log(x) for 0 < x < infinity.
 Sum log_as_sum(double x) {
-  std::int64_t k = 0;
-  if (x < std::numeric_limits<double>::min()) {
-    x *= 0x1p54;
-    k = -54;
-  }
-  auto bits = std::bit_cast<std::uint64_t>(x);
-  k += static_cast<std::int64_t>(bits >> 52) - 1023;
-  bits = (bits & 0xfffffffffffffu) | (std::uint64_t{1023} << 52);
-  double m = std::bit_cast<double>(bits);
-  if (m > std::numbers::sqrt2) {
-    m *= 0.5;
-    ++k;
-  }
-  const double f = m - 1, d = 2 + f, d_lost = f - (d - 2);
-  const double s = f / d;
-  const double s_lost = (std::fma(-s, d, f) - s * d_lost) / d;
-  const double z = s * s;
-  double tail = 0;
-  for (int n = 27; n >= 3; n -= 2) tail = (tail + 1.0 / n) * z;
-  const auto kd = static_cast<double>(k);
-  const double first = kd * kLn2High, second = 2 * s;
-  const double high = first + second;
-  const double lost = std::fabs(first) >= std::fabs(second) ? (first - high) + second : (second - high) + first;
-  const double low = lost + (2 * s_lost + 2 * s * tail + kd * kLn2Low);
-  const double total = high + low;
-  return {total, (high - total) + low};
+  return x < std::numeric_limits<double>::min() ? lines::log_of_normal(x * 0x1p54, -54) : lines::log_of_normal(x, 0);
 }
 
 // x = n pi / 2 + high + low, |high| at most about pi / 4; n counts modulo 4.
@@ -84,18 +49,6 @@ struct Angle {
   std::int64_t n;
   double high, low;
 };
-
-Angle reduce_small(double x) {
-  constexpr double kHalfPi1 = 0x1.921fb54400000p0, kHalfPi2 = 0x1.0b4611a600000p-34, kHalfPi3 = 0x1.3198a2e037073p-69;
-  const double n = std::nearbyint(x * (2 / std::numbers::pi));
-  double r = std::fma(-n, kHalfPi1, x);
-  const double before = r;
-  r = std::fma(-n, kHalfPi2, r);
-  double lost = std::fma(-n, kHalfPi2, before - r);
-  lost = std::fma(-n, kHalfPi3, lost);
-  const double high = r + lost;
-  return {static_cast<std::int64_t>(n), high, (r - high) + lost};
-}
 
 // The binary digits of 2 / pi after the point, 32 to a word.
 constexpr std::uint32_t kTwoOverPi[] = {
@@ -176,20 +129,10 @@ Angle reduce_large(double x) {
 // sin (quarter = 0) or cos (1).
 double sine(double x, std::int64_t quarter) {
   if (!std::isfinite(x)) return kNaN;
-  const Angle angle = std::fabs(x) > 1e5 ? reduce_large(x) : reduce_small(x);
-  const double a = angle.high, lost = angle.low;
+  if (lines::is_near_angle(x)) return lines::sine_of_near(x, static_cast<std::uint64_t>(quarter));
+  const Angle angle = reduce_large(x);
   const std::int64_t which = (angle.n + quarter) & 3;
-  const double z = a * a;
-  double sum = 0;
-  double value = 0;
-  if (which % 2 == 0) {
-    for (int i = 21; i >= 3; i -= 2) sum = (sum + 1) * (-z * (1.0 / (i * (i - 1))));
-    value = a + (a * sum + lost);
-  } else {
-    for (int i = 22; i >= 4; i -= 2) sum = (sum + 1) * (-z * (1.0 / (i * (i - 1))));
-    const double half = 0.5 * z, one = 1 - half;
-    value = one + (((1 - one) - half) - half * sum - a * lost);
-  }
+  const double value = which % 2 == 0 ? lines::sine_of(angle.high, angle.low) : lines::cosine_of(angle.high, angle.low);
   return which >= 2 ? -value : value;
 }
 

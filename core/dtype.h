@@ -71,6 +71,12 @@ inline constexpr DType kInt64 = DType::int64;        ///< std::int64_t: indices 
 inline constexpr DType kInt32 = DType::int32;        ///< std::int32_t
 inline constexpr DType kUInt8 = DType::uint8;        ///< unsigned char: bytes of images
 inline constexpr DType kBool = DType::bool8;         ///< bool
+inline constexpr DType kFloat = kFloat32;            ///< kFloat32, as the next ones libtorch's other names
+inline constexpr DType kDouble = kFloat64;           ///< kFloat64
+inline constexpr DType kHalf = kFloat16;             ///< kFloat16
+inline constexpr DType kLong = kInt64;               ///< kInt64
+inline constexpr DType kInt = kInt32;                ///< kInt32
+inline constexpr DType kByte = kUInt8;               ///< kUInt8
 
 /// Size of one element in bytes.
 constexpr std::size_t element_size(DType dtype) {

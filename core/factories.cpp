@@ -95,7 +95,8 @@ Tensor linspace(double start, double end, std::int64_t steps, TensorOptions opti
   return move_values(out, options.device);
 }
 
-Tensor arange(double start, double end, double step, TensorOptions options) {
+Tensor arange(Scalar first, Scalar last, Scalar by, TensorOptions options) {
+  const double start = first.to_double(), end = last.to_double(), step = by.to_double();
   LOCKSTEP_CHECK(step != 0.0 && std::isfinite(start) && std::isfinite(end) && std::isfinite(step),
                  "[arange] expected finite start and end and a step other than 0, found {}, {}, {}", start, end, step);
   LOCKSTEP_CHECK(start == end || (end > start) == (step > 0.0), "[arange] a step of {} does not lead from {} to {}",
@@ -112,8 +113,23 @@ Tensor arange(double start, double end, double step, TensorOptions options) {
   return move_values(out, options.device);
 }
 
-Tensor arange(std::int64_t end, TensorOptions options) {
-  return arange(0.0, static_cast<double>(end), 1.0, options);
+Tensor arange(Scalar start, Scalar end, Scalar step) {
+  const bool whole = !start.is_floating_point() && !end.is_floating_point() && !step.is_floating_point();
+  return arange(start, end, step, {.dtype = whole ? kInt64 : kFloat32});
+}
+Tensor arange(Scalar end, TensorOptions options) {
+  return arange(0, end, 1, options);
+}
+Tensor arange(Scalar end) {
+  return arange(0, end, 1);
+}
+
+void detail::check_row(std::size_t found, std::size_t expected) {
+  LOCKSTEP_CHECK(found == expected, "[tensor] expected rows of equal length, found {} and {} values", expected, found);
+}
+
+TensorOptions Tensor::options() const {
+  return options_of(*this);
 }
 
 template <typename T>

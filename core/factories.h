@@ -1,8 +1,11 @@
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -33,8 +36,11 @@ Tensor eye(std::int64_t rows, std::int64_t columns = -1, TensorOptions options =
 /// fractions, each towards zero. Throws Error for negative steps.
 Tensor linspace(double start, double end, std::int64_t steps, TensorOptions options = {});
 /// start, start + step, ... below end (above it for a negative step). Throws Error if the step leads away from end.
-Tensor arange(double start, double end, double step = 1.0, TensorOptions options = {.dtype = kInt64});
-Tensor arange(std::int64_t end, TensorOptions options = {.dtype = kInt64});
+/// Without options int64 for whole numbers, and float32 if one of the three is written as a floating-point number.
+Tensor arange(Scalar start, Scalar end, Scalar step, TensorOptions options);
+Tensor arange(Scalar start, Scalar end, Scalar step = 1);
+Tensor arange(Scalar end, TensorOptions options);  ///< from 0 on
+Tensor arange(Scalar end);                         ///< from 0 on
 /// A 1-D tensor holding a copy of the values, of dtype dtype_of<T>.
 template <typename T>
 Tensor tensor(const std::vector<T>& values, Device device = {});
@@ -42,9 +48,59 @@ template <typename T>
 Tensor tensor(std::initializer_list<T> values, Device device = {}) {
   return tensor(std::vector<T>(values), device);
 }
+namespace detail {
+void check_row(std::size_t found, std::size_t expected);
+}
+/// A matrix of rows of equal length. Throws Error otherwise.
+template <typename T>
+Tensor tensor(std::initializer_list<std::initializer_list<T>> rows, Device device = {}) {
+  std::vector<T> values;
+  for (const auto& row : rows) {
+    detail::check_row(row.size(), rows.begin()->size());
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return tensor(values, device).view({count, count ? static_cast<std::int64_t>(rows.begin()->size()) : 0});
+}
 /// A zero-dimensional tensor.
 Tensor scalar_tensor(double value, TensorOptions options = {});
 /// Borrowed row-major memory; it must outlive the tensor and its views, or be freed by `release`.
 Tensor from_blob(void* data, const Shape& sizes, TensorOptions options = {}, std::function<void()> release = {});
+
+// As libtorch calls them: a dtype in the place of options, a number in that of a list.
+
+/// zeros() of a dtype: `zeros({2, 3}, kFloat64)`; the next ones are the same for the others.
+template <std::same_as<DType> D>
+Tensor zeros(const Shape& sizes, D dtype) {
+  return zeros(sizes, TensorOptions{.dtype = dtype});
+}
+/// ones() of a dtype.
+template <std::same_as<DType> D>
+Tensor ones(const Shape& sizes, D dtype) {
+  return ones(sizes, TensorOptions{.dtype = dtype});
+}
+/// empty() of a dtype.
+template <std::same_as<DType> D>
+Tensor empty(const Shape& sizes, D dtype) {
+  return empty(sizes, TensorOptions{.dtype = dtype});
+}
+/// full() of a dtype.
+template <std::same_as<DType> D>
+Tensor full(const Shape& sizes, double value, D dtype) {
+  return full(sizes, value, TensorOptions{.dtype = dtype});
+}
+/// A tensor without dimensions, of dtype dtype_of<T>.
+template <typename T>
+requires std::is_arithmetic_v<T> Tensor tensor(T value) {
+  return scalar_tensor(static_cast<double>(value), {.dtype = dtype_of<T>});
+}
+/// The values in another dtype than their own: `tensor({1, 2}, kFloat32)`. Throws Error for one out of its range.
+template <typename T, std::same_as<DType> D>
+Tensor tensor(std::initializer_list<T> values, D dtype) {
+  const Tensor out = empty({static_cast<std::int64_t>(values.size())}, TensorOptions{.dtype = dtype});
+  std::int64_t i = 0;
+  for (const T value : values) out[i++].copy_(scalar_tensor(static_cast<double>(value), {.dtype = dtype}));
+  return out;
+}
 
 }  // namespace lockstep

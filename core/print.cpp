@@ -42,6 +42,10 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
   return out << to_string(shape);
 }
 
+std::ostream& operator<<(std::ostream& out, DType dtype) {
+  return out << name(dtype);
+}
+
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << "Tensor(undefined)";
   out << fmt::format("Tensor({}, {}, {}) ", to_string(tensor.sizes()), name(tensor.dtype()),

@@ -10,9 +10,11 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/philox_words.h"
 #include "lockstep/core/dispatch.h"
-#include "lockstep/core/double_math.h"
+#include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 namespace {
@@ -65,6 +67,31 @@ void for_each_uniform_block(philox::Key key, std::int64_t numel, Body&& body) {
       for (int j = 0; j < 4; ++j) uniform[j] += static_cast<double>(more.word[j] >> 3) * 0x1p-53;
     }
     body(i, uniform);
+  });
+}
+
+// Calls body(i, uniform, count) for runs of `count` elements from i, up to cpu::kPhiloxWords of them; that many uniform
+// numbers are there in any case. They are those of for_each_uniform_block().
+template <typename T, typename Body>
+void for_each_uniform_run(philox::Key key, std::int64_t numel, Body&& body) {
+  static_assert(kRandomBlock % cpu::kPhiloxWords == 0);
+  parallel_for(numel, kRandomBlock, [&](std::int64_t begin, std::int64_t end) {
+    std::uint32_t words[cpu::kPhiloxWords];
+    T uniform[cpu::kPhiloxWords];
+    for (std::int64_t i = begin; i < end; i += cpu::kPhiloxWords) {
+      const auto counter = static_cast<std::uint64_t>(i) / 4;
+      cpu::philox_words(key, counter, words);
+      for (int j = 0; j < cpu::kPhiloxWords; ++j) uniform[j] = philox::to_uniform(words[j]);
+      if constexpr (std::is_same_v<T, double>) {
+        for (int group = 0; group < cpu::kPhiloxLanes; ++group) {
+          const std::uint64_t index = counter + static_cast<std::uint64_t>(group);
+          const philox::Block more = philox::generate(
+              key, philox::Block{{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 1u, 0u}});
+          for (int j = 0; j < 4; ++j) uniform[4 * group + j] += static_cast<double>(more.word[j] >> 3) * 0x1p-53;
+        }
+      }
+      body(i, uniform, std::min<std::int64_t>(cpu::kPhiloxWords, end - i));
+    }
   });
 }
 
@@ -191,14 +218,37 @@ void fill_normal(const Tensor& tensor, double mean, double std, RandomStream str
   check_fill(tensor, "fill_normal");
   const philox::Key key = next_random_key(stream);
   fill_through_host(tensor, [&]<typename T>(T* data, std::int64_t numel) {
-    for_each_uniform_block<T>(key, numel, [&](std::int64_t i, const T* uniform) {
-      for (std::int64_t j = 0; j < 4 && i + j < numel; j += 2) {
-        // 1 - u lies in (0, 1], so the logarithm is finite.
-        const double radius = std::sqrt(-2.0 * math::portable_log(1.0 - uniform[j]));
-        const double angle = 2.0 * std::numbers::pi * uniform[j + 1];
-        data[i + j] = static_cast<T>(mean + std * radius * math::portable_cos(angle));
-        if (i + j + 1 < numel) data[i + j + 1] = static_cast<T>(mean + std * radius * math::portable_sin(angle));
+    for_each_uniform_run<T>(key, numel, [&](std::int64_t begin, const T* uniform, std::int64_t count) {
+      // Pairs, by Box and Muller (1958). 1 - u lies in (0, 1], so the logarithm is finite.
+      // One short loop for each step, since compilers vectorise those.
+      constexpr std::int64_t kPairs = cpu::kPhiloxWords / 2;
+      double radius[kPairs], angle[kPairs], rest[kPairs], sine[kPairs], cosine[kPairs];
+      std::uint64_t quarters[kPairs];
+      for (std::int64_t p = 0; p < kPairs; ++p) {
+        radius[p] = 1.0 - uniform[2 * p];
+        angle[p] = 2.0 * std::numbers::pi * uniform[2 * p + 1];
       }
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t p = 0; p < kPairs; ++p) radius[p] = std::sqrt(-2.0 * math::lines::log_of_near(radius[p]));
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t p = 0; p < kPairs; ++p) {
+        const math::lines::Angle reduced = math::lines::reduce_near(angle[p]);
+        quarters[p] = math::lines::low_bits(reduced.n);
+        angle[p] = reduced.high;
+        rest[p] = reduced.low;
+      }
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t p = 0; p < kPairs; ++p) sine[p] = math::lines::sine_of(angle[p], rest[p]);
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t p = 0; p < kPairs; ++p) cosine[p] = math::lines::cosine_of(angle[p], rest[p]);
+      T values[cpu::kPhiloxWords];
+      for (std::int64_t p = 0; p < kPairs; ++p) {
+        const double first = math::lines::turned(sine[p], cosine[p], quarters[p] + 1);
+        const double second = math::lines::turned(sine[p], cosine[p], quarters[p]);
+        values[2 * p] = static_cast<T>(mean + std * radius[p] * first);
+        values[2 * p + 1] = static_cast<T>(mean + std * radius[p] * second);
+      }
+      std::copy_n(values, count, data + begin);
     });
   });
 }

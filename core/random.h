@@ -103,4 +103,14 @@ Tensor randperm(std::int64_t n);
 void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream = RandomStream::general);
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream = RandomStream::general);
 
+/// rand() of a dtype.
+template <std::same_as<DType> D>
+Tensor rand(const Shape& sizes, D dtype) {
+  return rand(sizes, TensorOptions{.dtype = dtype});
+}
+/// randn() of a dtype.
+template <std::same_as<DType> D>
+Tensor randn(const Shape& sizes, D dtype) {
+  return randn(sizes, TensorOptions{.dtype = dtype});
+}
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -19,6 +21,10 @@ namespace lockstep {
 class Tensor;
 enum class RoundingMode : std::uint8_t;
 struct TopK;
+struct TensorOptions;
+namespace indexing {
+class TensorIndex;
+}
 
 /// What autograd hangs on a tensor; null for tensors that take no part in it. Defined in autograd/autograd_meta.h.
 struct AutogradMetaBase {
@@ -75,6 +81,7 @@ class Tensor {
   std::int64_t offset() const { return get().offset; }       ///< of the first element in the storage, in elements
   DType dtype() const { return get().dtype; }                ///< type of the elements
   Device device() const { return get().storage->device(); }  ///< where they are
+  TensorOptions options() const;                             ///< dtype and device, for factories.h
   bool is_cuda() const { return device().is_cuda(); }        ///< on a CUDA device
   bool is_contiguous() const { return get().contiguous; }    ///< row-major without gaps
   bool is_floating_point() const { return lockstep::is_floating_point(dtype()); }  ///< half types included
@@ -174,6 +181,11 @@ class Tensor {
   Tensor index(const std::vector<Tensor>& indices) const;
   /// In place: writes `values` to them; see lockstep::index_put.
   const Tensor& index_put_(const std::vector<Tensor>& indices, const Tensor& values, bool accumulate = false) const;
+  /// Elements chosen as in Python: `x.index({0, Slice(1), "...", mask})`; see lockstep::index.
+  Tensor index(std::initializer_list<indexing::TensorIndex> indices) const;
+  /// In place: writes `values`, which broadcast, to them.
+  const Tensor& index_put_(std::initializer_list<indexing::TensorIndex> indices, const Tensor& values) const;
+  const Tensor& index_put_(std::initializer_list<indexing::TensorIndex> indices, Scalar value) const;  ///< a number
   Tensor masked_select(const Tensor& mask) const;                      ///< the elements where mask is true, in a row
   Tensor masked_fill(const Tensor& mask, const Tensor& value) const;   ///< `value`, of no dimension, where mask is true
   Tensor masked_fill(const Tensor& mask, Scalar value) const;          ///< the same for a number
@@ -182,6 +194,7 @@ class Tensor {
   std::vector<Tensor> split(std::int64_t size,
                             std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
   std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
+  std::vector<Tensor> split(std::initializer_list<std::int64_t> sizes, std::int64_t dim = 0) const;  ///< the same
   std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;  ///< views; see lockstep::chunk
   std::vector<Tensor> unbind(std::int64_t dim = 0) const;        ///< views: select() of each index along dim
   Tensor view_as(const Tensor& other) const;                     ///< view() with the sizes of `other`
@@ -202,6 +215,12 @@ class Tensor {
   Tensor scatter(std::int64_t dim, const Tensor& index, Scalar value) const;  ///< the same for a number
   /// A copy with `source` added at the positions of the index; see lockstep::scatter_add.
   Tensor scatter_add(std::int64_t dim, const Tensor& index, const Tensor& source) const;
+  const Tensor& scatter_(std::int64_t dim, const Tensor& index, const Tensor& source) const;      ///< in place
+  const Tensor& scatter_(std::int64_t dim, const Tensor& index, Scalar value) const;              ///< in place
+  const Tensor& scatter_add_(std::int64_t dim, const Tensor& index, const Tensor& source) const;  ///< in place
+  const Tensor& index_add_(std::int64_t dim, const Tensor& index, const Tensor& source) const;    ///< in place
+  Tensor repeat_interleave(std::int64_t times, std::int64_t dim) const;  ///< see lockstep::repeat_interleave
+  Tensor broadcast_to(const Shape& sizes) const;                         ///< expand()
   /// A copy with slices of `source` added to those that the index names; see lockstep::index_add.
   Tensor index_add(std::int64_t dim, const Tensor& index, const Tensor& source) const;
 
@@ -246,31 +265,43 @@ class Tensor {
   Tensor silu() const;                                                ///< x * sigmoid(x)
   Tensor leaky_relu(double negative_slope = 0.01) const;              ///< x above 0, negative_slope * x below
   Tensor pow(const Tensor& exponent) const;                           ///< x to the powers of a tensor
-  const Tensor& zero_() const;                                        ///< in place; no gradient flows through it
-  const Tensor& fill_(double value) const;                            ///< in place; no gradient flows through it
-  Tensor exp() const;                                                 ///< element by element, as the next ones
-  Tensor log() const;                                                 ///< natural logarithm
-  Tensor sqrt() const;                                                ///< square root
-  Tensor rsqrt() const;                                               ///< 1 / sqrt(x)
-  Tensor pow(double exponent) const;                                  ///< x to a power
-  Tensor abs() const;                                                 ///< absolute value; gradient 0 at 0
-  Tensor tanh() const;                                                ///< hyperbolic tangent
-  Tensor sigmoid() const;                                             ///< 1 / (1 + exp(-x))
-  Tensor relu() const;                                                ///< max(x, 0); gradient 0 at 0
-  Tensor sign() const;                                                ///< -1, 0 or 1; without gradient
-  Tensor floor() const;                                               ///< rounded downwards; without gradient
-  Tensor ceil() const;                                                ///< rounded upwards; without gradient
-  Tensor round() const;                                               ///< to the nearest, halves to even; no gradient
-  Tensor trunc() const;                                               ///< rounded towards 0; without gradient
-  Tensor sin() const;                                                 ///< sine
-  Tensor cos() const;                                                 ///< cosine
-  Tensor erf() const;                                                 ///< error function
-  Tensor log1p() const;                                               ///< log(1 + x)
-  Tensor expm1() const;                                               ///< exp(x) - 1
-  Tensor log2() const;                                                ///< logarithm to base 2
-  Tensor log10() const;                                               ///< logarithm to base 10
-  Tensor clamp_min(Scalar min) const;                                 ///< clamp() with one bound
-  Tensor clamp_max(Scalar max) const;                                 ///< clamp() with one bound
+  const Tensor& exp_() const;                                         ///< in place, as the next ones
+  const Tensor& sqrt_() const;                                        ///< square root, in place
+  const Tensor& neg_() const;                                         ///< -x, in place
+  const Tensor& abs_() const;                                         ///< absolute value, in place
+  const Tensor& sign_() const;                                        ///< -1, 0 or 1, in place
+  const Tensor& relu_() const;                                        ///< max(x, 0), in place
+  const Tensor& pow_(double exponent) const;                          ///< a power, in place
+  const Tensor& lerp_(const Tensor& end, double weight) const;        ///< x + weight (end - x), in place
+  /// x + value a b, in place.
+  const Tensor& addcmul_(const Tensor& a, const Tensor& b, double value = 1.0) const;
+  /// x + value a / b, in place.
+  const Tensor& addcdiv_(const Tensor& a, const Tensor& b, double value = 1.0) const;
+  const Tensor& zero_() const;              ///< in place; no gradient flows through it
+  const Tensor& fill_(double value) const;  ///< in place; no gradient flows through it
+  Tensor exp() const;                       ///< element by element, as the next ones
+  Tensor log() const;                       ///< natural logarithm
+  Tensor sqrt() const;                      ///< square root
+  Tensor rsqrt() const;                     ///< 1 / sqrt(x)
+  Tensor pow(double exponent) const;        ///< x to a power
+  Tensor abs() const;                       ///< absolute value; gradient 0 at 0
+  Tensor tanh() const;                      ///< hyperbolic tangent
+  Tensor sigmoid() const;                   ///< 1 / (1 + exp(-x))
+  Tensor relu() const;                      ///< max(x, 0); gradient 0 at 0
+  Tensor sign() const;                      ///< -1, 0 or 1; without gradient
+  Tensor floor() const;                     ///< rounded downwards; without gradient
+  Tensor ceil() const;                      ///< rounded upwards; without gradient
+  Tensor round() const;                     ///< to the nearest, halves to even; no gradient
+  Tensor trunc() const;                     ///< rounded towards 0; without gradient
+  Tensor sin() const;                       ///< sine
+  Tensor cos() const;                       ///< cosine
+  Tensor erf() const;                       ///< error function
+  Tensor log1p() const;                     ///< log(1 + x)
+  Tensor expm1() const;                     ///< exp(x) - 1
+  Tensor log2() const;                      ///< logarithm to base 2
+  Tensor log10() const;                     ///< logarithm to base 10
+  Tensor clamp_min(Scalar min) const;       ///< clamp() with one bound
+  Tensor clamp_max(Scalar max) const;       ///< clamp() with one bound
   /// clamp() in place.
   const Tensor& clamp_(std::optional<double> min, std::optional<double> max = std::nullopt) const;
   /// In place: drawn anew; no gradient flows through it. See fill_uniform.
@@ -282,22 +313,24 @@ class Tensor {
   Tensor clamp(const Tensor& min, const Tensor& max) const;
 
   // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
-  Tensor eq(const Tensor& other) const;  ///< operator==, as the next ones by their names
-  Tensor eq(Scalar other) const;         ///< operator==
-  Tensor ne(const Tensor& other) const;  ///< operator!=
-  Tensor ne(Scalar other) const;         ///< operator!=
-  Tensor lt(const Tensor& other) const;  ///< operator<
-  Tensor lt(Scalar other) const;         ///< operator<
-  Tensor le(const Tensor& other) const;  ///< operator<=
-  Tensor le(Scalar other) const;         ///< operator<=
-  Tensor gt(const Tensor& other) const;  ///< operator>
-  Tensor gt(Scalar other) const;         ///< operator>
-  Tensor ge(const Tensor& other) const;  ///< operator>=
-  Tensor ge(Scalar other) const;         ///< operator>=
-  Tensor isnan() const;                  ///< which elements are not a number
-  Tensor isinf() const;                  ///< which elements are infinite, of either sign
-  Tensor isfinite() const;               ///< which elements are neither
-  Tensor logical_not() const;            ///< which elements are 0
+  Tensor eq(const Tensor& other) const;           ///< operator==, as the next ones by their names
+  Tensor eq(Scalar other) const;                  ///< operator==
+  Tensor ne(const Tensor& other) const;           ///< operator!=
+  Tensor ne(Scalar other) const;                  ///< operator!=
+  Tensor lt(const Tensor& other) const;           ///< operator<
+  Tensor lt(Scalar other) const;                  ///< operator<
+  Tensor le(const Tensor& other) const;           ///< operator<=
+  Tensor le(Scalar other) const;                  ///< operator<=
+  Tensor gt(const Tensor& other) const;           ///< operator>
+  Tensor gt(Scalar other) const;                  ///< operator>
+  Tensor ge(const Tensor& other) const;           ///< operator>=
+  Tensor ge(Scalar other) const;                  ///< operator>=
+  Tensor isnan() const;                           ///< which elements are not a number
+  Tensor isinf() const;                           ///< which elements are infinite, of either sign
+  Tensor isfinite() const;                        ///< which elements are neither
+  Tensor logical_not() const;                     ///< which elements are 0
+  Tensor logical_and(const Tensor& other) const;  ///< which elements are not 0 in both
+  Tensor logical_or(const Tensor& other) const;   ///< which elements are not 0 in one
 
   // --- differentiable: reductions (autograd/ops/reduce) ---------------------------------------------------------
   /// Over all elements (empty dims) or the given dims; cast to `dtype` before, if one is given.
@@ -316,6 +349,17 @@ class Tensor {
   Tensor any(const Shape& dims = {}, bool keepdim = false) const;  ///< whether an element is nonzero
   /// The root of the sum of squares. Its gradient at 0 is 0.
   Tensor norm(const Shape& dims = {}, bool keepdim = false) const;
+  /// The norm of an order, as in libtorch: `x.norm(1)` is the sum of magnitudes, `x.norm(2, dim)` and `x.norm(2, {0,
+  /// 1})` are over dimensions, and `x.norm({1})` is the Euclidean norm over dimension 1.
+  template <typename T, typename D = Shape>
+  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && std::convertible_to<D, Shape>) Tensor
+      norm(T order, const D& dims = D(), bool keepdim = false)
+  const { return vector_norm(static_cast<double>(order), Shape(dims), keepdim); }
+  template <typename T>
+  requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) Tensor
+      norm(T order, std::initializer_list<std::int64_t> dims, bool keepdim = false)
+  const { return vector_norm(static_cast<double>(order), dims, keepdim); }
+  Tensor vector_norm(double order, const Shape& dims = {}, bool keepdim = false) const;  ///< see lockstep::vector_norm
   Tensor std(const Shape& dims = {}, double correction = 1.0, bool keepdim = false) const;  ///< root of var()
   Tensor prod(std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false,
               std::optional<DType> dtype = std::nullopt) const;                       ///< see lockstep::prod
@@ -347,6 +391,7 @@ class Tensor {
   IntrusivePtr<TensorImpl> impl_;
 };
 
+std::ostream& operator<<(std::ostream& out, DType dtype);  ///< "float32"
 /// Shape, dtype, device and up to 8 x 8 elements of the last two dimensions.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 

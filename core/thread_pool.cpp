@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -52,7 +53,7 @@ void relax() {
 }
 
 // One parallel_for. Threads claim blocks by counting `next` up; it lives on the caller's stack, so the caller leaves
-// only when no worker is inside.
+// only when no worker is inside (Note [Late workers]).
 struct Loop {
   std::int64_t count;
   std::int64_t block;
@@ -93,6 +94,56 @@ class InsideLoop {
   InsideLoop& operator=(const InsideLoop&) = delete;
 };
 
+/// Note [Late workers]
+/// A worker that is asleep, or whose core another process has at the time, comes to a loop too late, on a busy machine
+/// by milliseconds, where a loop takes microseconds. So nobody waits for workers as such: the caller works until no
+/// block is left, closes the gate, and waits for those who are inside. One word holds all of it, so that a worker
+/// cannot enter between the closing and the look at who is inside: how many are, whether the gate is closed, and the
+/// loop's number.
+class Gate {
+ public:
+  using State = std::uint32_t;
+
+  static bool is_open(State state) { return (state & kClosed) == 0; }
+  static State number(State state) { return state / kNumber; }
+
+  State state() const { return state_.load(std::memory_order_seq_cst); }
+  /// Opens it for the next loop; it is closed and nobody is inside.
+  void open() { state_.store((number(state()) + 1) * kNumber, std::memory_order_seq_cst); }
+  /// Enters if the state is still this one.
+  bool enter(State state) { return state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel); }
+  void leave() {
+    if (state_.fetch_sub(1, std::memory_order_acq_rel) % kNumber != kClosed + 1) return;
+    left_.fetch_add(1, std::memory_order_seq_cst);  // the last, after the closing
+    left_.notify_one();
+  }
+  /// Closes it, and returns when nobody is inside. `spins`: looks before sleeping.
+  void close(int spins) {
+    state_.fetch_or(kClosed, std::memory_order_acq_rel);
+    for (int i = 0;; ++i) {
+      const std::uint32_t left = left_.load(std::memory_order_seq_cst);
+      if (state_.load(std::memory_order_seq_cst) % kClosed == 0) return;
+      if (i < spins) {
+        relax();
+      } else {
+        left_.wait(left, std::memory_order_seq_cst);
+      }
+    }
+  }
+  void wait_for_change(State state) { state_.wait(state, std::memory_order_seq_cst); }
+  void wake() { state_.notify_all(); }
+  /// Another state that is closed, for those who wait.
+  void change() { state_.fetch_add(kNumber, std::memory_order_seq_cst); }
+
+ private:
+  static constexpr State kClosed = 2048;  // above the number of those inside
+  static_assert(kMaxThreads < kClosed);
+  static constexpr State kNumber = 2 * kClosed;  // the loop's, which wraps round
+
+  std::atomic<State> state_{kClosed};
+  std::atomic<std::uint32_t> left_{0};
+};
+
 class Pool {
  public:
   explicit Pool(int threads) : threads_(threads) {}
@@ -111,18 +162,10 @@ class Pool {
     if (!lock) return false;
     if (workers_.empty()) start_workers();
     loop_.store(&loop, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) generation_.notify_all();
+    gate_.open();
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) gate_.wake();
     loop.work();
-    int spins = 0;
-    for (int busy = busy_.load(std::memory_order_acquire); busy > 0; busy = busy_.load(std::memory_order_acquire)) {
-      if (++spins < spin_limit_) {
-        relax();
-      } else {
-        busy_.wait(busy, std::memory_order_acquire);
-      }
-    }
+    gate_.close(spin_limit_);
     return true;
   }
 
@@ -132,10 +175,8 @@ class Pool {
     // Waiting by spinning costs the others time when threads outnumber cores.
     spin_limit_ = n <= available_cores() ? 2000 : 1;
     stopping_.store(false);
-    const std::uint32_t generation = generation_.load();
     try {
-      for (int i = 1; i < n; ++i)
-        workers_.push_back(start_thread("parallel_for", [this, generation] { serve(generation); }));
+      for (int i = 1; i < n; ++i) workers_.push_back(start_thread("parallel_for", [this] { serve(); }));
     } catch (...) {
       stop_workers();  // the next loop tries again
       throw;
@@ -145,8 +186,8 @@ class Pool {
   void stop_workers() {
     if (workers_.empty()) return;
     stopping_.store(true);
-    generation_.fetch_add(1, std::memory_order_seq_cst);
-    generation_.notify_all();
+    gate_.change();
+    gate_.wake();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
   }
@@ -157,22 +198,28 @@ class Pool {
     loop.work();
   }
 
-  void serve(std::uint32_t seen) {
+  void serve() {
     inside_loop = true;
-    for (;;) {
-      for (int spins = 0; generation_.load(std::memory_order_seq_cst) == seen; ++spins) {
-        if (spins < spin_limit_) {
-          relax();
-        } else {
-          sleepers_.fetch_add(1, std::memory_order_seq_cst);
-          generation_.wait(seen, std::memory_order_seq_cst);
-          sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-        }
+    std::optional<Gate::State> served;  // the number of the last loop
+    int spins = 0;
+    while (true) {
+      const Gate::State state = gate_.state();
+      if (Gate::is_open(state) && served != Gate::number(state)) {
+        if (!gate_.enter(state)) continue;
+        served = Gate::number(state);
+        serve(*loop_.load(std::memory_order_relaxed));
+        gate_.leave();
+        spins = 0;
+      } else if (stopping_.load()) {
+        return;
+      } else if (++spins < spin_limit_) {
+        relax();
+      } else {
+        sleepers_.fetch_add(1, std::memory_order_seq_cst);
+        gate_.wait_for_change(state);
+        sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+        spins = 0;
       }
-      ++seen;
-      if (stopping_.load()) return;
-      serve(*loop_.load(std::memory_order_relaxed));
-      if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
     }
   }
 
@@ -182,9 +229,8 @@ class Pool {
   int spin_limit_ = 1;
   std::atomic<bool> stopping_{false};
   std::atomic<Loop*> loop_{nullptr};
-  std::atomic<std::uint32_t> generation_{0};
+  Gate gate_;
   std::atomic<int> sleepers_{0};
-  std::atomic<int> busy_{0};
 };
 
 // Never destroyed: static destructors elsewhere may still run loops.

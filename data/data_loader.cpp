@@ -23,6 +23,10 @@ namespace lockstep::data {
 // Note [Loader threads]
 // Workers take step numbers in order and put each batch into slot step % slots; the consumer takes them out in order.
 // A worker may take step s only while s < taken + slots: that bounds the memory, and makes a slot free when it is used.
+//
+// An epoch ends with its workers, but not one that hangs in the data set (a disk that does not answer): its end waits
+// for them no longer than the loader's timeout, and not at all after a TimeoutError, which would else never be seen.
+// What is left belongs to the workers then, and the last one that returns frees it.
 struct Epoch::Impl {
   struct Slot {
     std::optional<Batch> batch;
@@ -43,13 +47,20 @@ struct Epoch::Impl {
         taken(first_step),
         slots(static_cast<std::size_t>(options.num_workers) * static_cast<std::size_t>(options.prefetch)) {}
 
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex);
-      stopping = true;
-    }
+  /// Ends the workers. False, and this belongs to them, if they do not come back in time.
+  bool end_workers() {
+    std::unique_lock lock(mutex);
+    stopping = true;
     slot_free.notify_all();
+    const auto deadline = timed_out ? std::chrono::steady_clock::now() : deadline_in(options.timeout);
+    abandoned = !worker_gone.wait_until(lock, deadline, [this] { return running == 0; });
+    if (abandoned) {
+      for (std::thread& worker : workers) worker.detach();
+      return false;
+    }
+    lock.unlock();
     for (std::thread& worker : workers) worker.join();
+    return true;
   }
 
   void start() {
@@ -58,8 +69,21 @@ struct Epoch::Impl {
       return;
     }
     const std::int64_t count = std::min<std::int64_t>(options.num_workers, steps - next_step);
-    for (std::int64_t i = 0; i < count; ++i)
-      workers.push_back(start_thread("a DataLoader's worker", [this] { work(); }));
+    for (std::int64_t i = 0; i < count; ++i) {
+      {
+        const std::lock_guard lock(mutex);
+        ++running;
+      }
+      try {
+        workers.push_back(start_thread("a DataLoader's worker", [this] {
+          if (work()) delete this;
+        }));
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        --running;
+        throw;
+      }
+    }
   }
 
   Slot& slot_of(std::int64_t step) { return slots[static_cast<std::size_t>(step) % slots.size()]; }
@@ -94,8 +118,17 @@ struct Epoch::Impl {
     return batch;
   }
 
-  void work() {
+  /// Returns whether nobody else is left to free this.
+  bool work() {
     std::unique_lock lock(mutex);
+    deliver(lock);
+    --running;
+    if (abandoned) return running == 0;
+    worker_gone.notify_one();
+    return false;
+  }
+
+  void deliver(std::unique_lock<std::mutex>& lock) {
     while (true) {
       const auto may_take = [this] { return next_step < taken + static_cast<std::int64_t>(slots.size()); };
       slot_free.wait(lock, [&] { return stopping || next_step >= steps || may_take(); });
@@ -125,6 +158,7 @@ struct Epoch::Impl {
     Slot& slot = slot_of(taken);
     const bool ready = batch_ready.wait_until(lock, deadline_in(options.timeout),
                                               [&] { return slot.batch.has_value() || slot.error != nullptr; });
+    timed_out = !ready;
     if (!ready)
       throw TimeoutError(fmt::format(
           "[DataLoader] the batch of step {} of epoch {} was not ready within {} ms (num_workers = {}); check "
@@ -154,10 +188,14 @@ struct Epoch::Impl {
   std::mutex mutex;  // guards what follows
   std::condition_variable slot_free;
   std::condition_variable batch_ready;
+  std::condition_variable worker_gone;
   std::int64_t next_step;
   std::int64_t taken;
   std::vector<Slot> slots;
   bool stopping = false;
+  bool timed_out = false;  // a batch was not ready in time
+  bool abandoned = false;  // the last worker frees this
+  int running = 0;         // workers that have not returned
   std::vector<std::thread> workers;
 };
 
@@ -176,7 +214,8 @@ bool fits(const Dataset& dataset, std::size_t limit) {
 
 void Epoch::Deleter::operator()(Impl* impl) const {
   // In a forked child nobody answers to join(), and a lock may be held for ever: the memory stays.
-  if (impl->workers.empty() || ::getpid() == impl->owner) delete impl;
+  if (!impl->workers.empty() && (::getpid() != impl->owner || !impl->end_workers())) return;
+  delete impl;
 }
 
 Epoch::Epoch(std::unique_ptr<Impl, Deleter> impl) : impl_(std::move(impl)) {}

@@ -1,16 +1,16 @@
-#include "lockstep/nn/attention.h"
-
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linear/linear.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
-#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/tril/tril.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/init.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::nn {
 
@@ -41,13 +41,18 @@ void MultiheadAttention::set_projection(Linear::Function project, std::int64_t h
   first_head_ = first;
 }
 
-Tensor MultiheadAttention::forward(Tensor x) {
+Tensor MultiheadAttention::attend_to_itself(const Tensor& x, const Tensor& mask, bool is_causal) {
   const Tensor qkv = project_ ? project_(x, in_proj_weight, in_proj_bias) : linear(x, in_proj_weight, in_proj_bias);
   return out_proj(packed_attention(qkv, heads_, heads_,
-                                   {.dropout_p = is_training() ? options_.dropout : 0.0,
-                                    .is_causal = options_.is_causal,
+                                   {.attn_mask = mask,
+                                    .dropout_p = is_training() ? options_.dropout : 0.0,
+                                    .is_causal = is_causal,
                                     .first_head = first_head_,
                                     .all_heads = all_heads_}));
+}
+
+Tensor MultiheadAttention::forward(Tensor x) {
+  return attend_to_itself(x, {}, options_.is_causal);
 }
 
 // Queries, keys or values of x, apart by heads.
@@ -58,35 +63,53 @@ Tensor MultiheadAttention::project(const Tensor& x, std::int64_t part) const {
   return rows.view({x.size(0), x.size(1), heads_, width / heads_}).transpose(1, 2);
 }
 
-Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask) {
-  LOCKSTEP_CHECK(!project_, "[nn::MultiheadAttention] heads that are divided over ranks compute self-attention alone");
-  const Tensor out =
-      scaled_dot_product_attention(project(query, 0), project(key, 1), project(value, 2),
-                                   {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0.0});
-  return out_proj(out.transpose(1, 2).reshape({query.size(0), query.size(1), in_proj_weight.size(1)}));
+namespace {
+
+// The masks as one that scaled_dot_product_attention() takes; undefined if nothing is left out or is_causal says it
+// all.
+Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, const Tensor& query, const Tensor& key) {
+  const std::int64_t n = query.size(0), l = query.size(1), s = key.size(1);
+  Tensor mask = masks.attn_mask, seen;
+  if (mask.defined()) {
+    if (mask.dim() == 3 && mask.size(0) == n * heads) mask = mask.view({n, heads, mask.size(1), mask.size(2)});
+    LOCKSTEP_CHECK(mask.dim() >= 2 && mask.size(-1) == s && (mask.size(-2) == l || mask.size(-2) == 1),
+                   "[nn::MultiheadAttention] expected an attn_mask of sizes [{}, {}] or [{}, {}, {}], found {}", l, s,
+                   n * heads, l, s, to_string(masks.attn_mask.sizes()));
+    if (mask.dtype() == kBool) seen = logical_not(mask);
+  }
+  if (masks.key_padding_mask.defined()) {
+    const Tensor& padding = masks.key_padding_mask;
+    LOCKSTEP_CHECK(padding.dtype() == kBool && padding.sizes() == Shape({n, s}),
+                   "[nn::MultiheadAttention] expected a bool key_padding_mask of sizes [{}, {}], found {} {}", n, s,
+                   name(padding.dtype()), to_string(padding.sizes()));
+    const Tensor keys = logical_not(padding).view({n, 1, 1, s});
+    seen = seen.defined() ? logical_and(seen, keys) : keys;
+  }
+  if (masks.is_causal && (mask.defined() || seen.defined())) {
+    const Tensor before = tril(ones({l, s}, {.dtype = kBool, .device = query.device()}));
+    seen = seen.defined() ? logical_and(seen, before) : before;
+  }
+  if (!mask.defined() || mask.dtype() == kBool) return seen;
+  return seen.defined() ? where(seen, mask, -std::numeric_limits<double>::infinity()) : mask;
 }
 
-TransformerBlock::TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options)
-    : TransformerBlock(nullptr, {}, width, heads, options) {}
+}  // namespace
 
-TransformerBlock::TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
-                                   TransformerBlockOptions options)
-    : Module(parent, name),
-      self_attn(this, "self_attn", width, heads,
-                {.dropout = options.dropout, .bias = options.bias, .is_causal = options.is_causal}),
-      linear1(this, "linear1", width, options.feedforward > 0 ? options.feedforward : 4 * width,
-              {.bias = options.bias}),
-      dropout(this, "dropout", options.dropout),
-      linear2(this, "linear2", options.feedforward > 0 ? options.feedforward : 4 * width, width,
-              {.bias = options.bias}),
-      norm1(this, "norm1", width, {.eps = options.eps, .bias = options.bias}),
-      norm2(this, "norm2", width, {.eps = options.eps, .bias = options.bias}),
-      dropout1(this, "dropout1", options.dropout),
-      dropout2(this, "dropout2", options.dropout) {}
-
-Tensor TransformerBlock::forward(Tensor x) {
-  x = x + dropout1(self_attn(norm1(x)));
-  return x + dropout2(linear2(dropout(gelu(linear1(norm2(x))))));
+Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                   const AttentionMasks& masks) {
+  const std::int64_t width = in_proj_weight.size(1);
+  for (const Tensor* x : {&query, &key, &value})
+    LOCKSTEP_CHECK(x->defined() && x->dim() == 3 && x->size(2) == width && x->size(0) == query.size(0),
+                   "[nn::MultiheadAttention] expected queries, keys and values of sizes [N, length, {}], found {}",
+                   width, x->defined() ? to_string(x->sizes()) : "an undefined tensor");
+  const Tensor mask = mask_of(masks, heads_, query, key);
+  const bool is_causal = masks.is_causal && !mask.defined();
+  if (key.is_same(query) && value.is_same(query)) return attend_to_itself(query, mask, is_causal);
+  LOCKSTEP_CHECK(!project_, "[nn::MultiheadAttention] heads that are divided over ranks compute self-attention alone");
+  const Tensor out = scaled_dot_product_attention(
+      project(query, 0), project(key, 1), project(value, 2),
+      {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0.0, .is_causal = is_causal});
+  return out_proj(out.transpose(1, 2).reshape({query.size(0), query.size(1), width}));
 }
 
 RotaryAngles rotary_angles(std::int64_t length, std::int64_t width, double base, std::int64_t first) {

@@ -3,7 +3,6 @@
 // Everything in lockstep::nn and lockstep::optim.
 
 #include "lockstep/nn/activation.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/conv.h"
@@ -23,3 +22,4 @@
 #include "lockstep/nn/pooling.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"
+#include "lockstep/nn/transformer.h"

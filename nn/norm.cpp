@@ -99,7 +99,10 @@ LayerNorm::LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNo
       eps_(options.eps) {}
 
 Tensor LayerNorm::forward(Tensor x) {
-  return layer_norm(x, shape_, {.weight = weight, .bias = bias, .eps = eps_});
+  const auto norm = [this](const Tensor& input, const Tensor& scale, const Tensor& shift) {
+    return layer_norm(input, shape_, {.weight = scale, .bias = shift, .eps = eps_});
+  };
+  return function_ ? function_(norm, x, weight, bias) : norm(x, weight, bias);
 }
 
 RMSNorm::RMSNorm(Shape shape, RMSNormOptions options) : RMSNorm(nullptr, {}, shape, options) {}
@@ -111,7 +114,10 @@ RMSNorm::RMSNorm(Module* parent, std::string_view name, Shape shape, RMSNormOpti
       eps_(options.eps) {}
 
 Tensor RMSNorm::forward(Tensor x) {
-  return rms_norm(x, shape_, weight, eps_);
+  const auto norm = [this](const Tensor& input, const Tensor& scale, const Tensor&) {
+    return rms_norm(input, shape_, scale, eps_);
+  };
+  return function_ ? function_(norm, x, weight, {}) : norm(x, weight, {});
 }
 
 GroupNorm::GroupNorm(std::int64_t groups, std::int64_t channels, GroupNormOptions options)

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm.h"
 #include "lockstep/nn/module.h"
@@ -76,6 +77,12 @@ class BatchNorm2d : public BatchNorm {
   void check_input(const Tensor& x) const override;
 };
 
+/// A norm of x with parameters, of which either may be undefined.
+using NormFunction = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& bias)>;
+/// Computes a layer's `norm`, for layers that are divided over ranks.
+using DividedNormFunction =
+    std::function<Tensor(const NormFunction& norm, const Tensor& x, const Tensor& weight, const Tensor& bias)>;
+
 /// Options of LayerNorm.
 struct LayerNormOptions {
   double eps = 1e-5;   ///< added to the variance
@@ -89,6 +96,8 @@ class LayerNorm : public Module {
   explicit LayerNorm(Shape shape, LayerNormOptions options = {});
   LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options = {});
   Tensor forward(Tensor x) override;
+  /// From now on forward() calls this, which calls the norm that it is given. Null: the norm itself.
+  void set_function(DividedNormFunction function) { function_ = std::move(function); }
 
   Parameter weight;  ///< of shape `shape`; undefined without affine
   Parameter bias;    ///< of shape `shape`; undefined without affine or bias
@@ -96,6 +105,7 @@ class LayerNorm : public Module {
  private:
   Shape shape_;
   double eps_;
+  DividedNormFunction function_;
 };
 
 /// Options of RMSNorm.
@@ -110,12 +120,15 @@ class RMSNorm : public Module {
   explicit RMSNorm(Shape shape, RMSNormOptions options = {});
   RMSNorm(Module* parent, std::string_view name, Shape shape, RMSNormOptions options = {});
   Tensor forward(Tensor x) override;
+  /// From now on forward() calls this, which calls the norm that it is given. Null: the norm itself.
+  void set_function(DividedNormFunction function) { function_ = std::move(function); }
 
   Parameter weight;  ///< of shape `shape`; undefined without affine
 
  private:
   Shape shape_;
   std::optional<double> eps_;
+  DividedNormFunction function_;
 };
 
 /// Options of GroupNorm.

@@ -81,6 +81,34 @@ def seq2seq():
     return net, data, loss, torch.optim.RMSprop(net.parameters(), lr=0.01)
 
 
+class Translation(nn.Module):
+    """torch.nn.Transformer between embeddings; words of number 0 are padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.source = nn.Embedding(9, 12)
+        self.target = nn.Embedding(7, 12)
+        self.transformer = nn.Transformer(12, 3, 2, 2, 20, dropout=0.0, batch_first=True)
+        self.out = nn.Linear(12, 7)
+
+    def forward(self, source, target):
+        padding = source == 0
+        later = torch.ones(target.size(1), target.size(1), dtype=torch.bool).triu(1)
+        return self.out(self.transformer(self.source(source), self.target(target), tgt_mask=later,
+                                         src_key_padding_mask=padding, memory_key_padding_mask=padding))
+
+
+def translation():
+    data = {"source": tokens("translation source", (3, 6), 9), "target": tokens("translation target", (3, 5), 7)}
+    data["source"][1:, 4:] = 0
+    net = Translation()
+
+    def loss(net, d):
+        return F.cross_entropy(net(d["source"], d["target"][:, :-1]).flatten(0, 1), d["target"][:, 1:].flatten())
+
+    return net, data, loss, torch.optim.AdamW(net.parameters(), lr=0.01)
+
+
 class Gan(nn.Module):
     def __init__(self):
         super().__init__()
@@ -296,7 +324,7 @@ def siamese():
     return net, data, loss, torch.optim.AdamW(net.parameters(), lr=0.01)
 
 
-PROGRAMS = (word_model, seq2seq, dcgan, unet, vae, gat, super_resolution, sequence, actor_critic, siamese)
+PROGRAMS = (word_model, seq2seq, translation, dcgan, unet, vae, gat, super_resolution, sequence, actor_critic, siamese)
 
 
 def models():

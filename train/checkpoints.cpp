@@ -56,23 +56,28 @@ std::optional<Checkpoints::Found> Checkpoints::newest() const {
   if (path_.empty()) return std::nullopt;
   std::vector<Found> candidates = history();
   if (std::error_code ignored; fs::exists(path_, ignored)) candidates.push_back({path_});
-  std::string failure;
-  const auto readable = [&](const auto& read) {
+  std::string failure, passed_over;
+  const auto readable = [&](const std::string& path, const auto& read) {
     try {
       read();
       return true;
     } catch (const Error& error) {
       failure = error.what();
+      passed_over += fmt::format("{}'{}' ({})", passed_over.empty() ? "" : ", ", path, failure);
       return false;
     }
   };
   std::vector<Found> found;
   for (Found& each : candidates)
-    if (readable([&] { each.step = nn::read_training_state(each.path).step; })) found.push_back(each);
+    if (readable(each.path, [&] { each.step = nn::read_training_state(each.path).step; })) found.push_back(each);
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
   // All of the values are looked at in the one that is taken.
-  while (!found.empty() && !readable([&] { nn::SafetensorsFile(found.back().path).verify(); })) found.pop_back();
-  const std::optional<Found> best = found.empty() ? std::nullopt : std::optional(found.back());
+  const auto whole = [&](const std::string& path) {
+    return readable(path, [&] { nn::SafetensorsFile(path).verify(); });
+  };
+  while (!found.empty() && !whole(found.back().path)) found.pop_back();
+  std::optional<Found> best = found.empty() ? std::nullopt : std::optional(found.back());
+  if (best) best->passed_over = passed_over;
   LOCKSTEP_CHECK(
       best || candidates.empty(),
       "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "

@@ -23,6 +23,7 @@ class Checkpoints {
   struct Found {
     std::string path;
     std::int64_t step = 0;
+    std::string passed_over = {};  ///< of newest(): files that cannot be read, and why; empty: none
   };
   /// The one of the latest step among those that can be read; none if there is no file. Throws Error if there are files
   /// and none of them is a whole checkpoint.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
@@ -89,7 +90,12 @@ std::string Run::State::fingerprint() const {
 std::string Run::State::checkpoint_to_resume() const {
   const bool by_itself = options.resume == "auto" || (options.resume.empty() && is_elastic());
   if ((by_itself || is_restarted()) && !options.checkpoint.empty())
-    if (const auto found = checkpoints.newest()) return found->path;
+    if (const auto found = checkpoints.newest()) {
+      if (!found->passed_over.empty())
+        logging::warn("[run] passing over what cannot be read as a checkpoint: {}; going on from '{}' of step {}",
+                      found->passed_over, found->path, found->step);
+      return found->path;
+    }
   return options.resume == "auto" || options.resume == "none" ? std::string() : options.resume;
 }
 

@@ -86,7 +86,7 @@ Tensor Gpt2::embed(const Tensor& tokens, std::int64_t first) {
 std::vector<distributed::PipelineLayer> Gpt2::layers() {
   std::vector<distributed::PipelineLayer> all{{"embeddings", {&wte, &wpe, &dropout}, [this](const Tensor& tokens) {
                                                  check_tokens(tokens, nullptr);
-                                                 return embed(tokens, 0);
+                                                 return own_tokens(embed(tokens, 0));
                                                }}};
   for (std::size_t i = 0; i < h.size(); ++i)
     all.push_back(
@@ -96,11 +96,14 @@ std::vector<distributed::PipelineLayer> Gpt2::layers() {
   return all;
 }
 
-std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards) const {
+std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards, bool by_tokens) const {
   using enum distributed::TensorSplit;
   std::vector<distributed::TensorRule> plan{
       {"h.*.attn.c_attn", column, 3}, {"h.*.attn.c_proj", row}, {"h.*.mlp.c_fc", column}, {"h.*.mlp.c_proj", row}};
   if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"wte", vocabulary});
+  if (by_tokens)
+    for (const char* layer : {"h.*.ln_1", "h.*.attn.resid_dropout", "h.*.ln_2", "h.*.mlp.dropout", "ln_f"})
+      plan.push_back({layer, sequence});
   return plan;
 }
 
@@ -112,7 +115,7 @@ void Gpt2::set_divided(const distributed::TensorParallel& divided) {
 Tensor Gpt2::hidden(const Tensor& tokens, KeyValueCache* cache) {
   check_tokens(tokens, cache);
   const std::int64_t first = cache ? cache->length() : 0;
-  Tensor x = embed(tokens, first);
+  Tensor x = own_tokens(embed(tokens, first));
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     Gpt2Block& block = h[static_cast<std::size_t>(i)];
     const CacheSlot slot{cache, i};

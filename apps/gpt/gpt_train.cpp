@@ -36,7 +36,7 @@ struct Options {
   std::int64_t warmup = 100;
   double beta2 = 0.99, weight_decay = 0.1, clip = 1.0;
 
-  gpt::PipelineChoice pipeline;
+  gpt::MeshChoice mesh;
 
   std::int64_t evaluate_every = 250, evaluate_windows = 240, sample = 0;
 };
@@ -62,12 +62,15 @@ void add_options(train::Program& program, Options& o) {
   program.add_option("--weight-decay", o.weight_decay, "AdamW's, for matrices; vectors have none", 0.0);
   program.add_option("--clip", o.clip, "Longest gradient; 0: any", 0.0);
   program.add_option(
-      "--schedule", o.pipeline.schedule,
+      "--schedule", o.mesh.schedule,
       "Order in which the stages of --mesh compute their micro-batches, which are the logical shards, or "
       "the slices of --accumulate",
       {"gpipe", "1f1b", "interleaved"});
-  program.add_option("--chunks", o.pipeline.chunks, "Runs of layers that a stage of an interleaved schedule has", 1.0,
+  program.add_option("--chunks", o.mesh.chunks, "Runs of layers that a stage of an interleaved schedule has", 1.0,
                      1024.0);
+  program.add_flag(
+      "--sequence-parallel", o.mesh.sequence_parallel,
+      "Divide tokens too, where --mesh tensor=N divides layers: norms, dropout and activations between these");
   program.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations", 1.0);
   program.add_option("--evaluate-windows", o.evaluate_windows,
                      "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
@@ -93,13 +96,15 @@ void check(const Options& o, const train::WorkerOptions& workers, train::RunOpti
   require(o.lora == 0 || !o.model.empty(), "--lora belongs to --model: adapters go beside weights that exist");
   require(run.max_steps > 0, "expected --max-steps of at least 1");
   require(workers.mode != train::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
-  gpt::check_mesh(shape_of(o), workers, o.pipeline);
+  gpt::check_mesh(shape_of(o), workers, o.mesh);
   // An epoch is what lies between two evaluations.
   run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
-  run.settings = {{"model", o.model.empty() ? o.preset : o.model},
-                  {"dropout", fmt::format("{}", o.dropout)},
-                  {"lora", fmt::format("{}", o.lora)},
-                  {"tensor_shards", fmt::format("{}", workers.tensor_shards)}};
+  run.settings = {
+      {"model", o.model.empty() ? o.preset : o.model},
+      {"dropout", fmt::format("{}", o.dropout)},
+      {"lora", fmt::format("{}", o.lora)},
+      {"tensor_shards", fmt::format("{}{}", workers.tensor_shards,
+                                    o.mesh.sequence_parallel && workers.tensor_shards > 0 ? " by tokens" : "")}};
 }
 
 gpt::Corpus open_corpus(const Options& o) {
@@ -205,7 +210,7 @@ int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions r
                   const gpt::Config& config) {
   const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
   gpt::MeshTraining training(
-      workers, o.pipeline, run_options.amp, [&] { return make_model(o, config); },
+      workers, o.mesh, run_options.amp, [&] { return make_model(o, config); },
       [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   run_options.mesh = &training.whole();
   train::Run run(
@@ -269,7 +274,7 @@ int main(int argc, char** argv) {
                          LOCKSTEP_VERSION);
   apps::add_options(program, options);
   program.add_mesh([&](int processes, const train::WorkerOptions& workers) {
-    return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.pipeline);
+    return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.mesh);
   });
   program.workers().batch_size = 12;
   program.run().max_steps = 2000;

@@ -35,11 +35,17 @@ void LanguageModel::check_tokens(const Tensor& tokens, KeyValueCache* cache) con
 }
 
 void LanguageModel::set_divided(const distributed::TensorParallel& divided) {
-  if (config_.tied && config_.vocabulary % divided.shards().count() == 0) divided_ = &divided;
+  divided_ = &divided;
+  divides_table_ = config_.tied && config_.vocabulary % divided.shards().count() == 0;
+}
+
+std::int64_t LanguageModel::length_of(const Tensor& x) const {
+  return x.size(1) * (divided_ && divided_->sequence_parallel() ? divided_->shards().group().world_size() : 1);
 }
 
 Tensor LanguageModel::forward(Tensor tokens) {
-  return linear(hidden(tokens, nullptr), output_weight());
+  const Tensor x = hidden(tokens, nullptr);
+  return linear(divided_ ? divided_->all_tokens(x) : x, output_weight());
 }
 
 Tensor LanguageModel::next_logits(const Tensor& tokens, KeyValueCache* cache) {
@@ -55,9 +61,12 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets) {
 
 Tensor LanguageModel::loss_of(const Tensor& x, const Tensor& targets) {
   const std::int64_t rows = targets.numel();
-  LOCKSTEP_CHECK(x.dim() == 3 && x.size(0) * x.size(1) == rows, "[gpt] expected targets of the tokens' shape");
-  const Tensor flat = x.reshape({rows, config_.width}), labels = targets.reshape({rows});
-  if (divided_) return divided_->cross_entropy(flat, output_weight(), labels);
+  LOCKSTEP_CHECK(x.dim() == 3 && x.size(0) * length_of(x) == rows, "[gpt] expected targets of the tokens' shape");
+  const Tensor labels = targets.reshape({rows});
+  const bool by_tokens = divided_ && divided_->sequence_parallel();
+  if (divides_table_)
+    return divided_->cross_entropy(by_tokens ? x : x.reshape({rows, config_.width}), output_weight(), labels);
+  const Tensor flat = (by_tokens ? divided_->all_tokens(x) : x).reshape({rows, config_.width});
   if (rows * config_.vocabulary <= config_.logits_at_once) return cross_entropy(linear(flat, output_weight()), labels);
 
   const auto head = std::make_shared<LossHead>(output_weight());

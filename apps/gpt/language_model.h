@@ -36,8 +36,9 @@ class LanguageModel : public nn::Module {
 
   /// What a pipeline takes the model for: embeddings, blocks, and the last norm with the output projection.
   virtual std::vector<distributed::PipelineLayer> layers() = 0;
-  /// How its layers are divided into `shards` parts. The table of tokens is, if they divide the vocabulary.
-  virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const = 0;
+  /// How its layers are divided into `shards` parts, and tokens between them if `by_tokens`. The table of tokens is, if
+  /// they divide the vocabulary.
+  virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const = 0;
   /// Says that layers are divided as tensor_plan() has it, so that loss_of() computes with a part of the logits if the
   /// table of tokens is, and attention knows its heads; as long as the model is used.
   virtual void set_divided(const distributed::TensorParallel& divided);
@@ -51,10 +52,16 @@ class LanguageModel : public nn::Module {
   /// Throws Error for tokens of another shape, or more than the context.
   void check_tokens(const Tensor& tokens, KeyValueCache* cache) const;
 
+  /// Of x [N, T, width], what this rank computes between divided layers: its tokens, or all.
+  Tensor own_tokens(const Tensor& x) const { return divided_ ? divided_->own_tokens(x) : x; }
+  /// T of x [N, own tokens, width].
+  std::int64_t length_of(const Tensor& x) const;
+
   const Config config_;
 
  private:
   const distributed::TensorParallel* divided_ = nullptr;
+  bool divides_table_ = false;
 };
 
 }  // namespace lockstep::gpt

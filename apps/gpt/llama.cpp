@@ -17,7 +17,7 @@ LlamaAttention::LlamaAttention(nn::Module* parent, std::string_view name, const 
 
 Tensor LlamaAttention::forward(const Tensor& x, const nn::RotaryAngles& angles, CacheSlot slot) {
   const auto heads = [&](const Tensor& t) {
-    return t.view({x.size(0), x.size(1), t.size(2) / head_width_, head_width_}).transpose(1, 2);
+    return t.view({t.size(0), t.size(1), t.size(2) / head_width_, head_width_}).transpose(1, 2);
   };
   const Tensor query = rotary(heads(q_proj(x)), angles.cosine, angles.sine);
   const Tensor key = rotary(heads(k_proj(x)), angles.cosine, angles.sine);
@@ -67,27 +67,27 @@ Llama::Llama(const Config& config)
       nn::init::normal_(layer->weight, 0.0, kDeviation);
 }
 
-/// Of the positions of x [N, T, ...], the first of which is `first`.
-nn::RotaryAngles Llama::angles_of(const Tensor& x, std::int64_t first) {
-  if (angles_.cosine.device() != x.device()) angles_ = {angles_.cosine.to(x.device()), angles_.sine.to(x.device())};
-  return {angles_.cosine.narrow(0, first, x.size(1)), angles_.sine.narrow(0, first, x.size(1))};
+/// Of so many positions, the first of which is `first`.
+nn::RotaryAngles Llama::angles_of(std::int64_t length, std::int64_t first, Device device) {
+  if (angles_.cosine.device() != device) angles_ = {angles_.cosine.to(device), angles_.sine.to(device)};
+  return {angles_.cosine.narrow(0, first, length), angles_.sine.narrow(0, first, length)};
 }
 
 std::vector<distributed::PipelineLayer> Llama::layers() {
   std::vector<distributed::PipelineLayer> all{{"embed_tokens", {&model.embed_tokens}, [this](const Tensor& tokens) {
                                                  check_tokens(tokens, nullptr);
-                                                 return model.embed_tokens(tokens);
+                                                 return own_tokens(model.embed_tokens(tokens));
                                                }}};
   for (std::size_t i = 0; i < model.layers.size(); ++i)
     all.push_back({"layers." + std::to_string(i), {&model.layers[i]}, [this, i](const Tensor& x) {
-                     return model.layers[i].forward(x, angles_of(x, 0), {});
+                     return model.layers[i].forward(x, angles_of(length_of(x), 0, x.device()), {});
                    }});
   all.push_back({"norm", {&model.norm, &lm_head}, [this](const Tensor& x) { return model.norm(x); }});
   if (!lm_head_weight.defined()) all.back().modules.push_back(&model.embed_tokens);
   return all;
 }
 
-std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards) const {
+std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards, bool by_tokens) const {
   using enum distributed::TensorSplit;
   const std::string layers = "model.layers.*.";
   std::vector<distributed::TensorRule> plan;
@@ -95,13 +95,17 @@ std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards) con
     plan.push_back({layers + name, column});
   for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) plan.push_back({layers + name, row});
   if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"model.embed_tokens", vocabulary});
+  if (by_tokens) {
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"}) plan.push_back({layers + name, sequence});
+    plan.push_back({"model.norm", sequence});
+  }
   return plan;
 }
 
 Tensor Llama::hidden(const Tensor& tokens, KeyValueCache* cache) {
   check_tokens(tokens, cache);
-  const nn::RotaryAngles angles = angles_of(tokens, cache ? cache->length() : 0);
-  Tensor x = model.embed_tokens(tokens);
+  const nn::RotaryAngles angles = angles_of(tokens.size(1), cache ? cache->length() : 0, tokens.device());
+  Tensor x = own_tokens(model.embed_tokens(tokens));
   for (std::int64_t i = 0; i < config_.layers; ++i) {
     LlamaBlock& block = model.layers[static_cast<std::size_t>(i)];
     if (config_.recompute && !cache)

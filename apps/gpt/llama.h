@@ -2,10 +2,10 @@
 
 #include "apps/gpt/language_model.h"
 #include "apps/gpt/projection.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::gpt {
 
@@ -57,10 +57,10 @@ class Llama final : public LanguageModel {
   nn::Parameter lm_head_weight;  ///< lm_head.weight [vocabulary, width]; undefined if it is tied to embed_tokens
 
   std::vector<distributed::PipelineLayer> layers() override;
-  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards) const override;
+  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const override;
 
  private:
-  nn::RotaryAngles angles_of(const Tensor& x, std::int64_t first);
+  nn::RotaryAngles angles_of(std::int64_t length, std::int64_t first, Device device);
   Tensor hidden(const Tensor& tokens, KeyValueCache* cache) override;
   Tensor output_weight() override;
 

@@ -15,12 +15,15 @@ std::int64_t parts_of(const train::WorkerOptions& workers) {
 
 }  // namespace
 
-void check_mesh(const Config& config, const train::WorkerOptions& workers, const PipelineChoice& choice) {
+void check_mesh(const Config& config, const train::WorkerOptions& workers, const MeshChoice& choice) {
   const bool interleaved =
       distributed::parse_pipeline_schedule(choice.schedule) == distributed::PipelineSchedule::interleaved;
   LOCKSTEP_CHECK(interleaved == (choice.chunks > 1),
                  "--chunks {} does not go with --schedule {}; expected 2 or more with interleaved, 1 with the others",
                  choice.chunks, choice.schedule);
+  LOCKSTEP_CHECK(!choice.sequence_parallel || (workers.mesh && parts_of(workers) > 1),
+                 "--sequence-parallel divides what lies between divided layers; pass --mesh with tensor above 1, or "
+                 "--lockstep-tensor");
   if (!workers.mesh) {
     LOCKSTEP_CHECK(!interleaved, "--schedule {} belongs to --mesh", choice.schedule);
     return;
@@ -37,6 +40,7 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
   divides(config.heads, "heads");
   if (config.family == Family::llama) divides(config.kv_heads, "heads of keys and values");
   divides(config.feedforward, "inner features of a block");
+  if (choice.sequence_parallel) divides(config.context, "tokens of a context");
   LOCKSTEP_CHECK(stages == 1 || workers.zero <= 1,
                  "--zero={} divides gradients, which the {} stages of a pipeline keep whole; use --zero=1, or a mesh "
                  "without pipeline",
@@ -46,7 +50,7 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
 }
 
 distributed::MeshSizes choose_mesh(int processes, const Config& config, const train::WorkerOptions& workers,
-                                   const PipelineChoice& choice) {
+                                   const MeshChoice& choice) {
   const std::int64_t most = workers.logical_shards > 0 ? workers.logical_shards : workers.batch_size;
   const int largest = static_cast<int>(std::min<std::int64_t>(processes, most));
   for (int data = largest; data >= 1; --data) {
@@ -70,15 +74,16 @@ distributed::MeshSizes choose_mesh(int processes, const Config& config, const tr
   throw Error(fmt::format("--mesh auto: no mesh of {} process(es) fits the model; use another number", processes));
 }
 
-MeshTraining::MeshTraining(const train::Workers& workers, const PipelineChoice& choice, DType autocast,
+MeshTraining::MeshTraining(const train::Workers& workers, const MeshChoice& choice, DType autocast,
                            ModelFactory make_model, distributed::MeshModel::OptimizerFactory make_optimizer) {
   const distributed::Mesh& mesh = *workers.mesh();
   model_ = make_model();
   const Config& config = model_->config();
   if (const std::int64_t parts = parts_of(workers.options()); parts > 1) {
-    divided_.emplace(
-        *model_, model_->tensor_plan(parts),
-        distributed::TensorParallelOptions{.group = mesh.tensor(), .logical_shards = workers.options().tensor_shards});
+    divided_.emplace(*model_, model_->tensor_plan(parts, choice.sequence_parallel),
+                     distributed::TensorParallelOptions{.group = mesh.tensor(),
+                                                        .logical_shards = workers.options().tensor_shards,
+                                                        .sequence_parallel = choice.sequence_parallel});
     model_->set_divided(*divided_);
   }
   if (mesh.sizes().pipeline > 1)

@@ -12,18 +12,19 @@
 
 namespace lockstep::gpt {
 
-/// How a pipeline is run.
-struct PipelineChoice {
-  std::string schedule = "1f1b";
+/// How a mesh is used.
+struct MeshChoice {
+  std::string schedule = "1f1b";  ///< of a pipeline
   std::int64_t chunks = 1;
+  bool sequence_parallel = false;  ///< tokens are divided between the divided layers
 };
 
 /// Throws Error, one sentence that names the option, for a model that cannot be divided over such a mesh.
-void check_mesh(const Config& config, const train::WorkerOptions& workers, const PipelineChoice& choice);
+void check_mesh(const Config& config, const train::WorkerOptions& workers, const MeshChoice& choice);
 /// A mesh of so many processes that fits the model: as much data parallelism as there can be, which sends least, then
 /// stages, then divided layers. Throws Error if there is none.
 distributed::MeshSizes choose_mesh(int processes, const Config& config, const train::WorkerOptions& workers,
-                                   const PipelineChoice& choice);
+                                   const MeshChoice& choice);
 
 /// A language model divided over the mesh of a program's workers, with what trains it.
 class MeshTraining {
@@ -31,7 +32,7 @@ class MeshTraining {
   using ModelFactory = std::function<std::unique_ptr<LanguageModel>()>;
 
   /// `autocast`: kBFloat16, or kFloat32 for none. Collective.
-  MeshTraining(const train::Workers& workers, const PipelineChoice& choice, DType autocast, ModelFactory make_model,
+  MeshTraining(const train::Workers& workers, const MeshChoice& choice, DType autocast, ModelFactory make_model,
                distributed::MeshModel::OptimizerFactory make_optimizer);
 
   distributed::TrainingStep& step() { return *step_; }

@@ -83,8 +83,8 @@ std::string to_string(const MeshSizes& sizes);
 /// many ranks; those along `data` are farthest apart.
 class Mesh {
  public:
-  /// A collective of all ranks. Throws Error, on all of them and before anything is sent, unless the product of the
-  /// sizes is the number of ranks.
+  /// A collective of all ranks. Throws Error, on all of them, unless all give the same sizes and their product is the
+  /// number of ranks.
   Mesh(const Job& job, MeshSizes sizes);
   Mesh(ProcessGroupPtr world, MeshSizes sizes);  ///< the same for the ranks of a group
 
@@ -97,6 +97,8 @@ class Mesh {
   const ProcessGroupPtr& tensor() const { return tensor_; }      ///< see data()
   /// The rank in world() of a position. Throws Error for one outside.
   int rank_of(const MeshSizes& position) const;
+  /// Whether `mine` is true on all ranks of world(). A collective.
+  bool all(bool mine) const;
 
  private:
   ProcessGroupPtr world_;

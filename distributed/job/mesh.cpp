@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/parse_number.h"
@@ -64,6 +67,12 @@ Mesh::Mesh(ProcessGroupPtr world, MeshSizes sizes) : world_(std::move(world)), s
                  "[Mesh] {} is for {} rank(s), and the job has {}; choose sizes whose product is {}",
                  distributed::to_string(sizes_), ranks, world_->world_size(), world_->world_size());
   const int rank = world_->rank();
+  if (ranks > 1) {
+    const std::vector<std::string> given = world_->all_gather_object(distributed::to_string(sizes_));
+    for (std::size_t r = 1; r < given.size(); ++r)
+      LOCKSTEP_CHECK(given[r] == given[0], "[Mesh] rank {} was given {}, rank 0 {}; give all ranks the same sizes", r,
+                     given[r], given[0]);
+  }
   place_ = {.data = rank / (sizes_.tensor * sizes_.pipeline),
             .pipeline = rank / sizes_.tensor % sizes_.pipeline,
             .tensor = rank % sizes_.tensor};
@@ -76,6 +85,12 @@ Mesh::Mesh(ProcessGroupPtr world, MeshSizes sizes) : world_(std::move(world)), s
   data_ = part(&MeshSizes::data);
   pipeline_ = part(&MeshSizes::pipeline);
   tensor_ = part(&MeshSizes::tensor);
+}
+
+bool Mesh::all(bool mine) const {
+  if (world_->world_size() == 1) return mine;
+  const std::vector<std::string> answers = world_->all_gather_object(mine ? "yes" : "no");
+  return std::ranges::all_of(answers, [](const std::string& each) { return each == "yes"; });
 }
 
 int Mesh::rank_of(const MeshSizes& position) const {

@@ -54,11 +54,24 @@ std::vector<int> SignalPipe::take() {
 }
 
 const char* signal_name(int signal) {
-  static constexpr std::pair<int, const char*> kNames[] = {
-      {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},   {SIGTRAP, "SIGTRAP"},
-      {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"},
-      {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"}, {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"},
-      {SIGXCPU, "SIGXCPU"}, {SIGSYS, "SIGSYS"}};
+  static constexpr std::pair<int, const char*> kNames[] = {{SIGHUP, "SIGHUP"},
+                                                           {SIGINT, "SIGINT"},
+                                                           {SIGQUIT, "SIGQUIT"},
+                                                           {SIGILL, "SIGILL"},
+                                                           {SIGTRAP, "SIGTRAP"},
+                                                           {SIGABRT, "SIGABRT"},
+                                                           {SIGBUS, "SIGBUS"},
+                                                           {SIGFPE, "SIGFPE"},
+                                                           {SIGKILL, "SIGKILL"},
+                                                           {SIGUSR1, "SIGUSR1"},
+                                                           {SIGSEGV, "SIGSEGV"},
+                                                           {SIGUSR2, "SIGUSR2"},
+                                                           {SIGPIPE, "SIGPIPE"},
+                                                           {SIGALRM, "SIGALRM"},
+                                                           {SIGTERM, "SIGTERM"},
+                                                           {SIGXCPU, "SIGXCPU"},
+                                                           {SIGXFSZ, "SIGXFSZ, a file above the limit (ulimit -f)"},
+                                                           {SIGSYS, "SIGSYS"}};
   for (const auto& [number, name] : kNames)
     if (number == signal) return name;
   return "a signal";

@@ -45,7 +45,10 @@ MeshModel::MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParalle
 }
 
 std::unique_ptr<optim::Optimizer> MeshModel::make_optimizer() const {
-  return make_optimizer_(pipeline_ ? pipeline_->parameters() : module_.parameters());
+  auto optimizer = make_optimizer_(pipeline_ ? pipeline_->parameters() : module_.parameters());
+  if (pipeline_ || mesh_.sizes().tensor > 1)
+    optimizer->set_agreement([mesh = &mesh_](bool finite) { return mesh->all(finite); });
+  return optimizer;
 }
 
 std::vector<nn::NamedTensor> MeshModel::own_parameters() const {

@@ -220,10 +220,11 @@ void PipelineRunner::backward(const PipelineAction& action) {
 void PipelineRunner::share_totals() {
   const std::size_t n = shares_.size();
   if (state_.stages() > 1) {
-    std::vector<double> all(2 * n + 1);
+    std::vector<double> all(2 * n + 2);
     std::ranges::copy(losses_, all.begin());
     std::ranges::copy(counts_, all.begin() + static_cast<std::ptrdiff_t>(n));
-    all.back() = counted_ ? 1.0 : 0.0;
+    all[2 * n] = counted_ ? 1.0 : 0.0;
+    all.back() = static_cast<double>(part_.size());
     const Tensor totals = move_values(tensor(all), state_.module.device());
     static const OperationLabel label("losses of the micro-batches, from the last stage");
     const LabelScope scope(label);
@@ -231,7 +232,14 @@ void PipelineRunner::share_totals() {
     all = totals.to_vector<double>();
     std::copy_n(all.begin(), n, losses_.begin());
     std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(n), n, counts_.begin());
-    counted_ = all.back() != 0.0;
+    counted_ = all[2 * n] != 0.0;
+    if (const auto theirs = static_cast<std::int64_t>(all.back()); theirs != part_.size()) {
+      const std::string message = fmt::format(
+          "[pipeline] stage {} of {} was given {} sample(s), the last stage {}; give all stages the same batch",
+          state_.group->rank(), state_.stages(), part_.size(), theirs);
+      state_.group->abort(message);
+      throw Error(message);
+    }
   }
   double sum = 0.0;
   for (std::size_t i = 0; i < n; ++i) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/tensor_parallel/tensor_shards.h"
@@ -30,5 +32,23 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
 /// column_parallel_linear() gives; target [N], int64, whole. The softmax is never whole on any rank. A target outside
 /// of the classes throws Error on the CPU and makes the loss NaN elsewhere.
 Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards);
+
+// Where tokens are divided besides (Note [Token shards]).
+
+/// column_parallel_linear() of x [*, tokens / ranks, in], of which each rank has its own tokens; y [*, tokens, out /
+/// ranks] has all of them. Tokens that cannot be divided evenly into so many shards throw Error, here as below.
+Tensor column_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                        const TensorShards& shards, std::int64_t parts = 1);
+/// row_parallel_linear() of all tokens, x [*, tokens, in / ranks], of whose result each rank gets its own tokens.
+Tensor row_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                     const TensorShards& shards);
+/// Of x [*, tokens, width], which all ranks have alike, this rank's tokens.
+Tensor scatter_tokens(const Tensor& x, const TensorShards& shards);
+/// The reverse: all ranks' tokens, for what every rank computes alike from them.
+Tensor gather_tokens(const Tensor& x, const TensorShards& shards);
+/// What `compute` makes of x [*, tokens / ranks, width] and parameters that all ranks have alike, a token at a time,
+/// such as layer_norm: their gradients are summed over the shards of tokens. Undefined parameters are left out.
+Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, const TensorShards& shards,
+                       const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute);
 
 }  // namespace lockstep::distributed

@@ -56,30 +56,42 @@ class ColumnParallelLinearBackward final : public Node {
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
-    const Tensor &x = saved(0), &weight = saved(1);
+    const Tensor& weight = saved(1);
+    TensorShards::Pending input = tokens ? shards->begin_all_tokens(saved(0)) : TensorShards::Pending(saved(0));
+    const std::int64_t outputs = weight.size(0), local = shards->mine().size(), height = outputs / (parts * local);
+    Shape of_outputs = sizes;
+    of_outputs[sizes.dim() - 1] = outputs;
     // Undefined means zero here, but the other ranks wait for this one's part.
-    const std::int64_t rows_of_x = x.numel() / x.size(-1), outputs = weight.size(0);
-    const Tensor grad = grads[0].defined() ? as_matrix(grads[0]) : zeros({rows_of_x, outputs}, options_of(x));
-    const Tensor matrix = as_matrix(x);
-    const std::int64_t local = shards->mine().size(), height = outputs / (parts * local);
+    const Tensor grad = as_matrix(grads[0].defined() ? grads[0] : zeros(of_outputs, options_of(weight)));
+    std::vector<Tensor> of_pieces, of_x(static_cast<std::size_t>(local));
+    for (std::int64_t piece = 0; piece < parts * local; ++piece) {
+      of_pieces.push_back(columns_of(grad, piece * height, height));
+      if (!needs_grad(0)) continue;
+      Tensor& sum = of_x[static_cast<std::size_t>(piece % local)];
+      const Tensor more = matmul_values(of_pieces.back(), rows(weight, piece * height, height));
+      sum = sum.defined() ? add(sum, more) : more;
+    }
+    TensorShards::Pending sum{Tensor()};
+    if (needs_grad(0)) {
+      for (Tensor& each : of_x) each = with_last(each, sizes);
+      sum = tokens ? shards->begin_sum_of_own_tokens(std::move(of_x)) : shards->begin_sum(std::move(of_x));
+    }
+    // While that is on its way.
     if (needs_grad(1)) result[1] = empty(weight.sizes(), options_of(weight));
     if (has_bias && needs_grad(2)) result[2] = empty({outputs}, options_of(weight));
-    std::vector<Tensor> of_x(static_cast<std::size_t>(local));
+    const Tensor matrix = as_matrix(input.wait());
     for (std::int64_t piece = 0; piece < parts * local; ++piece) {
-      const Tensor part = columns_of(grad, piece * height, height);
-      if (needs_grad(0)) {
-        Tensor& sum = of_x[static_cast<std::size_t>(piece % local)];
-        const Tensor more = matmul_values(part, rows(weight, piece * height, height));
-        sum = sum.defined() ? add(sum, more) : more;
-      }
+      const Tensor& part = of_pieces[static_cast<std::size_t>(piece)];
       if (result[1].defined())
         copy_values(matmul_values(transposed_view(part), matrix), rows(result[1], piece * height, height));
       if (result[2].defined()) copy_values(bias_gradient(part), rows(result[2], piece * height, height));
     }
-    if (needs_grad(0)) result[0] = with_last(shards->sum(std::move(of_x)), x.sizes());
+    if (needs_grad(0)) result[0] = sum.wait();
     return result;
   }
 
+  Shape sizes;  // of all tokens of x
+  bool tokens = false;
   const TensorShards* shards = nullptr;
   std::int64_t parts = 1;
   bool has_bias = false;
@@ -93,7 +105,8 @@ class RowParallelLinearBackward final : public Node {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;  // on all ranks alike
     const Tensor &x = saved(0), &weight = saved(1);
-    const Tensor grad = as_matrix(grads[0]), matrix = as_matrix(x), all = as_contiguous(weight.detach());
+    const Tensor grad = as_matrix(shards ? shards->all_tokens(grads[0]) : grads[0]), matrix = as_matrix(x),
+                 all = as_contiguous(weight.detach());
     const std::int64_t width = weight.size(1) / pieces;
     if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
     if (needs_grad(1)) result[1] = empty(weight.sizes(), options_of(weight));
@@ -106,21 +119,18 @@ class RowParallelLinearBackward final : public Node {
     return result;
   }
 
+  const TensorShards* shards = nullptr;  // where tokens are divided
   std::int64_t pieces = 1;
   bool has_bias = false;
 };
 
-}  // namespace
-
-Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
-                              std::int64_t parts) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return column_parallel_linear(t..., shards, parts); }, x, weight,
-                            bias);
+Tensor column_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
+                       std::int64_t parts, bool tokens) {
   const std::int64_t pieces = parts * shards.mine().size();
   check(x, weight, bias, weight.defined() ? weight.size(0) : 0, pieces, "column_parallel_linear");
   const std::int64_t height = weight.size(0) / pieces;
-  const Tensor matrix = as_matrix(x), all = as_contiguous(weight.detach());
+  const Tensor input = tokens ? shards.all_tokens(x) : x;
+  const Tensor matrix = as_matrix(input), all = as_contiguous(weight.detach());
   const Tensor flat = empty({matrix.size(0), weight.size(0)}, options_of(x));
   {
     const NoGradGuard values_only;
@@ -128,39 +138,71 @@ Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tenso
       put_columns(linear(matrix, rows(all, begin, height), bias.defined() ? rows(bias.detach(), begin, height) : bias),
                   flat, begin);
   }
-  const Tensor out = with_last(flat, x.sizes());
+  const Tensor out = with_last(flat, input.sizes());
   if (auto* node = record<ColumnParallelLinearBackward>(out, {&x, &weight, &bias})) {
     node->save(x, weight);
     node->shards = &shards;
     node->parts = parts;
     node->has_bias = bias.defined();
+    node->tokens = tokens;
+    node->sizes = input.sizes();
   }
   return out;
 }
 
-Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return row_parallel_linear(t..., shards); }, x, weight, bias);
+Tensor row_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
+                    bool tokens) {
   const std::int64_t pieces = shards.mine().size();
   check(x, weight, bias, weight.defined() ? weight.size(1) : 0, pieces, "row_parallel_linear");
   const std::int64_t width = weight.size(1) / pieces;
   const Tensor matrix = as_matrix(x), all = as_contiguous(weight.detach());
-  Tensor flat;
+  Tensor out;
   {
     const NoGradGuard values_only;
     std::vector<Tensor> products;
     for (std::int64_t begin = 0; begin < weight.size(1); begin += width)
-      products.push_back(linear(columns_of(matrix, begin, width), columns_of(all, begin, width)));
-    flat = shards.sum(std::move(products));
-    if (bias.defined()) flat = add(flat, bias.detach());
+      products.push_back(with_last(linear(columns_of(matrix, begin, width), columns_of(all, begin, width)), x.sizes()));
+    out = tokens ? shards.begin_sum_of_own_tokens(std::move(products)).wait() : shards.sum(std::move(products));
+    if (bias.defined()) out = add(out, bias.detach());
   }
-  const Tensor out = with_last(flat, x.sizes());
   if (auto* node = record<RowParallelLinearBackward>(out, {&x, &weight, &bias})) {
     node->save(x, weight);
     node->pieces = pieces;
     node->has_bias = bias.defined();
+    node->shards = tokens ? &shards : nullptr;
   }
   return out;
+}
+
+}  // namespace
+
+Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
+                              std::int64_t parts) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return column_parallel(t..., shards, parts, false); }, x, weight,
+                            bias);
+  return column_parallel(x, weight, bias, shards, parts, false);
+}
+
+Tensor column_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                        const TensorShards& shards, std::int64_t parts) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return column_parallel(t..., shards, parts, true); }, x, weight,
+                            bias);
+  return column_parallel(x, weight, bias, shards, parts, true);
+}
+
+Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return row_parallel(t..., shards, false); }, x, weight, bias);
+  return row_parallel(x, weight, bias, shards, false);
+}
+
+Tensor row_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                     const TensorShards& shards) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return row_parallel(t..., shards, true); }, x, weight, bias);
+  return row_parallel(x, weight, bias, shards, true);
 }
 
 }  // namespace lockstep::distributed

@@ -12,9 +12,10 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
-#include "lockstep/nn/attention.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/linear.h"
+#include "lockstep/nn/norm.h"
+#include "lockstep/nn/transformer.h"
 
 namespace lockstep::distributed {
 
@@ -66,26 +67,36 @@ const char* kind_of(TensorSplit split) {
 
 TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>& plan,
                                const TensorParallelOptions& options)
-    : module_(module) {
+    : module_(module), tokens_(options.sequence_parallel) {
   shards_ = std::make_unique<TensorShards>(options.group ? options.group : make_single_process_group(),
                                            options.logical_shards);
   for (const TensorRule& rule : plan) {
-    const std::size_t before = divided_.size() + dropouts_.size();
+    const auto found = [this] { return divided_.size() + dropouts_.size() + by_tokens_.size(); };
+    const std::size_t before = found();
     find(module, {}, rule);
-    LOCKSTEP_CHECK(divided_.size() + dropouts_.size() > before,
+    LOCKSTEP_CHECK(found() > before,
                    "[TensorParallel] no layer of the model is called '{}'; look at the names "
                    "that named_children() has",
                    rule.layers);
   }
   for (const Divided& divided : divided_) check(divided);
   const NoGradGuard values_only;
-  if (ProcessGroup& group = shards_->group(); group.world_size() > 1)
+  if (ProcessGroup& group = shards_->group(); group.world_size() > 1) {
+    std::string text = fmt::format("{} shards{}:", shards_->count(), tokens_ ? ", tokens too" : "");
+    for (const TensorRule& rule : plan)
+      text += fmt::format(" {} {}/{}", rule.layers, static_cast<int>(rule.split), rule.parts);
+    for (const std::string& theirs : group.all_gather_object(text))
+      LOCKSTEP_CHECK(theirs == text,
+                     "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same", text,
+                     theirs);
     for (const nn::NamedTensor& each : module.state()) {
       const Tensor value = copy_contiguous(each.tensor);
       group.broadcast(value)->wait();
       copy_values(value, each.tensor.detach());
     }
+  }
   for (const Divided& divided : divided_) divide(divided);
+  for (const auto& set : by_tokens_) set();
   for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), shards_->group().world_size());
 }
 
@@ -101,6 +112,7 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   auto* const table = dynamic_cast<nn::Embedding*>(&module);
   if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column)
     return dropouts_.push_back(dropout);
+  if (rule.split == TensorSplit::sequence) return find_by_tokens(module, name);
   auto* const attention = dynamic_cast<nn::MultiheadAttention*>(&module);
   const bool fits = rule.split == TensorSplit::vocabulary ? table != nullptr
                     : rule.split == TensorSplit::heads    ? attention != nullptr
@@ -113,15 +125,15 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       divided_.push_back({name + "." + member, parameter, dim, parts, units, what, std::move(set)});
   };
   const auto by_row = [&](nn::Linear& layer, const char* member, std::int64_t units, const char* what) {
-    add(member, layer.weight, 1, 1, units, what, [&layer, &shards] {
-      layer.set_function([&shards](const Tensor& x, const Tensor& weight, const Tensor& bias) {
-        return row_parallel_linear(x, weight, bias, shards);
+    add(member, layer.weight, 1, 1, units, what, [&layer, &shards, tokens = tokens_] {
+      layer.set_function([&shards, tokens](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+        return (tokens ? row_parallel_linear_of_tokens : row_parallel_linear)(x, weight, bias, shards);
       });
     });
   };
-  const auto by_column = [&shards](std::int64_t parts) -> nn::Linear::Function {
-    return [&shards, parts](const Tensor& x, const Tensor& weight, const Tensor& bias) {
-      return column_parallel_linear(x, weight, bias, shards, parts);
+  const auto by_column = [&shards, tokens = tokens_](std::int64_t parts) -> nn::Linear::Function {
+    return [&shards, tokens, parts](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+      return (tokens ? column_parallel_linear_of_tokens : column_parallel_linear)(x, weight, bias, shards, parts);
     };
   };
   switch (rule.split) {
@@ -154,7 +166,35 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       by_row(attention->out_proj, "out_proj.weight", heads, "heads");
       break;
     }
+    case TensorSplit::sequence:
+      break;  // above
   }
+}
+
+void TensorParallel::find_by_tokens(nn::Module& module, const std::string& name) {
+  LOCKSTEP_CHECK(tokens_, "[TensorParallel] the plan has layer '{}' compute its own tokens; set sequence_parallel",
+                 name);
+  const TensorShards& shards = *shards_;
+  const auto set_norm = [&](auto& norm) {
+    by_tokens_.push_back([&norm, &shards] {
+      norm.set_function(
+          [&shards](const nn::NormFunction& compute, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+            return apply_to_tokens(x, {weight, bias}, shards,
+                                   [&](const Tensor& own, const std::vector<Tensor>& parameters) {
+                                     return compute(own, parameters[0], parameters[1]);
+                                   });
+          });
+    });
+  };
+  if (auto* const layer_norm = dynamic_cast<nn::LayerNorm*>(&module)) return set_norm(*layer_norm);
+  if (auto* const rms_norm = dynamic_cast<nn::RMSNorm*>(&module)) return set_norm(*rms_norm);
+  auto* const dropout = dynamic_cast<nn::Dropout*>(&module);
+  LOCKSTEP_CHECK(dropout,
+                 "[TensorParallel] layer '{}' is a {}; a nn::LayerNorm, nn::RMSNorm or nn::Dropout computes its own "
+                 "tokens",
+                 name, module.type_name());
+  by_tokens_.push_back(
+      [dropout, &shards] { dropout->set_part(-2, shards.group().rank(), shards.group().world_size()); });
 }
 
 void TensorParallel::check(const Divided& divided) const {
@@ -228,7 +268,18 @@ const TensorParallel::Divided* TensorParallel::divided_as(const Tensor& paramete
 }
 
 Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const {
-  return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_);
+  if (!tokens_)
+    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_);
+  const Tensor logits = column_parallel_linear_of_tokens(x, weight, {}, *shards_);
+  return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_);
+}
+
+Tensor TensorParallel::own_tokens(const Tensor& x) const {
+  return tokens_ ? scatter_tokens(x, *shards_) : x;
+}
+
+Tensor TensorParallel::all_tokens(const Tensor& x) const {
+  return tokens_ ? gather_tokens(x, *shards_) : x;
 }
 
 std::vector<nn::NamedTensor> TensorParallel::full_state() const {

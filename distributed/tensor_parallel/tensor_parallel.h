@@ -25,6 +25,8 @@ enum class TensorSplit : std::uint8_t {
   row,         ///< nn::Linear by its inputs, which a column layer before it has left: the result is whole everywhere
   vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
   heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
+  sequence,    ///< with sequence_parallel, nn::LayerNorm, RMSNorm and Dropout outside of divided layers: every rank
+               ///< computes its own tokens
 };
 
 /// Which layers, and how.
@@ -40,6 +42,9 @@ struct TensorParallelOptions {
   /// T, a power of two that the number of ranks divides: the same bits for each such number (Note [Tensor shards]). 0:
   /// within rounding.
   std::int64_t logical_shards = 0;
+  /// Tokens are divided between the divided layers, so that norms, dropout and activations there are (Note [Token
+  /// shards]).
+  bool sequence_parallel = false;
 };
 
 /// Note [Tensor parallelism]
@@ -55,6 +60,11 @@ struct TensorParallelOptions {
 /// Divide a model before optimizers, steps and checkpoints take its parameters. What is element-wise may stand between
 /// the two. Dropout is keyed by the position in the whole: of attention weights, and between the two where the plan has
 /// the nn::Dropout as a column layer. So masks are those of one process; ranks along `data` draw their own.
+///
+/// With `sequence_parallel` a rank has, outside of the divided layers, its own tokens of x [*, tokens, width] alone.
+/// The plan then names the norms and the dropout there (TensorSplit::sequence), and the model passes what it begins
+/// with through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens`
+/// must be a multiple of the shards.
 class TensorParallel {
  public:
   /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before
@@ -68,8 +78,14 @@ class TensorParallel {
   /// What vocabulary_parallel_cross_entropy() and other functions (tensor_functions.h) take.
   const TensorShards& shards() const { return *shards_; }
   /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
-  /// embedding that is divided by its vocabulary; the logits are never whole. target [N], int64, whole.
+  /// embedding that is divided by its vocabulary; the logits are never whole. target [N], int64, whole. With
+  /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens.
   Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
+  /// Of x [*, tokens, width], which all ranks have alike, this rank's tokens; without `sequence_parallel` x.
+  Tensor own_tokens(const Tensor& x) const;
+  /// The reverse: all tokens, for what all ranks compute alike from them.
+  Tensor all_tokens(const Tensor& x) const;
+  bool sequence_parallel() const { return tokens_; }  ///< as the options had it
   /// The module's parameters and buffers, each whole, under their names: what one process would have. A collective.
   std::vector<nn::NamedTensor> full_state() const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients. A collective; returns the norm. In lockstep
@@ -95,6 +111,7 @@ class TensorParallel {
   struct Divided;
 
   void find(nn::Module& module, const std::string& name, const TensorRule& rule);
+  void find_by_tokens(nn::Module& module, const std::string& name);
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
   Tensor own_part(const Divided& divided, const Tensor& whole) const;
@@ -105,7 +122,9 @@ class TensorParallel {
   nn::Module& module_;
   std::unique_ptr<TensorShards> shards_;
   std::vector<Divided> divided_;
-  std::vector<nn::Dropout*> dropouts_;  // of columns
+  std::vector<nn::Dropout*> dropouts_;            // of columns
+  std::vector<std::function<void()>> by_tokens_;  // have layers compute their own tokens
+  const bool tokens_;
 };
 
 }  // namespace lockstep::distributed

@@ -6,9 +6,41 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
+namespace {
+
+void add_to_left(Tensor& left, const Tensor& right) {
+  left = add(left, right);
+}
+
+/// Of ranks whose blocks [outer, tokens, width] lie one after the other in memory, and within [outer, all tokens,
+/// width].
+struct TokenBlocks {
+  TokenBlocks(const Shape& whole, std::int64_t ranks)
+      : outer(1), tokens(whole[whole.dim() - 2] / ranks), width(whole[whole.dim() - 1]), ranks(ranks) {
+    for (int d = 0; d + 2 < whole.dim(); ++d) outer *= whole[d];
+  }
+
+  std::int64_t size() const { return outer * tokens * width; }
+  Tensor among_blocks(const Tensor& t, std::int64_t rank) const {
+    return t.as_strided({outer, tokens, width}, {tokens * width, width, 1}, t.offset() + rank * size());
+  }
+  Tensor among_tokens(const Tensor& t, std::int64_t rank) const {
+    return t.as_strided({outer, tokens, width}, {ranks * tokens * width, width, 1}, t.offset() + rank * tokens * width);
+  }
+
+  std::int64_t outer, tokens, width, ranks;
+};
+
+Shape with_tokens(Shape sizes, std::int64_t tokens) {
+  sizes[sizes.dim() - 2] = tokens;
+  return sizes;
+}
+
+}  // namespace
 
 TensorShards::TensorShards(ProcessGroupPtr group, std::int64_t logical)
     : group_(std::move(group)), lockstep_(logical > 0) {
@@ -26,31 +58,37 @@ TensorShards::TensorShards(ProcessGroupPtr group, std::int64_t logical)
   mine_ = shards_of_worker(count_, world, group_->rank());
 }
 
-Tensor TensorShards::sum(std::vector<Tensor> parts) const {
-  const NoGradGuard values_only;
+Tensor TensorShards::Pending::wait() {
+  if (!work_) return value_;
+  work_->wait();
+  return result_();
+}
+
+Tensor TensorShards::add_up(std::vector<Tensor> parts) const {
   TreeStack<Tensor> stack;
   for (std::size_t i = 0; i < parts.size(); ++i)
-    stack.push({0, mine_.begin + static_cast<std::int64_t>(i)}, std::move(parts[i]),
-               [](Tensor& left, const Tensor& right) { left = add(left, right); });
+    stack.push({0, mine_.begin + static_cast<std::int64_t>(i)}, std::move(parts[i]), add_to_left);
   LOCKSTEP_ASSERT(stack.entries().size() == 1, "{} shards leave {} sums", mine_.size(), stack.entries().size());
-  return sum_over_ranks(stack.entries().front().value);
+  return stack.entries().front().value;
+}
+
+TensorShards::Pending TensorShards::begin_sum(std::vector<Tensor> parts) const {
+  const NoGradGuard values_only;
+  return sum_over_ranks(add_up(std::move(parts)));
 }
 
 Tensor TensorShards::sum_of_one(const Tensor& own) const {
   const NoGradGuard values_only;
   // As in the tree's sums, -0 becomes +0 where a shard without the value is added.
-  return sum_over_ranks(mine_.size() > 1 ? add(own, 0.0) : own);
+  return sum_over_ranks(mine_.size() > 1 ? add(own, 0.0) : own).wait();
 }
 
-Tensor TensorShards::sum_over_ranks(Tensor own) const {
-  if (group_->world_size() == 1) return own;
+TensorShards::Pending TensorShards::sum_over_ranks(Tensor own) const {
+  if (group_->world_size() == 1) return Pending(std::move(own));
   static const OperationLabel label("sum over tensor shards");
   const LabelScope scope(label);
-  if (lockstep_)
-    group_->all_reduce_tree(own, own, count_)->wait();
-  else
-    group_->all_reduce(own)->wait();
-  return own;
+  WorkPtr work = lockstep_ ? group_->all_reduce_tree(own, own, count_) : group_->all_reduce(own);
+  return {std::move(work), [own = std::move(own)] { return own; }};
 }
 
 void TensorShards::max(const Tensor& values) const {
@@ -58,6 +96,77 @@ void TensorShards::max(const Tensor& values) const {
   static const OperationLabel label("largest of tensor shards");
   const LabelScope scope(label);
   group_->all_reduce(values, ReduceOp::max)->wait();
+}
+
+TensorShards::Pending TensorShards::begin_sum_of_own_tokens(std::vector<Tensor> parts) const {
+  const NoGradGuard values_only;
+  const Tensor whole = as_contiguous(add_up(std::move(parts)));
+  const std::int64_t ranks = group_->world_size();
+  LOCKSTEP_CHECK(whole.dim() >= 2 && whole.size(-2) % count_ == 0,
+                 "[TensorParallel] the tokens of {} cannot be divided evenly into {} tensor shards",
+                 to_string(whole.sizes()), count_);
+  if (ranks == 1) return Pending(whole);
+  const TokenBlocks blocks(whole.sizes(), ranks);
+  Tensor packed = whole;
+  if (blocks.outer > 1) {
+    packed = empty(whole.sizes(), options_of(whole));
+    for (std::int64_t r = 0; r < ranks; ++r) copy_values(blocks.among_tokens(whole, r), blocks.among_blocks(packed, r));
+  }
+  static const OperationLabel label("sum over tensor shards, of each rank's tokens");
+  const LabelScope scope(label);
+  const Shape sizes = with_tokens(whole.sizes(), blocks.tokens);
+  if (!lockstep_) {
+    const Tensor own = empty(sizes, options_of(whole));
+    WorkPtr work = group_->reduce_scatter(own, packed);
+    return {std::move(work), [own, packed] { return own; }};
+  }
+  const Tensor received = empty(whole.sizes(), options_of(whole));
+  WorkPtr work = group_->all_to_all(received, packed);
+  return {std::move(work), [this, received, packed, blocks, sizes, ranks] {
+            const NoGradGuard values_only;
+            TreeNode node;
+            for (std::int64_t shards = mine_.size(); shards > 1; shards /= 2) ++node.level;
+            TreeStack<Tensor> stack;
+            for (; node.index < ranks; ++node.index)
+              stack.push(
+                  node,
+                  received.as_strided(sizes, contiguous_strides(sizes), received.offset() + node.index * blocks.size()),
+                  add_to_left);
+            return stack.entries().front().value;
+          }};
+}
+
+TensorShards::Pending TensorShards::begin_all_tokens(const Tensor& own) const {
+  const NoGradGuard values_only;
+  const Tensor mine = as_contiguous(own.detach());
+  const std::int64_t ranks = group_->world_size();
+  if (ranks == 1) return Pending(mine);
+  const Shape sizes = with_tokens(mine.sizes(), mine.size(-2) * ranks);
+  const Tensor gathered = empty(sizes, options_of(mine));
+  static const OperationLabel label("all ranks' tokens");
+  const LabelScope scope(label);
+  WorkPtr work = group_->all_gather(gathered, mine);
+  return {std::move(work), [gathered, mine, sizes, ranks] {
+            const NoGradGuard values_only;
+            const TokenBlocks blocks(sizes, ranks);
+            if (blocks.outer == 1) return gathered;
+            const Tensor whole = empty(sizes, options_of(gathered));
+            for (std::int64_t r = 0; r < ranks; ++r)
+              copy_values(blocks.among_blocks(gathered, r), blocks.among_tokens(whole, r));
+            return whole;
+          }};
+}
+
+Tensor TensorShards::own_tokens(const Tensor& whole) const {
+  LOCKSTEP_CHECK(whole.dim() >= 2 && whole.size(-2) % count_ == 0,
+                 "[TensorParallel] the tokens of {} cannot be divided evenly into {} tensor shards",
+                 to_string(whole.sizes()), count_);
+  const NoGradGuard values_only;
+  const Tensor all = as_contiguous(whole.detach());
+  const TokenBlocks blocks(all.sizes(), group_->world_size());
+  const Tensor own = empty(with_tokens(all.sizes(), blocks.tokens), options_of(all));
+  copy_values(blocks.among_tokens(all, group_->rank()), blocks.among_blocks(own, 0));
+  return own;
 }
 
 }  // namespace lockstep::distributed

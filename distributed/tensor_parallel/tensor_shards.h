@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -17,8 +19,29 @@ namespace lockstep::distributed {
 /// then between ranks. So with T fixed the bits are the same for every number of ranks that divides it, one included.
 ///
 /// Without lockstep mode a rank is one shard, and the sum is an all-reduce.
+///
+/// Note [Token shards]
+/// With sequence parallelism (Korthikanti et al., "Reducing activation recomputation in large transformer models",
+/// 2022) what lies between divided layers, [*, tokens, width], is divided along `tokens`: shard i has the i-th of so
+/// many equal runs of them. Instead of a sum that all ranks get, each gets its tokens' (a reduce-scatter), and gathers
+/// all tokens where a divided layer reads them; backward the other way round. What is computed a token at a time has
+/// the same bits as without. The gradients of its parameters are added up by shards of tokens, along the tree: another
+/// order than without, but one for every number of ranks.
 class TensorShards {
  public:
+  /// What is on its way between ranks: work that can be done meanwhile stands before wait().
+  class Pending {
+   public:
+    explicit Pending(Tensor value) : value_(std::move(value)) {}
+    Pending(WorkPtr work, std::function<Tensor()> result) : work_(std::move(work)), result_(std::move(result)) {}
+    Tensor wait();
+
+   private:
+    Tensor value_;
+    WorkPtr work_;
+    std::function<Tensor()> result_;
+  };
+
   /// `logical`: T, a power of two that the number of ranks divides; 0: as many as ranks, and an ordinary sum. Throws
   /// Error for another.
   TensorShards(ProcessGroupPtr group, std::int64_t logical);
@@ -30,14 +53,25 @@ class TensorShards {
 
   /// The sum over the shards of all ranks; `parts` are this rank's, in order, contiguous, and of no use afterwards. A
   /// collective; waits.
-  Tensor sum(std::vector<Tensor> parts) const;
+  Tensor sum(std::vector<Tensor> parts) const { return begin_sum(std::move(parts)).wait(); }
+  Pending begin_sum(std::vector<Tensor> parts) const;  ///< the same, waiting later
   /// sum() of parts of which at most one, over all ranks, is not zero at any place; `own` has this rank's.
   Tensor sum_of_one(const Tensor& own) const;
   /// The largest value of all ranks at each place; in place.
   void max(const Tensor& values) const;
 
+  /// begin_sum() of parts [*, tokens, width], of which each rank gets its own tokens. Throws Error if they cannot be
+  /// divided evenly into so many shards.
+  Pending begin_sum_of_own_tokens(std::vector<Tensor> parts) const;
+  /// [*, tokens, width] of what each rank has of it, `own` [*, tokens / ranks, width]. A collective.
+  Pending begin_all_tokens(const Tensor& own) const;
+  Tensor all_tokens(const Tensor& own) const { return begin_all_tokens(own).wait(); }
+  /// This rank's tokens of what is whole; contiguous.
+  Tensor own_tokens(const Tensor& whole) const;
+
  private:
-  Tensor sum_over_ranks(Tensor own) const;
+  Tensor add_up(std::vector<Tensor> parts) const;
+  Pending sum_over_ranks(Tensor own) const;
 
   ProcessGroupPtr group_;
   bool lockstep_;

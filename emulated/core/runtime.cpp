@@ -59,7 +59,7 @@ Queue& queue_of(cudaStream_t stream) {
 // Work and waiting need a context, and find out what has become of the device.
 cudaError_t use() {
   use_device(present_device);
-  return result(faults::device_error());
+  return result(faults::device_error(present_device));
 }
 #define LOCKSTEP_EMULATED_USE() \
   if (const cudaError_t status = use(); status != cudaSuccess) return status
@@ -85,7 +85,7 @@ bool breaks_capture() {
 // A failure of the work itself: a GPU reports it at the next call that waits.
 cudaError_t reach(Mark mark) {
   Streams::instance().reach(mark);
-  return cudaSuccess;
+  return mark.queue ? result(faults::device_error(mark.queue->device)) : cudaSuccess;
 }
 
 void copy(void* target, const void* source, std::size_t bytes, Queue& queue) {

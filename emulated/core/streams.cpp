@@ -3,8 +3,11 @@
 #include "lockstep/emulated/core/streams.h"
 
 #include <thread>
+#include <utility>
 
+#include "lockstep/core/cuda/check.h"
 #include "lockstep/emulated/core/execution.h"
+#include "lockstep/emulated/core/faults.h"
 #include "lockstep/emulated/core/memory.h"
 
 namespace lockstep::cuda::emulated {
@@ -65,7 +68,10 @@ bool Streams::try_reach(Mark mark) {
     bool done = true;
     std::exception_ptr failure;
     try {
-      done = queue.pieces.front().work();
+      // Asked once for a piece: what waits for somebody is asked again.
+      Piece& piece = queue.pieces.front();
+      if (!std::exchange(piece.begun, true)) piece.fails = faults::work_fails(queue.device);
+      done = piece.fails || piece.work();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -124,6 +130,7 @@ void Streams::work_beside() {
 void enqueue(CUstream_st* stream, std::function<bool()> work) {
   int device = 0;
   cudaGetDevice(&device);
+  LOCKSTEP_CUDA_CHECK(faults::device_error(device));  // a launch on a device that has failed says so
   enqueue(device, stream, std::move(work));
 }
 

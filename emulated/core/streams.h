@@ -44,6 +44,7 @@ struct Capture {
 struct Piece {
   Work work;
   Clock::time_point queued;
+  bool begun = false, fails = false;
 };
 
 struct Queue {

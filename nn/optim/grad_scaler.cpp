@@ -42,7 +42,7 @@ bool Optimizer::scale_gradients(double factor) {
   }
   bool finite = true;
   for (const Tensor& flag : flags) finite = finite && flag.item<std::int64_t>() == 0;
-  return finite;
+  return agree_ ? agree_(finite) : finite;
 }
 
 bool GradScaler::unscale(Optimizer& optimizer) {

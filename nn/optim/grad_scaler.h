@@ -35,7 +35,9 @@ struct GradScalerState {
 ///   scaler.update();
 ///
 /// Between processes nothing needs to be agreed on: the decision is taken on the reduced gradients, which are the same
-/// on every rank, so it is too; in lockstep mode it is the same for any number of workers.
+/// on every rank, so it is too; in lockstep mode it is the same for any number of workers. Where ranks have different
+/// parameters, tensor parallel or of a pipeline, Optimizer::set_agreement() lets them agree;
+/// MeshModel::make_optimizer() has done so.
 ///
 /// On a CUDA device gradients are unscaled and looked through in one pass, and its answer is read: unscale(), or step()
 /// without it, waits for the device once, and neither can be captured in a graph. Forward and backward can; bfloat16,

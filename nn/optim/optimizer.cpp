@@ -97,6 +97,7 @@ void Optimizer::replace_parameters(std::vector<Tensor> parameters, std::vector<s
 }
 
 void Optimizer::take_groups_of(const Optimizer& other) {
+  agree_ = other.agree_;
   LOCKSTEP_CHECK(other.buckets_.empty(), "[{}] has made steps; hand it over before its first", other.name());
   parameters_ = other.parameters_;
   group_of_ = other.group_of_;

@@ -99,6 +99,10 @@ class Optimizer {
   /// Multiplies all gradients by `factor`, in their memory. Returns whether all of them are finite then, on every rank
   /// that has some of them. What GradScaler does.
   virtual bool scale_gradients(double factor);
+  /// For a model whose parameters lie with several ranks: `agree` is given whether this rank's gradients are finite,
+  /// and returns whether all ranks' are, such as `[&](bool finite) { return mesh.all(finite); }`. scale_gradients()
+  /// calls it on each, so that a GradScaler decides alike. Null: nobody is asked.
+  void set_agreement(std::function<bool(bool finite)> agree) { agree_ = std::move(agree); }
 
   /// Parameters are in groups, numbered from 0, each with options of its own; often it is one.
   std::size_t num_param_groups() const { return forms_.size(); }
@@ -216,6 +220,7 @@ class Optimizer {
   std::vector<std::int64_t> steps_;
   std::vector<Bucket> buckets_;
   std::size_t with_state_ = 0;  // parameters that are in buckets: the first ones
+  std::function<bool(bool finite)> agree_;
 };
 
 /// An optimizer whose options are a struct, one for each group of parameters. `kMomentum`: what momentum() is in it.

@@ -157,12 +157,11 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
 
 def check(recorder, machine, size):
     jobs = 1 if machine.emulated else min(4, max(1, (os.cpu_count() or 2) // 4))
-    with recorder.share(0.4):
-        for entry in machine.programs["tests"]:
-            if machine.emulated and size.tests is not None and entry["name"] not in size.tests:
-                continue
-            recorder.step("tests", entry["name"], lambda entry=entry: run_program(
-                recorder, machine, entry, size.tests_limit, jobs, only=size.tests_only))
+    for entry in machine.programs["tests"]:
+        if machine.emulated and size.tests is not None and entry["name"] not in size.tests:
+            continue
+        recorder.step("tests", entry["name"], lambda entry=entry: run_program(
+            recorder, machine, entry, size.tests_limit, jobs, only=size.tests_only))
 
 
 def ends_alone(recorder, machine, entry, limit, only):

@@ -9,6 +9,7 @@ import re
 import statistics
 import struct
 import subprocess
+import threading
 import time
 
 import steps
@@ -179,10 +180,12 @@ class Training:
         """(from the start of the process, training alone, best accuracy); None where it was not reached."""
         command = [self.trainer, "--mode", "single", "--device", "cuda", "--data-dir", self.data, "--seed", str(seed),
                    "--no-progress", *options]
-        end = time.monotonic() + self.recorder.left(self.size.train_limit)
+        limit = self.recorder.left(self.size.train_limit)
         start = time.monotonic()
         process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True, env=self.machine.environment(), start_new_session=True)
+        late = threading.Timer(limit, steps.end_group, (process,))  # also if it says nothing any more
+        late.start()
         reached, best, text = None, 0.0, ""
         for line in process.stdout:
             text += line
@@ -191,9 +194,11 @@ class Training:
                 best = max(best, float(found[1]))
                 if reached is None and float(found[1]) >= target:
                     reached = time.monotonic() - start
-            if time.monotonic() > end:
-                steps.end_group(process)
-        if process.wait() != 0:
+        process.wait()
+        late.cancel()
+        if process.returncode != 0:
+            if time.monotonic() - start >= limit:
+                raise Failure(f"mnist_train had not ended after {limit:.0f} s", text)
             raise Failure(f"mnist_train ended with status {process.returncode}", text)
         result = RESULT.search(text)
         return reached, float(result[4]) if reached is not None else None, best

@@ -86,6 +86,18 @@ TEST_F(MeshPrograms, TensorShardsGiveOneHashInAnyOrderOfTheMesh) {
   EXPECT_NE(hash(3, {"--lockstep-tensor", "2", "--dropout", "0.1"}), one) << "the number of shards counts";
 }
 
+// Tokens are divided besides: mixed precision, stages, ZeRO and recomputation with it.
+TEST_F(MeshPrograms, SequenceParallelismGivesOneHash) {
+  const Arguments shards{"--lockstep-tensor", "4", "--dropout", "0.1", "--sequence-parallel"};
+  const std::string one = hash(3, shards);
+  for (const Arguments& mesh :
+       {Arguments{"--mesh", "data=2,pipeline=2,tensor=2"}, Arguments{"--mesh", "tensor=4", "--recompute"},
+        Arguments{"--mesh", "data=3,tensor=2", "--zero=3"}})
+    EXPECT_EQ(hash(3, shards + mesh), one) << mesh[1];
+  const Arguments low{"--amp", "bf16"};
+  EXPECT_EQ(hash(3, shards + low + Arguments{"--mesh", "pipeline=2,tensor=2"}), hash(3, shards + low));
+}
+
 // Optimizer state, gradients and parameters divided over `data` besides; and on to other meshes in between.
 TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
   const Arguments shards{"--lockstep-tensor", "2",    "--dropout", "0.1", "--warmup", "0", "--lr", "0.001",
@@ -177,6 +189,7 @@ TEST_F(MeshPrograms, WhatDoesNotFitIsRefusedInOneLine) {
       {{"--mesh", "data=16"}, "--lockstep 8 cannot be shared by 16 workers"},
       {{"--mesh", "data=two"}, "expected sizes from 1"},
       {{"--mesh", "auto", "--nproc", "97"}, "no mesh of 97 process(es) fits the model"},
+      {{"--sequence-parallel"}, "pass --mesh with tensor above 1, or --lockstep-tensor"},
       {{"--chunks", "2"}, "--chunks 2 does not go with --schedule 1f1b"},
       {{"--mesh", "data=2,pipeline=2", "--zero=2"},
        "--zero=2 divides gradients, which the 2 stages of a pipeline keep"},

@@ -121,7 +121,7 @@ TEST(Norm, IsTheRootOfTheSumOfSquares) {
   const Tensor x = tensor<double>({3, 4, 0, 0}).view({2, 2});
   x.set_requires_grad(true);
   EXPECT_EQ(x.norm().item(), 5.0);
-  const Tensor rows = x.norm(1);
+  const Tensor rows = x.norm({1});
   EXPECT_EQ(values(rows), (Values{5, 0}));
   rows.sum().backward();
   const Values expected{0.6, 0.8, 0, 0};

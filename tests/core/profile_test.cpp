@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
@@ -82,7 +85,13 @@ TEST_F(Profile, PoolThreadsNameWhatTheyWorkOn) {
   start_profile(path_.text());
   {
     const profile::Scope scope("test", "outer");
-    parallel_for(64, 1, [](std::int64_t, std::int64_t) {});
+    // Each block waits for the other one, so that both threads take part. The deadline bounds a failure.
+    std::atomic<int> inside{0};
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+      ++inside;
+      while (inside.load() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    });
   }
   stop_profile();
   const json events = read(path_.text());

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <set>
 #include <thread>
 
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
@@ -139,6 +141,27 @@ TEST(RandomTensors, TheSameKeyGivesTheSameValuesInEveryShapeDtypeAndLayout) {
   manual_seed(1);
   const Tensor half = rand({12}, {.dtype = kFloat16});
   EXPECT_EQ(half.to_vector<double>()[5], static_cast<double>(static_cast<float>(Half(static_cast<float>(flat[5])))));
+}
+
+// Drawn in runs, each pair of elements is what its words alone give.
+TEST(RandomTensors, NormalsArePairsOfBoxAndMuller) {
+  constexpr std::int64_t kCount = 8192 + 256 + 7;  // a block of work, a run, and some of the next
+  const auto pair_of = [](double a, double b, std::size_t part) {
+    const double radius = std::sqrt(-2.0 * math::portable_log(1.0 - a)), angle = 2.0 * std::numbers::pi * b;
+    return 1.5 + 0.25 * radius * (part == 0 ? math::portable_cos(angle) : math::portable_sin(angle));
+  };
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    manual_seed(3);
+    const std::vector<double> uniform = rand({kCount + 1}, {.dtype = dtype}).to_vector<double>();
+    manual_seed(3);
+    const std::vector<double> values = normal(1.5, 0.25, {kCount}, {.dtype = dtype}).to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t first = i / 2 * 2;
+      const double expected = pair_of(uniform[first], uniform[first + 1], i % 2);
+      ASSERT_EQ(values[i], dtype == kFloat64 ? expected : static_cast<double>(static_cast<float>(expected)))
+          << name(dtype) << " " << i;
+    }
+  }
 }
 
 TEST(RandomTensors, UniformAndNormalHaveTheirMoments) {

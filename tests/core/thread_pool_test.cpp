@@ -1,6 +1,8 @@
 #include "lockstep/core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -148,6 +150,49 @@ TEST_F(ThreadPool, WorkersThatSleptWakeUp) {
     parallel_for(30, 1, [&](std::int64_t, std::int64_t) { ++ran; });
     EXPECT_EQ(ran.load(), 30);
   }
+}
+
+std::atomic<bool> holds_worker{false}, is_held{false};
+
+void hold_worker(int) {
+  is_held = true;
+  while (holds_worker) usleep(1000);
+}
+
+// A signal handler holds the worker back, as another process on its core would.
+TEST_F(ThreadPool, CallersDoNotWaitForWorkersThatHaveNotCome) {
+  set_num_threads(2);
+  const pthread_t caller = pthread_self();
+  std::atomic<int> inside{0};
+  pthread_t worker = caller;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+    if (!pthread_equal(pthread_self(), caller)) worker = pthread_self();
+    ++inside;
+    while (inside.load() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  ASSERT_FALSE(pthread_equal(worker, caller));
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = hold_worker;
+  ASSERT_EQ(sigaction(SIGUSR2, &action, &before), 0);
+  holds_worker = true;
+  ASSERT_EQ(pthread_kill(worker, SIGUSR2), 0);
+  while (!is_held && std::chrono::steady_clock::now() < deadline) usleep(1000);
+  ASSERT_TRUE(is_held);
+  // Whatever happens, the worker goes on after two seconds.
+  std::thread release([] {
+    for (int i = 0; i < 200 && holds_worker; ++i) usleep(10000);
+    holds_worker = false;
+  });
+  std::atomic<int> ran{0};
+  for (int repeat = 0; repeat < 20; ++repeat) parallel_for(30, 1, [&](std::int64_t, std::int64_t) { ++ran; });
+  EXPECT_TRUE(holds_worker) << "the loops ended with the worker";
+  EXPECT_EQ(ran.load(), 20 * 30);
+  holds_worker = false;
+  release.join();
+  set_num_threads(1);  // the worker is through with the handler
+  sigaction(SIGUSR2, &before, nullptr);
 }
 
 TEST_F(ThreadPool, AForkedChildHasWorkersOfItsOwn) {

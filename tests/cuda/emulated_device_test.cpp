@@ -198,6 +198,23 @@ TEST(EmulatedDevice, AFailureStays) {
   stream.synchronize();
 }
 
+TEST(EmulatedDevice, WorkThatFailsLateIsMetByWhoWaitsAndTheDeviceDoesNoMore) {
+  const Device other(kCUDA, 1);
+  const Tensor there = zeros({16}, {.device = other});
+  const Tensor x = zeros({16}, {.device = kDevice});
+  Stream::default_of(0).synchronize();
+  faults::fail_work(0, 1, cudaErrorIllegalAddress);
+  fill_values(x, 1.0);
+  fill_values(x, 2.0);  // fails, and nobody says so yet
+  fill_values(x, 3.0);
+  EXPECT_NE(error_of([&] { Stream::default_of(0).synchronize(); }).find("illegal memory access"), std::string::npos);
+  EXPECT_NE(error_of([&] { fill_values(x, 4.0); }).find("illegal memory access"), std::string::npos);
+  fill_values(there, 5.0);
+  EXPECT_EQ(sum_of(there), 80.0f);  // another device goes on
+  faults::fail_device(cudaSuccess);
+  EXPECT_EQ(sum_of(x), 16.0f);
+}
+
 // --- of what stands on it: mistakes that a real device punishes -----------------------------------------------------
 
 TEST(DeviceMemory, ATensorFreedDuringACaptureDoesNoHarm) {

@@ -53,6 +53,8 @@ std::vector<std::string> lockstep_run_command(std::vector<std::string> arguments
 bool is_running(pid_t pid);
 /// Waits until is_running() is false. True if that came before the deadline.
 bool wait_until_gone(pid_t pid, double seconds = 10);
+/// The lines of the text, in the order of the alphabet.
+std::vector<std::string> sorted_lines(const std::string& text);
 /// The number after each `key` in the text: numbers_after("pid=7 pid=8", "pid=") is {7, 8}.
 std::vector<int> numbers_after(const std::string& text, const std::string& key);
 /// True if `part` occurs in `text`; prints both otherwise.

@@ -4,7 +4,6 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "launcher_support.h"
 
@@ -18,14 +17,6 @@ Finished run_shell(int workers, const std::string& script, std::vector<std::stri
   arguments.insert(arguments.end(), options.begin(), options.end());
   arguments.insert(arguments.end(), {"--", "sh", "-c", script});
   return lockstep_run(arguments);
-}
-
-std::vector<std::string> sorted_lines(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  return lines;
 }
 
 std::string contents(const std::string& path) {
@@ -337,66 +328,6 @@ TEST(Launcher, RunLocalStartsCopiesOfTheProgram) {
   const Finished bad = Process({kWorker, "spawn", "2"}, {{"LOCKSTEP_TEST_STATUS", "8"}}).wait();
   EXPECT_EQ(bad.status, 8);
   EXPECT_TRUE(has(bad.err, "launcher_worker: rank 1"));
-}
-
-TEST(Launcher, RejectsAMissingProgram) {
-  const Finished path = lockstep_run({"--", "/nowhere/program"});
-  EXPECT_EQ(path.status, 1);
-  EXPECT_EQ(path.err, "lockstep-run: '/nowhere/program' is not a program that can be started: there is no such file\n");
-  const Finished name = lockstep_run({"--", "no-such-program-anywhere"});
-  EXPECT_EQ(name.status, 1);
-  EXPECT_TRUE(has(name.err, "program 'no-such-program-anywhere' was not found in PATH"));
-  EXPECT_EQ(lockstep_run({"--log-dir", "/proc/logs", "--", "true"}).status, 1);
-}
-
-struct UsageCase {
-  const char* name;
-  std::vector<std::string> arguments;
-  const char* message;
-};
-class LauncherUsage : public ::testing::TestWithParam<UsageCase> {};
-
-TEST_P(LauncherUsage, IsOneLineWithStatus2) {
-  const Finished run = lockstep_run(GetParam().arguments, {{"LOCKSTEP_TOKEN", "short"}});
-  EXPECT_EQ(run.status, 2);
-  EXPECT_EQ(run.out, "");
-  EXPECT_TRUE(has(run.err, GetParam().message));
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, LauncherUsage,
-    ::testing::Values(
-        UsageCase{"NoProgramAtAll", {"--nproc-per-node", "2"}, "there is no program to start"},
-        UsageCase{"NoProgram", {"--nproc-per-node", "2", "--"}, "there is no program to start"},
-        UsageCase{"UnknownFlag", {"--workers", "2", "--", "true"}, "--workers"},
-        UsageCase{"Zero", {"--nproc-per-node", "0", "--", "true"}, "0 is out of range; expected 1 to 4096"},
-        UsageCase{"Words",
-                  {"--nproc-per-node", "two", "--", "true"},
-                  "'two' is no whole number, or too large; expected 1 to 4096"},
-        UsageCase{"NodeRank", {"--nnodes", "2", "--node-rank", "2", "--", "true"}, "the node rank is 2"},
-        UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
-        UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
-        UsageCase{"Token", {"--nnodes", "2", "--", "true"}, "LOCKSTEP_TOKEN is too short"},
-        UsageCase{"ElasticWithoutRestarts", {"--min-nproc", "1", "--", "true"}, "give --max-restarts with --min-nproc"},
-        UsageCase{"ElasticWithMoreThanAll",
-                  {"--nproc-per-node", "2", "--min-nproc", "3", "--max-restarts", "1", "--", "true"},
-                  "the smallest number of workers is 3"}),
-    [](const auto& info) { return info.param.name; });
-
-// As torchrun's users write it: Note [Names of options] in train/command_line/parse.h.
-TEST(Launcher, TakesTorchrunsCommandLine) {
-  const Finished run = lockstep_run({"--nproc_per_node=2", "--nnodes=1", "--node_rank", "0", "--master_addr=127.0.0.1",
-                                     "--master_port=29500", "--no_python", "printf", "%s\\n", "--mode_of=x_y", "--"});
-  EXPECT_EQ(run.status, 0) << run.err;
-  EXPECT_EQ(sorted_lines(run.out),
-            (std::vector<std::string>{"[0] --", "[0] --mode_of=x_y", "[1] --", "[1] --mode_of=x_y"}));
-}
-
-TEST(Launcher, HelpIsNoError) {
-  const Finished run = lockstep_run({"--help"});
-  EXPECT_EQ(run.status, 0);
-  EXPECT_TRUE(has(run.out, "lockstep-run [OPTIONS] [--] PROGRAM [ARGUMENTS...]"));
 }
 
 }  // namespace

@@ -203,6 +203,9 @@ TEST_F(Spawn, OtherEndsAreNamed) {
   EXPECT_EQ(killed.exit_status(), 128 + SIGKILL);
   EXPECT_STREQ(killed.what(), "[spawn] rank 1 failed first: it was killed by signal 9 (SIGKILL)");
 
+  const SpawnError limited = failure_of([](int) { raise(SIGXFSZ); }, 1);
+  EXPECT_NE(std::string(limited.what()).find("SIGXFSZ, a file above the limit"), std::string::npos) << limited.what();
+
   const SpawnError exited = failure_of([](int) { _exit(7); }, 1);
   EXPECT_EQ(exited.exit_status(), 7);
   EXPECT_STREQ(exited.what(), "[spawn] rank 0 failed first: it exited with status 7");

@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
@@ -199,6 +200,20 @@ class Curves(WithFolder):
         for losses, accuracy in (([2.0, 1.0002], 0.9), ([2.0, 1.0], 0.894), ([2.0], 0.9), ([2.0, float("nan")], 0.9)):
             with self.subTest(losses=losses, accuracy=accuracy), self.assertRaises(steps.Failure):
                 self.compare(losses, accuracy)
+
+
+class TimeToAccuracy(WithFolder):
+    def test_a_silent_hang_ends_at_its_limit(self):
+        trainer = self.folder / "trainer"
+        trainer.write_text("#!/bin/sh\necho 'epoch 1: test accuracy 0.5'\nexec sleep 30\n")
+        trainer.chmod(0o755)
+        fake = training.Training.__new__(training.Training)
+        fake.size, fake.machine, fake.recorder = type("Size", (), {"train_limit": 0.5}), FakeMachine(), self.recorder()
+        fake.trainer, fake.data = trainer, self.folder
+        begin = time.monotonic()
+        with self.assertRaisesRegex(steps.Failure, "not ended"):
+            fake.time_to(0.99, 1, [])
+        self.assertLess(time.monotonic() - begin, 20)
 
 
 class PortableBits(unittest.TestCase):

@@ -1,9 +1,8 @@
-#include "lockstep/nn/attention.h"
-
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/nn.h"
+#include "lockstep/nn/transformer.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 
@@ -42,8 +41,8 @@ TEST(GoldenTransformer, CrossAttentionEqualsPyTorch) {
   nn::MultiheadAttention attention(12, 3);
   take_weights(attention, "cross");
   const auto input = [&](const char* name) { return cast_values(recorded().get("cross", name), kFloat64); };
-  const Tensor mask = recorded().get("cross", "mask") == 1;
-  const Tensor out = attention.forward(input("query"), input("key"), input("value"), mask);
+  const Tensor mask = recorded().get("cross", "mask") != 1;
+  const Tensor out = attention.forward(input("query"), input("key"), input("value"), {.attn_mask = mask});
   expect_golden(out.detach(), recorded().get("cross", "out"), "out", 1e-9);
   out.square().sum().backward();
   expect_gradients(attention, "cross");
@@ -52,11 +51,12 @@ TEST(GoldenTransformer, CrossAttentionEqualsPyTorch) {
 TEST(MultiheadAttention, SelfAttentionIsTheGeneralOne) {
   nn::MultiheadAttention attention(8, 2, {.is_causal = true});
   const Tensor x = make_input({2, 5, 8}, 1, kFloat32);
-  const Tensor mask = tril(ones({5, 5}, {.dtype = kBool}));
-  expect_close(attention(x), attention.forward(x, x, x, mask), 1e-5, 1e-6);
+  const Tensor mask = triu(ones({5, 5}, {.dtype = kBool}), 1), copy = x.clone();
+  expect_close(attention(x), attention.forward(x, copy, copy, {.attn_mask = mask}), 1e-5, 1e-6);
+  expect_close(attention(x), attention.forward(x, x, x, {.attn_mask = mask}), 1e-5, 1e-6);
   int calls = 0;
   attention.set_call_hook([&] { ++calls; });
-  expect_close(attention(x), attention(x, x, x, mask), 1e-5, 1e-6);
+  expect_close(attention(x), attention(x, x, x, {.attn_mask = mask}), 1e-5, 1e-6);
   EXPECT_EQ(calls, 2);
 }
 

@@ -71,6 +71,37 @@ TEST_P(SequencePrograms, SequenceToSequence) {
   });
 }
 
+struct Translation : nn::ModuleOf<Translation> {
+  nn::Embedding source{this, "source", 9, 12}, target{this, "target", 7, 12};
+  nn::Transformer transformer{
+      this,
+      "transformer",
+      12,
+      3,
+      {.encoder_layers = 2, .decoder_layers = 2, .layer = {.dim_feedforward = 20, .dropout = 0}}};
+  nn::Linear out{this, "out", 12, 7};
+
+  Tensor forward(const Tensor& words, const Tensor& answer) {
+    const Tensor padding = words == 0;
+    const Tensor later = triu(ones({answer.size(1), answer.size(1)}, {.dtype = kBool}), 1);
+    return out(transformer(
+        source(words), target(answer),
+        {.src = {.key_padding_mask = padding}, .tgt = {.attn_mask = later}, .memory = {.key_padding_mask = padding}}));
+  }
+};
+
+TEST_P(SequencePrograms, TranslationByATransformer) {
+  const Program program("translation", GetParam());
+  Translation net;
+  program.start(net);
+  optim::AdamW optimizer(net.parameters(), {.lr = 0.01, .weight_decay = 0.01});
+  const Tensor source = program["source"], target = program["target"];
+  program.expect_losses(optimizer, [&] {
+    return cross_entropy(net(source, target.slice(1, 0, -1)).flatten(0, 1),
+                         target.slice(1, 1, target.size(1)).flatten());
+  });
+}
+
 struct Sequence : nn::Module {
   nn::LSTMCell lstm1{this, "lstm1", 1, 5}, lstm2{this, "lstm2", 5, 5};
   nn::Linear linear{this, "linear", 5, 1};

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
@@ -230,6 +232,26 @@ TEST(BinaryDtypes, BoolArithmetic) {
   EXPECT_EQ((a + b).to_vector<double>(), (std::vector<double>{0, 1, 1, 1}));
   EXPECT_EQ((a * b).to_vector<double>(), (std::vector<double>{0, 0, 0, 1}));
   EXPECT_NE(error_of([&] { a - b; }).find("[sub] is not defined for bool operands"), std::string::npos);
+}
+
+// Truth values are combined as bytes: dense, strided and broadcast, what integers of 0 and 1 give.
+TEST(BinaryDtypes, TruthsAreTheirIntegers) {
+  const Tensor numbers = make_input({40, 24}), others = make_input({24, 40}, 2);
+  const Tensor a = numbers > 0.0;
+  for (const Tensor& b : {Tensor(others > 0.1).view({40, 24}), Tensor(others > 0.1).t(), Tensor(others > 0.1).t()[3],
+                          Tensor(others > 0.1).t().narrow(1, 2, 1)}) {
+    const Tensor i = a.to(kInt64), j = b.to(kInt64);
+    EXPECT_TRUE(equal(logical_and(a, b).to(kInt64), i * j));
+    EXPECT_TRUE(equal(logical_or(b, a).to(kInt64), maximum(i, j)));
+    EXPECT_TRUE(equal(logical_xor(a, b), i != j));
+    EXPECT_TRUE(equal(a == b, i == j));
+    EXPECT_TRUE(equal(logical_not(b).to(kInt64), 1 - j));
+  }
+  for (const Tensor& x : {a, a.t(), a.narrow(1, 0, 0), a.narrow(1, 3, 1), a == a, a != a})
+    for (const Shape& dims : {Shape{0}, Shape{1}, Shape{0, 1}}) {
+      EXPECT_TRUE(equal(any(x, dims).to(kInt64), (x.to(kInt64).sum(dims) > 0).to(kInt64)));
+      EXPECT_TRUE(equal(all(x, dims).to(kInt64), ((1 - x.to(kInt64)).sum(dims) == 0).to(kInt64)));
+    }
 }
 
 TEST(BinaryDtypes, Uint8Wraps) {

@@ -168,7 +168,7 @@ TEST(IndexErrors, NameTheProblem) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   says(error_of([&] { x.index({positions({0, 2}, {2})}); }), "[index] index 2 at position 1 is out of range");
-  says(error_of([&] { x.index({kAll, kAll}); }), "[index] expected a tensor among the indices");
+  says(error_of([&] { index(x, std::vector<Tensor>{kAll, kAll}); }), "[index] expected a tensor among the indices");
   says(error_of([&] { x.index({mask({1, 0, 1}, {3})}); }), "[index] a mask of shape [3] does not fit dimension 0");
   says(error_of([&] { x.index({zeros({1})}); }), "[index] expected an int64 or int32 index, found float32");
   says(error_of([&] { x.index({positions({0}, {1}), kAll, kAll}); }), "[index] too many indices");

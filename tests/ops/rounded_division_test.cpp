@@ -72,6 +72,38 @@ TEST(RoundedDivision, FloorLooksAtTheRemainder) {
   EXPECT_EQ(out[5], -1.0);
 }
 
+// Rows whose quotients are all of moderate size are computed without fmod(), and have its bits.
+template <typename T>
+void check_rows() {
+  std::vector<T> a, b;
+  for (int i = 0; i < 2000; ++i) {
+    const T x = static_cast<T>((i * 7919) % 2003 - 1001) / T(16), y = static_cast<T>((i * 104729) % 997 - 498) / T(32);
+    a.push_back(i % 3 == 0 ? std::nextafter(x, T(0)) : (i % 3 == 1 ? x * T(1.1) : x));
+    b.push_back(y == T(0) ? T(0.1) : y);
+  }
+  const auto compare = [&] {
+    const std::vector<T> rests = remainder(tensor(a), tensor(b)).template to_vector<T>();
+    const std::vector<T> quotients = div(tensor(a), tensor(b), RoundingMode::floor).template to_vector<T>();
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const T rest = std::fmod(a[i], b[i]);
+      const bool below = rest != T(0) && (rest < T(0)) != (b[i] < T(0));
+      const T expected = below ? rest + b[i] : rest;
+      const T quotient = (a[i] - rest) / b[i] - (below ? T(1) : T(0));
+      const T whole = quotient == T(0) ? std::copysign(T(0), a[i] / b[i]) : std::round(quotient);
+      ASSERT_TRUE(rests[i] == expected && std::signbit(rests[i]) == std::signbit(expected)) << a[i] << " % " << b[i];
+      ASSERT_TRUE(quotients[i] == whole && std::signbit(quotients[i]) == std::signbit(whole)) << a[i] << " / " << b[i];
+    }
+  };
+  compare();
+  a[1000] = std::numeric_limits<T>::max();  // and so is every element beside one that is not
+  compare();
+}
+
+TEST(RoundedDivision, RowsHaveTheBitsOfFmod) {
+  check_rows<float>();
+  check_rows<double>();
+}
+
 TEST(RoundedDivision, Errors) {
   const Tensor zero = tensor<std::int64_t>({1, 0});
   EXPECT_NE(error_of([&] { div(zero, zero, RoundingMode::floor); }).find("[div] integers are divided by 0"),

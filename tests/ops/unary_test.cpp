@@ -12,6 +12,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/vector_math.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -234,6 +235,35 @@ TEST(UnaryDtypes, IntegersUnderFractionalParameters) {
   EXPECT_EQ(pow(x, 0.5).to_vector<double>(), (std::vector<double>{1, 2, 3}));
   EXPECT_EQ(pow(x, 2.0).dtype(), kInt64);
   EXPECT_EQ(exp(tensor<bool>({true})).dtype(), kFloat32);
+}
+
+// Rows of doubles go by lines that vectorise, elements beyond those by the functions; both have the functions' bits.
+TEST(Unary, RowsOfDoublesHaveTheFunctionsBits) {
+  std::vector<double> x;
+  for (const double size : {0.0, 1e-320, 1e-300, 1e-20, 0.35, 0.55, 0.7, 1.0, 21.9, 22.0, 22.1, 700.0, 700.1, 709.9,
+                            1e5, 1.1e5, 1e300, std::numeric_limits<double>::infinity()})
+    for (const double sign : {1.0, -1.0}) x.push_back(sign * size);
+  x.push_back(std::numeric_limits<double>::quiet_NaN());
+  for (int i = 0; i < 1500; ++i) x.push_back(0.37 * (i % 300 - 150) * (i < 600 ? 0.01 : 1.0));
+  const struct {
+    Tensor (*run)(const Tensor&);
+    double (*expected)(double);
+  } cases[] = {{exp, math::portable_exp},
+               {log, math::portable_log},
+               {sin, math::portable_sin},
+               {cos, math::portable_cos},
+               {tanh, math::portable_tanh},
+               {sigmoid, [](double v) { return math::sigmoid(v); }},
+               {silu, [](double v) { return v * math::sigmoid(v); }}};
+  for (std::size_t c = 0; c < std::size(cases); ++c) {
+    const std::vector<double> values = cases[c].run(tensor(x)).to_vector<double>();
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double expected = cases[c].expected(x[i]);
+      ASSERT_TRUE(std::bit_cast<std::uint64_t>(values[i]) == std::bit_cast<std::uint64_t>(expected) ||
+                  (std::isnan(values[i]) && std::isnan(expected)))
+          << c << ": " << x[i];
+    }
+  }
 }
 
 struct Refusal {

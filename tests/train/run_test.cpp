@@ -169,7 +169,10 @@ TEST_F(TrainRun, PassesOverADamagedCheckpoint) {
   Training again({.epochs = 1, .checkpoint = path, .keep_checkpoints = 2, .resume = "auto"});
   std::int64_t resumed_at = -1;
   again.run->callbacks().on_resume = [&](const nn::TrainingState& state) { resumed_at = state.step; };
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(again.run->train().steps, kStepsAnEpoch - 2);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("passing over what cannot be read as a checkpoint: '" + path + "' ("), std::string::npos) << said;
   EXPECT_EQ(resumed_at, 2);
 }
 

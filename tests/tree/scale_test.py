@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from scale import MACHINES, MODELS, Plan, best_plan, predict, published  # noqa: E402
+from scale import MACHINES, MODELS, Plan, best_plan, here, predict, published  # noqa: E402
 
 failures = []
 
@@ -47,6 +47,16 @@ for plan in (Plan(pipeline=7), Plan(tensor=5), Plan(data=3), Plan(pipeline=4, ch
         pass
 check(best_plan(MODELS["145.6"], a100, 8, 64) is None, "145 billion parameters fit on 8 GPUs")
 check(best_plan(MODELS["1.7"], a100, 8, 64)[0].data == 8, "a small model should divide its data alone")
+
+# Two processes, by arithmetic: half of one's time, and beside it an all-reduce; a bubble; sums of activations.
+measured = {"layers": 2, "hidden": 64, "heads": 2, "vocabulary": 64, "context": 32, "micro_batch": 1, "micro_batches": 4,
+            "alone": 1.0, "large": 1.0 + 2e-3, "small": 2e-3, "large_bytes": 4_000_000, "data": 1.0, "pipeline": 1.0, "tensor": 1.0}
+steps = {name: predicted for name, _, predicted in here(measured)}
+parameters = 2 * (12 * 64**2 + 13 * 64) + (64 + 32) * 64
+check(abs(steps["data"] - (0.5 + 4 * parameters / 4e6 + 2e-3)) < 1e-6, f"two processes: {steps['data']} s")
+check(abs(steps["tensor"] - (0.5 + 4 * 2 * 4 * (4 * 32 * 64 / 4e6 + 2e-3))) < 1e-6,
+      f"divided layers: {steps['tensor']} s")
+check(0.5 * 5 / 4 < steps["pipeline"] < 0.5 * 5 / 4 + 0.2, f"two stages: {steps['pipeline']} s")
 
 if failures:
     sys.exit("\n".join(failures))

@@ -53,6 +53,8 @@ Tensor clamp(const Tensor& x, const Tensor& min, const Tensor& max = {});
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b);
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b);
+/// Of two numbers: int64, bool or float32, as these are written.
+Tensor where(const Tensor& condition, Scalar a, Scalar b);
 
 /// Comparisons, element by element: bool tensors, without gradients. NaN is unequal to everything, and neither larger
 /// nor smaller than anything.
@@ -124,6 +126,17 @@ Tensor remainder(const Tensor& a, Scalar b);
 /// a + weight (b - a).
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);
 
+/// log(exp(a) + exp(b)), without overflow.
+Tensor logaddexp(const Tensor& a, const Tensor& b);
+/// x + value a b, and x + value a / b.
+Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1.0);
+Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1.0);
+/// div() rounded downwards.
+Tensor floor_divide(const Tensor& a, const Tensor& b);
+Tensor floor_divide(const Tensor& a, Scalar b);
+/// remainder(a, b).
+Tensor operator%(const Tensor& a, const Tensor& b);
+Tensor operator%(const Tensor& a, Scalar b);
 /// Logic of what is not 0: bool tensors.
 Tensor logical_not(const Tensor& x);
 Tensor logical_and(const Tensor& a, const Tensor& b);
@@ -131,6 +144,10 @@ Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);
 /// The same for bool tensors. Throw Error for other dtypes.
 Tensor operator~(const Tensor& x);
+/// logical_not().
+inline Tensor operator!(const Tensor& x) {
+  return logical_not(x);
+}
 Tensor operator&(const Tensor& a, const Tensor& b);
 Tensor operator|(const Tensor& a, const Tensor& b);
 Tensor operator^(const Tensor& a, const Tensor& b);

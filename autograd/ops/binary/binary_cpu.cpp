@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "lockstep/autograd/ops/binary/binary_functors.h"
@@ -16,8 +18,68 @@ using cpu::kRowChunk;
 template <typename C, typename O>
 using RowFunction = void (*)(double alpha, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count);
 
+/// remainder() and floor division of floating-point numbers have a straight line where the quotient is far below the
+/// numbers that have no fractions; the bits are those of the functors, which call fmod().
+template <typename F>
+struct Rest {
+  static constexpr bool kAny = false;
+};
+/// What fmod(a, b) is if |a / b| < kMost. Rounding may raise the quotient to the next whole number, never above it; the
+/// difference is exact either way, and one more step brings the sign back.
+template <typename C>
+struct NearRest {
+  static constexpr bool kAny = true;
+  static constexpr C kMost = std::is_same_v<C, float> ? C(0x1p22) : C(0x1p51);
+  static bool is_near(C a, C b) { return std::fabs(a / b) < kMost; }
+  static C rest(C a, C b) {
+    const C r = std::fma(-std::trunc(a / b), b, a);
+    const bool turned = (r != C(0)) & ((r < C(0)) != (a < C(0)));
+    return std::copysign(turned ? r + std::copysign(b, a) : r, a);
+  }
+};
+template <typename C>
+requires std::is_floating_point_v<C>
+struct Rest<binary::Remainder<C>> : NearRest<C> {
+  static C value(C a, C b) {
+    const C r = NearRest<C>::rest(a, b);
+    return ((r != C(0)) & ((r < C(0)) != (b < C(0)))) ? r + b : r;
+  }
+};
+template <typename C>
+requires std::is_floating_point_v<C>
+struct Rest<binary::DivFloor<C>> : NearRest<C> {
+  static C value(C a, C b) {
+    const C r = NearRest<C>::rest(a, b);
+    const C below = ((r != C(0)) & ((r < C(0)) != (b < C(0)))) ? C(1) : C(0);
+    const C quotient = (a - r) / b - below;
+    return quotient == C(0) ? std::copysign(C(0), a / b) : std::nearbyint(quotient);
+  }
+};
+
+/// Calls f over the operands' elements, if they are all near.
+template <typename F, typename A, typename B, typename O>
+bool apply_near(A&& a, B&& b, O* out, std::int64_t count) {
+  std::int32_t far = 0;
+  for (std::int64_t i = 0; i < count; ++i) far |= Rest<F>::is_near(a(i), b(i)) ? 0 : 1;
+  if (far != 0) return false;
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i) out[i] = Rest<F>::value(a(i), b(i));
+  return true;
+}
+
+// Flattened: a call in a loop would keep it from being vectorised.
 template <typename F, typename C, typename O>
-void apply_row(const F& f, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count) {
+[[gnu::flatten]] void apply_row(const F& f, const C* a, bool one_a, const C* b, bool one_b, O* out,
+                                std::int64_t count) {
+  if constexpr (Rest<F>::kAny) {
+    const auto each_a = [a](std::int64_t i) { return a[i]; };
+    const auto each_b = [b](std::int64_t i) { return b[i]; };
+    if (one_b ? !one_a && apply_near<F>(
+                              each_a, [value = *b](std::int64_t) { return value; }, out, count)
+              : (one_a ? apply_near<F>([value = *a](std::int64_t) { return value; }, each_b, out, count)
+                       : apply_near<F>(each_a, each_b, out, count)))
+      return;
+  }
   if (one_b) {
     const C second = *b;
     if (one_a) {
@@ -148,6 +210,46 @@ void choose_row(const bool* chosen, std::int64_t stride, const C* a, bool one_a,
   one_b ? apply(all_a, same_b) : apply(all_a, all_b);
 }
 
+/// Two truth values at a time, as bytes, which are 0 or 1.
+template <typename F>
+void run_bytes(F&& f, const Operand& a, const Operand& b, const Tensor& out) {
+  const Tensor& tensor_a = a.tensor ? *a.tensor : *b.tensor;
+  const Tensor& tensor_b = b.tensor ? *b.tensor : *a.tensor;
+  const auto truth = [](const Operand& operand) {
+    return operand.tensor ? std::uint8_t{0} : static_cast<std::uint8_t>(operand.scalar.to_double() != 0 ? 1 : 0);
+  };
+  const std::uint8_t scalar_a = truth(a), scalar_b = truth(b);
+  const auto* from_a = a.tensor ? static_cast<const std::uint8_t*>(tensor_a.raw_data()) : &scalar_a;
+  const auto* from_b = b.tensor ? static_cast<const std::uint8_t*>(tensor_b.raw_data()) : &scalar_b;
+  auto* to = static_cast<std::uint8_t*>(out.raw_data());
+  const auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &tensor_a, &tensor_b});
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    const std::int64_t step_a = a.tensor ? stride[1] : 0, step_b = b.tensor ? stride[2] : 0;
+    const std::uint8_t* row_a = from_a + (a.tensor ? offset[1] : 0);
+    const std::uint8_t* row_b = from_b + (b.tensor ? offset[2] : 0);
+    std::uint8_t* row = to + offset[0];
+    if (stride[0] == 1 && step_a == 1 && step_b == 1) {
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < length; ++i) row[i] = f(row_a[i], row_b[i]);
+    } else if (stride[0] == 1 && step_a == 1 && step_b == 0) {
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < length; ++i) row[i] = f(row_a[i], *row_b);
+    } else {
+      for (std::int64_t i = 0; i < length; ++i) row[i * stride[0]] = f(row_a[i * step_a], row_b[i * step_b]);
+    }
+  });
+}
+
+/// True if each operand is a tensor of bool or a number that is 0 or 1, and not both are numbers.
+bool are_truths(const Operand& a, const Operand& b) {
+  const auto is_truth = [](const Operand& operand) {
+    if (operand.tensor) return operand.tensor->dtype() == kBool;
+    const double value = operand.scalar.to_double();
+    return value == 0.0 || value == 1.0;
+  };
+  return (a.tensor || b.tensor) && is_truth(a) && is_truth(b);
+}
+
 template <typename F>
 void with_compute_type(DType compute, F&& f) {
   switch (compute) {
@@ -163,10 +265,22 @@ void with_compute_type(DType compute, F&& f) {
 }  // namespace
 
 void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
+  if (out.dtype() == kBool && compute == kInt64 && are_truths(a, b)) {
+    if (op == BinaryOp::mul || op == BinaryOp::minimum)
+      return run_bytes([](std::uint8_t x, std::uint8_t y) { return static_cast<std::uint8_t>(x & y); }, a, b, out);
+    if ((op == BinaryOp::add && alpha == 1.0) || op == BinaryOp::maximum)
+      return run_bytes([](std::uint8_t x, std::uint8_t y) { return static_cast<std::uint8_t>(x | y); }, a, b, out);
+  }
   with_compute_type(compute, [&]<typename C>() { run<C, C>(op, alpha, a, b, out); });
 }
 
 void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
+  if (compute == kInt64 && are_truths(a, b)) {
+    if (op == CompareOp::equal)
+      return run_bytes([](std::uint8_t x, std::uint8_t y) { return static_cast<std::uint8_t>(x ^ y ^ 1); }, a, b, out);
+    if (op == CompareOp::not_equal)
+      return run_bytes([](std::uint8_t x, std::uint8_t y) { return static_cast<std::uint8_t>(x ^ y); }, a, b, out);
+  }
   with_compute_type(compute, [&]<typename C>() { run<C, bool>(op, 1.0, a, b, out); });
 }
 

@@ -66,5 +66,14 @@ Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b) {
   return choose_and_record(condition, a, b);
 }
+Tensor where(const Tensor& condition, Scalar a, Scalar b) {
+  const auto dtype = [](Scalar number) {
+    return number.is_floating_point() ? kFloat32 : number.is_bool() ? kBool : kInt64;
+  };
+  LOCKSTEP_CHECK(condition.defined(), "[where] the condition is undefined");
+  return where(condition,
+               scalar_tensor(a.to_double(), {.dtype = promote_types(dtype(a), dtype(b)), .device = condition.device()}),
+               b);
+}
 
 }  // namespace lockstep

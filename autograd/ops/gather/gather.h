@@ -32,4 +32,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 /// A scalar counts as a tensor of one element. Throws Error as index_select() does.
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
 
+/// How often each number from 0 to the largest (at least to minlength - 1) occurs in x (int64, one dimension), or the
+/// sum of the weights there; waits for the device. Throws Error for negative numbers.
+Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 }  // namespace lockstep

@@ -22,16 +22,21 @@ void index_select_cpu(const Tensor& x, const Tensor& index, const Tensor& out, c
   dispatch_all(x.dtype(), op, [&]<typename T>() {
     const T* source = x.data<T>();
     T* target = out.data<T>();
-    lockstep::parallel_for(outer * n, std::max<std::int64_t>(1, cpu::kElementBlock / inner),
-                           [&](std::int64_t begin, std::int64_t end) {
-                             for (std::int64_t r = begin; r < end; ++r) {
-                               const T* row = source + (r / n * size + rows[r % n]) * inner;
-                               if (inner == 1)
-                                 target[r] = *row;
-                               else
-                                 std::memcpy(target + r * inner, row, static_cast<std::size_t>(inner) * sizeof(T));
-                             }
-                           });
+    lockstep::parallel_for(
+        outer * n, std::max<std::int64_t>(1, cpu::kElementBlock / inner), [&](std::int64_t begin, std::int64_t end) {
+          while (begin < end) {
+            const std::int64_t o = begin / n, k = begin % n, count = std::min(n - k, end - begin);
+            const T* block = source + o * size * inner;
+            T* to = target + begin * inner;
+            if (inner == 1) {
+              for (std::int64_t i = 0; i < count; ++i) to[i] = block[rows[k + i]];
+            } else {
+              for (std::int64_t i = 0; i < count; ++i)
+                std::memcpy(to + i * inner, block + rows[k + i] * inner, static_cast<std::size_t>(inner) * sizeof(T));
+            }
+            begin += count;
+          }
+        });
   });
 }
 
@@ -50,6 +55,12 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t o = task / parts, part = task % parts;
         const std::int64_t first = size * part / parts, last = size * (part + 1) / parts;
+        if (inner == 1 && parts == 1) {
+          const T* from = source + o * n;
+          T* to = target + o * size;
+          for (std::int64_t k = 0; k < n; ++k) to[rows[k]] = to[rows[k]] + from[k];
+          continue;
+        }
         for (std::int64_t k = 0; k < n; ++k) {
           if (rows[k] < first || rows[k] >= last) continue;
           const T* from = source + (o * n + k) * inner;

@@ -1,8 +1,12 @@
+#include <algorithm>
+#include <string>
+
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -152,6 +156,21 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
     node->dim = d;
   }
   return out;
+}
+
+Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() == 1 && x.dtype() == kInt64,
+                 "[bincount] expected int64 numbers in one dimension, found {}",
+                 x.defined() ? std::string(name(x.dtype())) + " " + to_string(x.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(minlength >= 0, "[bincount] expected a minlength of at least 0, found {}", minlength);
+  const Tensor counted = weights.defined() ? weights : ones(x.sizes(), {.dtype = kInt64, .device = x.device()});
+  std::int64_t length = minlength;
+  if (x.numel() > 0) {
+    const auto least = min(x).item<std::int64_t>();
+    LOCKSTEP_CHECK(least >= 0, "[bincount] expected numbers of at least 0, found {}", least);
+    length = std::max(length, max(x).item<std::int64_t>() + 1);
+  }
+  return index_add(zeros({length}, options_of(counted)), 0, x, counted);
 }
 
 }  // namespace lockstep

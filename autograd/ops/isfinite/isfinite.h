@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -11,4 +13,8 @@ Tensor isinf(const Tensor& x);
 /// Which elements are neither infinite nor NaN.
 Tensor isfinite(const Tensor& x);
 
+/// x with numbers in the places of NaN and the infinities; without, those of the largest magnitude that the dtype has.
+/// Integers stay as they are.
+Tensor nan_to_num(const Tensor& x, double nan = 0.0, std::optional<double> posinf = std::nullopt,
+                  std::optional<double> neginf = std::nullopt);
 }  // namespace lockstep

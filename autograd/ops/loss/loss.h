@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
@@ -76,5 +79,24 @@ Tensor gaussian_nll_loss(const Tensor& input, const Tensor& target, const Tensor
 /// approximation of log(target!) where the target is above 1.
 Tensor poisson_nll_loss(const Tensor& input, const Tensor& target, bool log_input = true, double eps = 1e-8,
                         Reduction reduction = Reduction::mean, bool full = false);
+
+/// Options of ctc_loss().
+struct CtcLossOptions {
+  std::int64_t blank = 0;                 ///< the class that stands for no label
+  Reduction reduction = Reduction::mean;  ///< mean of the losses divided by their numbers of labels, sum, or each
+  bool zero_infinity = false;             ///< a loss for which there is no alignment is 0, not infinite
+};
+
+/// Connectionist temporal classification: minus the logarithm of the probability of all alignments of labels to steps.
+/// Graves et al., "Connectionist temporal classification" (2006); semantics of torch.nn.functional.ctc_loss.
+///
+/// log_probs [t, n, classes], float32 or float64 on the CPU, are what log_softmax() gives; targets int64 [n, s], or the
+/// labels of all samples one after the other. The gradient is that of PyTorch, which counts on the log_softmax():
+/// exp(log_probs) less the share of the alignments. Throws Error for lengths and labels that do not fit.
+Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const std::vector<std::int64_t>& input_lengths,
+                const std::vector<std::int64_t>& target_lengths, const CtcLossOptions& options = {});
+/// The same for lengths in int64 tensors [n].
+Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
+                const Tensor& target_lengths, const CtcLossOptions& options = {});
 
 }  // namespace lockstep

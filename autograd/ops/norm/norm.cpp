@@ -99,4 +99,12 @@ Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order, double 
   return vector_norm(a - b + eps, order, {-1}, keepdim);
 }
 
+Tensor cdist(const Tensor& a, const Tensor& b, double order) {
+  LOCKSTEP_CHECK(a.defined() && b.defined() && a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == b.size(-1),
+                 "[cdist] expected rows of equal length in tensors of at least two dimensions, found {} and {}",
+                 a.defined() ? to_string(a.sizes()) : "an undefined tensor",
+                 b.defined() ? to_string(b.sizes()) : "an undefined tensor");
+  return vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), order, -1);
+}
+
 }  // namespace lockstep

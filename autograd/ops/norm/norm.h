@@ -10,6 +10,13 @@ namespace lockstep {
 /// 2. Its gradient where it is 0 is 0. Throws Error unless `x` is floating-point.
 Tensor norm(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 
+/// norm() of an order, as in libtorch: norm(x, 1) is the sum of magnitudes. Dimensions of the Euclidean norm stand in
+/// braces: norm(x, {1}).
+template <typename T, typename D = Shape>
+requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && std::convertible_to<D, Shape>) Tensor
+    norm(const Tensor& x, T order, const D& dims = D(), bool keepdim = false) {
+  return x.norm(order, dims, keepdim);
+}
 /// The norm of any order, as torch.linalg.vector_norm: sum(|x|^order)^(1 / order); for infinity and -infinity the
 /// largest and the smallest magnitude, for 0 the number of elements other than 0. Its gradient where it is 0 is 0. With
 /// a `dtype` x is cast to it first. Throws Error unless `x` is floating-point then.
@@ -23,5 +30,10 @@ Tensor normalize(const Tensor& x, double order = 2.0, std::int64_t dim = 1, doub
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1, double eps = 1e-8);
 /// The norm of a - b + eps along the last dimension. Semantics of torch.nn.functional.pairwise_distance.
 Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order = 2.0, double eps = 1e-6, bool keepdim = false);
+
+/// The distances [..., n, m] of the rows of a [..., n, d] and b [..., m, d], as torch.cdist: the norm, of any order, of
+/// each difference; leading dimensions broadcast. Its gradient where a distance is 0 is 0. The differences, n m d
+/// elements, are held at once. Throws Error for fewer than two dimensions, or rows of different lengths.
+Tensor cdist(const Tensor& a, const Tensor& b, double order = 2.0);
 
 }  // namespace lockstep

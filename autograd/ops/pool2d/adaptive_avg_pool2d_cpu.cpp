@@ -26,21 +26,32 @@ std::int64_t area(const Window& rows, const Window& columns) {
   return (rows.end - rows.begin) * (columns.end - columns.begin);
 }
 
+/// Averages of kPlanes neighbouring planes. A window is added up in order, each addition waiting for the one before;
+/// several planes together keep the processor busy meanwhile.
+template <int kPlanes, typename T>
+void average_planes(const Pool2dGeometry& g, const T* image, T* out) {
+  using C = compute_t<T>;
+  for_each_window(g, [&](std::int64_t index, const Window& rows, const Window& columns) {
+    C sums[kPlanes] = {};
+    for (std::int64_t y = rows.begin; y < rows.end; ++y)
+      for (std::int64_t i = columns.begin; i < columns.end; ++i)
+        for (int p = 0; p < kPlanes; ++p) sums[p] += static_cast<C>(image[p * g.h * g.w + y * g.w + i]);
+    for (int p = 0; p < kPlanes; ++p)
+      out[p * g.oh * g.ow + index] = static_cast<T>(sums[p] / static_cast<C>(area(rows, columns)));
+  });
+}
+
 }  // namespace
 
 void adaptive_avg_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tensor& out) {
   dispatch_floating(x.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
-    using C = compute_t<T>;
-    parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t plane = begin; plane < end; ++plane) {
-        const T* image = x.data<T>() + plane * g.h * g.w;
-        for_each_window(g, [&](std::int64_t index, const Window& rows, const Window& columns) {
-          C sum = 0;
-          for (std::int64_t y = rows.begin; y < rows.end; ++y)
-            for (std::int64_t i = columns.begin; i < columns.end; ++i) sum += static_cast<C>(image[y * g.w + i]);
-          out.data<T>()[plane * g.oh * g.ow + index] = static_cast<T>(sum / static_cast<C>(area(rows, columns)));
-        });
-      }
+    const T* images = x.data<T>();
+    T* averages = out.data<T>();
+    parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t plane, std::int64_t end) {
+      constexpr int kTogether = 8;
+      for (; plane + kTogether <= end; plane += kTogether)
+        average_planes<kTogether>(g, images + plane * g.h * g.w, averages + plane * g.oh * g.ow);
+      for (; plane < end; ++plane) average_planes<1>(g, images + plane * g.h * g.w, averages + plane * g.oh * g.ow);
     });
   });
 }

@@ -144,4 +144,31 @@ Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
   return x.reshape({n, c, h, r, w, r}).permute({0, 1, 3, 5, 2, 4}).reshape(sizes);
 }
 
+Tensor diag(const Tensor& x, std::int64_t diagonal) {
+  LOCKSTEP_CHECK(x.defined() && (x.dim() == 1 || x.dim() == 2), "[diag] expected one or two dimensions, found {}",
+                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  if (x.dim() == 2) return clone(x.diagonal(diagonal));
+  const std::int64_t n = x.size(0), size = n + std::abs(diagonal);
+  const std::int64_t first = diagonal >= 0 ? diagonal : -diagonal * size;  // element [0, diagonal] or [-diagonal, 0]
+  const Tensor places = arange(n, {.dtype = kInt64, .device = x.device()}) * (size + 1) + first;
+  return zeros({size * size}, options_of(x)).scatter(0, places, x).view({size, size});
+}
+
+Tensor trace(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() == 2, "[trace] expected a matrix, found {}",
+                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  return sum(x.diagonal());
+}
+
+Tensor diff(const Tensor& x, std::int64_t n, std::int64_t dim) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() > 0 && n >= 0, "[diff] expected a tensor of at least one dimension and n >= 0");
+  Tensor out = x;
+  for (std::int64_t i = 0; i < n && out.size(dim) > 0; ++i) {
+    const std::int64_t rest = out.size(dim) - 1;
+    const Tensor high = out.narrow(dim, 1, rest), low = out.narrow(dim, 0, rest);
+    out = out.dtype() == kBool ? logical_xor(high, low) : high - low;
+  }
+  return out;
+}
+
 }  // namespace lockstep

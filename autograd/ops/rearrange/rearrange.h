@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -32,6 +33,12 @@ Tensor flip(const Tensor& x, const Shape& dims);
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims = {});
 /// Coordinates of a grid from those of its axes, as torch.meshgrid with indexing = "ij": views.
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes);
+/// A matrix with x [n] on a diagonal, or the diagonal of a matrix, as a copy, as torch.diag.
+Tensor diag(const Tensor& x, std::int64_t diagonal = 0);
+/// The sum of the diagonal of a matrix.
+Tensor trace(const Tensor& x);
+/// The differences of neighbours along dim, taken n times, as torch.diff.
+Tensor diff(const Tensor& x, std::int64_t n = 1, std::int64_t dim = -1);
 /// int64 [*, classes]: 1 at each of the class indices x, 0 elsewhere. `classes` of -1: the largest index and 1 more,
 /// which waits for the device. Throws Error for dtypes other than int64 and, on the CPU, for indices out of range.
 Tensor one_hot(const Tensor& x, std::int64_t classes = -1);
@@ -40,5 +47,19 @@ Tensor one_hot(const Tensor& x, std::int64_t classes = -1);
 Tensor pixel_shuffle(const Tensor& x, std::int64_t upscale_factor);
 /// Its inverse.
 Tensor pixel_unshuffle(const Tensor& x, std::int64_t downscale_factor);
+
+/// Options of unfold() and fold().
+struct UnfoldOptions {
+  Size2d dilation = 1;  ///< distance between the elements of a window
+  Size2d padding = 0;   ///< zeros on each side
+  Size2d stride = 1;    ///< step of the window
+};
+
+/// The windows of images [n, c, h, w] as columns [n, c kh kw, windows], windows in row-major order, as
+/// torch.nn.functional.unfold. Throws Error for sizes that do not fit.
+Tensor unfold(const Tensor& x, Size2d kernel, const UnfoldOptions& options = {});
+/// Its transpose: the columns of windows added up into images of `size`, as torch.nn.functional.fold. Values for one
+/// element are added in a fixed order.
+Tensor fold(const Tensor& columns, Size2d size, Size2d kernel, const UnfoldOptions& options = {});
 
 }  // namespace lockstep

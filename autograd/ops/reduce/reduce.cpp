@@ -148,7 +148,7 @@ Tensor arg_extreme(bool maximum, const Tensor& x, std::optional<std::int64_t> di
 Tensor truth(bool every, const Tensor& x, const Shape& dims, bool keepdim, const char* name) {
   const ReduceDims reduce(x, dims, keepdim, name);
   if (reduce.count == 0) return full(reduce.result_sizes, every ? 1.0 : 0.0, {.dtype = kBool, .device = x.device()});
-  return run(every ? ReduceOp::min : ReduceOp::max, ne(x, 0), nullptr, 1.0, reduce, kBool);
+  return run(every ? ReduceOp::min : ReduceOp::max, x.dtype() == kBool ? x : ne(x, 0), nullptr, 1.0, reduce, kBool);
 }
 
 }  // namespace
@@ -281,6 +281,17 @@ Tensor amax(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 Tensor amin(const Tensor& x, const Shape& dims, bool keepdim) {
   return min(x, dims, keepdim);
+}
+
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  return {var(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims, double correction, bool keepdim) {
+  return {std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
+}
+
+Tensor count_nonzero(const Tensor& x, const Shape& dims) {
+  return sum(ne(x, 0), dims);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "lockstep/core/tensor.h"
 
@@ -42,4 +43,11 @@ Tensor std(const Tensor& x, const Shape& dims = {}, double correction = 1.0, boo
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 Tensor amin(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 
+/// var() and mean(), std() and mean(), as torch.var_mean and torch.std_mean.
+std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims = {}, double correction = 1.0,
+                                   bool keepdim = false);
+std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims = {}, double correction = 1.0,
+                                   bool keepdim = false);
+/// int64: how many elements are not 0.
+Tensor count_nonzero(const Tensor& x, const Shape& dims = {});
 }  // namespace lockstep

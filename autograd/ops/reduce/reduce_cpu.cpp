@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -305,9 +306,31 @@ void reduce_any(const Tensor& x, double divisor, const Tensor& out) {
   reduce_floating<R>(x, nullptr, divisor, out);
 }
 
+/// Whether any element of bool, or every one, is true, where the terms of an output lie side by side. False: they do
+/// not.
+bool reduce_truths(bool every, const Tensor& x, const Tensor& out) {
+  const ReducePlan plan(x, out);
+  if (plan.outputs == 0 || plan.reduced.dim() != 1 || (plan.reduced_strides[0] != 1 && plan.count > 1)) return false;
+  const auto* from = static_cast<const std::uint8_t*>(x.raw_data());
+  auto* to = static_cast<bool*>(out.raw_data());
+  const std::int64_t width = plan.kept.back();
+  parallel_for(plan.outputs, std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count, 1)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t o = begin; o < end; ++o) {
+                   const std::int64_t at = ReducePlan::outer_offset(plan.kept, plan.kept_strides, o / width) +
+                                           o % width * plan.kept_strides.back();
+                   const void* found = std::memchr(from + at, every ? 0 : 1, static_cast<std::size_t>(plan.count));
+                   to[o] = every == (found == nullptr);
+                 }
+               });
+  return true;
+}
+
 }  // namespace
 
 void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (x.dtype() == kBool && out.dtype() == kBool && (op == ReduceOp::max || op == ReduceOp::min))
+    if (reduce_truths(op == ReduceOp::min, x, out)) return;
   switch (op) {
     case ReduceOp::sum:
       return reduce_any<Sum>(x, divisor, out);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The loop along one slice, shared by every device. For kernels (.cpp and .cu) only.
+// The loop along one slice on a CUDA device; the CPU goes through several at a time. For kernels (.cu) only.
 
 #include <cstdint>
 

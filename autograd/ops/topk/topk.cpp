@@ -1,8 +1,11 @@
 #include "lockstep/autograd/ops/topk/topk.h"
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/topk/topk_kernels.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -54,6 +57,24 @@ TopK sort(const Tensor& x, std::int64_t dim, bool descending) {
 Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
   const NoGradGuard values_only;
   return sort(x, dim, descending).indices;
+}
+
+TopK median(const Tensor& x, std::int64_t dim, bool keepdim) {
+  LOCKSTEP_CHECK(x.defined() && x.numel() > 0, "[median] expected a tensor with elements, found {}",
+                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  if (x.dim() == 0) return median(x.unsqueeze(0), 0, false);
+  const Tensor order = argsort(x, dim);
+  const std::int64_t length = x.size(dim);
+  // A NaN counts as the largest value: where the last is one, it is the median.
+  const Tensor middle = order.narrow(dim, (length - 1) / 2, 1), last = order.narrow(dim, length - 1, 1);
+  const Tensor place = where(isnan(gather(x.detach(), dim, last)), last, middle);
+  const Tensor value = gather(x, dim, place);
+  return keepdim ? TopK{value, place} : TopK{value.squeeze(dim), place.squeeze(dim)};
+}
+
+Tensor median(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined(), "[median] the tensor is undefined");
+  return median(x.flatten(), 0).values;
 }
 
 }  // namespace lockstep

@@ -24,4 +24,9 @@ TopK sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 /// Its indices.
 Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 
+/// The median of all elements, the lower one of two, NaN if there is one; its gradient goes to one element. Throws
+/// Error for an empty tensor.
+Tensor median(const Tensor& x);
+/// The same along dim, with its place: `auto [values, indices] = median(x, 1);`
+TopK median(const Tensor& x, std::int64_t dim, bool keepdim = false);
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
 
 namespace lockstep {
@@ -34,9 +35,80 @@ struct Sines<unary::Cos<float>> {
   static float near_gradient(float grad, float x) { return -grad * math::near_sin(x); }
 };
 
-bool all_near(const float* x, std::int64_t count) {
+/// Functions of double have a straight line for all but huge or special arguments; the others are computed one by one.
+template <typename F>
+struct Line {
+  static constexpr bool kAny = false;
+};
+template <>
+struct Line<unary::Exp<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_exp(x); }
+  static double value(double x) { return math::lines::exp_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Log<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_log(x); }
+  static double value(double x) { return math::lines::log_of_near(x); }
+};
+template <>
+struct Line<unary::Sigmoid<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_exp(x); }
+  static double value(double x) { return math::lines::sigmoid_of_near(x); }
+};
+template <>
+struct Line<unary::Silu<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_exp(x); }
+  static double value(double x) { return x * math::lines::sigmoid_of_near(x); }
+};
+template <>
+struct Line<unary::Tanh<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_tanh(x); }
+  static double value(double x) { return math::lines::tanh_of_near(x); }
+};
+template <>
+struct Line<unary::Sin<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_angle(x); }
+  static double value(double x) { return x == 0 ? x : math::lines::sine_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Cos<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_angle(x); }
+  static double value(double x) { return math::lines::sine_of_near(x, 1); }
+};
+
+/// By the line where it holds, by f elsewhere. Arguments beyond it are replaced, so that no line meets them, and out
+/// may be x.
+template <typename F>
+void apply_line(const F& f, const double* x, double* out, std::int64_t count) {
+  double near[kRowChunk];
+  for (std::int64_t begin = 0; begin < count; begin += kRowChunk) {
+    const std::int64_t n = std::min(kRowChunk, count - begin);
+    std::int64_t far = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const bool is_near = Line<F>::is_near(x[begin + i]);
+      near[i] = is_near ? x[begin + i] : 1.0;
+      far |= is_near ? 0 : 1;
+    }
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) near[i] = Line<F>::value(near[i]);
+    if (far != 0)
+      for (std::int64_t i = 0; i < n; ++i)
+        if (!Line<F>::is_near(x[begin + i])) near[i] = f.value(x[begin + i]);
+    std::copy_n(near, n, out + begin);
+  }
+}
+
+template <typename C>
+bool all_near(const C* x, std::int64_t count) {
   std::int32_t far = 0;
-  for (std::int64_t i = 0; i < count; ++i) far |= math::is_near(x[i]) ? 0 : 1;
+  for (std::int64_t i = 0; i < count; ++i) far |= math::is_near(static_cast<float>(x[i])) ? 0 : 1;
   return far == 0;
 }
 
@@ -52,6 +124,7 @@ Row<C> row_function(UnaryOp op) {
           for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_value(x[i]);
           return;
         }
+      if constexpr (Line<F>::kAny) return apply_line(f, x, out, count);
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < count; ++i) out[i] = f.value(x[i]);
     };

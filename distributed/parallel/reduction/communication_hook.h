@@ -17,7 +17,7 @@ struct GradientBucket {
   std::size_t index = 0;  ///< buckets are launched in this order, 0 to count - 1, in every pass
   std::size_t count = 0;  ///< number of buckets
   Tensor flat;            ///< [elements]: this rank's gradients, to be replaced by their average over the ranks
-  /// Under their parameters' names, as views of `flat`.
+  /// Under their parameters' names, as views of `flat`. Each begins at a multiple of 16 bytes; between them are zeros.
   std::vector<nn::NamedTensor> gradients;
 };
 

@@ -72,7 +72,7 @@ void Reducer::make_bucket(const std::vector<std::size_t>& slots, std::size_t ind
     slots_[slot].bucket = index;
     slots_[slot].place = bucket.offsets.size();
     bucket.offsets.push_back(elements);
-    elements += parameters_[slot].tensor.numel();
+    elements += packed_elements(parameters_[slot].tensor.numel(), parameters_[slot].tensor.dtype());
     names.push_back(parameters_[slot].name);
   }
   bucket.label = bucket_label(index, names);

@@ -13,8 +13,29 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/reduction/unused_warning.h"
 #include "lockstep/distributed/parallel/shares.h"
+#include "lockstep/distributed/parallel/workers/move_together.h"
 
 namespace lockstep::distributed {
+namespace {
+
+// nn::copy_parameters_and_buffers(), as one transfer for each dtype.
+void copy_state(const std::vector<nn::NamedTensor>& state, const nn::Module& from, nn::Module& to, Device device) {
+  const std::vector<nn::NamedTensor> targets = to.state();
+  const auto match = [](const nn::NamedTensor& a, const nn::NamedTensor& b) {
+    return a.name == b.name && a.tensor.sizes() == b.tensor.sizes() && a.tensor.dtype() == b.tensor.dtype();
+  };
+  if (!std::ranges::equal(state, targets, match))
+    return nn::copy_parameters_and_buffers(from, to);  // says what differs
+  std::vector<Tensor> values;
+  for (const nn::NamedTensor& each : state) values.push_back(each.tensor);
+  values = move_together(values, device);
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    copy_values(values[t], targets[t].tensor);
+    targets[t].tensor.storage()->bump_version();
+  }
+}
+
+}  // namespace
 
 Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepOptions& options)
     : module_(module), options_(options), layout_(module), trained_(trained_parameters(module)), frozen_(module) {
@@ -63,7 +84,7 @@ void Devices::update_replicas() {
         if (!(mine[t].tensor.storage() == state[t].tensor.storage()))
           nn::replace_value(mine[t].tensor, state[t].tensor);
     } else {
-      nn::copy_parameters_and_buffers(module_, replica);
+      copy_state(state, module_, replica, options_.devices[i]);
     }
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (parameters_[i][p].requires_grad() != parameters[p].requires_grad())
@@ -146,13 +167,14 @@ Tensor Devices::finish_shards(std::uint64_t step) {
 std::vector<Tensor> Devices::collect_gradients(const std::vector<std::vector<Tensor>>& parameters, Device device) {
   std::vector<Tensor> sums(parameters.front().size());
   for (const std::vector<Tensor>& replica : parameters) {
-    for (std::size_t p = 0; p < replica.size(); ++p) {
-      const Tensor grad = replica[p].grad();
-      if (!grad.defined()) continue;
-      replica[p].set_grad({});
-      const Tensor moved = move_values(grad, device);
-      sums[p] = sums[p].defined() ? add_values(sums[p], moved) : moved;
+    std::vector<Tensor> grads;
+    for (const Tensor& parameter : replica) {
+      grads.push_back(parameter.grad());
+      parameter.set_grad({});
     }
+    grads = move_together(grads, device);
+    for (std::size_t p = 0; p < grads.size(); ++p)
+      if (grads[p].defined()) sums[p] = sums[p].defined() ? add_values(sums[p], grads[p]) : grads[p];
   }
   return sums;
 }

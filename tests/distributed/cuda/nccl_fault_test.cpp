@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <nccl.h>
 
+#include <barrier>
 #include <optional>
 
 #include "lockstep/core/cuda/graph.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/emulated/core/faults.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
 #include "tests/support/tensor_testing.h"
 
@@ -88,6 +90,33 @@ TEST(NcclFault, ARankMissingFromTheFirstCollectiveIsNamed) {
   EXPECT_TRUE(told);
 }
 
+// An illegal access, say: the call that started it has returned, and the device answers nothing from then on.
+TEST(NcclFault, ADeviceThatFailsUnderACollectiveEndsAllRanks) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> messages(2);
+  run_cuda_ranks(
+      2,
+      [&](ProcessGroup& group, Device device) {
+        const Tensor x = full({64}, 1.0, {.device = device});
+        group.all_reduce(x)->wait();
+        group.barrier()->wait();
+        if (group.rank() == 1) cuda::emulated::faults::fail_work(device.index, 0, cudaErrorIllegalAddress);
+        messages[static_cast<std::size_t>(group.rank())] = testing::error_of([&] {
+          for (int i = 0; i < 100; ++i) {
+            group.all_reduce(x);
+            group.barrier()->wait();
+          }
+        });
+        EXPECT_TRUE(fails(group));
+      },
+      Milliseconds(20'000));
+  cuda::emulated::faults::fail_device(cudaSuccess);
+  EXPECT_NE(messages[0].find("rank 1"), std::string::npos) << messages[0];
+  EXPECT_NE(messages[1].find("illegal memory access"), std::string::npos) << messages[1];
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // long before the deadline
+}
+
 TEST(NcclRace, ACommunicatorIsCalledByOneThreadAtATime) {
   LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
   const int before = lockstep_emulated_nccl_races();
@@ -148,6 +177,7 @@ TEST(NcclSchedule, AnAbortAtAnyTimeEndsAllRanks) {
 struct GraphsOfTwoRanks {
   std::optional<cuda::Graph> graphs[2];
   Tensor values[2];
+  std::barrier<> checked{2};
 
   /// Captures and replays it once, then calls body(group, replay).
   void run(Milliseconds timeout, const std::function<void(ProcessGroup&, const std::function<WorkPtr()>&)>& body) {
@@ -166,6 +196,7 @@ struct GraphsOfTwoRanks {
           replay();
           stream.synchronize();
           EXPECT_EQ(x.to_vector<float>().front(), 4.0f);
+          checked.arrive_and_wait();  // an abort in the body must not meet the other's replay
           body(group, replay);
         },
         timeout);

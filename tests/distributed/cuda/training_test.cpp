@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <mutex>
 
@@ -12,6 +13,7 @@
 #include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/workers/move_together.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 #include "tests/distributed/cuda/cuda_ranks.h"
@@ -150,6 +152,29 @@ TEST_F(CudaTraining, DataParallelOnSeveralDevicesAgreesWithOne) {
   LOCKSTEP_SKIP_WITHOUT_DEVICES(3);
   expect_near(train_here({.devices = {cuda_device(0), cuda_device(1), cuda_device(2)}}),
               train_here({.devices = {cuda_device(0)}}));
+}
+
+TEST_F(CudaTraining, TensorsOfADeviceMoveTogether) {
+  LOCKSTEP_SKIP_WITHOUT_DEVICES(2);
+  const auto made = [](std::int64_t size, std::uint32_t seed, DType dtype, int index) {
+    return move_values(make_input({size, 3}, seed, dtype), Device(kCUDA, index));
+  };
+  const std::vector<Tensor> tensors{made(5, 1, kFloat32, 1), made(7, 2, kFloat64, 1), Tensor(),
+                                    made(3, 3, kFloat32, 1), made(2, 4, kFloat32, 0), made(9, 5, kFloat32, 1)};
+  const std::vector<Tensor> moved = move_together(tensors, cuda_device(0));
+  ASSERT_EQ(moved.size(), tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    ASSERT_EQ(moved[i].defined(), tensors[i].defined());
+    if (!moved[i].defined()) continue;
+    EXPECT_EQ(moved[i].device(), cuda_device(0));
+    EXPECT_EQ(moved[i].sizes(), tensors[i].sizes());
+    EXPECT_EQ(moved[i].to_vector<double>(), tensors[i].to_vector<double>());
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(moved[i].raw_data()) % 16, 0u);
+  }
+  EXPECT_TRUE(moved[3].storage() == moved[0].storage());  // one copy brought them
+  EXPECT_TRUE(moved[5].storage() == moved[0].storage());
+  EXPECT_FALSE(moved[1].storage() == moved[0].storage());
+  EXPECT_TRUE(moved[4].is_same(tensors[4]));
 }
 
 TEST_F(CudaTraining, RanksAgreeWithOneDevice) {

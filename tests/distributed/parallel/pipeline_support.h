@@ -86,13 +86,16 @@ struct Trained {
   std::vector<double> losses;
 };
 
-inline LossValue loss_as_told(const Training& training, const Tensor& mean, const data::Batch& part) {
-  if (!training.sums) return mean;
-  // Samples with another weight each, so that the divisor is no number of samples.
+/// A sum over samples, each with another weight, so that the divisor is no number of samples.
+inline LossValue weighted_sum(const Tensor& logits, const data::Batch& part) {
+  std::vector<float> weights;
   double count = 0.0;
-  for (const std::int64_t token : part.y.select(1, 0).to_vector<std::int64_t>())
-    count += 0.5 + static_cast<double>(token % 3);
-  return LossValue::sum(mean * count, count);
+  for (const std::int64_t token : part.y.select(1, 0).to_vector<std::int64_t>()) {
+    weights.push_back(0.5F + static_cast<float>(token % 3));
+    count += weights.back();
+  }
+  const Tensor losses = cross_entropy(logits, part.y.reshape({-1}), {.reduction = Reduction::none});
+  return LossValue::sum((losses.reshape({-1, kLength}).mean({1}) * tensor(weights)).sum(), count);
 }
 
 /// The weights after a training, and the loss of each step, on a mesh; with `plain` by a TrainingStep that knows of no
@@ -128,10 +131,9 @@ inline Trained train_on_mesh(const Training& training, const ProcessGroupPtr& wo
     const Tensor loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
       const AutocastGuard autocast(training.bf16 ? kBFloat16 : kFloat32, kCPU);
       const Tensor x = net.forward(part.x), y = part.y.reshape({-1});
-      return loss_as_told(
-          training,
-          divided ? divided->cross_entropy(x, model.table.weight, y) : cross_entropy(linear(x, model.table.weight), y),
-          part);
+      if (divided) return LossValue(divided->cross_entropy(x, model.table.weight, y));
+      const Tensor logits = linear(x, model.table.weight);
+      return training.sums ? weighted_sum(logits, part) : LossValue(cross_entropy(logits, y));
     });
     trained.losses.push_back(loss.item<double>());
     if (training.clip > 0.0) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -69,6 +71,26 @@ TEST(Reducer, GradientsAreViewsOfTheBuckets) {
   fill_values(f.c.grad(), 0.0);
   f.backward_in_bucket_order();
   EXPECT_EQ(f.c.grad().raw_data(), memory);
+}
+
+// CUDA kernels then load 16 bytes of each at once.
+TEST(Reducer, EachGradientBeginsAtAMultipleOf16Bytes) {
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    const Tensor a = make_leaf({3}, 1, dtype), b = make_leaf({5}, 2, dtype), c = make_leaf({1}, 3, dtype);
+    const auto group = std::make_shared<RecordingProcessGroup>(2);
+    Reducer reducer({{"a", a}, {"b", b}, {"c", c}}, group, TrainingStepOptions{});
+    add(mul(a, a).sum(), add(mul(b, b).sum(), mul(c, c).sum())).backward();
+    ASSERT_EQ(group->launched.size(), 1u);
+    const Tensor& sent = group->launched[0];
+    double sum = 3.0;  // each parameter was used
+    for (const Tensor& parameter : {a, b, c}) {
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parameter.grad().raw_data()) % 16, 0u) << name(dtype);
+      EXPECT_TRUE(parameter.grad().storage() == sent.storage());
+      expect_close(parameter.grad(), add(parameter.detach(), parameter.detach()));
+      sum += parameter.grad().sum().item<double>();
+    }
+    EXPECT_NEAR(sent.sum().item<double>(), sum, 1e-5) << "between gradients are zeros";
+  }
 }
 
 TEST(Reducer, AccumulatesWithoutCommunicationWhileSwitchedOff) {

@@ -26,6 +26,7 @@ struct Training {
   DType dtype = kFloat32;
   std::int64_t accumulate = 1;
   int zero = 0;
+  bool tokens = false;  ///< sequence parallelism
   std::int64_t steps = kTensorSteps;
 };
 
@@ -35,7 +36,9 @@ Values train(const Training& training, const ProcessGroupPtr& group, const MeshS
   Transformer model(training.dropout);
   set_weights(model);
   model.to(training.dtype);
-  const TensorParallel parallel(model, kPlan, {.group = mesh.tensor(), .logical_shards = training.shards});
+  const TensorParallel parallel(
+      model, training.tokens ? plan_by_tokens() : kPlan,
+      {.group = mesh.tensor(), .logical_shards = training.shards, .sequence_parallel = training.tokens});
   TrainingStep step(model, {.group = mesh.data(),
                             .logical_shards = training.shards,
                             .accumulate = training.accumulate,
@@ -50,9 +53,8 @@ Values train(const Training& training, const ProcessGroupPtr& group, const MeshS
     return make_optimizer(training.adam, parameters);
   });
   for (std::int64_t i = 0; i < training.steps; ++i) {
-    step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1)), [&](nn::Module&, const data::Batch& part) {
-      return parallel.cross_entropy(model.hidden(part.x), model.table.weight, part.y.reshape({-1}));
-    });
+    step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1)),
+         [&](nn::Module&, const data::Batch& part) { return loss_of(parallel, model, part); });
     if (training.clip > 0.0) {
       EXPECT_GT(whole.clip_grad_norm(training.clip, *optimizer), training.clip) << "the row must clip";
     }
@@ -115,6 +117,14 @@ const std::vector<Row>& table() {
       {"lockstep, ZeRO-3 on 4 meshes, AdamW, clipping, dropout",
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .steps = lockstep_steps()},
+       {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
+      {"lockstep, sequence parallel on 8 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = true, .steps = lockstep_steps()},
+       all},
+      {"lockstep, sequence parallel, ZeRO-3 on 4 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .tokens = true, .steps = lockstep_steps()},
        {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
   };
   return rows;

@@ -16,26 +16,27 @@
 
 namespace lockstep::distributed::testing {
 
-constexpr std::int64_t kVocabulary = 24, kWidth = 16, kHeads = 4, kLength = 6, kTensorSteps = 20;
+constexpr std::int64_t kVocabulary = 24, kWidth = 16, kHeads = 4, kLength = 8, kTensorSteps = 20;
 
 /// A small language model: every kind of layer that can be divided, with dropout in and between them.
 struct Transformer : nn::Module {
   explicit Transformer(double dropout = 0.0)
       : attention(this, "attention", kWidth, kHeads, {.dropout = dropout, .is_causal = true}),
         inner_drop(this, "inner_drop", dropout),
-        drop(this, "drop", dropout) {}
+        drop(this, "drop", dropout),
+        block_drop(this, "block_drop", dropout) {}
   nn::Embedding table{this, "table", kVocabulary, kWidth};
   nn::LayerNorm norm1{this, "norm1", kWidth};
   nn::MultiheadAttention attention;
   nn::LayerNorm norm2{this, "norm2", kWidth};
   nn::Linear up{this, "up", kWidth, 32};
   nn::Linear down{this, "down", 32, kWidth};
-  nn::Dropout inner_drop, drop;
+  nn::Dropout inner_drop, drop, block_drop;
 
-  Tensor hidden(const Tensor& tokens) {
-    Tensor x = drop(table(tokens));
-    x = x + drop(attention(norm1(x)));
-    return (x + drop(down(inner_drop(gelu(up(norm2(x))))))).reshape({-1, kWidth});
+  Tensor hidden(const Tensor& tokens) { return blocks(drop(table(tokens))).reshape({-1, kWidth}); }
+  Tensor blocks(Tensor x) {
+    x = x + block_drop(attention(norm1(x)));
+    return x + block_drop(down(inner_drop(gelu(up(norm2(x))))));
   }
 };
 
@@ -44,6 +45,20 @@ inline const std::vector<TensorRule> kPlan{{"table", TensorSplit::vocabulary},
                                            {"up", TensorSplit::column},
                                            {"inner_drop", TensorSplit::column},
                                            {"down", TensorSplit::row}};
+
+/// The same where tokens are divided between these layers.
+inline std::vector<TensorRule> plan_by_tokens() {
+  std::vector<TensorRule> plan = kPlan;
+  for (const char* layer : {"norm1", "norm2", "block_drop"}) plan.push_back({layer, TensorSplit::sequence});
+  return plan;
+}
+
+/// The loss of a Transformer divided by either plan.
+inline Tensor loss_of(const TensorParallel& parallel, Transformer& model, const data::Batch& batch) {
+  const Tensor hidden = model.blocks(parallel.own_tokens(model.drop(model.table(batch.x))));
+  return parallel.cross_entropy(parallel.sequence_parallel() ? hidden : hidden.reshape({-1, kWidth}),
+                                model.table.weight, batch.y.reshape({-1}));
+}
 
 inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed) {
   std::vector<std::int64_t> x, y;

@@ -24,6 +24,7 @@ struct Training {
   double clip = 0.0;
   double dropout = 0.0;
   DType dtype = kFloat32;
+  bool tokens = false;  ///< sequence parallelism
 };
 
 /// The whole weights after a training on a group.
@@ -31,13 +32,15 @@ Values train(const Training& training, const ProcessGroupPtr& group) {
   Transformer model(training.dropout);
   set_weights(model);
   model.to(training.dtype);
-  const TensorParallel parallel(model, kPlan, {.group = group, .logical_shards = training.shards});
+  const TensorParallel parallel(
+      model, training.tokens ? plan_by_tokens() : kPlan,
+      {.group = group, .logical_shards = training.shards, .sequence_parallel = training.tokens});
   const auto optimizer = make_optimizer(training.adam, model.parameters());
   for (std::int64_t i = 0; i < kTensorSteps; ++i) {
     const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
     const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
     model.zero_grad(/*set_to_none=*/true);
-    parallel.cross_entropy(model.hidden(batch.x), model.table.weight, batch.y.reshape({-1})).backward();
+    loss_of(parallel, model, batch).backward();
     if (training.clip > 0.0) {
       EXPECT_GT(parallel.clip_grad_norm(training.clip), training.clip) << "the row must clip";
     }
@@ -74,6 +77,15 @@ const std::vector<Row>& table() {
       {"tensor shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1},
+       {1, 2, 4}},
+      {"sequence parallel, tensor 2, SGD, dropout", 1e-6, {.adam = false, .dropout = 0.1, .tokens = true}, {2}},
+      {"sequence parallel, tensor 4, AdamW, clipping, dropout, float64",
+       1e-9,
+       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .tokens = true},
+       {4}},
+      {"sequence parallel, tensor shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = true},
        {1, 2, 4}},
   };
   return rows;

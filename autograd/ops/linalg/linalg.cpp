@@ -1,0 +1,149 @@
+#include "lockstep/autograd/ops/linalg/linalg.h"
+
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/tril/tril.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
+
+namespace lockstep::linalg {
+namespace {
+
+constexpr KernelTable<detail::LinalgSolveKernel> solve_kernel{"linalg.solve", detail::linalg_solve_cpu};
+constexpr KernelTable<detail::LinalgSlogdetKernel> slogdet_kernel{"linalg.slogdet", detail::linalg_slogdet_cpu};
+constexpr KernelTable<detail::LinalgCholeskyKernel> cholesky_kernel{"linalg.cholesky", detail::linalg_cholesky_cpu};
+
+void check_matrices(const Tensor& a, const char* op) {
+  LOCKSTEP_CHECK(a.defined() && a.dim() >= 2 && a.size(-1) == a.size(-2), "[{}] expected square matrices, found {}", op,
+                 a.defined() ? to_string(a.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(a.dtype() == kFloat32 || a.dtype() == kFloat64, "[{}] expected float32 or float64, found {}", op,
+                 name(a.dtype()));
+}
+
+/// x [..., r, c] as [m, r, c], contiguous.
+Tensor as_batch(const Tensor& x) {
+  const std::int64_t r = x.size(-2), c = x.size(-1);
+  return as_contiguous(x.detach()).view({r * c == 0 ? 0 : x.numel() / (r * c), r, c});
+}
+
+Shape leading_sizes(const Tensor& x) {
+  Shape sizes = x.sizes();
+  sizes.erase(sizes.dim() - 1);
+  sizes.erase(sizes.dim() - 1);
+  return sizes;
+}
+
+Tensor transposed(const Tensor& x) {
+  return x.transpose(-2, -1);
+}
+
+/// Of equal leading sizes.
+Tensor solve_values(const Tensor& a, const Tensor& b, const char* op) {
+  const Tensor x = empty(b.sizes(), options_of(b));
+  if (x.numel() == 0) return x;
+  std::int64_t failed = -1;
+  solve_kernel(a)(as_batch(a), as_batch(b), as_batch(x), failed);
+  LOCKSTEP_CHECK(failed < 0, "[{}] matrix {} is singular: it has no inverse", op, failed);
+  return x;
+}
+
+class SolveBackward final : public Node {
+ public:
+  const char* name() const override { return "LinalgSolveBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor right = solve_values(transposed(saved(0)), grads[0], "linalg.solve");
+    TensorList out(2);
+    if (needs_grad(0)) out[0] = -matmul(right, transposed(saved(1)));
+    out[1] = right;
+    return out;
+  }
+};
+
+class SlogdetBackward final : public Node {
+ public:
+  const char* name() const override { return "LinalgSlogdetBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& a = saved(0);
+    const Tensor ones = eye(a.size(-1), a.size(-1), options_of(a)).expand(a.sizes());
+    return {grads[0].unsqueeze(-1).unsqueeze(-1) * solve_values(transposed(a), ones, "linalg.slogdet")};
+  }
+};
+
+/// Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10.
+class CholeskyBackward final : public Node {
+ public:
+  const char* name() const override { return "LinalgCholeskyBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& l = saved(0);
+    const Tensor phi = tril(matmul(transposed(l), grads[0]));
+    const Tensor half = phi - 0.5 * (phi * eye(l.size(-1), l.size(-1), options_of(l)));
+    const Tensor left = solve_values(transposed(l), half, "linalg.cholesky");
+    const Tensor both = transposed(solve_values(transposed(l), transposed(left), "linalg.cholesky"));
+    return {0.5 * (both + transposed(both))};
+  }
+};
+
+}  // namespace
+
+Tensor solve(const Tensor& a, const Tensor& b) {
+  check_matrices(a, "linalg.solve");
+  LOCKSTEP_CHECK(b.defined() && b.dtype() == a.dtype() && b.device() == a.device(),
+                 "[linalg.solve] expected a right side of dtype {} on {}", name(a.dtype()), to_string(a.device()));
+  if (b.dim() == 1) return solve(a, b.unsqueeze(-1)).squeeze(-1);
+  LOCKSTEP_CHECK(b.dim() >= 2 && b.size(-2) == a.size(-1),
+                 "[linalg.solve] expected a right side of {} rows for matrices {}, found {}", a.size(-1),
+                 to_string(a.sizes()), to_string(b.sizes()));
+  Shape left_sizes = broadcast_shapes(leading_sizes(a), leading_sizes(b), "linalg.solve"), right_sizes = left_sizes;
+  left_sizes.push_back(a.size(-1));
+  left_sizes.push_back(a.size(-1));
+  right_sizes.push_back(b.size(-2));
+  right_sizes.push_back(b.size(-1));
+  const Tensor left = a.expand(left_sizes), right = b.expand(right_sizes);
+  const Tensor out = solve_values(left, right, "linalg.solve");
+  if (auto* node = record<SolveBackward>(out, {&left, &right})) node->save(left, out);
+  return out;
+}
+
+Tensor inv(const Tensor& a) {
+  check_matrices(a, "linalg.inv");
+  return solve(a, eye(a.size(-1), a.size(-1), options_of(a)).expand(a.sizes()));
+}
+
+SignAndLogDet slogdet(const Tensor& a) {
+  check_matrices(a, "linalg.slogdet");
+  const Shape sizes = leading_sizes(a);
+  const SignAndLogDet out{ones(sizes, options_of(a)), zeros(sizes, options_of(a))};
+  if (a.numel() > 0) {
+    const std::int64_t count = sizes.numel();
+    slogdet_kernel(a)(as_batch(a), out.sign.view({count}), out.logabsdet.view({count}));
+  }
+  if (auto* node = record<SlogdetBackward>(out.logabsdet, {&a})) node->save(a);
+  return out;
+}
+
+Tensor det(const Tensor& a) {
+  const SignAndLogDet parts = linalg::slogdet(a);
+  return parts.sign * exp(parts.logabsdet);
+}
+
+Tensor cholesky(const Tensor& a) {
+  check_matrices(a, "linalg.cholesky");
+  const Tensor out = empty(a.sizes(), options_of(a));
+  if (out.numel() > 0) {
+    std::int64_t failed = -1;
+    cholesky_kernel(a)(as_batch(a), as_batch(out), failed);
+    LOCKSTEP_CHECK(failed < 0, "[linalg.cholesky] matrix {} is not positive definite; add a multiple of the identity",
+                   failed);
+  }
+  if (auto* node = record<CholeskyBackward>(out, {&a})) node->save(out);
+  return out;
+}
+
+}  // namespace lockstep::linalg

@@ -1,0 +1,184 @@
+#pragma once
+
+// The straight lines that the functions of double_math.h consist of where their argument is neither huge nor special.
+// They hold no branches, so that loops of them vectorise; the functions call the very same lines. For .cpp files and
+// kernels only.
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+namespace lockstep::math::lines {
+
+inline constexpr double kLn2High = 0x1.62e42fefa38p-1;  // 42 bits, so that small multiples are exact
+inline constexpr double kLn2Low = 0x1.ef35793c7673p-45;
+
+/// Adding it to a whole number of less than 2^51 leaves that in the low bits of the double.
+inline constexpr double kWhole = 0x1.8p52;
+inline std::uint64_t low_bits(double whole) {
+  return std::bit_cast<std::uint64_t>(whole + kWhole) - std::bit_cast<std::uint64_t>(kWhole);
+}
+
+/// Calls step(index) for 0 <= index < N as straight code.
+template <int N, typename Step>
+inline void unrolled(Step&& step) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    (step(std::integral_constant<int, kIndex>{}), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+namespace detail {
+/// 1 / n! as the sums below have always had it: 1 / 16! times 16, 15, ...
+constexpr double inverse_factorial(int n) {
+  double value = 1.0 / 20'922'789'888'000.0;  // 1 / 16!
+  for (int i = 16; i > n; --i) value *= i;
+  return value;
+}
+}  // namespace detail
+
+/// exp(r) - 1 for |r| <= 0.35, by its series.
+inline double expm1_of_small(double r) {
+  double sum = detail::inverse_factorial(16);
+  unrolled<13>([&](auto i) {
+    constexpr double kTerm = detail::inverse_factorial(15 - decltype(i)::value);
+    sum = std::fma(sum, r, kTerm);
+  });
+  return r + r * r * std::fma(sum, r, 0.5);
+}
+
+/// Bounds for exp_of_near().
+inline bool is_near_exp(double x) {
+  return std::fabs(x) <= 700.0;
+}
+/// exp(high + low) where is_near_exp(high), |low| much less than |high|.
+inline double exp_of_near(double high, double low) {
+  const double n = std::nearbyint(high * std::numbers::log2e);
+  const double r = std::fma(-n, kLn2High, high), s = std::fma(-n, kLn2Low, low);
+  const double rounded = r + s;
+  const double lost = (r - rounded) + s;
+  const double e = expm1_of_small(rounded);
+  return (1 + (e + lost * (1 + e))) * std::bit_cast<double>((low_bits(n) + 1023) << 52);
+}
+
+struct Sum {
+  double high, low;
+};
+
+/// log(x 2^k) for normal x > 0: with x = 2^j m and s = (m - 1) / (m + 1), (j + k) ln 2 + 2 s + 2 s^3 / 3 + 2 s^5 / 5
+/// ...
+inline Sum log_of_normal(double x, double k) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  // The exponent as a double: the low bits of 2^52 and more.
+  const double exponent = std::bit_cast<double>((bits >> 52) | std::bit_cast<std::uint64_t>(0x1p52)) - 0x1p52 - 1023.0;
+  const double whole = std::bit_cast<double>((bits & 0xfffffffffffffu) | (std::uint64_t{1023} << 52));
+  const bool upper = whole > std::numbers::sqrt2;
+  const double m = upper ? whole * 0.5 : whole;
+  const double kd = (exponent + k) + (upper ? 1.0 : 0.0);
+  const double f = m - 1, d = 2 + f, d_lost = f - (d - 2);
+  const double s = f / d;
+  const double s_lost = (std::fma(-s, d, f) - s * d_lost) / d;
+  const double z = s * s;
+  double tail = 0;
+  unrolled<13>([&](auto i) {
+    constexpr double kTerm = 1.0 / (27 - 2 * decltype(i)::value);
+    tail = (tail + kTerm) * z;
+  });
+  const double first = kd * kLn2High, second = 2 * s;
+  const double high = first + second;
+  const double lost = std::fabs(first) >= std::fabs(second) ? (first - high) + second : (second - high) + first;
+  const double low = lost + (2 * s_lost + 2 * s * tail + kd * kLn2Low);
+  const double total = high + low;
+  return {total, (high - total) + low};
+}
+
+/// log(x) for normal, finite x > 0.
+inline bool is_near_log(double x) {
+  constexpr double kLeast = std::numeric_limits<double>::min(), kInfinity = std::numeric_limits<double>::infinity();
+  return (x >= kLeast) & (x < kInfinity);
+}
+inline double log_of_near(double x) {
+  return log_of_normal(x, 0).high;
+}
+
+/// x = n pi / 2 + high + low, |high| at most about pi / 4; n, a whole number, counts modulo 4.
+struct Angle {
+  double n, high, low;
+};
+
+inline bool is_near_angle(double x) {
+  return std::fabs(x) <= 1e5;
+}
+/// Where is_near_angle(x).
+inline Angle reduce_near(double x) {
+  constexpr double kHalfPi1 = 0x1.921fb54400000p0, kHalfPi2 = 0x1.0b4611a600000p-34, kHalfPi3 = 0x1.3198a2e037073p-69;
+  const double n = std::nearbyint(x * (2 / std::numbers::pi));
+  double r = std::fma(-n, kHalfPi1, x);
+  const double before = r;
+  r = std::fma(-n, kHalfPi2, r);
+  double lost = std::fma(-n, kHalfPi2, before - r);
+  lost = std::fma(-n, kHalfPi3, lost);
+  const double high = r + lost;
+  return {n, high, (r - high) + lost};
+}
+
+inline double sine_of(double a, double lost) {
+  const double z = a * a;
+  double sum = 0;
+  unrolled<10>([&](auto i) {
+    constexpr int kAt = 21 - 2 * decltype(i)::value;
+    sum = (sum + 1) * (-z * (1.0 / (kAt * (kAt - 1))));
+  });
+  return a + (a * sum + lost);
+}
+inline double cosine_of(double a, double lost) {
+  const double z = a * a;
+  double sum = 0;
+  unrolled<10>([&](auto i) {
+    constexpr int kAt = 22 - 2 * decltype(i)::value;
+    sum = (sum + 1) * (-z * (1.0 / (kAt * (kAt - 1))));
+  });
+  const double half = 0.5 * z, one = 1 - half;
+  return one + (((1 - one) - half) - half * sum - a * lost);
+}
+
+/// The sine n quarters on from the angle that has this sine and cosine: bits are chosen, for want of a branch.
+inline double turned(double sine, double cosine, std::uint64_t n) {
+  const auto bits = std::bit_cast<std::uint64_t>(sine);
+  const std::uint64_t exchanged = (bits ^ std::bit_cast<std::uint64_t>(cosine)) & (std::uint64_t{0} - (n & 1));
+  return std::bit_cast<double>(bits ^ exchanged ^ ((n & 2) << 62));
+}
+/// sin(x), or cos(x) with one quarter, where is_near_angle(x), but for the sign of sin(-0).
+inline double sine_of_near(double x, std::uint64_t quarters) {
+  const Angle angle = reduce_near(x);
+  return turned(sine_of(angle.high, angle.low), cosine_of(angle.high, angle.low), low_bits(angle.n) + quarters);
+}
+
+/// 1 / (1 + exp(-x)), where is_near_exp(x).
+inline double sigmoid_of_near(double x) {
+  const double e = exp_of_near(-std::fabs(x), 0);
+  return (x >= 0 ? 1.0 : e) / (1.0 + e);
+}
+
+/// exp(x) - 1 for 0 <= x <= 44.
+inline double expm1_of_near(double x) {
+  const double small = expm1_of_small(x <= 0.35 ? x : 0.0);
+  const double half = expm1_of_small(x <= 0.7 ? 0.5 * x : 0.0);
+  const double large = exp_of_near(x, 0) - 1;
+  return x == 0 ? x : (x <= 0.35 ? small : (x <= 0.7 ? half * (half + 2) : large));
+}
+inline bool is_near_tanh(double x) {
+  return std::fabs(x) <= 22.0;
+}
+/// Where is_near_tanh(x).
+inline double tanh_of_near(double x) {
+  const double size = std::fabs(x);
+  const double e = expm1_of_near(2 * size);
+  const double value = size < 0.55 ? e / (e + 2) : 1 - 2 / (e + 2);
+  return std::copysign(value, x);
+}
+
+}  // namespace lockstep::math::lines

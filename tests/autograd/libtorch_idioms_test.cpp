@@ -1,0 +1,177 @@
+// What a program written for libtorch says of tensors, and what it means there.
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <sstream>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace indexing;  // NOLINT
+
+using Values = std::vector<double>;
+
+Values values(const Tensor& x) {
+  return x.detach().to_vector<double>();
+}
+
+TEST(LibtorchIdioms, ArangeTakesItsDtypeFromItsNumbers) {
+  EXPECT_EQ(arange(0, 10, 4).dtype(), kInt64);
+  EXPECT_EQ(arange(3).dtype(), kInt64);
+  EXPECT_EQ(arange(0.0, 1.0, 0.25).dtype(), kFloat32);
+  EXPECT_EQ(values(arange(0.0, 1.0, 0.25)), (Values{0, 0.25, 0.5, 0.75}));
+  EXPECT_EQ(values(arange(0, 1, 0.5)), (Values{0, 0.5}));
+  EXPECT_EQ(values(arange(2.5)), (Values{0, 1, 2}));
+  EXPECT_EQ(arange(2, {.dtype = kFloat64}).dtype(), kFloat64);
+}
+
+TEST(LibtorchIdioms, NormOfANumberIsOfThatOrder) {
+  const Tensor x = tensor<double>({{3, -4, 0}, {0, 0, 2}});
+  EXPECT_EQ(x.norm(1).item(), 9.0);
+  EXPECT_EQ(norm(x, 1).item(), 9.0);
+  EXPECT_EQ(norm(x.view({1, 1, 2, 3}), 2).item(), x.norm().item());  // not that over dimension 2
+  EXPECT_EQ(values(x.norm(2, 1)), (Values{5, 2}));
+  EXPECT_EQ(x.norm(2, 1, true).sizes(), (Shape{2, 1}));
+  EXPECT_EQ(values(x.norm(1, {0})), (Values{3, 4, 2}));
+  EXPECT_EQ(values(x.norm({1})), (Values{5, 2}));
+  EXPECT_EQ(values(x.norm({0}, true)), (Values{3, 4, 2}));
+}
+
+TEST(LibtorchIdioms, IndicesOfNumbersSlicesAndDots) {
+  const Tensor x = arange(24).view({2, 3, 4});
+  EXPECT_EQ(values(x.index({1, 2, 3})), (Values{23}));
+  EXPECT_EQ(values(x.index({Slice(), -1, Slice(None, None, 2)})), (Values{8, 10, 20, 22}));
+  EXPECT_EQ(values(x.index({"...", 0})), (Values{0, 4, 8, 12, 16, 20}));
+  EXPECT_EQ(values(x.index({Ellipsis, Slice(3)})), (Values{3, 7, 11, 15, 19, 23}));
+  EXPECT_EQ(x.index({None, 0, "...", None}).sizes(), (Shape{1, 3, 4, 1}));
+  EXPECT_EQ(values(x.index({1, tensor<std::int64_t>({2, 0}), Slice(0, 1)})), (Values{20, 12}));
+  EXPECT_EQ(x.index({None, tensor<std::int64_t>({2, 0, 1, 1}) % 2}).sizes(), (Shape{1, 4, 3, 4}));
+  EXPECT_EQ(values(x.index({x > 21})), (Values{22, 23}));
+  EXPECT_EQ(values(x.index({Slice(), x[0] > 9})), (Values{10, 11, 22, 23}));
+  EXPECT_EQ(values(x.index({scalar_tensor(1, {.dtype = kInt64}), 0, 0})), (Values{12}));
+  const Tensor y = x.clone();
+  y.index_put_({Slice(), Slice(1, None), 0}, -1);
+  y.index_put_({y > 20}, 0);
+  y.index_put_({0, 0}, tensor<std::int64_t>({7}));
+  EXPECT_EQ(values(y), (Values{7, 7, 7, 7, -1, 5, 6, 7, -1, 9, 10, 11, 12, 13, 14, 15, -1, 17, 18, 19, -1, 0, 0, 0}));
+  const Tensor w = ones({2, 3}).requires_grad_();
+  w.index({Slice(), 1}).sum().backward();
+  EXPECT_EQ(values(w.grad()), (Values{0, 1, 0, 0, 1, 0}));
+  EXPECT_NE(error_of([&] {
+              x.index({0, 0, 0, 0});
+            }).find("too many indices for a tensor of shape [2, 3, 4]: 4"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              x.index({"...", "..."});
+            }).find("expected one \"...\" at most, found 2"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { x.index({".."}); }).find("found \"..\""), std::string::npos);
+}
+
+TEST(LibtorchIdioms, InPlaceMethodsHaveTheValuesAndGradientsOfTheOthers) {
+  const auto check = [](const char* name, const std::function<void(const Tensor&)>& change,
+                        const std::function<Tensor(const Tensor&)>& function) {
+    const Tensor a = tensor<double>({0.5, 2.0, 3.5}).requires_grad_(), b = a.detach().clone().requires_grad_();
+    const Tensor changed = a * 1;
+    change(changed);
+    const Tensor expected = function(b * 1);
+    EXPECT_EQ(values(changed), values(expected)) << name;
+    square(changed).sum().backward();
+    square(expected).sum().backward();
+    EXPECT_EQ(values(a.grad()), values(b.grad())) << name;
+    EXPECT_NE(error_of([&] { change(a); }).find("a leaf"), std::string::npos) << name;
+    const NoGradGuard values_only;
+    change(a);
+    EXPECT_EQ(values(a), values(expected)) << name;
+  };
+  const Tensor c = tensor<double>({1, -2, 4});
+  const Tensor first = tensor<std::int64_t>({0, 1});
+  check(
+      "exp_", [](const Tensor& x) { x.exp_(); }, [](const Tensor& x) { return x.exp(); });
+  check(
+      "sqrt_", [](const Tensor& x) { x.sqrt_(); }, [](const Tensor& x) { return x.sqrt(); });
+  check(
+      "neg_", [](const Tensor& x) { x.neg_(); }, [](const Tensor& x) { return -x; });
+  check(
+      "abs_", [](const Tensor& x) { x.abs_(); }, [](const Tensor& x) { return x.abs(); });
+  check(
+      "relu_", [](const Tensor& x) { x.relu_(); }, [](const Tensor& x) { return x.relu(); });
+  check(
+      "pow_", [](const Tensor& x) { x.pow_(3); }, [](const Tensor& x) { return x.pow(3); });
+  check(
+      "lerp_", [&](const Tensor& x) { x.lerp_(c, 0.3); }, [&](const Tensor& x) { return lerp(x, c, 0.3); });
+  check(
+      "addcmul_", [&](const Tensor& x) { x.addcmul_(c, c, 0.5); },
+      [&](const Tensor& x) { return addcmul(x, c, c, 0.5); });
+  check(
+      "addcdiv_", [&](const Tensor& x) { x.addcdiv_(c, c, -2); },
+      [&](const Tensor& x) { return addcdiv(x, c, c, -2); });
+  check(
+      "scatter_", [&](const Tensor& x) { x.scatter_(0, first, 7); },
+      [&](const Tensor& x) { return x.scatter(0, first, 7); });
+  check(
+      "scatter_add_", [&](const Tensor& x) { x.scatter_add_(0, first, c); },
+      [&](const Tensor& x) { return x.scatter_add(0, first, c); });
+  check(
+      "index_add_", [&](const Tensor& x) { x.index_add_(0, first, c.narrow(0, 0, 2)); },
+      [&](const Tensor& x) { return x.index_add(0, first, c.narrow(0, 0, 2)); });
+}
+
+TEST(LibtorchIdioms, SmallFunctions) {
+  const Tensor x = tensor<double>({{1, 2}, {5, 3}}), v = tensor<double>({1, 4});
+  EXPECT_EQ(values(diag(v)), (Values{1, 0, 0, 4}));
+  EXPECT_EQ(values(diag(v, 1)), (Values{0, 1, 0, 0, 0, 4, 0, 0, 0}));
+  EXPECT_EQ(values(diag(v, -1)), (Values{0, 0, 0, 1, 0, 0, 0, 4, 0}));
+  EXPECT_EQ(values(diag(x)), (Values{1, 3}));
+  EXPECT_EQ(trace(x).item(), 4.0);
+  EXPECT_EQ(values(diff(x)), (Values{1, -2}));
+  EXPECT_EQ(values(diff(x, 1, 0)), (Values{4, 1}));
+  EXPECT_EQ(values(median(x, 1).values), (Values{1, 3}));
+  EXPECT_EQ(values(median(x, 0).indices), (Values{0, 0}));
+  EXPECT_EQ(median(x).item(), 2.0);
+  EXPECT_TRUE(std::isnan(median(tensor<double>({1, NAN, 0})).item()));
+  EXPECT_EQ(values(bincount(tensor<std::int64_t>({0, 2, 2}), {}, 4)), (Values{1, 0, 2, 0}));
+  EXPECT_EQ(values(bincount(tensor<std::int64_t>({1, 1}), v)), (Values{0, 5}));
+  EXPECT_EQ(count_nonzero(x - 1).item(), 3.0);
+  EXPECT_EQ(values(nan_to_num(tensor<double>({NAN, INFINITY, -INFINITY, 1}), 9, 8, 7)), (Values{9, 8, 7, 1}));
+  EXPECT_EQ(nan_to_num(tensor<float>({INFINITY})).item<float>(), std::numeric_limits<float>::max());
+  EXPECT_NEAR(logaddexp(v, v).to_vector<double>()[0], 1 + std::log(2), 1e-15);
+  EXPECT_EQ(values(logaddexp(full({1}, 1000.0), v.to(kFloat32))), (Values{1000, 1000}));
+  const auto [variance, mean] = var_mean(x, 1, 0.0);
+  EXPECT_EQ(values(variance), (Values{0.25, 1}));
+  EXPECT_EQ(values(mean), (Values{1.5, 4}));
+  EXPECT_EQ(values(cdist(x, x)), (Values{0, std::sqrt(17.0), std::sqrt(17.0), 0}));
+  EXPECT_EQ(values(cdist(x, v.unsqueeze(0), 1.0)), (Values{2, 5}));
+  EXPECT_EQ(values(where(x > 2, 1, 0)), (Values{0, 0, 1, 1}));
+  EXPECT_EQ(where(x > 2, 1.0, 0).dtype(), kFloat32);
+  EXPECT_EQ(values(x % 2), (Values{1, 0, 1, 1}));
+  EXPECT_EQ(values(floor_divide(x, 2)), (Values{0, 1, 2, 1}));
+  EXPECT_EQ(values(!(x > 2)), (Values{1, 1, 0, 0}));
+  EXPECT_EQ(x.split({1, 1}, 1)[1].sizes(), (Shape{2, 1}));
+  EXPECT_EQ(zeros({2}, x.options()).dtype(), kFloat64);
+  EXPECT_EQ(ones({2}, kLong).dtype(), kInt64);
+  EXPECT_EQ(tensor(3.5).dim(), 0);
+  EXPECT_EQ(tensor({1, 2}, kDouble).dtype(), kFloat64);
+  EXPECT_NE(error_of([] {
+              tensor<float>({{1, 2}, {3}});
+            }).find("rows of equal length, found 2 and 1"),
+            std::string::npos);
+  std::ostringstream text;
+  text << x.dtype();
+  EXPECT_EQ(text.str(), "float64");
+}
+
+TEST(LibtorchIdioms, DistancesOfARowToItselfHaveNoGradient) {
+  const Tensor x = tensor<double>({{1, 2}, {5, 3}}).requires_grad_();
+  cdist(x, x).sum().backward();
+  EXPECT_TRUE(isfinite(x.grad()).all().item<bool>());
+}
+
+}  // namespace
+}  // namespace lockstep::testing

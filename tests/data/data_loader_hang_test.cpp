@@ -1,0 +1,50 @@
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/data/data_loader.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+using namespace lockstep::data;  // NOLINT
+using namespace std::chrono_literals;
+
+/// Hangs as long as somebody holds `gate`, but no longer than 5 s.
+class HangingDataset final : public Dataset {
+ public:
+  explicit HangingDataset(std::timed_mutex& gate) : gate_(gate) {}
+  std::int64_t size() const override { return 4; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    if (gate_.try_lock_for(5s)) gate_.unlock();
+    return {.x = zeros({static_cast<std::int64_t>(indices.size()), 1})};
+  }
+
+ private:
+  std::timed_mutex& gate_;
+};
+
+TEST(DataLoader, ADatasetThatHangsDoesNotKeepTheTimeoutFromBeingSeen) {
+  std::timed_mutex gate;
+  gate.lock();
+  std::weak_ptr<const Dataset> left;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const bool wait : {true, false}) {
+    const auto dataset = std::make_shared<HangingDataset>(gate);
+    left = dataset;
+    const DataLoader loader(dataset, {.batch_size = 2, .num_workers = 2, .timeout = 50ms});
+    if (wait)
+      EXPECT_THROW(loader.epoch(0).begin(), TimeoutError);
+    else
+      loader.epoch(0);  // dropped while its workers are at work
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  gate.unlock();
+  while (!left.expired() && std::chrono::steady_clock::now() - begin < 8s) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(left.expired());  // the workers have returned, and freed what was left
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,111 @@
+#include "lockstep/autograd/ops/linalg/linalg.h"
+
+#include <cmath>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
+#include "tests/support/op_case.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// Well conditioned: a random matrix with a large diagonal, whose rows come in another order.
+Tensor matrices(const Shape& sizes) {
+  const NoGradGuard values_only;
+  const std::int64_t n = sizes.back();
+  const Tensor x = make_leaf(sizes).detach() + 3.0 * eye(n, n, {.dtype = kFloat64}).roll(1, 0);
+  return x.clone().requires_grad_();
+}
+Tensor leaf(const Shape& sizes) {
+  return make_leaf(sizes);
+}
+
+/// The determinant by expansion along the first row.
+double expanded(const std::vector<double>& a, std::size_t n) {
+  if (n == 0) return 1.0;
+  double sum = 0.0;
+  for (std::size_t c = 0; c < n; ++c) {
+    std::vector<double> minor;
+    for (std::size_t r = 1; r < n; ++r)
+      for (std::size_t j = 0; j < n; ++j)
+        if (j != c) minor.push_back(a[r * n + j]);
+    sum += (c % 2 ? -1.0 : 1.0) * a[c] * expanded(minor, n - 1);
+  }
+  return sum;
+}
+
+void check_gradients(const std::function<Tensor(const TensorList&)>& run, const std::function<TensorList()>& inputs) {
+  check_op({.name = "",
+            .inputs = inputs,
+            .run = [=](const TensorList& in) { return TensorList{run(in)}; },
+            .slack = 30.0,
+            .halves = false});
+}
+
+TEST(Linalg, SolveUndoesTheProduct) {
+  for (const auto& [a_sizes, b_sizes] : {std::pair(Shape{3, 3}, Shape{3, 2}), std::pair(Shape{4, 4}, Shape{4}),
+                                         std::pair(Shape{2, 3, 3}, Shape{3, 2}), std::pair(Shape{3, 3}, Shape{2, 3, 1}),
+                                         std::pair(Shape{1, 1}, Shape{1, 1}), std::pair(Shape{0, 2, 2}, Shape{2, 2})}) {
+    const Tensor a = matrices(a_sizes), b = leaf(b_sizes), x = linalg::solve(a, b);
+    EXPECT_TRUE(allclose(matmul(a, x), b.expand(x.sizes()), 1e-12, 1e-12)) << a_sizes << b_sizes;
+    check_gradients([](const TensorList& in) { return linalg::solve(in[0], in[1]); },
+                    [a = a_sizes, b = b_sizes] {
+                      return TensorList{matrices(a), leaf(b)};
+                    });
+  }
+  EXPECT_TRUE(
+      allclose(matmul(matrices({40, 40}), inverse(matrices({40, 40}))), eye(40, 40, {.dtype = kFloat64}), 0, 1e-12));
+  check_gradients([](const TensorList& in) { return linalg::inv(in[0]); },
+                  [] {
+                    return TensorList{matrices({2, 3, 3})};
+                  });
+}
+
+TEST(Linalg, DeterminantsAreThoseOfTheExpansion) {
+  for (const std::int64_t n : {1, 2, 3, 5}) {
+    const Tensor a = matrices({n, n});
+    const double expected = expanded(a.detach().to_vector<double>(), static_cast<std::size_t>(n));
+    const auto [sign, logabsdet] = slogdet(a);
+    EXPECT_NEAR(det(a).item(), expected, 1e-11 * std::abs(expected));
+    EXPECT_EQ(sign.item(), expected > 0 ? 1.0 : -1.0);
+    EXPECT_NEAR(logabsdet.item(), std::log(std::abs(expected)), 1e-12);
+  }
+  check_gradients([](const TensorList& in) { return det(in[0]); }, [] { return TensorList{matrices({2, 3, 3})}; });
+  check_gradients([](const TensorList& in) { return slogdet(in[0]).logabsdet; },
+                  [] {
+                    return TensorList{matrices({2, 3, 3})};
+                  });
+  EXPECT_EQ(det(ones({2, 2})).item(), 0.0);
+  EXPECT_EQ(slogdet(ones({2, 2})).logabsdet.item(), -INFINITY);
+  EXPECT_EQ(det(zeros({0, 0})).item(), 1.0);
+}
+
+TEST(Linalg, CholeskyIsARoot) {
+  const auto positive = [](const Tensor& x) { return matmul(x, x.transpose(-2, -1)); };
+  for (const Shape& sizes : {Shape{1, 1}, Shape{3, 3}, Shape{2, 4, 4}}) {
+    const Tensor a = positive(matrices(sizes)), l = linalg::cholesky(a);
+    EXPECT_TRUE(allclose(positive(l), a, 1e-12, 1e-12));
+    EXPECT_TRUE(equal(l, l.tril()));
+    check_gradients([=](const TensorList& in) { return linalg::cholesky(positive(in[0])); },
+                    [=] { return TensorList{matrices(sizes)}; });
+  }
+}
+
+TEST(LinalgErrors, NameTheProblem) {
+  const auto error = [](auto&& call) { return error_of([&] { call(); }); };
+  EXPECT_NE(error([] {
+              linalg::solve(ones({2, 3, 3}), ones({3, 1}));
+            }).find("[linalg.solve] matrix 0 is singular"),
+            std::string::npos);
+  EXPECT_NE(error([] { linalg::inv(ones({2, 3})); }).find("expected square matrices, found [2, 3]"), std::string::npos);
+  EXPECT_NE(error([] { linalg::cholesky(-eye(2)); }).find("matrix 0 is not positive definite"), std::string::npos);
+  EXPECT_NE(error([] { linalg::solve(eye(2), ones({3, 1})); }).find("a right side of 2 rows"), std::string::npos);
+  EXPECT_NE(error([] { linalg::inv(eye(2).to(kFloat16)); }).find("float32 or float64"), std::string::npos);
+  const Tensor singular = ones({2, 2}).requires_grad_();
+  EXPECT_NE(error([&] { slogdet(singular).logabsdet.backward(); }).find("singular"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
