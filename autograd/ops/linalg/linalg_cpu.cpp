@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
@@ -93,7 +94,7 @@ void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logab
       double s = eliminate(m.data(), n, nullptr, 0), log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
       for (std::int64_t d = 0; s != 0.0 && d < n; ++d) {
         const double value = m[static_cast<std::size_t>(d * n + d)];
-        log += std::log(std::abs(value));
+        log += math::portable_log(std::abs(value));
         if (value < 0.0) s = -s;
       }
       sign.data<T>()[i] = static_cast<T>(s);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/loss/ctc_loss_kernels.h"
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
@@ -14,7 +15,7 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 double log_add(double a, double b) {
   if (a < b) std::swap(a, b);
-  return b == kNever ? a : a + std::log1p(std::exp(b - a));
+  return b == kNever ? a : a + math::portable_log1p(math::portable_exp(b - a));
 }
 
 /// One sample, in double. `row(t)` gives the log-probabilities of step t, `gradient_row(t)` where its gradient goes.
@@ -61,8 +62,9 @@ double one_sample(const CtcSample& sample, std::int64_t classes, Row&& row, Grad
     auto* to = gradient_row(t);
     for (std::int64_t c = 0; c < classes; ++c) {
       const double of_class = share[static_cast<std::size_t>(c)];
-      const double part = of_class == kNever ? 0.0 : std::exp(of_class - total);
-      to[c] = static_cast<std::remove_reference_t<decltype(to[c])>>(std::exp(static_cast<double>(row(t)[c])) - part);
+      const double part = of_class == kNever ? 0.0 : math::portable_exp(of_class - total);
+      to[c] = static_cast<std::remove_reference_t<decltype(to[c])>>(math::portable_exp(static_cast<double>(row(t)[c])) -
+                                                                    part);
     }
   }
   return -total;
