@@ -100,6 +100,16 @@ TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
 }
 
+// The kernels for windows of 2 x 2 mark maxima that are not above 0, which the indices do not show.
+TEST(MaxPool2d, indices_of_windows_without_positive_numbers) {
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16}) {
+    const Tensor x = tensor({-3.0, -1.0, -2.0, -5.0, 0.0, -0.5, -2.0, -4.0}).to(dtype).view({1, 2, 4});
+    const auto [out, at] = max_pool2d_with_indices(x, 2);
+    EXPECT_EQ(out.to_vector<double>(), (std::vector<double>{0, -2}));
+    EXPECT_EQ(at.to_vector<std::int64_t>(), (std::vector<std::int64_t>{4, 2}));
+  }
+}
+
 // Also of numbers that no double holds, by the kernel and by the reference.
 TEST(MaxPool2d, of_integers_is_exact) {
   const std::int64_t large = std::int64_t{1} << 60;

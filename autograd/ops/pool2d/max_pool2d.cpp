@@ -119,7 +119,8 @@ std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel
   const auto [out, positions, g] = pool(x, kernel, options, true);
   // From rows and columns of windows to those of the image.
   const TensorOptions whole{.dtype = kInt64, .device = x.device()};
-  const Tensor in_window = positions.to(kInt64);
+  Tensor in_window = positions.to(kInt64);
+  if (is_max_pool_2x2(g)) in_window = remainder(in_window, kMaxPoolNotPositive);  // without that mark
   const Tensor down = div(in_window, kernel.w, RoundingMode::floor), right = in_window - down * kernel.w;
   const Tensor top = arange(g.oh, whole).view({g.oh, 1}) * g.stride.h - g.padding.h;
   const Tensor left = arange(g.ow, whole) * g.stride.w - g.padding.w;

@@ -2,8 +2,6 @@
 // atomics, and the same bits each time. Every element is read and written about once: 5 bytes of traffic a float that
 // is pooled, at 2 x 2.
 
-#include <cmath>
-
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
 #include "lockstep/core/dispatch.h"
@@ -29,7 +27,7 @@ __global__ void forward_kernel(Pool2dGeometry g, bool mark, const T* in, T* out,
     const cuda::PlanePosition at(index, g.oh, g.ow);
     const T* image = in + at.plane * g.h * g.w;
     const std::int64_t top = at.y * g.stride.h - g.padding.h, left = at.x * g.stride.w - g.padding.w;
-    C best = -static_cast<C>(INFINITY);  // a window of a dilated kernel may have all its taps outside
+    C best = kNothing<C>;
     std::int64_t position = -1;
     for (std::int64_t ky = 0; ky < g.kernel.h; ++ky) {
       const std::int64_t y = top + ky * g.dilation.h;
@@ -134,7 +132,7 @@ void backward(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positio
 }  // namespace
 
 void max_pool2d_forward_cuda(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
-  dispatch_floating(x.dtype(), "max_pool2d", [&]<typename T>() {
+  dispatch_numeric(x.dtype(), "max_pool2d", [&]<typename T>() {
     if (tiles_by_two(g, x)) {
       const cuda::Launch launch(x);
       launch(forward_by_two_kernel<T>, cuda::blocks_for(out.numel()), cuda::kThreads, out.numel(), g.ow,

@@ -17,7 +17,7 @@ struct MaxPool2dOptions {
 };
 
 /// Maximum over windows of each channel, as torch.nn.functional.max_pool2d. x is [n, c, h, w] or [c, h, w]. NaN wins;
-/// of equal values the first in row-major order gets the gradient. Floating-point tensors, on the CPU also integers.
+/// of equal values the first in row-major order gets the gradient. Floating-point and integer tensors.
 /// Throws Error for options or sizes that leave no window.
 Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
 

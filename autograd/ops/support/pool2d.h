@@ -11,16 +11,16 @@
 
 namespace lockstep {
 
-/// Whether a pool takes integers too, on the CPU.
+/// Whether a pool takes integers too.
 enum class PoolOf : std::uint8_t { floats, floats_or_integers };
 
 /// Checks what is common to all pools: an [n, c, h, w] or [c, h, w] of a dtype that the pool takes.
 inline void check_pool2d_input(const Tensor& x, const char* op, PoolOf of = PoolOf::floats) {
   LOCKSTEP_CHECK(x.defined(), "[{}] x is undefined", op);
-  const bool integers = of == PoolOf::floats_or_integers && x.device().is_cpu() && x.dtype() != kBool;
-  LOCKSTEP_CHECK(x.is_floating_point() || integers, "[{}] expected a floating-point x{}, found {} on {}; cast it", op,
-                 of == PoolOf::floats_or_integers ? " (on the CPU also an integer one)" : "", name(x.dtype()),
-                 to_string(x.device()));
+  const bool integers = of == PoolOf::floats_or_integers;
+  LOCKSTEP_CHECK(x.is_floating_point() || (integers && x.dtype() != kBool),
+                 "[{}] expected a floating-point {}x, found {}; cast it", op, integers ? "or integer " : "",
+                 name(x.dtype()));
   LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4,
                  "[{}] expected x of sizes [n, channels, height, width] or [channels, height, width], found {}", op,
                  to_string(x.sizes()));
