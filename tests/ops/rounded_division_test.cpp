@@ -95,6 +95,9 @@ void check_rows() {
     }
   };
   compare();
+  b[7] = std::numeric_limits<T>::infinity();  // of no size at all
+  b[8] = -b[7];
+  compare();
   a[1000] = std::numeric_limits<T>::max();  // and so is every element beside one that is not
   compare();
 }

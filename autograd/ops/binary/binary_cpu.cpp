@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "lockstep/autograd/ops/binary/binary_functors.h"
@@ -24,13 +25,13 @@ template <typename F>
 struct Rest {
   static constexpr bool kAny = false;
 };
-/// What fmod(a, b) is if |a / b| < kMost. Rounding may raise the quotient to the next whole number, never above it; the
-/// difference is exact either way, and one more step brings the sign back.
+/// What fmod(a, b) is if |a / b| < kMost and b is finite. Rounding may raise the quotient to the next whole number,
+/// never above it; the difference is exact either way, and one more step brings the sign back.
 template <typename C>
 struct NearRest {
   static constexpr bool kAny = true;
   static constexpr C kMost = std::is_same_v<C, float> ? C(0x1p22) : C(0x1p51);
-  static bool is_near(C a, C b) { return std::fabs(a / b) < kMost; }
+  static bool is_near(C a, C b) { return (std::fabs(a / b) < kMost) & (std::fabs(b) <= std::numeric_limits<C>::max()); }
   static C rest(C a, C b) {
     const C r = std::fma(-std::trunc(a / b), b, a);
     const bool turned = (r != C(0)) & ((r < C(0)) != (a < C(0)));
