@@ -92,15 +92,13 @@ Tensor full(const Shape& sizes, double value, D dtype) {
 /// A tensor without dimensions, of dtype dtype_of<T>.
 template <typename T>
 requires std::is_arithmetic_v<T> Tensor tensor(T value) {
-  return scalar_tensor(static_cast<double>(value), {.dtype = dtype_of<T>});
+  return tensor({value}).view(Shape{});
 }
 /// The values in another dtype than their own: `tensor({1, 2}, kFloat32)`. Throws Error for one out of its range.
 template <typename T, std::same_as<DType> D>
 Tensor tensor(std::initializer_list<T> values, D dtype) {
-  const Tensor out = empty({static_cast<std::int64_t>(values.size())}, TensorOptions{.dtype = dtype});
-  std::int64_t i = 0;
-  for (const T value : values) out[i++].copy_(scalar_tensor(static_cast<double>(value), {.dtype = dtype}));
-  return out;
+  for (const T value : values) check_in_range(value, dtype, "tensor");
+  return tensor(values).to(dtype);
 }
 
 }  // namespace lockstep

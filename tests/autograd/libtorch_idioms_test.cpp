@@ -158,6 +158,10 @@ TEST(LibtorchIdioms, SmallFunctions) {
   EXPECT_EQ(ones({2}, kLong).dtype(), kInt64);
   EXPECT_EQ(tensor(3.5).dim(), 0);
   EXPECT_EQ(tensor({1, 2}, kDouble).dtype(), kFloat64);
+  const std::int64_t large = (std::int64_t{1} << 60) + 1;  // no double holds it
+  EXPECT_EQ(tensor(large).item<std::int64_t>(), large);
+  EXPECT_EQ(tensor({large, large}, kInt64).to_vector<std::int64_t>()[1], large);
+  EXPECT_THROW(tensor({300}, kUInt8), Error);
   EXPECT_NE(error_of([] {
               tensor<float>({{1, 2}, {3}});
             }).find("rows of equal length, found 2 and 1"),
