@@ -40,29 +40,6 @@ void check_count(const char* name, int count) {
 
 }  // namespace
 
-TransformerBlock::TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options)
-    : TransformerBlock(nullptr, {}, width, heads, options) {}
-
-TransformerBlock::TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
-                                   TransformerBlockOptions options)
-    : Module(parent, name),
-      self_attn(this, "self_attn", width, heads,
-                {.dropout = options.dropout, .bias = options.bias, .is_causal = options.is_causal}),
-      linear1(this, "linear1", width, options.feedforward > 0 ? options.feedforward : 4 * width,
-              {.bias = options.bias}),
-      dropout(this, "dropout", options.dropout),
-      linear2(this, "linear2", options.feedforward > 0 ? options.feedforward : 4 * width, width,
-              {.bias = options.bias}),
-      norm1(this, "norm1", width, {.eps = options.eps, .bias = options.bias}),
-      norm2(this, "norm2", width, {.eps = options.eps, .bias = options.bias}),
-      dropout1(this, "dropout1", options.dropout),
-      dropout2(this, "dropout2", options.dropout) {}
-
-Tensor TransformerBlock::forward(Tensor x) {
-  x = x + dropout1(self_attn(norm1(x)));
-  return x + dropout2(linear2(dropout(gelu(linear1(norm2(x))))));
-}
-
 TransformerEncoderLayer::TransformerEncoderLayer(std::int64_t width, std::int64_t heads,
                                                  TransformerLayerOptions options)
     : TransformerEncoderLayer(nullptr, {}, width, heads, options) {}
@@ -88,6 +65,24 @@ Tensor TransformerEncoderLayer::forward(Tensor x, const AttentionMasks& masks) {
   x = residual(x, norm1, options_.norm_first, [&](const Tensor& y) { return dropout1(self_attn(y, y, y, masks)); });
   return residual(x, norm2, options_.norm_first,
                   [&](const Tensor& y) { return dropout2(feed_forward(*this, options_.activation, y)); });
+}
+
+TransformerBlock::TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options)
+    : TransformerBlock(nullptr, {}, width, heads, options) {}
+
+TransformerBlock::TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
+                                   TransformerBlockOptions options)
+    : TransformerEncoderLayer(parent, name, width, heads,
+                              {.dim_feedforward = options.feedforward > 0 ? options.feedforward : 4 * width,
+                               .dropout = options.dropout,
+                               .activation = TransformerActivation::gelu,
+                               .norm_first = true,
+                               .bias = options.bias,
+                               .layer_norm_eps = options.eps}),
+      is_causal_(options.is_causal) {}
+
+Tensor TransformerBlock::forward(Tensor x) {
+  return forward(std::move(x), {.is_causal = is_causal_});
 }
 
 TransformerDecoderLayer::TransformerDecoderLayer(std::int64_t width, std::int64_t heads,

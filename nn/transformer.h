@@ -80,37 +80,6 @@ struct RotaryAngles {
 /// Throws Error unless `width` is even and positive. float32, on the CPU; computed in double.
 RotaryAngles rotary_angles(std::int64_t length, std::int64_t width, double base = 10000.0, std::int64_t first = 0);
 
-/// Options of TransformerBlock.
-struct TransformerBlockOptions {
-  std::int64_t feedforward = 0;  ///< width between linear1 and linear2; 0: four times the block's
-  double dropout = 0.1;          ///< of attention weights, of what is added to x, and between linear1 and linear2
-  bool is_causal = true;         ///< a position sees itself and those before it
-  bool bias = true;              ///< of projections and norms
-  double eps = 1e-5;             ///< of the norms
-};
-
-/// A layer of a transformer, [N, T, width] to the same, with the norms first (Xiong et al., "On layer normalization in
-/// the transformer architecture", 2020):
-///   x + self_attn(norm1(x)), then x + linear2(gelu(linear1(norm2(x))))
-/// Names and shapes are those of torch.nn.TransformerEncoderLayer, and so are the values with norm_first = True,
-/// batch_first = True and activation = "gelu".
-class TransformerBlock : public Module {
- public:
-  TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options = {});
-  TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
-                   TransformerBlockOptions options = {});
-  Tensor forward(Tensor x) override;
-
-  MultiheadAttention self_attn;
-  Linear linear1;
-  Dropout dropout;
-  Linear linear2;
-  LayerNorm norm1;
-  LayerNorm norm2;
-  Dropout dropout1;
-  Dropout dropout2;
-};
-
 /// What stands between the two products of a transformer's layer.
 enum class TransformerActivation : std::uint8_t { relu, gelu };
 
@@ -152,6 +121,31 @@ class TransformerEncoderLayer : public Module {
 
  private:
   TransformerLayerOptions options_;
+};
+
+/// Options of TransformerBlock.
+struct TransformerBlockOptions {
+  std::int64_t feedforward = 0;  ///< width between linear1 and linear2; 0: four times the block's
+  double dropout = 0.1;          ///< of attention weights, of what is added to x, and between linear1 and linear2
+  bool is_causal = true;         ///< a position sees itself and those before it
+  bool bias = true;              ///< of projections and norms
+  double eps = 1e-5;             ///< of the norms
+};
+
+/// The layer of today's language models: a TransformerEncoderLayer with the norms first (Xiong et al., "On layer
+/// normalization in the transformer architecture", 2020) and gelu, causal unless told otherwise:
+///   x + self_attn(norm1(x)), then x + linear2(gelu(linear1(norm2(x))))
+class TransformerBlock : public TransformerEncoderLayer {
+ public:
+  TransformerBlock(std::int64_t width, std::int64_t heads, TransformerBlockOptions options = {});
+  TransformerBlock(Module* parent, std::string_view name, std::int64_t width, std::int64_t heads,
+                   TransformerBlockOptions options = {});
+
+  using TransformerEncoderLayer::forward;
+  Tensor forward(Tensor x) override;
+
+ private:
+  bool is_causal_;
 };
 
 /// torch.nn.TransformerDecoderLayer with batch_first = True: [N, T, width] to the same, by self-attention, attention to
