@@ -161,6 +161,9 @@ TEST(LibtorchIdioms, SmallFunctions) {
   const std::int64_t large = (std::int64_t{1} << 60) + 1;  // no double holds it
   EXPECT_EQ(tensor(large).item<std::int64_t>(), large);
   EXPECT_EQ(tensor({large, large}, kInt64).to_vector<std::int64_t>()[1], large);
+  const Tensor numbers = zeros({3}, kInt64);
+  numbers.index_put_({indexing::Slice(1)}, large);
+  EXPECT_EQ(numbers.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, large, large}));
   EXPECT_THROW(tensor({300}, kUInt8), Error);
   EXPECT_NE(error_of([] {
               tensor<float>({{1, 2}, {3}});

@@ -119,7 +119,9 @@ const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, con
   return *this;
 }
 const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const {
-  return index_put_(indices, scalar_tensor(value.to_double(), {.dtype = dtype(), .device = device()}));
+  check_in_range(value, dtype(), "index_put_");
+  const Tensor element = value.is_floating_point() ? tensor(value.to_double()) : tensor(value.to_int64());
+  return index_put_(indices, element.to(dtype()).to(device()));
 }
 
 }  // namespace lockstep
