@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -52,8 +53,11 @@ void relax() {
 #endif
 }
 
-// One parallel_for. Threads claim blocks by counting `next` up; it lives on the caller's stack, so the caller leaves
-// only when no worker is inside (Note [Late workers]).
+// One parallel_for. It lives on the caller's stack, so the caller leaves only when no worker is inside
+// (Note [Late workers]).
+//
+// The blocks lie in as many parts as there are threads, and each thread begins with its own: from loop to loop it meets
+// the same piece of arrays of one length, which the caches of its core may still hold. Then it helps with the others'.
 struct Loop {
   std::int64_t count;
   std::int64_t block;
@@ -61,16 +65,37 @@ struct Loop {
   void* context;
   detail::BlockFunction run;
   const char* name;  // of what the caller computes, or null
+  int parts = 1;
   bool library = LibraryAccess::active();
-  std::atomic<std::int64_t> next{0};
   std::mutex error_mutex{};
   std::int64_t error_block = -1;
   std::exception_ptr error{};
 
-  void work() {
+  static constexpr int kMaxParts = 16;
+  struct alignas(64) Part {  // a cache line, so that threads count by themselves
+    std::atomic<std::int64_t> next;
+    std::int64_t end;
+  };
+  Part part[kMaxParts]{};
+
+  void divide(int threads) {
+    parts = static_cast<int>(std::min<std::int64_t>({threads, blocks, kMaxParts}));
+    const std::int64_t length = blocks / parts, longer = blocks % parts;  // the first `longer` have one more
+    for (int i = 0; i < parts; ++i) {
+      part[i].next.store(i * length + std::min<std::int64_t>(i, longer), std::memory_order_relaxed);
+      part[i].end = (i + 1) * length + std::min<std::int64_t>(i + 1, longer);
+    }
+  }
+
+  void work(int thread) {
+    for (int i = 0; i < parts; ++i) work_on(part[(thread + i) % parts]);
+  }
+
+ private:
+  void work_on(Part& mine) {
     for (;;) {
-      const std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= blocks) return;
+      const std::int64_t i = mine.next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= mine.end) return;
       try {
         run(context, i * block, i + 1 == blocks ? count : (i + 1) * block);
       } catch (...) {
@@ -161,10 +186,11 @@ class Pool {
     std::unique_lock lock(submit_mutex_, std::try_to_lock);
     if (!lock) return false;
     if (workers_.empty()) start_workers();
+    loop.divide(threads());
     loop_.store(&loop, std::memory_order_relaxed);
     gate_.open();
     if (sleepers_.load(std::memory_order_seq_cst) > 0) gate_.wake();
-    loop.work();
+    loop.work(0);
     gate_.close(spin_limit_);
     return true;
   }
@@ -176,7 +202,7 @@ class Pool {
     spin_limit_ = n <= available_cores() ? 2000 : 1;
     stopping_.store(false);
     try {
-      for (int i = 1; i < n; ++i) workers_.push_back(start_thread("parallel_for", [this] { serve(); }));
+      for (int i = 1; i < n; ++i) workers_.push_back(start_thread("parallel_for", [this, i] { serve(i); }));
     } catch (...) {
       stop_workers();  // the next loop tries again
       throw;
@@ -192,13 +218,13 @@ class Pool {
     workers_.clear();
   }
 
-  static void serve(Loop& loop) {
+  static void serve(Loop& loop, int thread) {
     const profile::Scope scope("worker", loop.name ? loop.name : "parallel_for");
     const LibraryAccess access(loop.library);
-    loop.work();
+    loop.work(thread);
   }
 
-  void serve() {
+  void serve(int thread) {
     inside_loop = true;
     std::optional<Gate::State> served;  // the number of the last loop
     int spins = 0;
@@ -207,7 +233,7 @@ class Pool {
       if (Gate::is_open(state) && served != Gate::number(state)) {
         if (!gate_.enter(state)) continue;
         served = Gate::number(state);
-        serve(*loop_.load(std::memory_order_relaxed));
+        serve(*loop_.load(std::memory_order_relaxed), thread);
         gate_.leave();
         spins = 0;
       } else if (stopping_.load()) {
@@ -276,11 +302,15 @@ void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFu
             .run = run,
             .name = profile::enabled() ? profile::current_name() : nullptr};
   const bool serial = inside_loop || pool().threads() == 1;
+  const auto run_here = [&] {
+    loop.divide(1);
+    loop.work(0);
+  };
   if (serial) {
-    loop.work();
+    run_here();
   } else {
     const InsideLoop inside;
-    if (!pool().run(loop)) loop.work();
+    if (!pool().run(loop)) run_here();
   }
   if (loop.error) std::rethrow_exception(loop.error);
 }

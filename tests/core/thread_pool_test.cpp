@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -69,6 +70,29 @@ TEST_F(ThreadPool, WorkRunsOnSeveralThreads) {
     }
   });
   EXPECT_TRUE(met.load());
+}
+
+TEST_F(ThreadPool, EachThreadBeginsWithItsOwnPart) {
+  set_num_threads(3);
+  constexpr int kBlocks = 30, kPart = 10;
+  const auto caller = std::this_thread::get_id();
+  std::map<std::thread::id, std::set<std::int64_t>> parts;  // where each thread began
+  for (int loop = 0; loop < 20; ++loop) {
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    parallel_for(kBlocks, 1, [&](std::int64_t begin, std::int64_t) {
+      {
+        std::lock_guard lock(mutex);
+        if (seen.insert(std::this_thread::get_id()).second) parts[std::this_thread::get_id()].insert(begin / kPart);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    });
+  }
+  EXPECT_EQ(parts[caller], (std::set<std::int64_t>{0}));
+  // A worker may come when another has helped with its part to the end, but not to every loop.
+  std::set<std::int64_t> all;
+  for (const auto& [thread, begun] : parts) all.insert(begun.begin(), begun.end());
+  EXPECT_EQ(all, (std::set<std::int64_t>{0, 1, 2}));
 }
 
 TEST_F(ThreadPool, TheExceptionOfTheFirstBlockIsRethrownAfterAllBlocksRan) {

@@ -109,6 +109,9 @@ class Product {
         std::min({flops / kTaskFlops, std::max(flops / kLargeTaskFlops, static_cast<double>(threads)),
                   static_cast<double>(threads * kTasksPerThread)}));
     std::int64_t row_tasks = 1, column_tasks = 1;
+    // Of a result larger than its operands, as a weight's gradient is, each thread writes rows that lie together: those
+    // whose weights it changes afterwards.
+    if (b_.column == 1 && 2 * g_.k <= g_.m) row_tasks = std::min<std::int64_t>(threads, row_panels_.count);
     while (row_tasks * column_tasks < wanted) {
       const std::int64_t rows = g_.m / row_tasks, columns = g_.n / column_tasks;
       if (2 * column_tasks <= column_panels && (rows <= 2 * columns || 2 * row_tasks > row_panels_.count))
@@ -134,7 +137,7 @@ class Product {
     const Parts rows(row_panels_.count, row_tasks), columns(column_panels, column_tasks);
     parallel_for(row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t row = i % row_tasks, column = i / row_tasks;
+        const std::int64_t row = i / column_tasks, column = i % column_tasks;
         task({rows.begin(row), rows.begin(row + 1)},
              {columns.begin(column) * tile_columns_, std::min(g_.n, columns.begin(column + 1) * tile_columns_)},
              packed);
