@@ -71,14 +71,16 @@ Results run(const Conv& c, InstructionSet set) {
 
 TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
   const Conv convolutions[] = {
-      make(3, 5, 9, 11, 7, 3, 3, 1, 1, 1, 1),   make(2, 64, 8, 8, 20, 3, 3, 1, 1, 1, 1),
-      make(5, 20, 4, 4, 33, 3, 3, 1, 1, 1, 1),  make(2, 6, 13, 10, 9, 5, 3, 2, 2, 1, 3),
-      make(1, 3, 40, 37, 18, 7, 7, 2, 3, 1, 1), make(2, 17, 9, 9, 40, 1, 1, 2, 0, 1, 1),
-      make(2, 4, 20, 20, 6, 3, 3, 1, 2, 2, 1),  make(3, 6, 19, 21, 6, 3, 3, 1, 1, 1, 6),
-      make(2, 4, 15, 14, 4, 5, 5, 2, 2, 1, 4),  make(1, 70, 6, 70, 3, 1, 2, 1, 0, 1, 1),
-      make(9, 40, 4, 4, 70, 3, 3, 1, 1, 1, 1),  make(2, 17, 16, 18, 30, 3, 3, 1, 0, 1, 1),
-      make(2, 600, 7, 9, 18, 3, 3, 1, 2, 1, 1), make(2, 12, 9, 14, 20, 3, 3, 3, 1, 1, 1),
-      make(3, 9, 18, 37, 20, 1, 1, 3, 0, 1, 1), make(2, 5, 8, 8, 9, 3, 3, 2, 1, 3, 1),
+      make(3, 5, 9, 11, 7, 3, 3, 1, 1, 1, 1),    make(2, 64, 8, 8, 20, 3, 3, 1, 1, 1, 1),
+      make(5, 20, 4, 4, 33, 3, 3, 1, 1, 1, 1),   make(2, 6, 13, 10, 9, 5, 3, 2, 2, 1, 3),
+      make(1, 3, 40, 37, 18, 7, 7, 2, 3, 1, 1),  make(2, 17, 9, 9, 40, 1, 1, 2, 0, 1, 1),
+      make(2, 4, 20, 20, 6, 3, 3, 1, 2, 2, 1),   make(3, 6, 19, 21, 6, 3, 3, 1, 1, 1, 6),
+      make(2, 4, 15, 14, 4, 5, 5, 2, 2, 1, 4),   make(1, 70, 6, 70, 3, 1, 2, 1, 0, 1, 1),
+      make(9, 40, 4, 4, 70, 3, 3, 1, 1, 1, 1),   make(2, 17, 16, 18, 30, 3, 3, 1, 0, 1, 1),
+      make(2, 600, 7, 9, 18, 3, 3, 1, 2, 1, 1),  make(2, 12, 9, 14, 20, 3, 3, 3, 1, 1, 1),
+      make(3, 9, 18, 37, 20, 1, 1, 3, 0, 1, 1),  make(2, 5, 8, 8, 9, 3, 3, 2, 1, 3, 1),
+      make(8, 11, 7, 7, 9, 7, 7, 1, 3, 1, 1),    make(7, 3, 6, 7, 1, 5, 5, 1, 2, 1, 1),
+      make(1, 1, 5, 9, 20, 23, 23, 1, 11, 1, 1),
   };
   for (const Conv& c : convolutions) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", kernel " << c.kh << "x" << c.kw);
@@ -112,7 +114,8 @@ TEST(Conv, IsAccurate) {
                         make(2, 7, 13, 13, 9, 1, 1, 2, 0, 1, 1), make(3, 5, 19, 21, 5, 3, 3, 1, 1, 1, 5),
                         make(2, 5, 14, 28, 5, 3, 3, 2, 1, 1, 5), make(1, 4, 15, 13, 4, 5, 5, 2, 2, 1, 4),
                         make(1, 3, 9, 70, 3, 2, 3, 2, 0, 1, 3), make(2, 3, 3, 5, 3, 3, 3, 2, 1, 1, 3),
-                        make(1, 3, 12, 40, 3, 3, 3, 2, 1, 2, 3), make(2, 4, 11, 20, 4, 3, 3, 3, 1, 1, 4)}) {
+                        make(1, 3, 12, 40, 3, 3, 3, 2, 1, 2, 3), make(2, 4, 11, 20, 4, 3, 3, 3, 1, 1, 4),
+                        make(9, 11, 7, 7, 18, 7, 7, 1, 3, 1, 1), make(3, 8, 8, 9, 12, 5, 5, 2, 2, 1, 2)}) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", stride " << c.stride_h << ", groups "
                                       << c.groups);
     const std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), bias = values(c.out, 3);
@@ -179,6 +182,44 @@ TEST(Conv, AnInfinityReachesWhatSeesItAlone) {
       EXPECT_EQ(std::isfinite(weight_grad[at]), !sees) << at;
     }
   }
+}
+
+// Steps beside the image are left out as a tile of results allows, and tiles differ with the instruction set and the
+// number of images: where that could be seen, it must not.
+TEST(Conv, WhatIsBesideTheImageCountsAsZeros) {
+  const Conv several = make(9, 3, 7, 7, 10, 5, 5, 1, 2, 1, 1);
+  Conv one = several;
+  one.n = 1;
+  std::vector<float> x = values(several.n * several.in * 49, 1), weight = values(several.out * several.in * 25, 2);
+  const auto results = [&](const Conv& c, InstructionSet set) {
+    Results r{std::vector<float>(static_cast<std::size_t>(c.n * c.out * 49)),
+              std::vector<float>(static_cast<std::size_t>(c.n * c.in * 49)),
+              {}};
+    std::vector<float> grad(r.out.size());
+    for (std::size_t i = 0; i < grad.size(); ++i) grad[i] = x[i % x.size()];
+    conv_forward(c, x.data(), weight.data(), nullptr, false, r.out.data(), nullptr, set);
+    conv_backward_data(c, grad.data(), weight.data(), r.x_grad.data(), set);
+    return r;
+  };
+  const auto expect_equal = [&] {
+    const Results all = results(several, instruction_sets().front());
+    for (const InstructionSet set : instruction_sets()) {
+      EXPECT_TRUE(results(several, set) == all) << name(set);
+      const Results first = results(one, set);
+      EXPECT_EQ(std::memcmp(all.out.data(), first.out.data(), first.out.size() * sizeof(float)), 0) << name(set);
+    }
+    return all;
+  };
+  // Every product underflows, some to -0, which adding 0 * weight turns to 0 where the weight is positive.
+  for (float& value : x) value *= 1e-30f;
+  for (float& value : weight) value *= 1e-30f;
+  for (const float value : expect_equal().out) EXPECT_FALSE(std::signbit(value)) << value;
+  // An infinite weight times a zero is NaN.
+  x = values(several.n * several.in * 49, 1), weight = values(several.out * several.in * 25, 2);
+  weight[0] = std::numeric_limits<float>::infinity();  // of a corner: the first row and column see a zero there
+  const Results all = expect_equal();
+  EXPECT_TRUE(std::isnan(all.out[0]));
+  EXPECT_TRUE(std::isinf(all.out[3 * 7 + 3]));
 }
 
 // Differences of numbers near the end of the range exceed it, though the results do not.

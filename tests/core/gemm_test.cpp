@@ -103,9 +103,9 @@ bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
 struct Sizes {
   std::int64_t m, n, k;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},     {3, 3, 400},   {5, 64, 17},   {7, 65, 31},
-                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129},   {14, 32, 384}, {15, 33, 385}, {40, 1, 70},
-                            {64, 10, 50}, {97, 9, 33},  {130, 100, 70}, {6, 300, 800}};
+constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},   {3, 3, 400},   {5, 64, 17},    {7, 65, 31},
+                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129}, {14, 32, 384}, {15, 33, 385},  {40, 1, 70},
+                            {64, 10, 50}, {64, 50, 10}, {40, 23, 70}, {97, 9, 33},   {130, 100, 70}, {6, 300, 800}};
 
 template <typename T>
 class GemmTest : public ::testing::Test {};
@@ -126,8 +126,9 @@ TYPED_TEST(GemmTest, AgreesWithFloat64OnAllInstructionSetsWhichAgreeToTheBit) {
 
 // Lengths that decide what is packed and how, and rows that would share places of a cache.
 TYPED_TEST(GemmTest, RowsAPowerOfTwoApart) {
-  for (const Sizes& s : {Sizes{64, 1024, 27}, Sizes{30, 512, 9}, Sizes{9, 70, 1024}, Sizes{3, 64, 512},
-                         Sizes{1, 130, 768}, Sizes{12, 50, 37}, Sizes{64, 10, 512}, Sizes{4, 40, 1030}})
+  for (const Sizes& s :
+       {Sizes{64, 1024, 27}, Sizes{30, 512, 9}, Sizes{9, 70, 1024}, Sizes{3, 64, 512}, Sizes{1, 130, 768},
+        Sizes{256, 260, 140}, Sizes{12, 50, 37}, Sizes{64, 10, 512}, Sizes{4, 40, 1030}})
     for (int t = 0; t < 4; ++t) {
       const Case<TypeParam> c(t & 1, t & 2, s.m, s.n, s.k, 1, 0);
       const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
@@ -168,10 +169,12 @@ TYPED_TEST(GemmTest, Batches) {
 
 TYPED_TEST(GemmTest, ThreadsDoNotChangeBits) {
   const int before = num_threads();
-  // The second packs rows of both operands for all threads, in two blocks of k.
-  for (int t = 0; t < 8; ++t) {
-    const bool apart = t & 4;
-    const Case<TypeParam> c(t & 1, t & 2, apart ? 512 : 250, apart ? 140 : 530, apart ? 1024 : 400, 1, apart ? 0 : 3);
+  // The second packs rows of both operands for all threads, in two blocks of k. The third packs nothing, and vectors at
+  // the end of a task's rows lie over their neighbours.
+  constexpr Sizes kLarge[] = {{250, 530, 400}, {512, 140, 1024}, {300, 530, 40}};
+  for (int t = 0; t < 12; ++t) {
+    const Sizes& s = kLarge[t / 4];
+    const Case<TypeParam> c(t & 1, t & 2, s.m, s.n, s.k, 1, t / 4 == 1 ? 0 : 3);
     for (const InstructionSet set : instruction_sets()) {
       set_num_threads(1);
       const std::vector<TypeParam> one = c.own(set);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
@@ -14,16 +15,27 @@ namespace lockstep::cpu::conv_detail {
 namespace {
 
 using gemm_detail::MicroKernels;
+using gemm_detail::Run;
 using gemm_detail::Tile;
 
 constexpr std::int64_t kGroupPanels = 16;      // to a task, where images are few
 constexpr std::int64_t kBlockPositions = 512;  // of the images of a task, at least
 constexpr std::int64_t kTasksPerThread = 3;
+constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
 // What vectors read beyond the last position that counts is not used, but must be there.
 constexpr std::int64_t kSlack = 16;
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
+}
+
+bool all_finite(const float* values, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  constexpr std::int32_t kExponent = 0x7f800000;
+  std::int32_t strange = 0;
+  for (std::int64_t i = 0; i < rows; ++i, values += stride)
+    for (std::int64_t j = 0; j < columns; ++j)
+      strange |= (std::bit_cast<std::int32_t>(values[j]) & kExponent) == kExponent ? 1 : 0;
+  return strange == 0;
 }
 
 // Eight neighbouring positions of a panel.
@@ -46,6 +58,10 @@ class Runner {
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(c.rows, kernels_.rows[vectors_]);
     panel_rows_ = divide_up(c.rows, row_panels_);
+    const auto taps = static_cast<std::int64_t>(c.taps.size());
+    std::int64_t inside = 0;
+    for (std::int64_t y = 0; y < c.oh; ++y) inside += taps_inside(y, y).size();
+    sees_border_ = kWorth * inside < (kWorth - 1) * taps * c.oh;
   }
 
   // weights: [row][inner]
@@ -55,6 +71,7 @@ class Runner {
     packed_ = empty({row_panels_ * inner * padded});
     float* const packed = packed_.data<float>();
     use_weights(packed, padded, inner * padded);
+    leaves_out_ = sees_border_ && all_finite(weights, c_.rows, inner, inner);
     parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i)
@@ -69,7 +86,10 @@ class Runner {
     weights_step_ = step;
     weights_panel_ = panel;
   }
-  void use_columns(const float* weights, std::int64_t stride) { use_weights(weights, stride, panel_rows_); }
+  void use_columns(const float* weights, std::int64_t stride) {
+    use_weights(weights, stride, panel_rows_);
+    leaves_out_ = sees_border_ && all_finite(weights, c_.inner(), c_.rows, stride);
+  }
 
   void run(const ConvSink* sink) const {
     // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
@@ -132,7 +152,50 @@ class Runner {
     float *panel, *tile, *padded, *values;
     std::vector<Eight> eights;
     std::vector<std::int64_t> outs;  // where each position's result goes
+    std::vector<std::int64_t> ys;    // its row
+    std::vector<Run> runs;
   };
+
+  struct Range {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+
+  // Of the taps, those that read inside the image for some of the rows [first, last] of results. Taps rise or fall, so
+  // these are neighbours.
+  Range taps_inside(std::int64_t first, std::int64_t last) const {
+    const auto taps = static_cast<std::int64_t>(c_.taps.size());
+    const std::int64_t low = c_.planes.top - last * c_.planes.step_h;
+    const std::int64_t high = c_.planes.h + c_.planes.top - first * c_.planes.step_h;
+    const auto inside = [&](std::int64_t tap) {
+      const std::int64_t y = c_.taps[static_cast<std::size_t>(tap)].y;
+      return y >= low && y < high;
+    };
+    Range range{0, taps};
+    while (range.begin < range.end && !inside(range.begin)) ++range.begin;
+    while (range.begin < range.end && !inside(range.end - 1)) --range.end;
+    return range;
+  }
+
+  // The steps of [k0, k0 + steps) whose taps are among `inside`, as runs; from the first of them, which is returned.
+  // No runs: all steps.
+  std::int64_t runs_of(Work& work, Range inside, std::int64_t k0, std::int64_t steps) const {
+    const auto taps = static_cast<std::int64_t>(c_.taps.size());
+    work.runs.clear();
+    if (inside.size() == 0 || inside.size() == taps) return k0;
+    std::int64_t first = k0, end = k0;
+    for (std::int64_t c = k0 / taps * taps; c < k0 + steps; c += taps) {
+      const Range part{std::max(k0, c + inside.begin), std::min(k0 + steps, c + inside.end)};
+      if (part.size() <= 0) continue;
+      if (work.runs.empty())
+        first = part.begin;
+      else
+        work.runs.back().skip = (part.begin - end) * weights_step_;
+      work.runs.push_back({part.size(), 0});
+      end = part.end;
+    }
+    return first;
+  }
 
   std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
 
@@ -146,6 +209,7 @@ class Runner {
     tile.a_step = weights_step_;
     tile.b = work.panel;
     tile.b_step = width_;
+    tile.plus_zero = sees_border_;
     // A panel is used by all rows while it is in the first-level cache.
     for (std::int64_t p = 0; p < panels; ++p) {
       tile.columns = std::min(width_, count - p * width_);
@@ -153,14 +217,28 @@ class Runner {
       float* const to = direct ? out + work.outs[static_cast<std::size_t>(p * width_)] : work.tile;
       tile.out_stride = direct ? c_.out_plane : width_;
       const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
+      const auto ys = work.ys.begin() + p * width_;
+      const auto [lowest, highest] = std::minmax_element(ys, ys + tile.columns);
+      const Range inside =
+          leaves_out_ ? taps_inside(*lowest, *highest) : Range{0, static_cast<std::int64_t>(c_.taps.size())};
       for (std::int64_t k0 = 0; k0 < inner; k0 += inner_) {
         const bool last = k0 + inner_ >= inner;
         tile.k = std::min(inner_, inner - k0);
         tile.beta = k0 == 0 ? 0.0f : 1.0f;
         tile.relu = last && c_.relu;
-        pack_panel(work, images, p, k0, tile.k);
+        const std::int64_t start = runs_of(work, inside, k0, tile.k);
+        tile.runs = work.runs.empty() ? nullptr : work.runs.data();
+        tile.run_count = static_cast<std::int64_t>(work.runs.size());
+        if (work.runs.empty()) pack_panel(work, images, p, k0, tile.k, work.panel);
+        std::int64_t from = start;
+        float* to_panel = work.panel;
+        for (const Run& run : work.runs) {
+          pack_panel(work, images, p, from, run.k, to_panel);
+          from += run.k + run.skip / weights_step_;
+          to_panel += run.k * width_;
+        }
         for (std::int64_t i = 0; i < row_panels_; ++i) {
-          tile.a = weights_ + i * weights_panel_ + k0 * weights_step_;
+          tile.a = weights_ + i * weights_panel_ + start * weights_step_;
           tile.row_bias = last && c_.bias ? c_.bias + i * panel_rows_ : nullptr;
           tile.out = to + i * panel_rows_ * tile.out_stride;
           kernels_.table[0][vectors][rows(i)](tile);
@@ -171,8 +249,10 @@ class Runner {
   }
 
   bool in_place(const Work& work, std::int64_t panel, std::int64_t columns) const {
-    const auto at = static_cast<std::size_t>(panel * width_);
-    return work.outs[at + static_cast<std::size_t>(columns) - 1] - work.outs[at] == columns - 1;
+    const std::int64_t* const outs = work.outs.data() + panel * width_;
+    for (std::int64_t j = 1; j < columns; ++j)
+      if (outs[j] != outs[0] + j) return false;
+    return true;
   }
 
   void scatter(const Work& work, std::int64_t panel, std::int64_t columns, float* out) const {
@@ -188,9 +268,14 @@ class Runner {
     const std::int64_t image_size = c_.planes.copied ? c_.planes.size() : c_.image_stride;
     std::vector<std::int32_t> bases(static_cast<std::size_t>(padded), -1);
     work.outs.assign(static_cast<std::size_t>(padded), 0);
+    work.ys.assign(static_cast<std::size_t>(padded), 0);
+    // Where taps are left out, positions of all images go row by row, so that those of a panel see the same taps.
+    const std::int64_t images = end / positions_;
     for (std::int64_t j = 0; j < std::min(count, end - first); ++j) {
-      const std::int64_t image = (first + j) / positions_, at = (first + j) % positions_;
-      const std::int64_t y = at / c_.ow, x = at % c_.ow;
+      const std::int64_t at = first + j, x = at % c_.ow;
+      const std::int64_t image = leaves_out_ ? at / c_.ow % images : at / positions_;
+      const std::int64_t y = leaves_out_ ? at / (c_.ow * images) : at / c_.ow % c_.oh;
+      work.ys[static_cast<std::size_t>(j)] = y;
       bases[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(image * image_size + y * c_.planes.pitch + x);
       work.outs[static_cast<std::size_t>(j)] = image * c_.out_image + y * c_.out_row + x * c_.out_column;
     }
@@ -215,20 +300,20 @@ class Runner {
     return e;
   }
 
-  void pack_panel(const Work& work, const float* images, std::int64_t panel, std::int64_t k0,
-                  std::int64_t steps) const {
+  void pack_panel(const Work& work, const float* images, std::int64_t panel, std::int64_t k0, std::int64_t steps,
+                  float* to) const {
     const std::int64_t count = width_ / 8;
     const Eight* const eights = work.eights.data() + panel * count;
     const std::int32_t* const offsets = offsets_.data() + k0;
     using Kind = Eight::Kind;
     if (std::all_of(eights, eights + count, [](const Eight& e) { return e.kind == Kind::run; }))
-      return copy_runs(images, eights, count, offsets, steps, work.panel);
+      return copy_runs(images, eights, count, offsets, steps, to);
     std::int64_t g = 0;
     for (; g + 2 <= count && eights[g].kind != Kind::scattered && eights[g + 1].kind != Kind::scattered; g += 2) {
       const Eight &e = eights[g], &f = eights[g + 1];
       const float *const first = images + e.first, *const second = images + e.second;
       const float *const third = images + f.first, *const fourth = images + f.second;
-      float* p = work.panel + 8 * g;
+      float* p = to + 8 * g;
       for (std::int64_t k = 0; k < steps; ++k, p += width_) {
         const std::int64_t at = offsets[k];
         store8(p, e.from_second ? load8(second + at) : load8(first + at));
@@ -237,7 +322,7 @@ class Runner {
     }
     for (; g < count; ++g) {
       const Eight& e = eights[g];
-      float* p = work.panel + 8 * g;
+      float* p = to + 8 * g;
       const float *const first = images + e.first, *const second = images + e.second;
       if (e.kind != Kind::scattered)
         for (std::int64_t k = 0; k < steps; ++k, p += width_)
@@ -277,6 +362,9 @@ class Runner {
   const std::int64_t inner_, positions_;
   std::int64_t vectors_, width_, row_panels_, panel_rows_;
   Tensor packed_;
+  // Results see elements beside the image that are worth leaving out. They are zeros, so the bits stay, but for an
+  // infinite weight and for the sign of a sum that is 0 because it underflows; sums then end with + 0.
+  bool sees_border_ = false, leaves_out_ = false;
   const float* weights_ = nullptr;
   std::int64_t weights_step_ = 0, weights_panel_ = 0;
   const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads

@@ -14,6 +14,10 @@ namespace lockstep::cpu::conv_detail {
 /// wide, are packed from the image just before they are used. So the order of an element's sum is that of a product
 /// (Note [Order of a product]). The gradient of x is the same with the result's gradient as the image; for a stride
 /// above 1 one such product for each remainder of row and column.
+///
+/// Steps that read beside the image for all positions of a panel, above or below it, are left out where that is worth
+/// it: a weight times 0 changes no sum. It would where the weight is infinite, so then none is left out, and a sum that
+/// underflowed to -0 would become 0: so 0 is added to each block's sum of such a convolution.
 
 /// Where a tap of a correlation reads, from where the first one does, in rows and columns of the padded image.
 struct Tap {

@@ -7,6 +7,7 @@
 #include "lockstep/core/cpu/conv/correlation.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/winograd.h"
+#include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -81,12 +82,18 @@ Part part_of(const Conv& c, const Phase& y, const Phase& x, std::int64_t weight_
 }
 
 // Gathers the weights of all parts, of one group.
-void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, std::int64_t weight_stride) {
+void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, std::int64_t weight_stride,
+                  InstructionSet set) {
+  const auto& kernels = gemm_detail::micro_kernels<float>(set);
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
   parallel_for(out, std::max<std::int64_t>(1, 16384 / (in * kernel)), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t o = begin; o < end; ++o)
       for (Part& part : parts) {
         float* to = part.weights.data<float>() + o * static_cast<std::int64_t>(part.taps.size()) * weight_stride;
+        if (part.taps.size() == static_cast<std::size_t>(kernel)) {  // all of them, in order
+          kernels.pack_columns(weight + o * in * kernel, kernel, kernel, in, to, weight_stride);
+          continue;
+        }
         for (const std::int64_t tap : part.taps) {
           const float* const from = weight + o * in * kernel + tap;
           for (std::int64_t i = 0; i < in; ++i) to[i] = from[i * kernel];
@@ -128,7 +135,7 @@ class ImageGradient {
     for (const Phase& y : ys_)
       for (const Phase& x : xs_)
         if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, y, x, weight_stride_));
-    fill_weights(c, weight, parts_, weight_stride_);
+    fill_weights(c, weight, parts_, weight_stride_, set);
   }
 
   // grad, x_grad: of the group's first channel.

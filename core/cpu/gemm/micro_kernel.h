@@ -6,6 +6,11 @@
 
 namespace lockstep::cpu::gemm_detail {
 
+/// A part of a chain.
+struct Run {
+  std::int64_t k, skip;  // k steps, then a is moved on by `skip` elements
+};
+
 /// What one call computes: a tile of `rows` x `columns` elements of out, rows and vectors per row being the kernel's
 /// own.
 ///   sum[i][j] = a[i][0] * b[0][j], then fused with a[i][p] * b[p][j] for p = 1 ... k - 1, in this order
@@ -20,6 +25,11 @@ struct Tile {
   // Kernels by rows go through a in pieces, in one chain: k steps, then a is moved on by a_segment more, `segments`
   // times, then by a_repeat more, `repeats` times. b goes on. 0 times is once.
   std::int64_t segments, repeats, a_segment, a_repeat;
+  // Kernels by columns may leave out steps of a: these runs, one after the other, instead of k steps, in one chain. b
+  // goes on. Null: k steps. With plus_zero 0 is added to what a chain gives, so that none gives -0.
+  const Run* runs;
+  std::int64_t run_count;
+  bool plus_zero;
   // Tiles side by side, of whole vectors all: b of the next one is b_tile behind the last step's end. 0 is one.
   std::int64_t tiles, b_tile;
   T* out;

@@ -136,15 +136,30 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
         for (int v = 0; v < kVectors; ++v) sum[i][v] = V::load(tile.sums + (i * kVectors + v) * kLanes);
-    std::int64_t repeats = kByRows ? tile.repeats : 0;
-    do {
-      std::int64_t segments = kByRows ? tile.segments : 0;
+    if constexpr (kByRows) {
+      std::int64_t repeats = tile.repeats;
       do {
-        add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, sum);
-        if constexpr (kByRows) a += tile.a_segment;
-      } while (--segments > 0);
-      if constexpr (kByRows) a += tile.a_repeat;
-    } while (--repeats > 0);
+        std::int64_t segments = tile.segments;
+        do {
+          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, sum);
+          a += tile.a_segment;
+        } while (--segments > 0);
+        a += tile.a_repeat;
+      } while (--repeats > 0);
+    } else {
+      const Run all{tile.k, 0};
+      const Run* run = tile.runs ? tile.runs : &all;
+      std::int64_t runs = tile.run_count;
+      do {
+        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, sum);
+        a += run++->skip;
+      } while (--runs > 0);
+      if (tile.plus_zero) [[unlikely]]
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sum[i][v] = V::add(sum[i][v], V::zero());
+    }
 
     if (tile.pauses) [[unlikely]] {
 #pragma GCC unroll 16
@@ -219,24 +234,40 @@ void turning_kernel(const Tile<typename V::T>& tile) {
   std::int64_t p = 0, row = 0;  // row of each group to prefetch
 #pragma GCC unroll 1
   for (; p + kTurn <= k; p += kTurn, row = row == 3 * b_step ? 0 : row + b_step) {
-    Vector x[kVectors][kTurn];
 #pragma GCC unroll 16
     for (int g = 0; g < kGroups; ++g) __builtin_prefetch(b[g] + kFarAhead + row);
+    if constexpr (kRows == 1) {  // vector by vector, so that registers suffice
+      Vector y[kTurn];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
-#pragma GCC unroll 16
-    for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
+      for (int r = 0; r < kTurn; ++r) y[r] = V::broadcast(a[0] + r * a_step);
 #pragma GCC unroll 4
-    for (int r = 0; r < kTurn; ++r) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
+      for (int v = 0; v < kVectors; ++v) {
+        Vector x[kTurn];
+        V::turn(b + v * (kLanes / kTurn), b_step, x);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
+        for (int r = 0; r < kTurn; ++r) sum[v][0] = V::fused(y[r], x[r], sum[v][0]);
       }
-      if constexpr (!kByRows)
+      a[0] += kByRows ? 0 : kTurn * a_step;
+#pragma GCC unroll 16
+      for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
+    } else {
+      Vector x[kVectors][kTurn];
 #pragma GCC unroll 4
-        for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
+      for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
+#pragma GCC unroll 16
+      for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
+#pragma GCC unroll 4
+      for (int r = 0; r < kTurn; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kRows; ++i) {
+          const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
+        }
+        if constexpr (!kByRows)
+#pragma GCC unroll 4
+          for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
+      }
     }
     if constexpr (kByRows)
 #pragma GCC unroll 4

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/cpu/gemm/pack.h"
 #include "lockstep/core/factories.h"
@@ -23,7 +24,7 @@ inline constexpr std::int64_t kGroupColumns = 2048;
 inline constexpr std::int64_t kGroupRows = 56;        // rows of a transposed a packed at a time
 inline constexpr std::int64_t kStep = 128;            // along k, of a panel of b that a single panel of rows uses
 inline constexpr std::int64_t kShort = 48;            // k for which nothing is packed
-inline constexpr std::int64_t kWays = 8;              // places of a cache for what lies a power of two apart
+inline constexpr std::int64_t kManyColumns = 256;     // for which a transposed a is packed sooner
 inline constexpr std::int64_t kFewPanels = 6;         // of rows, for which b is not packed
 inline constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
 inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
@@ -32,42 +33,6 @@ inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the st
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
 inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
-
-inline std::int64_t divide_up(std::int64_t x, std::int64_t y) {
-  return (x + y - 1) / y;
-}
-
-// Whether so many rows of memory that lie `stride` elements apart have places of their own in a cache.
-template <typename T>
-bool keep_places(std::int64_t rows, std::int64_t stride) {
-  constexpr std::int64_t kWay = 4096;  // bytes
-  const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(T));
-  return rows * std::min(bytes & -bytes, kWay) <= kWays * kWay;
-}
-
-// Element (i, j) is at data[i * row + j * column]; row or column is 1.
-template <typename T>
-struct Strided {
-  const T* data;
-  std::int64_t row, column;
-  const T* at(std::int64_t i, std::int64_t j) const { return data + i * row + j * column; }
-};
-
-template <typename T>
-Strided<T> strided(const GemmOperand<T>& operand, std::int64_t index) {
-  const T* data = operand.data + index * operand.batch_stride;
-  return operand.transposed ? Strided<T>{data, 1, operand.stride} : Strided<T>{data, operand.stride, 1};
-}
-
-// [0, size) in `count` parts whose lengths differ by one at most.
-struct Parts {
-  Parts(std::int64_t total, std::int64_t parts) : count(parts), length_(total / parts), longer_(total % parts) {}
-  std::int64_t count;
-  std::int64_t begin(std::int64_t i) const { return i * length_ + std::min(i, longer_); }
-
- private:
-  std::int64_t length_, longer_;  // the first `longer_` have one more
-};
 
 // One matrix of a batch.
 template <typename T>
@@ -86,6 +51,12 @@ class Product {
     vectors_ = (g_.m <= kernels.rows[4] || (g_.k <= kShort && kernels.rows[4] > 4)) && b_.column == 1 ? 4 : 2;
     const std::int64_t needed = divide_up(g_.n, kernels.lanes);
     vectors_ = needed == 3 ? 3 : static_cast<int>(std::min<std::int64_t>(vectors_, needed));
+    // What completes the last vector of a row may lie over its neighbours, and be stored twice, if that is all that is
+    // done to the result.
+    overlaps_ =
+        b_.column == 1 && g_.beta == T(0) && g_.k <= inner_ && g_.n > kernels.lanes && g_.n % kernels.lanes != 0;
+    if (overlaps_ && needed <= vectors_ && (g_.m <= 2 * kernels.rows[1] || g_.k <= kShort))
+      vectors_ = static_cast<int>(needed / 2);
     tile_columns_ = std::int64_t{vectors_} * kernels.lanes;
     row_panels_ = Parts(g_.m, divide_up(g_.m, kernels.rows[vectors_]));
     // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
@@ -96,7 +67,8 @@ class Product {
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache.
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
-    pack_a_ = pack_b_ && stride % (a_.row == 1 ? 2048 : 4096) == 0 && g_.n > 2 * tile_columns_ && g_.m > 4;
+    const bool often = g_.n > (stride % 2048 == 0 ? 2 * tile_columns_ : kManyColumns);
+    pack_a_ = pack_b_ && stride % (a_.row == 1 ? 1024 : 4096) == 0 && often && g_.m > 4;
   }
 
   // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
@@ -214,7 +186,7 @@ class Product {
     const std::int64_t panel_bytes = tile_columns_ * inner * static_cast<std::int64_t>(sizeof(T));
     const std::int64_t group = std::min({all.size(), kGroupColumns / tile_columns_ * tile_columns_,
                                          std::max<std::int64_t>(1, kGroupBytes / panel_bytes) * tile_columns_});
-    const bool partial = all.size() % kernels_.lanes != 0;
+    const bool partial = all.size() % kernels_.lanes != 0 && (all.size() > group || !has_overlap(all));
     const std::int64_t columns_here = packed.b ? 0 : pack_b_ ? padded(group) : partial ? tile_columns_ : 0;
     const std::int64_t rows_here = !pack_a_ || packed.a ? 0 : a_.row == 1 ? kGroupRows + tile_rows : tile_rows;
     Space space(columns_here * inner + rows_here * (inner + kGap));
@@ -225,7 +197,7 @@ class Product {
         const Panels b{columns, steps, packed.b ? packed_b_at(packed.b, columns, steps) : space.data};
         if (pack_b_ && !packed.b)
           pack_columns_of_b(columns, steps, b.packed);
-        else if (!pack_b_ && columns.size() % kernels_.lanes != 0)
+        else if (!pack_b_ && columns.size() % kernels_.lanes != 0 && !has_overlap(columns))
           pack_columns_of_b({columns.begin + columns.size() / tile_columns_ * tile_columns_, columns.end}, steps,
                             b.packed);
         for (std::int64_t first = panels.begin, end = first; first < panels.end; first = end) {
@@ -254,6 +226,12 @@ class Product {
       }
   }
 
+  // Whether vectors that lie over their neighbours stay among these columns.
+  bool has_overlap(Range columns) const {
+    const std::int64_t rest = columns.size() % tile_columns_;
+    return overlaps_ && divide_up(rest, kernels_.lanes) * kernels_.lanes <= columns.size();
+  }
+
   // Columns of b during some steps, and where they are packed if they are.
   struct Panels {
     Range columns, steps;
@@ -272,9 +250,11 @@ class Product {
       set_columns(tile, rows, {columns.begin, columns.begin + tile_columns_}, b.steps);
       kernels_.table[tile.a_step == 1][vectors_][rows.size()](tile);
     }
-    const Range rest{columns.begin + whole * tile_columns_, columns.end};
+    Range rest{columns.begin + whole * tile_columns_, columns.end};
     if (rest.size() == 0) return;
     const std::int64_t vectors = divide_up(rest.size(), kernels_.lanes);
+    const bool over = !pack_b_ && has_overlap(b.columns);
+    if (over) rest.begin = rest.end - vectors * kernels_.lanes;
     const bool in_place = !pack_b_ && rest.size() % kernels_.lanes == 0;
     tile.tiles = 1;
     tile.b = in_place  ? b_.at(b.steps.begin, rest.begin)
@@ -366,6 +346,9 @@ class Product {
     tile.b_step = tile.b_tile = tile.columns = 0;
     tile.k = steps.size();
     tile.segments = tile.repeats = tile.a_segment = tile.a_repeat = tile.tiles = 0;
+    tile.runs = nullptr;
+    tile.run_count = 0;
+    tile.plus_zero = false;
     tile.out = nullptr;
     tile.bias = nullptr;
     tile.sums = nullptr;
@@ -394,7 +377,7 @@ class Product {
   int vectors_;
   std::int64_t tile_columns_;
   bool pack_a_, pack_b_;
-  bool short_chains_;
+  bool short_chains_, overlaps_;
 };
 
 }  // namespace lockstep::cpu::gemm_detail
