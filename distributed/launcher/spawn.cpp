@@ -63,8 +63,8 @@ class Spawn {
     OrphanGuard guard;
     SignalPipe signals;
     Outlets outlets;
-    const GroupResult result =
-        run_group(specs(), options_.kill_after, signals, guard, reports_, outlets, {}, [this] { serve_store(); });
+    const GroupResult result = run_group(specs(), {options_.kill_after, options_.after_sigterm}, signals, guard,
+                                         reports_, outlets, {}, [this] { serve_store(); });
     outlets.drain(signals);
     return result;
   }
@@ -187,7 +187,8 @@ class Spawn {
 void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOptions& options) {
   LOCKSTEP_CHECK(function != nullptr, "[spawn] there is no function to run");
   LOCKSTEP_CHECK(nprocs >= 1 && nprocs <= kMaxWorkers, "[spawn] {} processes; expected 1 to {}", nprocs, kMaxWorkers);
-  LOCKSTEP_CHECK(options.kill_after.count() > 0, "[spawn] kill_after must be positive");
+  LOCKSTEP_CHECK(options.kill_after.count() > 0 && options.after_sigterm.count() > 0,
+                 "[spawn] kill_after and after_sigterm must be positive");
   make_log_dir(options.log_dir);
   keep_standard_streams_open();
   std::fflush(nullptr);  // or each copy would print it again

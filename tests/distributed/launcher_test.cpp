@@ -125,6 +125,7 @@ TEST(Launcher, KillsAWorkerThatIgnoresSigterm) {
   EXPECT_EQ(run.status, 4);
   EXPECT_GT(run.seconds, 3.5);  // SIGKILL comes 4 s after SIGTERM
   EXPECT_LT(run.seconds, 15);
+  EXPECT_TRUE(has(run.err, ") has not ended within 4 s of being asked to, and is killed"));
 }
 
 TEST(Launcher, ForwardsSigintAndSigterm) {
@@ -167,6 +168,41 @@ TEST(Launcher, SecondSignalKillsAtOnce) {
   const Finished run = process.wait();
   EXPECT_EQ(run.status, 128 + SIGINT);
   EXPECT_LT(run.seconds, 3.5);
+}
+
+// A batch system signals this process as well as those that pass signals on to it, and workers may have much to save.
+TEST(Launcher, SigtermFromTwoSidesLeavesWorkersTimeToSave) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "trap 'echo asked; sleep 4.5; echo saved; exit 3' TERM; echo ready; "
+                                        "while :; do sleep 0.05; done"}));
+  ASSERT_TRUE(process.wait_for_output("ready"));
+  process.signal(SIGTERM);
+  ASSERT_TRUE(process.wait_for_output("asked"));
+  process.signal(SIGTERM);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 128 + SIGTERM);
+  EXPECT_TRUE(has(run.out, "saved"));
+}
+
+TEST(Launcher, AsksWorkersToEndIfNobodyReadsItsOutput) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c",
+               "{ " + launcher +
+                   " --nproc-per-node 1 -- sh -c 'trap \"echo saved >&2; exit 3\" TERM; while :; do echo "
+                   "line; sleep 0.05; done'; echo status $? >&2; } | head -n 1"})
+          .wait();
+  EXPECT_TRUE(has(run.err, "[0] saved"));
+  EXPECT_TRUE(has(run.err, "ended by SIGPIPE: nobody reads its stdout or stderr any more"));
+  EXPECT_TRUE(has(run.err, "status " + std::to_string(128 + SIGPIPE)));
+}
+
+TEST(Launcher, SaysThatItsOutputIsLost) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c", launcher + " --nproc-per-node 1 -- echo the result > /dev/full"}).wait();
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "what goes to stdout could not all be written: No space left on device"));
 }
 
 TEST(Launcher, CtrlCEndsAllWithinFiveSeconds) {
