@@ -245,6 +245,26 @@ TEST(MeshModelsOfAnyKind, UnderAUsersOptimizer) {
   expect_one_result(kind, {{{.data = 2, .pipeline = 2}, 1}, {{.data = 2, .pipeline = 3}, 3}});
 }
 
+// The last stage has but the tied table, whose gradient comes from the first.
+TEST(MeshModelsOfAnyKind, AStageWithNothingOfItsOwn) {
+  Kind kind = recurrent();
+  kind.make = [] { return std::make_unique<Chain>(0.1, 1); };
+  kind.layers = [](nn::Module& model) {
+    auto& chain = dynamic_cast<Chain&>(model);
+    std::vector<PipelineLayer> layers = chain.layers();
+    layers.back().modules = {&chain.norm};
+    layers.push_back({"head", {&chain.table}, [&chain](const Tensor& x) { return linear(x, chain.table.weight); }});
+    return layers;
+  };
+  Values first;
+  for (const int zero : {0, 1, 2, 3})
+    run_in(zero == 0 ? 4 : 8, [&](const ProcessGroupPtr& group) {
+      const Values found = train(kind, group, {.data = zero == 0 ? 1 : 2, .pipeline = 4}, zero);
+      if (zero == 0 && group->rank() == 0) first = found;
+      if (zero > 0) EXPECT_EQ(largest_difference(found, first), 0.0) << zero;
+    });
+}
+
 TEST(MeshModelsOfAnyKind, OnSixteenRanks) {
   expect_one_result(recurrent(), {{{.data = 4, .pipeline = 4}, 3}, {{.data = 4, .pipeline = 2, .tensor = 2}, 2}});
 }
