@@ -82,6 +82,7 @@ std::unique_ptr<TCPStoreServer> serve_store(const Options& options, const std::s
   if (options.node_rank != 0) return nullptr;
   distributed::TCPStoreServerOptions server;
   server.token = token;
+  server.bind_address = distributed::loopback_address();
   if (options.nnodes > 1) {
     server.port = static_cast<std::uint16_t>(options.master_port);
     server.bind_address = distributed::listen_address(options.master_addr);
@@ -249,7 +250,7 @@ class Launcher {
       placement.world_size = layout.world_size();
       placement.local_rank = local_rank;
       placement.local_world_size = count;
-      placement.master_addr = options_.nnodes > 1 ? options_.master_addr : "127.0.0.1";
+      placement.master_addr = options_.nnodes > 1 ? options_.master_addr : server_->bind_address();
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.starts;

@@ -23,6 +23,7 @@
 #include "lockstep/distributed/launcher/failure_reports.h"
 #include "lockstep/distributed/launcher/group.h"
 #include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 #include "lockstep/distributed/store/wire.h"
 
@@ -99,6 +100,7 @@ class Spawn {
 
   void serve_store() {
     distributed::TCPStoreServerOptions server;
+    server.bind_address = distributed::loopback_address();
     server.token = token_;
     server_.emplace(server);
     const int port = server_->port();
@@ -119,7 +121,7 @@ class Spawn {
                             .world_size = count_,
                             .local_rank = rank,
                             .local_world_size = count_,
-                            .master_addr = "127.0.0.1",
+                            .master_addr = distributed::loopback_address(),
                             .master_port = port,
                             .token = token_,
                             .failure_pipe = reports_.place()};

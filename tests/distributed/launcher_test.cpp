@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -54,6 +55,19 @@ TEST(Launcher, ServesTheStoreToItsWorkers) {
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(sorted_lines(run.out),
             (std::vector<std::string>{"[0] rank 0 met 4", "[1] rank 1 met 4", "[2] rank 2 met 4", "[3] rank 3 met 4"}));
+}
+
+TEST(Launcher, TakesTheIPv6LoopbackWhereThereIsNoOther) {
+  const std::string own_network =
+      "exec unshare -n sh -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip addr show lo | grep -q ::1 && ";
+  if (std::system((own_network + "true' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "a network with ::1 alone cannot be made here";
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c", own_network + "exec " + launcher + " --nproc-per-node 2 -- " + kWorker + " meet'"})
+          .wait();
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] rank 0 met 2", "[1] rank 1 met 2"}));
 }
 
 TEST(Launcher, StoreRefusesAnotherToken) {
