@@ -90,12 +90,24 @@ gloo::Options gloo_options(const Rendezvous& found, const Environment& environme
     (if_nametoindex(wish.c_str()) != 0 ? options.interface : options.address) = wish;
     return options;
   }
-  if (found.single_node) return options;
+  if (found.single_node) {
+    options.address = loopback_address();
+    return options;
+  }
   LOCKSTEP_CHECK(!found.master_addr.empty(),
                  "[init] the job has several machines, and nothing says how they reach each other: set MASTER_ADDR to "
                  "the address of rank 0's machine, or LOCKSTEP_INTERFACE to this machine's interface or address");
   options.address = local_address_towards(found.master_addr, static_cast<std::uint16_t>(found.master_port));
   return options;
+}
+
+/// Ranks that were told to take different backends would wait for each other in different places.
+void check_same_backend(const std::string& backend, const Rendezvous& place, Milliseconds timeout) {
+  const std::string mine = fmt::format("{} of rank {}", backend, place.rank);
+  const std::string first = place.store->compare_set("world/backend", "", mine, timeout);
+  LOCKSTEP_CHECK(first.substr(0, first.find(' ')) == backend,
+                 "[init] the ranks were given different backends: {}, and {} on this rank; give all the same", first,
+                 backend);
 }
 
 ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
@@ -212,6 +224,7 @@ Job init(const InitOptions& options) {
     place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
+  check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout);
   ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);

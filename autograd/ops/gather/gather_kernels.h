@@ -14,4 +14,9 @@ GatherKernel gather_cpu, gather_cuda;
 using GatherBackwardKernel = void(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
 GatherBackwardKernel gather_backward_cpu, gather_backward_cuda;
 
+/// out (contiguous) at the positions that gather() would read = source (contiguous, index's shape, out's dtype); of
+/// repeated ones the last in index order counts. The index is in range.
+using ScatterKernel = void(const Tensor& source, int dim, const Tensor& index, const Tensor& out);
+ScatterKernel scatter_cpu;
+
 }  // namespace lockstep::detail
