@@ -154,11 +154,12 @@ void micro_kernel(const Tile<typename V::T>& tile) {
         add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, sum);
         a += run++->skip;
       } while (--runs > 0);
-      if (tile.plus_zero) [[unlikely]]
+      if (tile.plus_zero) [[unlikely]] {
 #pragma GCC unroll 16
         for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
           for (int v = 0; v < kVectors; ++v) sum[i][v] = V::add(sum[i][v], V::zero());
+      }
     }
 
     if (tile.pauses) [[unlikely]] {
