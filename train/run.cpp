@@ -162,11 +162,13 @@ Tensor Run::State::train_on(const data::Batch& batch) {
   std::function<void()> on_gradients;
   if (callbacks.on_gradients) on_gradients = [this] { callbacks.on_gradients(done); };
   const Tensor value = update(batch, loss, on_gradients);
+  const auto write_hashes = [&](nn::Module& module) {
+    if (!try_to_write([&] { hashes->step(done, value, module); })) hashes.emplace("", "", false);
+  };
   if (!options.mesh) {
-    hashes->step(done, value, step.module());
+    write_hashes(step.module());
   } else if (!options.trace_hashes.empty()) {
-    if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
-      hashes->step(done, value, *whole);
+    if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true)) write_hashes(*whole);
   }
   ++done;
   return value;
@@ -192,8 +194,22 @@ void Run::State::profile(bool at_end) {
 
 void Run::State::write_step_trace() {
   if (options.trace.empty() || !is_rank0 || !step.trace() || done != std::min(kTracedStep, total_steps)) return;
-  train::write_step_trace(options.trace, *step.trace(),
-                          group ? group->records() : std::vector<distributed::OperationRecord>());
+  try_to_write([&] {
+    train::write_step_trace(options.trace, *step.trace(),
+                            group ? group->records() : std::vector<distributed::OperationRecord>());
+  });
+}
+
+bool Run::State::try_to_write(const std::function<void()>& write) {
+  try {
+    write();
+    return true;
+  } catch (const Error& error) {
+    if (group && group->failed()) throw;
+    message(fmt::format("at step {}: {}; the training goes on without it", done, error.what()));
+    lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
+    return false;
+  }
 }
 
 Result Run::State::finish() {
