@@ -12,6 +12,9 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
 
 std::vector<Tensor> grad(const std::vector<Tensor>& roots, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients, GradOptions options) {
+  LOCKSTEP_CHECK(!options.create_graph,
+                 "[grad] create_graph: gradients are constants here, there is no backward through a backward pass; "
+                 "docs/porting.md shows how to write a gradient penalty without it");
   std::vector<Tensor> seeds = gradients;
   if (seeds.empty())
     for (std::size_t i = 0; i < roots.size(); ++i) {

@@ -16,6 +16,7 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
 struct GradOptions {
   bool retain_graph = false;  ///< keep the graph, for another pass
   bool allow_unused = false;  ///< the gradient of an input that no root depends on is undefined, not an Error
+  bool create_graph = false;  ///< not possible here: Error, which names docs/porting.md and its way round
 };
 
 /// The gradients of the sum of `roots` with respect to `inputs`, leaves or results of operations: one for each input,

@@ -95,4 +95,17 @@ Tensor Identity::forward(Tensor x) {
   return x;
 }
 
+Tensor Threshold::forward(Tensor x) {
+  return threshold(x, threshold_, value_);
+}
+Tensor Tanhshrink::forward(Tensor x) {
+  return tanhshrink(x);
+}
+Tensor Softshrink::forward(Tensor x) {
+  return softshrink(x, lambd_);
+}
+Tensor Hardshrink::forward(Tensor x) {
+  return hardshrink(x, lambd_);
+}
+
 }  // namespace lockstep::nn

@@ -230,4 +230,47 @@ class Identity : public Module {
   Tensor forward(Tensor x) override;
 };
 
+/// x above the threshold, `value` elsewhere; see threshold().
+class Threshold : public Module {
+ public:
+  Threshold(double threshold, double value) : threshold_(threshold), value_(value) {}
+  Threshold(Module* parent, std::string_view name, double threshold, double value)
+      : Module(parent, name), threshold_(threshold), value_(value) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double threshold_;
+  double value_;
+};
+/// x - tanh(x).
+class Tanhshrink : public Module {
+ public:
+  using Module::Module;
+  Tensor forward(Tensor x) override;
+};
+/// x moved by lambd towards 0; see softshrink().
+class Softshrink : public Module {
+ public:
+  explicit Softshrink(double lambd = 0.5) : lambd_(lambd) {}
+  Softshrink(Module* parent, std::string_view name, double lambd = 0.5) : Module(parent, name), lambd_(lambd) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double lambd_;
+};
+/// x, but 0 within lambd of 0; see hardshrink().
+class Hardshrink : public Module {
+ public:
+  explicit Hardshrink(double lambd = 0.5) : lambd_(lambd) {}
+  Hardshrink(Module* parent, std::string_view name, double lambd = 0.5) : Module(parent, name), lambd_(lambd) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  double lambd_;
+};
+
+/// PyTorch's torch.nn.functional: `namespace F = lockstep::nn::functional; F::relu(x)`. Functions are in lockstep
+/// itself.
+namespace functional = ::lockstep;
+
 }  // namespace lockstep::nn

@@ -92,4 +92,71 @@ Tensor ConvTranspose2d::forward(Tensor x) {
                            .dilation = options_.dilation});
 }
 
+ConvTranspose1d::ConvTranspose1d(std::int64_t in, std::int64_t out, std::int64_t kernel, ConvTranspose1dOptions options)
+    : ConvTranspose1d(nullptr, {}, in, out, kernel, options) {}
+
+ConvTranspose1d::ConvTranspose1d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out,
+                                 std::int64_t kernel, ConvTranspose1dOptions options)
+    : Module(parent, name),
+      weight(this, "weight",
+             empty({in, (check_groups(in, out, options.groups, "ConvTranspose1d"), out / options.groups), kernel})),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      options_(options) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor ConvTranspose1d::forward(Tensor x) {
+  return conv_transpose1d(x, weight, bias,
+                          {.stride = options_.stride,
+                           .padding = options_.padding,
+                           .output_padding = options_.output_padding,
+                           .groups = options_.groups,
+                           .dilation = options_.dilation});
+}
+
+Conv3d::Conv3d(std::int64_t in, std::int64_t out, Size3d kernel, Conv3dOptions options)
+    : Conv3d(nullptr, {}, in, out, kernel, options) {}
+
+Conv3d::Conv3d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out, Size3d kernel,
+               Conv3dOptions options)
+    : Module(parent, name),
+      weight(this, "weight",
+             empty({(check_groups(in, out, options.groups, "Conv3d"), out), in / options.groups, kernel.d, kernel.h,
+                    kernel.w})),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      options_(options) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor Conv3d::forward(Tensor x) {
+  return conv3d(x, weight, bias,
+                {.stride = options_.stride,
+                 .padding = options_.padding,
+                 .dilation = options_.dilation,
+                 .groups = options_.groups});
+}
+
+ConvTranspose3d::ConvTranspose3d(std::int64_t in, std::int64_t out, Size3d kernel, ConvTranspose3dOptions options)
+    : ConvTranspose3d(nullptr, {}, in, out, kernel, options) {}
+
+ConvTranspose3d::ConvTranspose3d(Module* parent, std::string_view name, std::int64_t in, std::int64_t out,
+                                 Size3d kernel, ConvTranspose3dOptions options)
+    : Module(parent, name),
+      weight(this, "weight",
+             empty({in, (check_groups(in, out, options.groups, "ConvTranspose3d"), out / options.groups), kernel.d,
+                    kernel.h, kernel.w})),
+      bias(this, "bias", options.bias ? empty({out}) : Tensor()),
+      options_(options) {
+  init::layer_default_(weight, bias);
+}
+
+Tensor ConvTranspose3d::forward(Tensor x) {
+  return conv_transpose3d(x, weight, bias,
+                          {.stride = options_.stride,
+                           .padding = options_.padding,
+                           .output_padding = options_.output_padding,
+                           .groups = options_.groups,
+                           .dilation = options_.dilation});
+}
+
 }  // namespace lockstep::nn

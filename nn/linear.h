@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/autograd/ops/embedding/embedding.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -60,6 +61,50 @@ class Embedding : public Module {
  private:
   Function function_;
   EmbeddingOptions options_;
+};
+
+/// Options of EmbeddingBag.
+struct EmbeddingBagOptions {
+  BagMode mode = BagMode::mean;                            ///< how the rows of a bag are joined
+  std::optional<std::int64_t> padding_idx = std::nullopt;  ///< this row starts at 0 and counts in no bag
+  std::optional<double> max_norm = std::nullopt;           ///< rows looked up are first scaled down to this norm
+  double norm_type = 2.0;                                  ///< the power of that norm
+  bool scale_grad_by_freq = false;                         ///< divide gradients by how often a row occurs
+  bool include_last_offset = false;                        ///< the offsets end with the number of indices
+};
+
+/// Sums, means or maxima of rows of weight [rows, width]: bags of indices to [bags, width]; see embedding_bag(). Starts
+/// from a standard normal distribution.
+class EmbeddingBag : public ModuleOf<EmbeddingBag> {
+ public:
+  EmbeddingBag(std::int64_t rows, std::int64_t width, EmbeddingBagOptions options = {});
+  EmbeddingBag(Module* parent, std::string_view name, std::int64_t rows, std::int64_t width,
+               EmbeddingBagOptions options = {});
+  /// Bags that are rows of index [bags, n], or that begin at `offsets` [bags] in index [n].
+  Tensor forward(const Tensor& index, const Tensor& offsets = {}, const Tensor& per_sample_weights = {});
+
+  Parameter weight;  ///< [rows, width]
+
+ private:
+  EmbeddingBagOptions options_;
+};
+
+/// Options of Bilinear.
+struct BilinearOptions {
+  bool bias = true;  ///< add a bias for each output
+};
+
+/// y_k = a^T W_k b + bias_k of a [*, in1] and b [*, in2]; see bilinear(). Parameters weight [out, in1, in2] and bias
+/// [out], drawn as PyTorch's.
+class Bilinear : public ModuleOf<Bilinear> {
+ public:
+  Bilinear(std::int64_t in1, std::int64_t in2, std::int64_t out, BilinearOptions options = {});
+  Bilinear(Module* parent, std::string_view name, std::int64_t in1, std::int64_t in2, std::int64_t out,
+           BilinearOptions options = {});
+  Tensor forward(const Tensor& a, const Tensor& b);
+
+  Parameter weight;  ///< [out, in1, in2]
+  Parameter bias;    ///< [out]; undefined without bias
 };
 
 }  // namespace lockstep::nn

@@ -221,6 +221,21 @@ class PoissonNLLLoss : public ModuleOf<PoissonNLLLoss> {
   Reduction reduction_;
 };
 
+/// See ctc_loss().
+class CTCLoss : public ModuleOf<CTCLoss> {
+ public:
+  explicit CTCLoss(CtcLossOptions options = {}) : options_(options) {}
+  /// `Lengths`: a list of integers, or an int64 tensor.
+  template <typename Lengths>
+  Tensor forward(const Tensor& log_probs, const Tensor& targets, const Lengths& input_lengths,
+                 const Lengths& target_lengths) const {
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, options_);
+  }
+
+ private:
+  CtcLossOptions options_;
+};
+
 /// See cosine_similarity().
 class CosineSimilarity : public ModuleOf<CosineSimilarity> {
  public:

@@ -89,6 +89,14 @@ void BatchNorm2d::check_input(const Tensor& x) const {
   LOCKSTEP_CHECK(x.dim() == 4, "[nn::BatchNorm2d] expected [n, c, h, w], found {}", to_string(x.sizes()));
 }
 
+BatchNorm3d::BatchNorm3d(std::int64_t channels, BatchNormOptions options) : BatchNorm(nullptr, {}, channels, options) {}
+BatchNorm3d::BatchNorm3d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options)
+    : BatchNorm(parent, name, channels, options) {}
+
+void BatchNorm3d::check_input(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.dim() == 5, "[nn::BatchNorm3d] expected [n, c, d, h, w], found {}", to_string(x.sizes()));
+}
+
 LayerNorm::LayerNorm(Shape shape, LayerNormOptions options) : LayerNorm(nullptr, {}, shape, options) {}
 
 LayerNorm::LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options)

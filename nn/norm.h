@@ -77,6 +77,16 @@ class BatchNorm2d : public BatchNorm {
   void check_input(const Tensor& x) const override;
 };
 
+/// Over [n, c, d, h, w].
+class BatchNorm3d : public BatchNorm {
+ public:
+  explicit BatchNorm3d(std::int64_t channels, BatchNormOptions options = {});
+  BatchNorm3d(Module* parent, std::string_view name, std::int64_t channels, BatchNormOptions options = {});
+
+ private:
+  void check_input(const Tensor& x) const override;
+};
+
 /// A norm of x with parameters, of which either may be undefined.
 using NormFunction = std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& bias)>;
 /// Computes a layer's `norm`, for layers that are divided over ranks.
@@ -176,5 +186,6 @@ class InstanceNorm : public Module {
 };
 using InstanceNorm1d = InstanceNorm;  ///< of [N, C, length]
 using InstanceNorm2d = InstanceNorm;  ///< of [N, C, h, w]
+using InstanceNorm3d = InstanceNorm;  ///< of [N, C, d, h, w]
 
 }  // namespace lockstep::nn

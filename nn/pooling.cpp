@@ -36,4 +36,20 @@ Tensor Pad2d::forward(Tensor x) {
   return pad(x, padding_, mode_, value_);
 }
 
+Tensor MaxPool3d::forward(Tensor x) {
+  return max_pool3d(x, kernel_, options_);
+}
+Tensor AvgPool3d::forward(Tensor x) {
+  return avg_pool3d(x, kernel_, options_);
+}
+Tensor AdaptiveAvgPool3d::forward(Tensor x) {
+  return adaptive_avg_pool3d(x, output_);
+}
+Tensor AdaptiveMaxPool1d::forward(Tensor x) {
+  return adaptive_max_pool1d(x, output_);
+}
+Tensor PixelUnshuffle::forward(Tensor x) {
+  return pixel_unshuffle(x, factor_);
+}
+
 }  // namespace lockstep::nn

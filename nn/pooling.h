@@ -141,4 +141,65 @@ class Pad2d : public Module {
   double value_;
 };
 
+/// Maximum over windows of volumes [n, c, d, h, w]; see max_pool3d().
+class MaxPool3d : public Module {
+ public:
+  explicit MaxPool3d(Size3d kernel, MaxPool3dOptions options = {}) : kernel_(kernel), options_(options) {}
+  MaxPool3d(Module* parent, std::string_view name, Size3d kernel, MaxPool3dOptions options = {})
+      : Module(parent, name), kernel_(kernel), options_(options) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size3d kernel_;
+  MaxPool3dOptions options_;
+};
+
+/// Mean over windows of volumes; see avg_pool3d().
+class AvgPool3d : public Module {
+ public:
+  explicit AvgPool3d(Size3d kernel, AvgPool3dOptions options = {}) : kernel_(kernel), options_(options) {}
+  AvgPool3d(Module* parent, std::string_view name, Size3d kernel, AvgPool3dOptions options = {})
+      : Module(parent, name), kernel_(kernel), options_(options) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size3d kernel_;
+  AvgPool3dOptions options_;
+};
+
+/// Mean over as many windows of volumes as make `output`; see adaptive_avg_pool3d().
+class AdaptiveAvgPool3d : public Module {
+ public:
+  explicit AdaptiveAvgPool3d(Size3d output) : output_(output) {}
+  AdaptiveAvgPool3d(Module* parent, std::string_view name, Size3d output) : Module(parent, name), output_(output) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size3d output_;
+};
+
+/// Largest element of as many windows of [n, c, length] as make `output`; see adaptive_max_pool1d().
+class AdaptiveMaxPool1d : public Module {
+ public:
+  explicit AdaptiveMaxPool1d(std::int64_t output) : output_(output) {}
+  AdaptiveMaxPool1d(Module* parent, std::string_view name, std::int64_t output)
+      : Module(parent, name), output_(output) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t output_;
+};
+
+/// Pixels to channels: see pixel_unshuffle().
+class PixelUnshuffle : public Module {
+ public:
+  explicit PixelUnshuffle(std::int64_t downscale_factor) : factor_(downscale_factor) {}
+  PixelUnshuffle(Module* parent, std::string_view name, std::int64_t downscale_factor)
+      : Module(parent, name), factor_(downscale_factor) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t factor_;
+};
+
 }  // namespace lockstep::nn

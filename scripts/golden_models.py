@@ -328,9 +328,13 @@ PROGRAMS = (word_model, seq2seq, translation, dcgan, unet, vae, gat, super_resol
 
 
 def models():
+    return record(PROGRAMS)
+
+
+def record(programs):
     """Per program: data, "start.NAME" of each parameter, and the losses of ten steps."""
     g = Golden()
-    for program in PROGRAMS:
+    for program in programs:
         case = program.__name__
         torch.manual_seed(7)
         net, data, loss, optimizer = program()

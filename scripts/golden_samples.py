@@ -65,6 +65,20 @@ BRIEF = """
     nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.circular
     nn.functional.one_hot repeat tile flip roll unbind unflatten movedim diagonal sort argsort scatter scatter_add
     index_add eye linspace
+    asinh acosh atanh lgamma digamma erfinv exp2 frac logit nan_to_num isclose atan2 hypot fmod xlogy lerp
+    nn.functional.threshold nn.functional.tanhshrink nn.functional.softshrink nn.functional.hardshrink
+    nn.functional.glu nn.functional.prelu
+    addcmul addcdiv logaddexp nansum nanmean
+    scatter_reduce.sum scatter_reduce.prod scatter_reduce.mean scatter_reduce.amax scatter_reduce.amin
+    index_reduce.prod index_reduce.mean index_reduce.amax index_reduce.amin index_copy index_fill masked_scatter
+    take_along_dim take cummax cummin logcumsumexp kthvalue quantile searchsorted bucketize histc isin
+    unique unique_consecutive bincount median
+    repeat_interleave meshgrid.variadic_tensors rot90 fliplr flipud tril_indices triu_indices unfold_copy
+    diag diag_embed block_diag trace cartesian_prod tensor_split hstack vstack dstack column_stack
+    addmv addr addbmm inner tensordot kron cross dot nn.functional.bilinear
+    nn.functional.conv3d nn.functional.conv_transpose3d nn.functional.max_pool3d nn.functional.avg_pool3d
+    nn.functional.adaptive_avg_pool3d nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
+    nn.functional.embedding_bag
 """.split()
 FLOATING = (torch.float32, torch.float64)
 OTHERS = (torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from golden_cases import FAMILIES
 from golden_models import models
+from golden_ported import ported
 from golden_recorder import Golden, uniform
 from golden_samples import record_samples
 
@@ -164,6 +165,7 @@ def main():
     both.tensors.update(clip().tensors)
     both.write(folder / "optim.safetensors")
     models().write(folder / "programs.safetensors")
+    ported().write(folder / "ported.safetensors")
 
 
 if __name__ == "__main__":

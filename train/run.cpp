@@ -184,10 +184,13 @@ Tensor Run::State::train_on(const data::Batch& batch) {
 
 void Run::State::trace(const Tensor& value) {
   const distributed::WholeParameters held = step.whole_parameters();
+  const auto write = [&](nn::Module& module) {
+    if (!try_to_write([&] { hashes->step(done, value, module); })) hashes.emplace("", "", false);
+  };
   if (!options.mesh)
-    hashes->step(done, value, step.module());
+    write(step.module());
   else if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
-    hashes->step(done, value, *whole);
+    write(*whole);
 }
 
 void Run::State::evaluate(std::int64_t epoch) {
@@ -210,8 +213,22 @@ void Run::State::profile(bool at_end) {
 
 void Run::State::write_step_trace() {
   if (options.trace.empty() || !is_rank0 || !step.trace() || done != std::min(kTracedStep, total_steps)) return;
-  train::write_step_trace(options.trace, *step.trace(),
-                          group ? group->records() : std::vector<distributed::OperationRecord>());
+  try_to_write([&] {
+    train::write_step_trace(options.trace, *step.trace(),
+                            group ? group->records() : std::vector<distributed::OperationRecord>());
+  });
+}
+
+bool Run::State::try_to_write(const std::function<void()>& write) {
+  try {
+    write();
+    return true;
+  } catch (const Error& error) {
+    if (group && group->failed()) throw;
+    message(fmt::format("at step {}: {}; the training goes on without it", done, error.what()));
+    lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
+    return false;
+  }
 }
 
 Result Run::State::finish() {

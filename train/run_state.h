@@ -30,6 +30,8 @@ struct Run::State {
   void evaluate(std::int64_t epoch);
   void profile(bool at_end);
   void write_step_trace();
+  /// Writes what a training can do without. If that fails the run goes on, and `lost` tells at its end. False then.
+  bool try_to_write(const std::function<void()>& write);
   Result finish();
   void message(const std::string& text);
   int workers() const;

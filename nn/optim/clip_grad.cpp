@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -107,3 +108,28 @@ std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters
 
 }  // namespace detail
 }  // namespace lockstep::optim
+
+namespace lockstep::nn::utils {
+
+Tensor parameters_to_vector(const std::vector<Tensor>& parameters) {
+  LOCKSTEP_CHECK(!parameters.empty(), "[parameters_to_vector] expected at least one parameter");
+  std::vector<Tensor> flat;
+  for (const Tensor& parameter : parameters) flat.push_back(parameter.reshape({-1}));
+  return cat(flat);
+}
+
+void vector_to_parameters(const Tensor& vector, const std::vector<Tensor>& parameters) {
+  std::int64_t count = 0;
+  for (const Tensor& parameter : parameters) count += parameter.numel();
+  LOCKSTEP_CHECK(vector.defined() && vector.dim() == 1 && vector.numel() == count,
+                 "[vector_to_parameters] expected a vector of {} elements, found {}", count,
+                 vector.defined() ? to_string(vector.sizes()) : "an undefined tensor");
+  const NoGradGuard no_grad;
+  std::int64_t first = 0;
+  for (const Tensor& parameter : parameters) {
+    parameter.copy_(vector.detach().narrow(0, first, parameter.numel()).view(parameter.sizes()));
+    first += parameter.numel();
+  }
+}
+
+}  // namespace lockstep::nn::utils

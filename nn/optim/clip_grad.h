@@ -33,3 +33,14 @@ GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm,
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit);
 
 }  // namespace lockstep::optim
+
+/// PyTorch's torch.nn.utils.
+namespace lockstep::nn::utils {
+using optim::clip_grad_norm_;
+using optim::clip_grad_value_;
+/// The elements of all parameters one after the other, differentiable. Throws Error for none.
+Tensor parameters_to_vector(const std::vector<Tensor>& parameters);
+/// Writes the elements of a vector into the parameters, one after the other; not recorded. Throws Error for another
+/// number of elements.
+void vector_to_parameters(const Tensor& vector, const std::vector<Tensor>& parameters);
+}  // namespace lockstep::nn::utils

@@ -140,5 +140,43 @@ TEST(ProgramOperations, NothingPassesThroughAZeroFactor) {
   EXPECT_EQ(Doubles(slopes.begin() + 2, slopes.end()), (Doubles{0, 0, 0, 0}));
 }
 
+TEST(ProgramOperations, ErrorsNameWhatWasExpected) {
+  const Tensor x = zeros({2, 3}), at = zeros({2, 3}, {.dtype = kInt64});
+  const auto says = [](auto&& body, const std::string& text) {
+    const std::string error = error_of(body);
+    EXPECT_NE(error.find(text), std::string::npos) << error;
+  };
+  says([&] { scatter_reduce(x, 0, at, x, "max"); }, "[scatter_reduce] expected \"sum\", \"prod\", \"mean\"");
+  says([&] { scatter(x, 0, at, x, "sum"); }, "[scatter] expected \"add\" or \"multiply\", found \"sum\"");
+  says([&] { scatter_reduce(x, 0, at + 2, x, "amax"); }, "[scatter_reduce] index 2 at position 0 is out of range");
+  says([&] { index_reduce(x, 1, arange(2), x, "mean"); }, "[index_reduce] expected a source of shape [2, 2]");
+  says([&] { index_fill(x, 0, arange(3), 1.0); }, "out of range");
+  says([&] { kthvalue(x, 4, 1); }, "[kthvalue] expected k between 1 and 3");
+  says([&] { quantile(x, 1.5); }, "[quantile] expected a tensor and a fraction in [0, 1], found 1.5");
+  says([&] { searchsorted(x, zeros({3, 3})); }, "[searchsorted] expected boundaries [n], or with the leading sizes");
+  says([&] { repeat_interleave(x, arange(2) - 1, 0); }, "[repeat_interleave] expected numbers of at least 0, found -1");
+  says([&] { masked_scatter(x, x == 0.0, zeros({4})); }, "the mask names 6 elements, and the source has 4");
+  says([&] { embedding_bag(x, arange(2), tensor<std::int64_t>({1})); }, "expected a first offset of 0, found 1");
+  says([&] { conv3d(zeros({1, 1, 2, 4, 4}), zeros({1, 1, 3, 1, 1})); }, "[conv3d] a kernel of depth 3 does not fit");
+  says([&] { max_pool3d(x, 2); }, "[max_pool3d] expected x [n, c, depth, height, width]");
+  says([&] { cross(x, zeros({2, 2})); }, "[cross] expected a dimension of size 3");
+  says([&] { tensordot(x, x, Shape{1}, Shape{0}); }, "[tensordot] dimension 1 of [2, 3] and 0 of [2, 3]");
+  says([&] { meshgrid({arange(2)}, "yx"); }, "[meshgrid] expected indexing \"ij\" or \"xy\", found \"yx\"");
+  says([&] { windows(x, 1, 4, 1); }, "[unfold] expected windows of 0 to 3 elements");
+}
+
+TEST(ProgramOperations, ScatteredExtremesAndProductsHaveTheSameBitsOnAnyNumberOfThreads) {
+  const Tensor index = cast_values(make_input({500, 70}, 2, kFloat64, 0, 40), kInt64);
+  for (const char* reduce : {"amax", "prod", "mean"})
+    check_threads(
+        {.name = reduce,
+         .inputs =
+             [] {
+               return TensorList{make_leaf({40, 70}), make_leaf({500, 70}, 3, kFloat64, 0.9, 1.1)};
+             },
+         .run =
+             [=](const TensorList& in) { return TensorList{scatter_reduce(in[0], 0, index, in[1], reduce, false)}; }});
+}
+
 }  // namespace
 }  // namespace lockstep::testing

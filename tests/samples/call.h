@@ -80,6 +80,7 @@ struct Operation {
   const char* name;
   std::function<Results(Call&)> run;
   bool any_layout = true;  ///< also takes inputs with gaps and reversed dimensions
+  bool on_device = true;   ///< false: kernels for the CPU alone
 
   friend std::ostream& operator<<(std::ostream& out, const Operation& o) { return out << o.name; }
 };
@@ -91,5 +92,7 @@ std::vector<Operation> layer_calls();
 std::vector<Operation> shape_calls();
 std::vector<Operation> loss_calls();
 std::vector<Operation> rearranging_calls();
+std::vector<Operation> indexing_calls();
+std::vector<Operation> volume_calls();
 
 }  // namespace lockstep::testing

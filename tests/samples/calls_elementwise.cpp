@@ -88,6 +88,46 @@ std::vector<Operation> elementwise_calls() {
       LOCKSTEP_ONE("atan", atan(x)),
       LOCKSTEP_ONE("asin", asin(x)),
       LOCKSTEP_ONE("acos", acos(x)),
+      LOCKSTEP_ONE("asinh", asinh(x)),
+      LOCKSTEP_ONE("acosh", acosh(x)),
+      LOCKSTEP_ONE("atanh", atanh(x)),
+      LOCKSTEP_ONE("lgamma", lgamma(x)),
+      LOCKSTEP_ONE("digamma", digamma(x)),
+      LOCKSTEP_ONE("erfinv", erfinv(x)),
+      LOCKSTEP_ONE("exp2", exp2(x)),
+      LOCKSTEP_ONE("frac", frac(x)),
+      LOCKSTEP_ONE("logit", logit(x, c.real_or_none(1, "eps"))),
+      LOCKSTEP_ONE("nan_to_num",
+                   nan_to_num(x, c.real(1, "nan", 0.0), c.real_or_none(2, "posinf"), c.real_or_none(3, "neginf"))),
+      LOCKSTEP_ONE("nn.functional.threshold", threshold(x, c.real(1, "threshold", 0.0), c.real(2, "value", 0.0))),
+      LOCKSTEP_ONE("nn.functional.tanhshrink", tanhshrink(x)),
+      LOCKSTEP_ONE("nn.functional.softshrink", softshrink(x, c.real(1, "lambd", 0.5))),
+      LOCKSTEP_ONE("nn.functional.hardshrink", hardshrink(x, c.real(1, "lambd", 0.5))),
+      LOCKSTEP_ONE("nn.functional.glu", glu(x, c.integer(1, "dim", -1))),
+      LOCKSTEP_ONE("nn.functional.prelu", prelu(x, c.tensor(1, "weight"))),
+      LOCKSTEP_TWO("atan2", atan2(a, b)),
+      LOCKSTEP_TWO("hypot", hypot(a, b)),
+      LOCKSTEP_TWO("fmod", fmod(a, b)),
+      LOCKSTEP_TWO("xlogy", xlogy(a, b)),
+      LOCKSTEP_TWO("logaddexp", logaddexp(a, b)),
+      {"isclose",
+       [](Call& c) -> Results {
+         return isclose(c.tensor(0, "input"), c.tensor(1, "other"), c.real(2, "rtol", 1e-5), c.real(3, "atol", 1e-8),
+                        c.flag(4, "equal_nan", false));
+       }},
+      {"lerp",
+       [](Call& c) -> Results {
+         const Tensor a = c.tensor(0, "input"), b = c.tensor(1, "end");
+         return c.is_tensor(2, "weight") ? lerp(a, b, c.tensor(2, "weight")) : lerp(a, b, c.real(2, "weight", 0.0));
+       }},
+      {"addcmul",
+       [](Call& c) -> Results {
+         return addcmul(c.tensor(0, "input"), c.tensor(1, "a"), c.tensor(2, "b"), c.real(-1, "value", 1.0));
+       }},
+      {"addcdiv",
+       [](Call& c) -> Results {
+         return addcdiv(c.tensor(0, "input"), c.tensor(1, "a"), c.tensor(2, "b"), c.real(-1, "value", 1.0));
+       }},
       LOCKSTEP_ONE("logical_not", logical_not(x)),
       LOCKSTEP_ONE("nn.functional.selu", selu(x)),
       LOCKSTEP_ONE("nn.functional.logsigmoid", logsigmoid(x)),

@@ -69,6 +69,8 @@ std::vector<Operation> reduction_calls() {
       reduction("amin", [](const Tensor& x, const Shape& dims, bool keep) { return min(x, named(x, dims), keep); }),
       reduction("all", [](const auto&... all) { return lockstep::all(all...); }),
       reduction("any", [](const auto&... all) { return any(all...); }),
+      reduction("nansum", [](const auto&... all) { return nansum(all...); }),
+      reduction("nanmean", [](const auto&... all) { return nanmean(all...); }),
       reduction("logsumexp", [](const auto&... all) { return logsumexp(all...); }),
       {"max.reduction_no_dim", [](Call& c) -> Results { return max(c.tensor(0, "input")); }},
       {"min.reduction_no_dim", [](Call& c) -> Results { return min(c.tensor(0, "input")); }},

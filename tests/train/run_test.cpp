@@ -105,6 +105,16 @@ TEST_F(TrainRun, ResumedRunsEndWithTheBitsOfUndisturbedOnes) {
   }
 }
 
+TEST_F(TrainRun, AHashTraceThatCannotBeWrittenEndsNoTraining) {
+  RunOptions options{.epochs = 2, .checkpoint = file("c.safetensors"), .trace_hashes = "/dev/full"};
+  const std::string error = error_of([&] { Training(options).run->train(); });
+  EXPECT_NE(error.find("the hash trace '/dev/full' could not be written"), std::string::npos) << error;
+  EXPECT_EQ(nn::read_training_state(file("c.safetensors")).step, 2 * kStepsAnEpoch);
+  options.trace_hashes.clear();
+  options.resume = "auto";
+  EXPECT_EQ(weights(options), weights({.epochs = 2}));
+}
+
 TEST_F(TrainRun, MixedPrecisionResumesWithItsLossScale) {
   const std::string whole = weights({.epochs = 2, .amp = kFloat16});
   EXPECT_NE(whole, weights({.epochs = 2}));

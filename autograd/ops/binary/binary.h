@@ -123,8 +123,18 @@ const Tensor& operator/=(const Tensor& a, Scalar b);
 /// formula, whose quotient is constant. Throws Error for bool operands, and for integers divided by 0 on the CPU.
 Tensor remainder(const Tensor& a, const Tensor& b);
 Tensor remainder(const Tensor& a, Scalar b);
+/// The remainder with the dividend's sign, as C's fmod, exactly. Gradients and errors as remainder()'s.
+Tensor fmod(const Tensor& a, const Tensor& b);
+Tensor fmod(const Tensor& a, Scalar b);
+/// The angle, from -pi to pi, of the points (b, a): atan2(y, x). Integers give float32.
+Tensor atan2(const Tensor& a, const Tensor& b);
+/// sqrt(a^2 + b^2), without overflow. Integers give float32.
+Tensor hypot(const Tensor& a, const Tensor& b);
+/// a log(b), and 0 where a is 0, unless b is NaN.
+Tensor xlogy(const Tensor& a, const Tensor& b);
 /// a + weight (b - a).
 Tensor lerp(const Tensor& a, const Tensor& b, double weight);
+Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
 
 /// log(exp(a) + exp(b)), without overflow.
 Tensor logaddexp(const Tensor& a, const Tensor& b);
@@ -154,6 +164,8 @@ Tensor operator^(const Tensor& a, const Tensor& b);
 
 /// Whether shapes and all values are equal. Waits for the device.
 bool equal(const Tensor& a, const Tensor& b);
+/// Which elements have |a - b| <= atol + rtol |b|, or are equal; NaN equals nothing unless `equal_nan`. Bool.
+Tensor isclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 /// Whether |a - b| <= atol + rtol |b| everywhere; NaN equals nothing unless `equal_nan`. Waits for the device.
 bool allclose(const Tensor& a, const Tensor& b, double rtol = 1e-5, double atol = 1e-8, bool equal_nan = false);
 

@@ -97,6 +97,51 @@ struct Remainder {
   }
 };
 
+/// The rest of a / b rounded towards zero, exactly. Integers: 0 where b is.
+template <typename T>
+struct Fmod {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return b == 0 || b == -1 ? T(0) : a % b;
+    } else {
+      return std::fmod(a, b);
+    }
+  }
+};
+
+/// The angle of the point (b, a).
+template <typename T>
+struct Atan2 {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    if (a != a || b != b) return a + b;
+    const T y = std::fabs(a), x = std::fabs(b);
+    constexpr T kPi = T(3.14159265358979323846);
+    T angle = T(0);  // in the first quadrant
+    if (x == y)
+      angle = x == T(0) ? T(0) : kPi / T(4);
+    else
+      angle = y < x ? math::atan(y / x) : kPi / T(2) - math::atan(x / y);
+    return std::copysign(std::signbit(b) ? kPi - angle : angle, a);
+  }
+};
+
+/// sqrt(a^2 + b^2), without overflow.
+template <typename T>
+struct Hypot {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const {
+    constexpr T kInfinity = static_cast<T>(INFINITY);
+    const T x = std::fabs(a), y = std::fabs(b);
+    if (x == kInfinity || y == kInfinity) return kInfinity;
+    const T most = (x > y) | (x != x) ? x : y, least = (x > y) | (x != x) ? y : x;
+    if (most == T(0)) return most;
+    const T ratio = least / most;
+    return most * std::sqrt(std::fma(ratio, ratio, T(1)));
+  }
+};
+
 /// d(a / b) / db.
 template <typename T>
 struct DivByOther {
@@ -181,6 +226,10 @@ void visit(BinaryOp op, F&& f) {
         return f.template operator()<PowByBase<T>>();
       case BinaryOp::pow_by_exponent:
         return f.template operator()<PowByExponent<T>>();
+      case BinaryOp::atan2:
+        return f.template operator()<Atan2<T>>();
+      case BinaryOp::hypot:
+        return f.template operator()<Hypot<T>>();
       case BinaryOp::exp_difference:
         return f.template operator()<ExpDifference<T>>();
       default:
@@ -204,6 +253,8 @@ void visit(BinaryOp op, F&& f) {
       return f.template operator()<DivFloor<T>>();
     case BinaryOp::remainder:
       return f.template operator()<Remainder<T>>();
+    case BinaryOp::fmod:
+      return f.template operator()<Fmod<T>>();
     default:
       return;
   }

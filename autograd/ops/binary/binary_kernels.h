@@ -20,6 +20,9 @@ enum class BinaryOp : std::uint8_t {
   div_trunc,
   div_floor,
   remainder,
+  fmod,
+  atan2,
+  hypot,
   div_by_other,  ///< these and below: factors of gradients, see binary_functors.h
   greater_share,
   pow_by_base,
@@ -31,20 +34,10 @@ enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same }
 
 // What tells the operations apart in a profile.
 inline const char* profile_label(BinaryOp op) {
-  constexpr const char* kLabels[] = {"add",
-                                     "mul",
-                                     "div",
-                                     "maximum",
-                                     "minimum",
-                                     "pow",
-                                     "div_trunc",
-                                     "div_floor",
-                                     "remainder",
-                                     "div_by_other",
-                                     "greater_share",
-                                     "pow_by_base",
-                                     "pow_by_exponent",
-                                     "exp_difference"};
+  constexpr const char* kLabels[] = {
+      "add",           "mul",  "div",   "maximum", "minimum",      "pow",           "div_trunc",   "div_floor",
+      "remainder",     "fmod", "atan2", "hypot",   "div_by_other", "greater_share", "pow_by_base", "pow_by_exponent",
+      "exp_difference"};
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {

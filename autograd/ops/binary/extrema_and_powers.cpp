@@ -61,6 +61,34 @@ class PowBackward final : public FactorBackward {
   }
 };
 
+class Atan2Backward final : public FactorBackward {
+ public:
+  const char* name() const override { return "Atan2Backward"; }
+  Tensor factor_a(const Tensor& y, const Tensor& x) const override { return over_square(y, x, x); }
+  Tensor factor_b(const Tensor& y, const Tensor& x) const override { return over_square(y, x, -y); }
+
+ private:
+  /// numerator / (x^2 + y^2); 0 at the origin.
+  static Tensor over_square(const Tensor& y, const Tensor& x, const Tensor& numerator) {
+    const Tensor xs = binary::compute_wide(BinaryOp::mul, x, x), ys = binary::compute_wide(BinaryOp::mul, y, y);
+    const Tensor square = xs + ys;
+    return where(square == 0.0, 0.0, numerator * (1.0 / where(square == 0.0, 1.0, square)));
+  }
+};
+
+class HypotBackward final : public FactorBackward {
+ public:
+  const char* name() const override { return "HypotBackward"; }
+  Tensor factor_a(const Tensor& x, const Tensor& y) const override { return share(x, y, x); }
+  Tensor factor_b(const Tensor& x, const Tensor& y) const override { return share(x, y, y); }
+
+ private:
+  /// part / hypot(x, y).
+  static Tensor share(const Tensor& x, const Tensor& y, const Tensor& part) {
+    return binary::compute_wide(BinaryOp::div, part, binary::compute_wide(BinaryOp::hypot, x, y));
+  }
+};
+
 class PowOfScalarBackward final : public Node {
  public:
   const char* name() const override { return "PowOfScalarBackward"; }
@@ -115,6 +143,18 @@ Tensor pow(const Tensor& a, const Tensor& b) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([](const auto&... t) { return pow(t...); }, a, b);
   return with_factors<PowBackward>(BinaryOp::pow, a, b, "pow");
+}
+
+Tensor atan2(const Tensor& a, const Tensor& b) {
+  binary::check_operands(a, b, "atan2");
+  if (!is_floating_point(binary::promote(a, b))) return atan2(a.to(kFloat32), b.to(kFloat32));
+  return with_factors<Atan2Backward>(BinaryOp::atan2, a, b, "atan2");
+}
+
+Tensor hypot(const Tensor& a, const Tensor& b) {
+  binary::check_operands(a, b, "hypot");
+  if (!is_floating_point(binary::promote(a, b))) return hypot(a.to(kFloat32), b.to(kFloat32));
+  return with_factors<HypotBackward>(BinaryOp::hypot, a, b, "hypot");
 }
 
 Tensor pow(Scalar a, const Tensor& b) {

@@ -34,13 +34,14 @@ class RemainderBackward final : public Node {
     if (!grads[0].defined()) return results;
     if (needs_grad(0)) results[0] = form_a.fit(grads[0]);
     if (needs_grad(1)) {
-      const Tensor quotient = binary::compute_wide(BinaryOp::div_floor, saved(0), saved(1));
+      const Tensor quotient = binary::compute_wide(this->quotient, saved(0), saved(1));
       results[1] = form_b.fit(BinaryOp::mul, binary::compute_wide(BinaryOp::mul, grads[0], Scalar(-1.0)), quotient);
     }
     return results;
   }
 
   Form form_a, form_b;
+  BinaryOp quotient = BinaryOp::div_floor;  ///< rounded as the remainder's
 };
 
 /// Throws Error naming `op` for bool operands and for integers divided by 0.
@@ -71,12 +72,13 @@ Tensor rounded_division(const Operand& a, const Operand& b, RoundingMode roundin
   return out;
 }
 
-Tensor remaining(const Tensor& a, const Operand& b) {
-  check_divisor(a, b, "remainder", "remainder");
-  Tensor out = binary::compute(BinaryOp::remainder, a, b, 1.0, "remainder");
+Tensor remaining(const Tensor& a, const Operand& b, BinaryOp op, const char* name) {
+  check_divisor(a, b, name, "remainder");
+  Tensor out = binary::compute(op, a, b, 1.0, name);
   const Tensor none;
   if (auto* node = record<RemainderBackward>(out, {&a, b.tensor ? b.tensor : &none})) {
     node->form_a = Form(a);
+    node->quotient = op == BinaryOp::remainder ? BinaryOp::div_floor : BinaryOp::div_trunc;
     if (b.tensor) {
       node->form_b = Form(*b.tensor);
       node->save(a, *b.tensor);
@@ -88,10 +90,16 @@ Tensor remaining(const Tensor& a, const Operand& b) {
 }  // namespace
 
 Tensor remainder(const Tensor& a, const Tensor& b) {
-  return remaining(a, b);
+  return remaining(a, b, BinaryOp::remainder, "remainder");
 }
 Tensor remainder(const Tensor& a, Scalar b) {
-  return remaining(a, b);
+  return remaining(a, b, BinaryOp::remainder, "remainder");
+}
+Tensor fmod(const Tensor& a, const Tensor& b) {
+  return remaining(a, b, BinaryOp::fmod, "fmod");
+}
+Tensor fmod(const Tensor& a, Scalar b) {
+  return remaining(a, b, BinaryOp::fmod, "fmod");
 }
 
 Tensor div(const Tensor& a, const Tensor& b, RoundingMode rounding) {

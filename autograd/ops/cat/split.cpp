@@ -99,6 +99,27 @@ std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim
   return split_every(x, std::max<std::int64_t>(1, (x.sizes()[d] + chunks - 1) / chunks), d);
 }
 
+std::vector<Tensor> tensor_split(const Tensor& x, std::int64_t sections, std::int64_t dim) {
+  const int d = split_dim(x, dim, "tensor_split");
+  LOCKSTEP_CHECK(sections >= 1, "[tensor_split] expected at least 1 section, found {}", sections);
+  const std::int64_t size = x.sizes()[d] / sections, larger = x.sizes()[d] % sections;
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < sections; ++i) lengths.push_back(size + (i < larger ? 1 : 0));
+  return split_at(x, std::move(lengths), d);
+}
+
+std::vector<Tensor> tensor_split(const Tensor& x, const std::vector<std::int64_t>& indices, std::int64_t dim) {
+  const int d = split_dim(x, dim, "tensor_split");
+  std::vector<Tensor> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t index : indices) {
+    parts.push_back(x.slice(d, begin, index));
+    begin = index;
+  }
+  parts.push_back(x.slice(d, begin, x.sizes()[d]));
+  return parts;
+}
+
 std::vector<Tensor> unbind(const Tensor& x, std::int64_t dim) {
   const int d = split_dim(x, dim, "unbind");
   if (x.sizes()[d] == 0) return {};

@@ -63,4 +63,26 @@ struct ConvTranspose1dOptions {
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose1dOptions& options = {});
 
+/// Options of conv3d().
+struct Conv3dOptions {
+  Size3d stride = 1;        ///< step of the window
+  Size3d padding = 0;       ///< zeros on each side
+  Size3d dilation = 1;      ///< distance between the taps of the kernel
+  std::int64_t groups = 1;  ///< as conv2d's
+};
+/// 3-D convolution of volumes [n, in, d, h, w] (or without n), as torch.nn.functional.conv3d: a conv2d() for each layer
+/// of the kernel [out, in / groups, kd, kh, kw], added up in their order. Throws Error as conv2d() does.
+Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv3dOptions& options = {});
+/// Options of conv_transpose3d().
+struct ConvTranspose3dOptions {
+  Size3d stride = 1;          ///< distance of the windows in the result
+  Size3d padding = 0;         ///< layers, rows and columns that are left out of the result on each side
+  Size3d output_padding = 0;  ///< of the result, more of them at the end
+  std::int64_t groups = 1;    ///< as conv2d's
+  Size3d dilation = 1;        ///< distance between the taps of the kernel
+};
+/// The transpose of conv3d(): a conv_transpose2d() for each layer of the kernel [in, out / groups, kd, kh, kw].
+Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose3dOptions& options = {});
+
 }  // namespace lockstep

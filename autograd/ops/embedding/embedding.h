@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "lockstep/core/tensor.h"
@@ -22,5 +23,23 @@ struct EmbeddingLookup {
 Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx = std::nullopt);
 /// The same with all options of PyTorch.
 Tensor embedding(const Tensor& weight, const Tensor& index, const EmbeddingLookup& options);
+
+/// How embedding_bag() joins the rows of a bag.
+enum class BagMode : std::uint8_t { sum, mean, max };
+/// Options of embedding_bag().
+struct EmbeddingBagLookup {
+  BagMode mode = BagMode::mean;                            ///< of the rows of a bag
+  std::optional<std::int64_t> padding_idx = std::nullopt;  ///< these rows count in no bag, and get no gradient
+  std::optional<double> max_norm = std::nullopt;           ///< as embedding()'s
+  double norm_type = 2.0;                                  ///< as embedding()'s
+  bool scale_grad_by_freq = false;                         ///< as embedding()'s
+  bool include_last_offset = false;                        ///< the offsets end with the number of indices
+};
+/// The rows of `weight` [rows, width] that each bag names, joined: [bags, width]. The bags are the rows of index [bags,
+/// n], or, of an index [n], begin at the `offsets` [bags]. `weights`, if defined, of index's sizes, are factors of the
+/// rows, for sums alone. An empty bag gives 0. Waits for the device if there are offsets or a padding_idx.
+/// torch.nn.functional.embedding_bag. Throws Error for what does not fit.
+Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets = {},
+                     const EmbeddingBagLookup& options = {}, const Tensor& weights = {});
 
 }  // namespace lockstep

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -31,8 +34,35 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 /// A copy of x with slice k of `source` along dim added to slice index[k], in the order of k: index_select()'s adjoint.
 /// A scalar counts as a tensor of one element. Throws Error as index_select() does.
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// The same with alpha times the source.
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source, double alpha);
 
-/// How often each number from 0 to the largest (at least to minlength - 1) occurs in x (int64, one dimension), or the
-/// sum of the weights there; waits for the device. Throws Error for negative numbers.
+/// A copy of x with each element that the index names combined with its elements of `source`: `reduce` is "sum",
+/// "prod", "mean", "amax" or "amin". Without `include_self` what x held there does not count. Semantics and gradients
+/// of torch.scatter_reduce: equal extremes share the gradient, means of integers are rounded downwards. Elements are
+/// combined in index order, one thread a line, so the bits do not depend on threads. Throws Error as scatter_add()
+/// does, and for another word. "prod", "amax" and "amin" are for the CPU.
+Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source,
+                      std::string_view reduce, bool include_self = true);
+/// scatter() that adds or multiplies: `reduce` is "add" or "multiply", as in torch.scatter.
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source, std::string_view reduce);
+/// scatter_reduce() of whole slices: slice k of `source` along dim goes to slice index[k]; `reduce` is "prod", "mean",
+/// "amax" or "amin". torch.index_reduce.
+Tensor index_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source,
+                    std::string_view reduce, bool include_self = true);
+/// A copy of x whose slices index[k] along dim are slices k of `source`; of several for one slice the last stays.
+Tensor index_copy(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// A copy of x whose slices index[k] along dim are filled with a number, or with a tensor without dimensions.
+Tensor index_fill(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar value);
+Tensor index_fill(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& value);
+/// gather() whose operands broadcast along all dimensions but dim. Positions may be negative. torch.take_along_dim.
+Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim);
+/// The same of all elements in row-major order.
+Tensor take_along_dim(const Tensor& x, const Tensor& index);
+/// The elements of x in row-major order that the index names, in its shape. torch.take.
+Tensor take(const Tensor& x, const Tensor& index);
+
+/// How often each number from 0 to the largest (at least to minlength - 1) occurs in x (integers, one dimension), or
+/// the sum of the weights there; waits for the device. Throws Error for negative numbers.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 }  // namespace lockstep

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
@@ -102,6 +104,56 @@ void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const
       }
     });
   });
+}
+
+namespace {
+
+template <ScatterReduce kReduce, typename T>
+void combine(T& at, T value) {
+  if constexpr (kReduce == ScatterReduce::product) {
+    if constexpr (std::is_integral_v<T>)
+      at = static_cast<T>(static_cast<std::uint64_t>(at) * static_cast<std::uint64_t>(value));
+    else
+      at = at * value;
+  } else {
+    const bool beyond = kReduce == ScatterReduce::maximum ? value > at : value < at;
+    if (beyond || value != value) at = value;
+  }
+}
+
+template <ScatterReduce kReduce, typename T>
+void reduce_into(const Tensor& source, int dim, const Tensor& index, const Tensor& out) {
+  const std::int64_t* positions = index.data<std::int64_t>();
+  const std::int64_t n = index.sizes()[dim], step = contiguous_strides(index.sizes())[dim], stride = out.strides()[dim];
+  const T* from = source.data<T>();
+  T* to = out.data<T>();
+  for_each_lanes(out.strides(), dim, index.sizes(), [&](const Lanes& lanes) {
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::int64_t at = lanes.index + k * step;
+      for (std::int64_t j = 0; j < lanes.count; ++j)
+        combine<kReduce, T>(to[lanes.x + j * lanes.x_step + positions[at + j] * stride], from[at + j]);
+    }
+  });
+}
+
+template <typename T>
+void reduce_by(ScatterReduce reduce, const Tensor& source, int dim, const Tensor& index, const Tensor& out) {
+  switch (reduce) {
+    case ScatterReduce::product:
+      return reduce_into<ScatterReduce::product, T>(source, dim, index, out);
+    case ScatterReduce::maximum:
+      return reduce_into<ScatterReduce::maximum, T>(source, dim, index, out);
+    case ScatterReduce::minimum:
+      return reduce_into<ScatterReduce::minimum, T>(source, dim, index, out);
+  }
+}
+
+}  // namespace
+
+void scatter_reduce_cpu(ScatterReduce reduce, const Tensor& source, int dim, const Tensor& index, const Tensor& out) {
+  if (out.dtype() == kInt64) return reduce_by<std::int64_t>(reduce, source, dim, index, out);
+  dispatch_floating(out.dtype(), "scatter_reduce",
+                    [&]<typename T>() { reduce_by<T>(reduce, source, dim, index, out); });
 }
 
 }  // namespace lockstep::detail

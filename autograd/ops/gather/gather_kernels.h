@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::detail {
@@ -18,5 +20,18 @@ GatherBackwardKernel gather_backward_cpu, gather_backward_cuda;
 /// repeated ones the last in index order counts. The index is in range.
 using ScatterKernel = void(const Tensor& source, int dim, const Tensor& index, const Tensor& out);
 ScatterKernel scatter_cpu;
+
+/// How scatter_reduce() combines what meets at one place.
+enum class ScatterReduce : std::uint8_t { product, maximum, minimum };
+/// out (contiguous, float32, float64 or int64) at the positions of the index combined with source (contiguous, of out's
+/// dtype and the index's shape), repeated positions in index order. NaN is the extreme. Positions are in range.
+using ScatterReduceKernel = void(ScatterReduce reduce, const Tensor& source, int dim, const Tensor& index,
+                                 const Tensor& out);
+ScatterReduceKernel scatter_reduce_cpu;
+
+/// The index of a scatter, checked against x and the source, as contiguous int64; on the CPU its values too.
+Tensor scatter_index(const Tensor& x, int dim, const Tensor& index, const Tensor& source, const char* op);
+/// The part of the source that an index of these sizes names a place for.
+Tensor scattered_part(const Tensor& source, const Shape& sizes);
 
 }  // namespace lockstep::detail

@@ -14,16 +14,9 @@
 #include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
-namespace {
 
-constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", detail::gather_backward_cpu,
-                                                               LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
-
-constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
-
-/// The index, checked against x and the source, as contiguous int64.
-Tensor checked_index(const Tensor& x, int d, const Tensor& index, const Tensor& source, const char* op) {
-  const Tensor positions = detail::prepare_index(index, x, op);
+Tensor detail::scatter_index(const Tensor& x, int d, const Tensor& index, const Tensor& source, const char* op) {
+  const Tensor positions = prepare_index(index, x, op);
   LOCKSTEP_CHECK(source.defined(), "[{}] the source is undefined", op);
   LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device(),
                  "[{}] expected a source of dtype {} on {}, as the tensor, found {} on {}", op, name(x.dtype()),
@@ -35,18 +28,23 @@ Tensor checked_index(const Tensor& x, int d, const Tensor& index, const Tensor& 
     LOCKSTEP_CHECK(positions.sizes()[i] <= source.sizes()[i] && (i == d || positions.sizes()[i] <= x.sizes()[i]),
                    "[{}] index shape {} is larger than the source's shape {} or, but in dimension {}, the tensor's {}",
                    op, to_string(positions.sizes()), to_string(source.sizes()), d, to_string(x.sizes()));
-  if (x.device().is_cpu())
-    detail::check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], op);
+  if (x.device().is_cpu()) check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], op);
   return positions;
 }
 
-/// The part of the source that the index names a place for.
-Tensor used_part(const Tensor& source, const Shape& sizes) {
+Tensor detail::scattered_part(const Tensor& source, const Shape& sizes) {
   Tensor part = source;
   for (int d = 0; d < sizes.dim(); ++d)
     if (part.sizes()[d] != sizes[d]) part = part.narrow(d, 0, sizes[d]);
   return part;
 }
+
+namespace {
+
+constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", detail::gather_backward_cpu,
+                                                               LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
+
+constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
 /// Sums in a dtype that holds them: float32 for half types, float64 for integers and bool, whose sums are true unless
 /// 0.
@@ -108,8 +106,8 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
   LOCKSTEP_CHECK(x.defined(), "[scatter_add] the tensor is undefined");
   if (x.dim() == 0) return scatter_add(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
   const int d = wrap_dim(dim, x.dim(), "scatter_add");
-  const Tensor positions = checked_index(x, d, index, source, "scatter_add");
-  const Tensor part = used_part(source, positions.sizes());
+  const Tensor positions = detail::scatter_index(x, d, index, source, "scatter_add");
+  const Tensor part = detail::scattered_part(source, positions.sizes());
   Tensor out;
   {
     const NoGradGuard values_only;
@@ -134,10 +132,10 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
   LOCKSTEP_CHECK(x.defined(), "[scatter] the tensor is undefined");
   if (x.dim() == 0) return scatter(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
   const int d = wrap_dim(dim, x.dim(), "scatter");
-  const Tensor positions = checked_index(x, d, index, source, "scatter");
+  const Tensor positions = detail::scatter_index(x, d, index, source, "scatter");
   if (positions.numel() == 0) return x.clone();
   if (x.device().is_cpu()) {
-    const Tensor part = used_part(source, positions.sizes());
+    const Tensor part = detail::scattered_part(source, positions.sizes());
     Tensor out;
     {
       const NoGradGuard values_only;
@@ -160,7 +158,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
     places = places + (arange(column[i], {.dtype = kInt64, .device = x.device()}) * strides[i]).view(column);
   }
   places = where(places < 0, x.numel(), places);  // out of range: left out
-  const Tensor values = used_part(source, positions.sizes()).reshape({-1});
+  const Tensor values = detail::scattered_part(source, positions.sizes()).reshape({-1});
   return index_put(x.reshape({-1}), {places.reshape({-1})}, values).view(x.sizes());
 }
 
@@ -198,9 +196,16 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   return out;
 }
 
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source, double alpha) {
+  LOCKSTEP_CHECK(x.defined() && source.defined(), "[index_add] a tensor is undefined");
+  LOCKSTEP_CHECK(x.is_floating_point() || Scalar(alpha).is_whole(),
+                 "[index_add] expected a whole alpha for {} tensors, found {}", name(x.dtype()), alpha);
+  return index_add(x, dim, index, alpha == 1.0 ? source : (source * alpha).to(source.dtype()));
+}
+
 Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) {
-  LOCKSTEP_CHECK(x.defined() && x.dim() == 1 && x.dtype() == kInt64,
-                 "[bincount] expected int64 numbers in one dimension, found {}",
+  LOCKSTEP_CHECK(x.defined() && x.dim() == 1 && !x.is_floating_point() && x.dtype() != kBool,
+                 "[bincount] expected integers in one dimension, found {}",
                  x.defined() ? std::string(name(x.dtype())) + " " + to_string(x.sizes()) : "an undefined tensor");
   LOCKSTEP_CHECK(minlength >= 0, "[bincount] expected a minlength of at least 0, found {}", minlength);
   const Tensor counted = weights.defined() ? weights : ones(x.sizes(), {.dtype = kInt64, .device = x.device()});
@@ -210,7 +215,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) 
     LOCKSTEP_CHECK(least >= 0, "[bincount] expected numbers of at least 0, found {}", least);
     length = std::max(length, max(x).item<std::int64_t>() + 1);
   }
-  return index_add(zeros({length}, options_of(counted)), 0, x, counted);
+  return index_add(zeros({length}, options_of(counted)), 0, x.to(kInt64), counted);
 }
 
 }  // namespace lockstep

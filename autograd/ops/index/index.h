@@ -81,6 +81,10 @@ Tensor masked_select(const Tensor& x, const Tensor& mask);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value);
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value);
 
+/// x with the elements of `source`, in row-major order, where `mask` (bool, which broadcasts to x) is true. Throws
+/// Error for a source of another dtype or with fewer elements than the mask names. torch.masked_scatter.
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source);
+
 /// int64 [n, x.dim()]: the positions of the n elements that are not 0, in row-major order. Waits for the device.
 Tensor nonzero(const Tensor& x);
 

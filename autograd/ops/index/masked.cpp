@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -63,6 +64,18 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
   check_mask(x, mask, "masked_fill");
   check_in_range(value, x.dtype(), "masked_fill");
   return where(mask, scalar_tensor(value.to_double(), options_of(x)), x);
+}
+
+Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {
+  check_mask(x, mask, "masked_scatter");
+  LOCKSTEP_CHECK(source.defined() && source.dtype() == x.dtype(), "[masked_scatter] expected a source of dtype {}",
+                 name(x.dtype()));
+  const Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_scatter");
+  const Tensor places = nonzero(mask.expand(sizes).reshape({-1})).view({-1});
+  LOCKSTEP_CHECK(places.numel() <= source.numel(), "[masked_scatter] the mask names {} elements, and the source has {}",
+                 places.numel(), source.numel());
+  const Tensor values = source.reshape({-1}).narrow(0, 0, places.numel());
+  return scatter(x.expand(sizes).reshape({-1}), 0, places, values).view(sizes);
 }
 
 Tensor Tensor::masked_select(const Tensor& mask) const {

@@ -28,6 +28,23 @@ Tensor outer(const Tensor& a, const Tensor& b);
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 
+/// beta x + alpha times: a matrix and a vector (addmv), the products of all elements of two vectors (addr), and the sum
+/// of the products of a batch (addbmm).
+Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
+Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
+Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
+/// Sums of products along the last dimension of both, whose sizes are equal: [*, k] and [+, k] to [*, +].
+Tensor inner(const Tensor& a, const Tensor& b);
+/// Sums of products along the last `dims` dimensions of a and the first ones of b, or along those that are named.
+Tensor tensordot(const Tensor& a, const Tensor& b, std::int64_t dims = 2);
+Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& dims_a, const Shape& dims_b);
+/// Kronecker's product: every element of a times all of b.
+Tensor kron(const Tensor& a, const Tensor& b);
+/// The cross product along a dimension of size 3; both broadcast. torch.linalg.cross.
+Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim = -1);
+/// a_i W_k b_j summed over i and j, plus bias: a [*, i] and b [*, j], weight [out, i, j] and bias [out] (or undefined)
+/// to [*, out].
+Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias = {});
 /// Sums of products by Einstein's convention, as torch.einsum: einsum("bij,bjk->bik", {a, b}). Letters name dimensions;
 /// those that are not in the result are summed, equal letters in one operand take its diagonal, and "..." stands for
 /// dimensions that broadcast. Without "->" the result has the letters that occur once, in alphabetical order. Operands

@@ -1,7 +1,11 @@
 // Matrix products by the names of their shapes.
 
+#include <algorithm>
+
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
@@ -53,6 +57,120 @@ Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, dou
 }
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
   return plus_product(x, bmm(a, b), beta, alpha);
+}
+
+Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return plus_product(x, product(a, b, 2, 1, "addmv", "a matrix and a vector"), beta, alpha);
+}
+Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return plus_product(x, outer(a, b), beta, alpha);
+}
+Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  return plus_product(x, sum(bmm(a, b), {0}).to(a.dtype()), beta, alpha);
+}
+
+Tensor inner(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[inner] a tensor is undefined");
+  if (a.dim() == 0 || b.dim() == 0) return a * b;
+  return tensordot(a, b, Shape{-1}, Shape{-1});
+}
+
+Tensor tensordot(const Tensor& a, const Tensor& b, std::int64_t dims) {
+  LOCKSTEP_CHECK(a.defined() && b.defined() && dims >= 0 && dims <= a.dim() && dims <= b.dim(),
+                 "[tensordot] expected a number of dimensions that both tensors have, found {}", dims);
+  Shape of_a, of_b;
+  for (std::int64_t i = 0; i < dims; ++i) {
+    of_a.push_back(a.dim() - dims + i);
+    of_b.push_back(i);
+  }
+  return tensordot(a, b, of_a, of_b);
+}
+
+Tensor tensordot(const Tensor& a, const Tensor& b, const Shape& dims_a, const Shape& dims_b) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[tensordot] a tensor is undefined");
+  LOCKSTEP_CHECK(dims_a.dim() == dims_b.dim(), "[tensordot] expected as many dimensions of both, found {} and {}",
+                 to_string(dims_a), to_string(dims_b));
+  const auto split = [](const Tensor& x, const Shape& dims, Shape& rest) {
+    Shape named = Shape::filled(x.dim(), 0), summed;
+    for (const std::int64_t dim : dims) {
+      const int d = wrap_dim(dim, x.dim(), "tensordot");
+      LOCKSTEP_CHECK(x.dim() > 0 && named[d]++ == 0, "[tensordot] dimension {} is given twice", dim);
+      summed.push_back(d);
+    }
+    for (int d = 0; d < x.dim(); ++d)
+      if (named[d] == 0) rest.push_back(d);
+    return summed;
+  };
+  // A dimension of size 1 goes with all elements of the other's.
+  Tensor wide_a = a, wide_b = b;
+  for (int i = 0; i < dims_a.dim(); ++i) {
+    const int d_a = wrap_dim(dims_a[i], a.dim(), "tensordot"), d_b = wrap_dim(dims_b[i], b.dim(), "tensordot");
+    const std::int64_t size_a = a.dim() == 0 ? 1 : a.size(d_a), size_b = b.dim() == 0 ? 1 : b.size(d_b);
+    if (size_a == 1 && size_b > 1) wide_b = sum(wide_b, {d_b}, true).to(b.dtype());
+    if (size_b == 1 && size_a > 1) wide_a = sum(wide_a, {d_a}, true).to(a.dtype());
+  }
+  if (!wide_a.is_same(a) || !wide_b.is_same(b)) return tensordot(wide_a, wide_b, dims_a, dims_b);
+  Shape rest_a, rest_b, sizes, order_a, order_b;
+  const Shape summed_a = split(a, dims_a, rest_a), summed_b = split(b, dims_b, rest_b);
+  std::int64_t rows = 1, terms = 1, columns = 1;
+  for (int i = 0; i < summed_a.dim(); ++i) {
+    const std::int64_t size = a.size(summed_a[i]);
+    LOCKSTEP_CHECK(size == b.size(summed_b[i]), "[tensordot] dimension {} of {} and {} of {} have different sizes",
+                   summed_a[i], to_string(a.sizes()), summed_b[i], to_string(b.sizes()));
+    terms *= size;
+  }
+  for (const std::int64_t d : rest_a) {
+    order_a.push_back(d);
+    sizes.push_back(a.size(d));
+    rows *= a.size(d);
+  }
+  for (const std::int64_t d : summed_a) order_a.push_back(d);
+  for (const std::int64_t d : summed_b) order_b.push_back(d);
+  for (const std::int64_t d : rest_b) {
+    order_b.push_back(d);
+    sizes.push_back(b.size(d));
+    columns *= b.size(d);
+  }
+  return matmul(a.permute(order_a).reshape({rows, terms}), b.permute(order_b).reshape({terms, columns})).reshape(sizes);
+}
+
+Tensor kron(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[kron] a tensor is undefined");
+  const int dims = std::max(a.dim(), b.dim());
+  LOCKSTEP_CHECK(2 * dims <= Shape::kMaxDims, "[kron] expected tensors of at most {} dimensions", Shape::kMaxDims / 2);
+  Shape sizes, sizes_a, sizes_b;
+  for (int d = 0; d < dims; ++d) {
+    const std::int64_t size_a = d < dims - a.dim() ? 1 : a.sizes()[d - dims + a.dim()];
+    const std::int64_t size_b = d < dims - b.dim() ? 1 : b.sizes()[d - dims + b.dim()];
+    sizes.push_back(size_a * size_b);
+    for (const std::int64_t size : {size_a, std::int64_t{1}}) sizes_a.push_back(size);
+    for (const std::int64_t size : {std::int64_t{1}, size_b}) sizes_b.push_back(size);
+  }
+  return (a.reshape(sizes_a) * b.reshape(sizes_b)).reshape(sizes);
+}
+
+Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim) {
+  LOCKSTEP_CHECK(a.defined() && b.defined() && a.dim() == b.dim() && a.dim() > 0,
+                 "[cross] expected two tensors of as many dimensions, at least one");
+  const int d = wrap_dim(dim, a.dim(), "cross");
+  LOCKSTEP_CHECK(a.size(d) == 3 && b.size(d) == 3, "[cross] expected a dimension of size 3, found {} and {} along {}",
+                 to_string(a.sizes()), to_string(b.sizes()), d);
+  const auto turned = [d](const Tensor& x, std::int64_t by) { return roll(x, {by}, {d}); };
+  return turned(a, -1) * turned(b, -2) - turned(a, -2) * turned(b, -1);
+}
+
+Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias) {
+  LOCKSTEP_CHECK(a.defined() && b.defined() && weight.defined() && weight.dim() == 3 && a.dim() >= 1 &&
+                     a.dim() == b.dim() && a.size(-1) == weight.size(1) && b.size(-1) == weight.size(2),
+                 "[bilinear] expected a [*, i], b [*, j] and a weight [out, i, j]");
+  const std::int64_t out = weight.size(0), i = weight.size(1), j = weight.size(2);
+  // [*, i] x [i, out j] to [*, out, j], then the sum over j.
+  const Tensor left = matmul(a, weight.permute({1, 0, 2}).reshape({i, out * j}));
+  Shape sizes = left.sizes();
+  sizes[sizes.dim() - 1] = out;
+  sizes.push_back(j);
+  const Tensor y = matmul(left.view(sizes), b.unsqueeze(-1)).squeeze(-1);
+  return bias.defined() ? y + bias : y;
 }
 
 }  // namespace lockstep

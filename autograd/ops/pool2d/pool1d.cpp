@@ -54,6 +54,10 @@ Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output) {
   return adaptive_avg_pool2d(as_image(x, "adaptive_avg_pool1d"), {1, output}).squeeze(-2);
 }
 
+Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t output) {
+  return adaptive_max_pool2d(as_image(x, "adaptive_max_pool1d"), {1, output}).squeeze(-2);
+}
+
 Tensor adaptive_max_pool2d(const Tensor& x, Size2d output) {
   LOCKSTEP_CHECK(x.defined() && (x.dim() == 3 || x.dim() == 4) && x.numel() > 0 && output.h >= 1 && output.w >= 1,
                  "[adaptive_max_pool2d] expected images with elements and an output of at least 1x1");

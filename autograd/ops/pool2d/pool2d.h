@@ -56,5 +56,29 @@ Tensor adaptive_avg_pool1d(const Tensor& x, std::int64_t output);
 /// Largest element of each of the windows of adaptive_avg_pool2d(). For images that the output's size divides, one
 /// max_pool2d(); else a slice and a maximum for each window.
 Tensor adaptive_max_pool2d(const Tensor& x, Size2d output);
+/// adaptive_max_pool2d() along one dimension of x [n, c, length] or [c, length].
+Tensor adaptive_max_pool1d(const Tensor& x, std::int64_t output);
+
+/// Options of max_pool3d().
+struct MaxPool3dOptions {
+  Size3d stride = 0;       ///< 0: the kernel's size
+  Size3d padding = 0;      ///< at most half the kernel; never the maximum
+  Size3d dilation = 1;     ///< distance between the elements of a window
+  bool ceil_mode = false;  ///< also take windows that hang over an edge
+};
+/// Maximum over windows of volumes [n, c, d, h, w] (or without n): of each layer's, then of these. Of equal values the
+/// first gets the gradient, layer by layer. torch.nn.functional.max_pool3d.
+Tensor max_pool3d(const Tensor& x, Size3d kernel, const MaxPool3dOptions& options = {});
+/// Options of avg_pool3d().
+struct AvgPool3dOptions {
+  Size3d stride = 0;              ///< 0: the kernel's size
+  Size3d padding = 0;             ///< zeros on each side
+  bool ceil_mode = false;         ///< also take windows that hang over an edge
+  bool count_include_pad = true;  ///< divide by the window's size with its padding, or by the elements inside x
+};
+/// Mean over windows of volumes: of each layer's, then of these. torch.nn.functional.avg_pool3d.
+Tensor avg_pool3d(const Tensor& x, Size3d kernel, const AvgPool3dOptions& options = {});
+/// Mean over windows that tile a volume, as adaptive_avg_pool2d().
+Tensor adaptive_avg_pool3d(const Tensor& x, Size3d output);
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/ops/support/arguments.h"
@@ -26,6 +27,14 @@ Tensor repeat(const Tensor& x, const Shape& times);
 Tensor tile(const Tensor& x, const Shape& times);
 /// Each element `times` times in a row along dim.
 Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim);
+/// Slice i along dim times[i] times in a row; `times` is int64, [x.size(dim)] or one number for all. Waits for the
+/// device. Throws Error for negative numbers. The messages of a graph's nodes along its edges, say.
+Tensor repeat_interleave(const Tensor& x, const Tensor& times, std::int64_t dim);
+/// The same of the elements in row-major order.
+Tensor repeat_interleave(const Tensor& x, const Tensor& times);
+Tensor repeat_interleave(const Tensor& x, std::int64_t times);
+/// The numbers 0, 1, ..., each times[i] times.
+Tensor repeat_interleave(const Tensor& times);
 /// In reverse order along these dimensions.
 Tensor flip(const Tensor& x, const Shape& dims);
 /// Shifted by shifts[i] along dims[i]; what leaves at one end enters at the other. Without dims: of all elements in
@@ -33,6 +42,25 @@ Tensor flip(const Tensor& x, const Shape& dims);
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims = {});
 /// Coordinates of a grid from those of its axes, as torch.meshgrid with indexing = "ij": views.
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes);
+/// The same with indexing "ij" or "xy", which exchanges the first two dimensions of the results.
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& axes, std::string_view indexing);
+/// All combinations of the elements of tensors of one dimension, a row each, the last one's changing fastest.
+Tensor cartesian_prod(const std::vector<Tensor>& tensors);
+/// Turned k times by 90 degrees from dimension dims[0] towards dims[1].
+Tensor rot90(const Tensor& x, std::int64_t k = 1, const Shape& dims = {0, 1});
+/// flip() along dimension 1, and along dimension 0.
+Tensor fliplr(const Tensor& x);
+Tensor flipud(const Tensor& x);
+/// int64 [2, n]: rows and columns of the elements on and below (above) a diagonal of a matrix, in row-major order.
+Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t diagonal = 0);
+Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t diagonal = 0);
+/// The windows of `size` elements that lie `step` apart along dim, as a last dimension: Tensor::unfold of PyTorch, but
+/// a copy. Throws Error for windows that do not fit.
+Tensor windows(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step);
+/// The last dimension of x as a diagonal of two dimensions of the result, which is 0 elsewhere.
+Tensor diag_embed(const Tensor& x, std::int64_t offset = 0, std::int64_t dim1 = -2, std::int64_t dim2 = -1);
+/// A matrix with these matrices (or rows, or numbers) one after the other along its diagonal.
+Tensor block_diag(const std::vector<Tensor>& blocks);
 /// A matrix with x [n] on a diagonal, or the diagonal of a matrix, as a copy, as torch.diag.
 Tensor diag(const Tensor& x, std::int64_t diagonal = 0);
 /// The sum of the diagonal of a matrix.

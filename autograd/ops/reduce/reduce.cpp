@@ -290,6 +290,15 @@ std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims, double co
   return {std(x, dims, correction, keepdim), mean(x, dims, keepdim)};
 }
 
+Tensor nansum(const Tensor& x, const Shape& dims, bool keepdim) {
+  LOCKSTEP_CHECK(x.defined(), "[nansum] the tensor is undefined");
+  return sum(x.is_floating_point() ? where(ne(x, x), 0.0, x) : x, dims, keepdim);
+}
+Tensor nanmean(const Tensor& x, const Shape& dims, bool keepdim) {
+  check_floating(x, "nanmean");
+  return nansum(x, dims, keepdim) / sum(eq(x, x), dims, keepdim).to(x.dtype());
+}
+
 Tensor count_nonzero(const Tensor& x, const Shape& dims) {
   return sum(ne(x, 0), dims);
 }

@@ -48,6 +48,9 @@ std::pair<Tensor, Tensor> var_mean(const Tensor& x, const Shape& dims = {}, doub
                                    bool keepdim = false);
 std::pair<Tensor, Tensor> std_mean(const Tensor& x, const Shape& dims = {}, double correction = 1.0,
                                    bool keepdim = false);
+/// sum() and mean() of the elements that are not NaN.
+Tensor nansum(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
+Tensor nanmean(const Tensor& x, const Shape& dims = {}, bool keepdim = false);
 /// int64: how many elements are not 0.
 Tensor count_nonzero(const Tensor& x, const Shape& dims = {});
 }  // namespace lockstep

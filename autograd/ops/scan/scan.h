@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "lockstep/autograd/ops/topk/topk.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -14,6 +15,12 @@ namespace lockstep {
 Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);
 /// out[i] = x[0] * ... * x[i] along dim; its gradient is exact for zeros too.
 Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);
+/// log(exp(x[0]) + ... + exp(x[i])) along dim, without overflow; integers give float32. On the CPU.
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
+/// The largest (smallest) of x[0], ..., x[i] along dim and, of equal ones the last, its place:
+/// `const auto [values, indices] = cummax(x, 1);`. A NaN stays from where it is. On the CPU.
+TopK cummax(const Tensor& x, std::int64_t dim);
+TopK cummin(const Tensor& x, std::int64_t dim);
 /// The product over dim, or over all elements; 1 over no elements. Its gradient is exact for zeros too.
 Tensor prod(const Tensor& x, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false,
             std::optional<DType> dtype = std::nullopt);

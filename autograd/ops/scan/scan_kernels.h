@@ -16,4 +16,12 @@ enum class Scan : std::uint8_t { sum, product, product_before, recurrence };
 using ScanKernel = void(Scan scan, const Tensor& x, const Tensor& y, const Tensor& out, bool reverse);
 ScanKernel scan_cpu, scan_cuda;
 
+/// Running extremes: `indices` (int64, of x's shape) are the places of the last largest (smallest) element so far, or
+/// of the last NaN. x is [outer, length, inner], contiguous, with elements.
+using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& indices);
+RunningExtremeKernel running_extreme_cpu;
+/// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point.
+using LogCumsumExpKernel = void(const Tensor& x, const Tensor& out, bool reverse);
+LogCumsumExpKernel logcumsumexp_cpu;
+
 }  // namespace lockstep

@@ -20,4 +20,16 @@ struct Size2d {
   friend constexpr bool operator==(Size2d, Size2d) = default;
 };
 
+/// A depth, a height and a width, as Size2d.
+struct Size3d {
+  std::int64_t d = 0;  ///< depth
+  std::int64_t h = 0;  ///< height
+  std::int64_t w = 0;  ///< width
+
+  constexpr Size3d() = default;
+  constexpr Size3d(std::int64_t all) : d(all), h(all), w(all) {}
+  constexpr Size3d(std::int64_t depth, std::int64_t height, std::int64_t width) : d(depth), h(height), w(width) {}
+  friend constexpr bool operator==(Size3d, Size3d) = default;
+};
+
 }  // namespace lockstep

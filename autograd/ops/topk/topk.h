@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/core/tensor.h"
 
@@ -29,4 +30,40 @@ Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 Tensor median(const Tensor& x);
 /// The same along dim, with its place: `auto [values, indices] = median(x, 1);`
 TopK median(const Tensor& x, std::int64_t dim, bool keepdim = false);
+/// The k-th smallest element (k from 1 on) of each slice along dim, and its place. torch.kthvalue.
+TopK kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool keepdim = false);
+/// The values at the fractions `q` (no dimension or one, of x's dtype, in [0, 1]) of the sorted elements along dim, or
+/// of all elements, linearly interpolated; NaN where there is one. q's dimension comes first. float32 or float64.
+/// torch.quantile. Throws Error for an empty tensor and fractions outside [0, 1].
+Tensor quantile(const Tensor& x, const Tensor& q, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim = std::nullopt, bool keepdim = false);
+
+/// What unique() finds: `const auto [values, inverse, counts] = unique(x);`
+struct Unique {
+  Tensor values;   ///< each once
+  Tensor inverse;  ///< int64, of x's sizes (of dim's): the place in `values` of each element
+  Tensor counts;   ///< int64: how often each value occurs
+};
+/// The different elements of x in rising order; NaNs are all different. Waits for the device. Without gradients.
+/// torch.unique with sorted = true.
+Unique unique(const Tensor& x);
+/// The different slices along dim, in the order of their elements. torch.unique_dim.
+Unique unique(const Tensor& x, std::int64_t dim);
+/// The elements of x in their order without those equal to the one before.
+Unique unique_consecutive(const Tensor& x);
+
+/// For each of `values` the first place in `sorted` (rising along the last dimension; of one dimension, or of values'
+/// leading sizes) whose element is not below it; with `right` the first whose element is above it. int64, of values'
+/// sizes. Waits for the device. torch.searchsorted.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
+Tensor searchsorted(const Tensor& sorted, Scalar value, bool right = false);
+/// searchsorted(boundaries, x, right): which of the intervals between the boundaries [n] each element lies in.
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);
+/// How many elements lie in each of `bins` intervals of one width from min to max, max included, others being left out;
+/// of x's dtype. Equal bounds stand for the smallest and largest element. Throws Error for integers, bounds in the
+/// wrong order, and bounds that are not finite. torch.histc.
+Tensor histc(const Tensor& x, std::int64_t bins = 100, double min = 0.0, double max = 0.0);
+/// Which elements of x are among those of `among`. Bool. Waits for the device.
+Tensor isin(const Tensor& x, const Tensor& among);
+
 }  // namespace lockstep

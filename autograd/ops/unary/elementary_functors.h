@@ -114,4 +114,41 @@ struct Erf : FunctorOfInput {
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * (T(1.1283791670955126) * math::exp(-x * x)); }
 };
 
+template <typename T>
+struct Asinh : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  /// log(|x| + sqrt(x^2 + 1)); beyond 1e4 log(2 |x|), which differs by less than a rounding of float.
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    const T size = std::fabs(x);
+    constexpr T kFar = sizeof(T) == 4 ? T(1e4) : T(1e9);
+    const T far = math::log(size) + T(0.69314718055994530942);
+    const T near = math::log1p_any(size + size * size / (T(1) + std::sqrt(size * size + T(1))));
+    return std::copysign(size > kFar ? far : near, x);
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad / std::sqrt(x * x + T(1)); }
+};
+
+template <typename T>
+struct Acosh : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    constexpr T kFar = sizeof(T) == 4 ? T(1e4) : T(1e9);
+    if (x < T(1)) return static_cast<T>(NAN);
+    const T beyond = x - T(1);
+    return x > kFar ? math::log(x) + T(0.69314718055994530942)
+                    : math::log1p_any(beyond + std::sqrt(beyond * (x + T(1))));
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad / (std::sqrt(x - T(1)) * std::sqrt(x + T(1))); }
+};
+
+template <typename T>
+struct Atanh : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    const T size = std::fabs(x);
+    return std::copysign(T(0.5) * math::log1p_any((size + size) / (T(1) - size)), x);
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad / ((T(1) - x) * (T(1) + x)); }
+};
+
 }  // namespace lockstep::unary

@@ -244,6 +244,24 @@ Tensor asin(const Tensor& x) {
 Tensor acos(const Tensor& x) {
   return run(UnaryOp::acos, x);
 }
+Tensor asinh(const Tensor& x) {
+  return run(UnaryOp::asinh, x);
+}
+Tensor acosh(const Tensor& x) {
+  return run(UnaryOp::acosh, x);
+}
+Tensor atanh(const Tensor& x) {
+  return run(UnaryOp::atanh, x);
+}
+Tensor lgamma(const Tensor& x) {
+  return run(UnaryOp::lgamma, x);
+}
+Tensor digamma(const Tensor& x) {
+  return run(UnaryOp::digamma, x);
+}
+Tensor erfinv(const Tensor& y) {
+  return run(UnaryOp::erfinv, y);
+}
 Tensor hardtanh(const Tensor& x, double min, double max) {
   LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);
   if (x.defined() && !x.is_floating_point() && x.dtype() != kBool)

@@ -99,5 +99,36 @@ Tensor cosh(const Tensor& x);
 Tensor atan(const Tensor& x);
 Tensor asin(const Tensor& x);
 Tensor acos(const Tensor& x);
+/// Inverse hyperbolic sine, cosine and tangent.
+Tensor asinh(const Tensor& x);
+Tensor acosh(const Tensor& x);
+Tensor atanh(const Tensor& x);
+/// The logarithm of the gamma function's magnitude, and its slope, whose gradient is the trigamma function.
+Tensor lgamma(const Tensor& x);
+Tensor digamma(const Tensor& x);
+/// The x with erf(x) = y.
+Tensor erfinv(const Tensor& y);
+
+// Composed of others:
+/// 2 to the power x.
+Tensor exp2(const Tensor& x);
+/// x - trunc(x), of floating-point tensors.
+Tensor frac(const Tensor& x);
+/// log(x / (1 - x)), for x clamped to [eps, 1 - eps] if there is an eps.
+Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
+/// clamp() by its other name.
+Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
+/// x above the threshold, `value` elsewhere.
+Tensor threshold(const Tensor& x, double threshold, double value);
+/// x - tanh(x).
+Tensor tanhshrink(const Tensor& x);
+/// x moved by lambd towards 0, and 0 within lambd of it; and x, but 0 within lambd of it.
+Tensor softshrink(const Tensor& x, double lambd = 0.5);
+Tensor hardshrink(const Tensor& x, double lambd = 0.5);
+/// The first half of `dim` times the sigmoid of the second. Dauphin et al., "Language modeling with gated convolutional
+/// networks" (2017).
+Tensor glu(const Tensor& x, std::int64_t dim = -1);
+/// x where positive, weight x elsewhere: a weight of one element, or one for each channel (dimension 1).
+Tensor prelu(const Tensor& x, const Tensor& weight);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/unary/activation_functors.h"
 #include "lockstep/autograd/ops/unary/arithmetic_functors.h"
 #include "lockstep/autograd/ops/unary/elementary_functors.h"
+#include "lockstep/autograd/ops/unary/special_functors.h"
 
 namespace lockstep::unary {
 

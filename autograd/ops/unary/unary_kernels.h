@@ -56,7 +56,13 @@ namespace lockstep {
   X(cosh, Cosh) \
   X(atan, Atan) \
   X(asin, Asin) \
-  X(acos, Acos)
+  X(acos, Acos) \
+  X(asinh, Asinh) \
+  X(acosh, Acosh) \
+  X(atanh, Atanh) \
+  X(lgamma, LogGamma) \
+  X(digamma, Digamma) \
+  X(erfinv, ErfInv)
 // clang-format on
 
 enum class UnaryOp : std::uint8_t {

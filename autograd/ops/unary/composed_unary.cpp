@@ -1,0 +1,80 @@
+// Functions of one tensor that are composed of others.
+
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
+
+namespace lockstep {
+namespace {
+
+void check_floating(const Tensor& x, const char* op) {
+  LOCKSTEP_CHECK(x.defined() && x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", op,
+                 x.defined() ? name(x.dtype()) : "an undefined one");
+}
+
+}  // namespace
+
+Tensor exp2(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined(), "[exp2] the tensor is undefined");
+  return pow(Scalar(2.0), x);
+}
+
+Tensor frac(const Tensor& x) {
+  check_floating(x, "frac");
+  return x - trunc(x);
+}
+
+Tensor logit(const Tensor& x, std::optional<double> eps) {
+  LOCKSTEP_CHECK(x.defined(), "[logit] the tensor is undefined");
+  const Tensor p = eps ? clamp(x, *eps, 1.0 - *eps) : x;
+  return log(p / (1.0 - p));
+}
+
+Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max) {
+  return clamp(x, min, max);
+}
+
+Tensor threshold(const Tensor& x, double threshold, double value) {
+  LOCKSTEP_CHECK(x.defined(), "[threshold] the tensor is undefined");
+  check_in_range(value, x.dtype(), "threshold");
+  return where(x <= threshold, full_like(x.detach(), value), x);
+}
+
+Tensor tanhshrink(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined(), "[tanhshrink] the tensor is undefined");
+  return x - tanh(x);
+}
+
+Tensor softshrink(const Tensor& x, double lambd) {
+  check_floating(x, "softshrink");
+  LOCKSTEP_CHECK(lambd >= 0.0, "[softshrink] expected a lambd of at least 0, found {}", lambd);
+  return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, where(isnan(x), x, 0.0)));
+}
+
+Tensor hardshrink(const Tensor& x, double lambd) {
+  check_floating(x, "hardshrink");
+  return where(logical_and(x >= -lambd, x <= lambd), 0.0, x);
+}
+
+Tensor glu(const Tensor& x, std::int64_t dim) {
+  check_floating(x, "glu");
+  LOCKSTEP_CHECK(x.dim() > 0 && x.size(dim) % 2 == 0, "[glu] expected an even size in dimension {}, found {}", dim,
+                 to_string(x.sizes()));
+  const std::int64_t half = x.size(dim) / 2;
+  return x.narrow(dim, 0, half) * sigmoid(x.narrow(dim, half, half));
+}
+
+Tensor prelu(const Tensor& x, const Tensor& weight) {
+  LOCKSTEP_CHECK(x.defined() && weight.defined() && weight.dim() <= 1,
+                 "[prelu] expected x and a weight of one dimension");
+  if (weight.numel() == 1) return where(x > 0.0, x, weight.reshape(Shape::filled(x.dim(), 1)) * x);
+  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == weight.numel(), "[prelu] expected {} channels, found x of sizes {}",
+                 weight.numel(), to_string(x.sizes()));
+  Shape sizes = Shape::filled(x.dim() - 1, 1);
+  sizes[0] = weight.numel();
+  return where(x > 0.0, x, weight.view(sizes) * x);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,129 @@
+#pragma once
+
+// Functors of the gamma function's logarithm, its slopes, and the inverse of erf, all computed in double. For kernels
+// (.cpp and .cu) only; see unary_functor.h.
+
+#include <cmath>
+
+#include "lockstep/autograd/ops/unary/unary_functor.h"
+#include "lockstep/core/vector_math.h"
+
+namespace lockstep::unary {
+
+inline constexpr double kPi = 3.14159265358979323846;
+/// From here on the asymptotic series below are exact to double's digits.
+inline constexpr double kSeriesFrom = 10.0;
+
+/// log(gamma(x)) for x > 0: Stirling's series where x is large, and gamma(x + 1) = x gamma(x) before.
+LOCKSTEP_HOST_DEVICE inline double log_gamma_of_positive(double x) {
+  double factor = 1.0;
+  while (x < kSeriesFrom) {
+    factor *= x;
+    x += 1.0;
+  }
+  const double r = 1.0 / x, s = r * r;
+  // B_2k / (2k (2k - 1) x^(2k - 1))
+  const double series =
+      r * (1.0 / 12 - s * (1.0 / 360 - s * (1.0 / 1260 - s * (1.0 / 1680 - s * (1.0 / 1188 - s * (691.0 / 360360))))));
+  return (x - 0.5) * math::log(x) - x + 0.91893853320467274178 + series - math::log(factor);
+}
+
+/// Distance of x to the nearest whole number, with its sign; sin(pi x) and tan(pi x) have their period there.
+LOCKSTEP_HOST_DEVICE inline double from_whole(double x) {
+  return x - std::nearbyint(x);
+}
+
+LOCKSTEP_HOST_DEVICE inline double log_gamma(double x) {
+  constexpr double kInfinity = static_cast<double>(INFINITY);
+  if (x != x) return x;
+  if (x == kInfinity || x == -kInfinity) return kInfinity;
+  if (x == 1.0 || x == 2.0) return 0.0;
+  if (x > 0.0) return log_gamma_of_positive(x);
+  if (x == std::floor(x)) return kInfinity;
+  return math::log(kPi / std::fabs(math::sin(kPi * from_whole(x)))) - log_gamma_of_positive(1.0 - x);
+}
+
+LOCKSTEP_HOST_DEVICE inline double digamma_of_positive(double x) {
+  double sum = 0.0;
+  while (x < kSeriesFrom) {
+    sum -= 1.0 / x;
+    x += 1.0;
+  }
+  const double r = 1.0 / x, s = r * r;
+  const double series =
+      s *
+      (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 - s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
+  return sum + math::log(x) - 0.5 * r - series;
+}
+
+/// The slope of log_gamma(): NaN at negative whole numbers, -infinity (infinity) at 0 (-0), as PyTorch's.
+LOCKSTEP_HOST_DEVICE inline double digamma(double x) {
+  constexpr double kInfinity = static_cast<double>(INFINITY);
+  if (x == 0.0) return std::copysign(kInfinity, -x);
+  if (x == kInfinity || x != x) return x;
+  if (x > 0.0) return digamma_of_positive(x);
+  if (x == std::floor(x)) return static_cast<double>(NAN);
+  return digamma_of_positive(1.0 - x) - kPi / math::tan(kPi * from_whole(x));
+}
+
+/// The slope of digamma().
+LOCKSTEP_HOST_DEVICE inline double trigamma(double x) {
+  double sign = 1.0, sum = 0.0;
+  if (x == -static_cast<double>(INFINITY)) return static_cast<double>(NAN);
+  if (x < 0.5) {
+    const double sine = math::sin(kPi * from_whole(x));
+    sum = -(kPi * kPi) / (sine * sine);
+    sign = -1.0;
+    x = 1.0 - x;
+  }
+  while (x < kSeriesFrom) {
+    sum += 1.0 / (x * x);
+    x += 1.0;
+  }
+  const double r = 1.0 / x, s = r * r;
+  const double series =
+      r * (1.0 + r * 0.5 + s * (1.0 / 6 - s * (1.0 / 30 - s * (1.0 / 42 - s * (1.0 / 30 - s * (5.0 / 66))))));
+  return sign * (sum + series);
+}
+
+/// By Newton's steps from Winitzki's approximation (2008), which is within 0.4 %.
+LOCKSTEP_HOST_DEVICE inline double erf_inverse(double y) {
+  const double size = std::fabs(y);
+  if (!(size < 1.0)) return size == 1.0 ? std::copysign(static_cast<double>(INFINITY), y) : static_cast<double>(NAN);
+  if (size == 0.0) return y;
+  constexpr double kA = 0.147;
+  const double l = math::log1p_any(-size * size), m = 2.0 / (kPi * kA) + 0.5 * l;
+  double x = std::sqrt(std::sqrt(m * m - l / kA) - m);
+  for (int i = 0; i < 3; ++i) {
+    const double step = (math::erf(x) - size) / (1.1283791670955126 * math::exp(-x * x));
+    x -= step / std::fma(x, step, 1.0);
+  }
+  return std::copysign(x, y);
+}
+
+template <typename T>
+struct LogGamma : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return static_cast<T>(log_gamma(static_cast<double>(x))); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    return static_cast<T>(static_cast<double>(grad) * digamma(static_cast<double>(x)));
+  }
+};
+
+template <typename T>
+struct Digamma : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return static_cast<T>(digamma(static_cast<double>(x))); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    return static_cast<T>(static_cast<double>(grad) * trigamma(static_cast<double>(x)));
+  }
+};
+
+template <typename T>
+struct ErfInv : FunctorOfOutput {
+  using FunctorOfOutput::FunctorOfOutput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return static_cast<T>(erf_inverse(static_cast<double>(x))); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return grad * T(0.88622692545275801365) * math::exp(y * y); }
+};
+
+}  // namespace lockstep::unary
