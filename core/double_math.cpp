@@ -177,18 +177,8 @@ double portable_tanh(double x) {
 }
 
 double portable_erf(double x) {
-  const double a = std::fabs(x);
-  if (!(a < 6)) return std::isnan(x) ? x : std::copysign(1.0, x);
-  const double square = a * a;
-  const double gauss = exp_of_sum(-square, -std::fma(a, a, -square));
-  if (a < 1.75) {  // x + 2 x^3 / 3 + 4 x^5 / 15 ...
-    double sum = 0;
-    for (int n = 45; n >= 1; --n) sum = (sum + 1) * (square * (2.0 / (2 * n + 1)));
-    return std::copysign(2 * std::numbers::inv_sqrtpi * gauss * (a + a * sum), x);
-  }
-  double fraction = a;  // of erfc: x + (1/2) / (x + 1 / (x + (3/2) / ...
-  for (int n = 120; n >= 1; --n) fraction = a + 0.5 * n / fraction;
-  return std::copysign(1 - gauss * std::numbers::inv_sqrtpi / fraction, x);
+  if (!lines::is_near_erf(x)) return std::isnan(x) ? x : std::copysign(1.0, x);
+  return lines::erf_of_near(x);
 }
 
 double portable_pow(double x, double y) {

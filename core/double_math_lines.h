@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numbers>
@@ -55,7 +56,7 @@ inline bool is_near_exp(double x) {
   return std::fabs(x) <= 700.0;
 }
 /// exp(high + low) where is_near_exp(high), |low| much less than |high|.
-inline double exp_of_near(double high, double low) {
+[[gnu::always_inline]] inline double exp_of_near(double high, double low) {
   const double n = std::nearbyint(high * std::numbers::log2e);
   const double r = std::fma(-n, kLn2High, high), s = std::fma(-n, kLn2Low, low);
   const double rounded = r + s;
@@ -179,6 +180,54 @@ inline double tanh_of_near(double x) {
   const double e = expm1_of_near(2 * size);
   const double value = size < 0.55 ? e / (e + 2) : 1 - 2 / (e + 2);
   return std::copysign(value, x);
+}
+
+namespace detail {
+/// erf(x) / x - 1 in powers of x^2 for |x| <= 1, the highest first: a Chebyshev fit made for this file.
+inline constexpr double kErf[] = {0x1.05ffd737fb32ep-34,  -0x1.389d4f2641625p-30, 0x1.f7b4bf3b13964p-27,
+                                  -0x1.5f1ecb6f0764cp-23, 0x1.b9df224ca4b97p-20,  -0x1.f4d1e3183f7aep-17,
+                                  0x1.f9a321d5b8e1ep-14,  -0x1.c02db3dac435fp-11, 0x1.565bcd0dbaa38p-8,
+                                  -0x1.b82ce31284e00p-6,  0x1.ce2f21a042b30p-4,   -0x1.812746b0379e6p-2,
+                                  0x1.06eba8214db69p-3};
+/// exp(x^2) erfc(x) (1 + 2 x) in powers of (x - 3) / (x + 3) for 1 <= x <= 6, likewise.
+inline constexpr double kErfc[] = {
+    0x1.32af670bbdb95p-19, -0x1.192982fbf6129p-20, -0x1.4aeb5d3c995fcp-16, 0x1.56fea76f8e4dbp-18,
+    0x1.06405c01b1a34p-13, -0x1.b9305c3ca50ecp-14, -0x1.98daefef091c2p-11, 0x1.ef1c0567e5b75p-10,
+    0x1.4b884db29eaeap-9,  -0x1.8574c4279d471p-6,  0x1.17ca2877f10ebp-4,   -0x1.e88b803a23eedp-4,
+    0x1.098366a5b48dep-3,  -0x1.85a15c58aaf57p-5,  -0x1.15c084bb9e8f6p-3,  0x1.40c522d7e4987p+0};
+
+template <std::size_t N>
+inline double polynomial(const double (&terms)[N], double x) {
+  double sum = terms[0];
+  unrolled<static_cast<int>(N) - 1>([&](auto i) { sum = std::fma(sum, x, terms[decltype(i)::value + 1]); });
+  return sum;
+}
+}  // namespace detail
+
+inline bool is_near_erf(double x) {
+  return std::fabs(x) < 6.0;
+}
+/// Where is_near_erf(x).
+[[gnu::always_inline]] inline double erf_of_near(double x) {
+  const double a = std::fabs(x), square = a * a;
+  const double small = std::fma(x, detail::polynomial(detail::kErf, square), x);
+  const double gauss = exp_of_near(-square, -std::fma(a, a, -square));
+  const double rest = gauss * detail::polynomial(detail::kErfc, (a - 3) / (a + 3)) / (1 + 2 * a);
+  return a < 1 ? small : std::copysign(1 - rest, x);
+}
+
+/// Arguments for pow_of_near(): x is positive and normal, y no exponent that pow() treats by itself, and the result is
+/// far from overflow and underflow.
+[[gnu::always_inline]] inline bool is_near_pow(double x, double y) {
+  const double exponent =
+      std::bit_cast<double>((std::bit_cast<std::uint64_t>(x) >> 52) | std::bit_cast<std::uint64_t>(0x1p52)) - 0x1p52;
+  const bool special = (y == 0.5) | (y == 1) | (y == 2);
+  return is_near_log(x) & (std::fabs(y) * (std::fabs(exponent - 1023) + 1) < 1000) & !special;
+}
+[[gnu::always_inline]] inline double pow_of_near(double x, double y) {
+  const Sum log = log_of_normal(x, 0);
+  const double high = y * log.high;
+  return exp_of_near(high, std::fma(y, log.high, -high) + y * log.low);
 }
 
 }  // namespace lockstep::math::lines

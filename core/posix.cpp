@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 
 #include "lockstep/core/check.h"
 
@@ -48,6 +49,26 @@ Pipe make_pipe(int flags) {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
+FileSizeErrors::FileSizeErrors() noexcept {
+  sigset_t too_large;
+  sigemptyset(&too_large);
+  sigaddset(&too_large, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &too_large, &before_);
+}
+
+FileSizeErrors::~FileSizeErrors() {
+  const int error = errno;
+  if (sigismember(&before_, SIGXFSZ) == 0) {
+    sigset_t too_large;
+    sigemptyset(&too_large);
+    sigaddset(&too_large, SIGXFSZ);
+    const timespec now{};
+    ::sigtimedwait(&too_large, nullptr, &now);  // the kernel sends it to the thread that wrote
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  errno = error;
+}
+
 std::int64_t read_all(int fd, void* data, std::size_t bytes) noexcept {
   return read_until_done(
       bytes, [&](std::size_t done, std::size_t most) { return ::read(fd, static_cast<char*>(data) + done, most); });
@@ -60,6 +81,7 @@ std::int64_t read_all_at(int fd, void* data, std::size_t bytes, std::uint64_t of
 }
 
 bool write_all(int fd, const void* data, std::size_t bytes) noexcept {
+  const FileSizeErrors errors_only;
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::write(fd, next, std::min(bytes, kMost));

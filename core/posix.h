@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -38,6 +39,19 @@ struct Pipe {
 /// A pipe that programs started later do not inherit; `flags` as for pipe2(), such as O_NONBLOCK. Throws Error.
 Pipe make_pipe(int flags = 0);
 
+/// While it lives, what this thread writes past the limit on the size of files (ulimit -f) fails with EFBIG, as on a
+/// full disk, instead of ending the process by SIGXFSZ. errno stays as it was. May be used in a signal handler.
+class FileSizeErrors {
+ public:
+  FileSizeErrors() noexcept;
+  ~FileSizeErrors();
+  FileSizeErrors(const FileSizeErrors&) = delete;
+  FileSizeErrors& operator=(const FileSizeErrors&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 // These go on after an interruption by a signal and after a part; they set errno, allocate nothing, and may be called
 // in a signal handler.
 
@@ -45,8 +59,8 @@ Pipe make_pipe(int flags = 0);
 std::int64_t read_all(int fd, void* data, std::size_t bytes) noexcept;
 /// The same from byte `offset` of a file on.
 std::int64_t read_all_at(int fd, void* data, std::size_t bytes, std::uint64_t offset) noexcept;
-/// Writes all of it; where the descriptor does not block, waits until it takes more, for a minute at most. False, with
-/// errno set, if it cannot be written.
+/// Writes all of it, under FileSizeErrors; where the descriptor does not block, waits until it takes more, for a minute
+/// at most. False, with errno set, if it cannot be written.
 bool write_all(int fd, const void* data, std::size_t bytes) noexcept;
 
 }  // namespace lockstep

@@ -19,8 +19,9 @@ inline std::int64_t low_bits(double shifted) {
 }
 }  // namespace detail
 
-/// x to the power y with the special cases of C's pow(); within 0.51 ulp.
-inline float pow(float x, float y) {
+/// x to the power y with the special cases of C's pow(); within 0.51 ulp. Inlined always: a call in a loop would keep
+/// it from being vectorised.
+[[gnu::always_inline]] inline float pow(float x, float y) {
   // log2 of |x| = m 2^k with m in [sqrt(1/2), sqrt(2)), by the series of atanh.
   constexpr double kScale = 2.8853900817779268;  // 2 / ln 2
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

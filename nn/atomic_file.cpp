@@ -78,7 +78,9 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(int error) const {
-  lockstep::detail::throw_error(fmt::format("cannot write {}: {}", path_, std::strerror(error)));
+  lockstep::detail::throw_error(
+      fmt::format("cannot write {}: {}{}", path_, std::strerror(error),
+                  error == EFBIG ? "; raise the limit on the size of files (ulimit -f)" : ""));
 }
 
 std::string AtomicFile::temporary_name() const {
@@ -113,6 +115,7 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 }
 
 void AtomicFile::write_at(std::size_t offset, const void* data, std::size_t bytes) {
+  const FileSizeErrors errors_only;
   const auto* at = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t n = ::pwrite(descriptor_.get(), at, bytes, static_cast<off_t>(offset));
@@ -125,6 +128,7 @@ void AtomicFile::write_at(std::size_t offset, const void* data, std::size_t byte
 }
 
 void AtomicFile::resize(std::size_t bytes) {
+  const FileSizeErrors errors_only;
   if (::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) fail(errno);
 }
 

@@ -33,10 +33,12 @@ MultiheadAttention::MultiheadAttention(Module* parent, std::string_view name, st
   if (options.bias) init::zeros_(out_proj.bias);
 }
 
-void MultiheadAttention::set_projection(Linear::Function project, std::int64_t heads, std::int64_t first) {
+void MultiheadAttention::set_projection(Linear::Function project, Linear::Function project_one, std::int64_t heads,
+                                        std::int64_t first) {
   LOCKSTEP_CHECK(heads > 0 && first >= 0 && first + heads <= all_heads_,
                  "[nn::MultiheadAttention] {} heads from number {} on are no part of {}", heads, first, all_heads_);
   project_ = std::move(project);
+  project_one_ = std::move(project_one);
   heads_ = heads;
   first_head_ = first;
 }
@@ -57,24 +59,27 @@ Tensor MultiheadAttention::forward(Tensor x) {
 
 // Queries, keys or values of x, apart by heads.
 Tensor MultiheadAttention::project(const Tensor& x, std::int64_t part) const {
-  const std::int64_t width = in_proj_weight.size(1);
-  const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, part * width, width) : Tensor();
-  const Tensor rows = linear(x, in_proj_weight.narrow(0, part * width, width), bias);
-  return rows.view({x.size(0), x.size(1), heads_, width / heads_}).transpose(1, 2);
+  const std::int64_t outputs = in_proj_weight.size(0) / 3;  // of the heads here
+  const Tensor weight = in_proj_weight.narrow(0, part * outputs, outputs);
+  const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, part * outputs, outputs) : Tensor();
+  const Tensor rows = project_one_ ? project_one_(x, weight, bias) : linear(x, weight, bias);
+  return rows.view({rows.size(0), rows.size(1), heads_, outputs / heads_}).transpose(1, 2);
 }
 
 namespace {
 
 // The masks as one that scaled_dot_product_attention() takes; undefined if nothing is left out or is_causal says it
-// all.
-Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, const Tensor& query, const Tensor& key) {
+// all. Of the `heads` from number `first` on of `all_heads`.
+Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, std::int64_t first, std::int64_t all_heads,
+               const Tensor& query, const Tensor& key) {
   const std::int64_t n = query.size(0), l = query.size(1), s = key.size(1);
   Tensor mask = masks.attn_mask, seen;
   if (mask.defined()) {
-    if (mask.dim() == 3 && mask.size(0) == n * heads) mask = mask.view({n, heads, mask.size(1), mask.size(2)});
+    if (mask.dim() == 3 && mask.size(0) == n * all_heads)
+      mask = mask.view({n, all_heads, mask.size(1), mask.size(2)}).narrow(1, first, heads);
     LOCKSTEP_CHECK(mask.dim() >= 2 && mask.size(-1) == s && (mask.size(-2) == l || mask.size(-2) == 1),
                    "[nn::MultiheadAttention] expected an attn_mask of sizes [{}, {}] or [{}, {}, {}], found {}", l, s,
-                   n * heads, l, s, to_string(masks.attn_mask.sizes()));
+                   n * all_heads, l, s, to_string(masks.attn_mask.sizes()));
     if (mask.dtype() == kBool) seen = logical_not(mask);
   }
   if (masks.key_padding_mask.defined()) {
@@ -102,14 +107,16 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     LOCKSTEP_CHECK(x->defined() && x->dim() == 3 && x->size(2) == width && x->size(0) == query.size(0),
                    "[nn::MultiheadAttention] expected queries, keys and values of sizes [N, length, {}], found {}",
                    width, x->defined() ? to_string(x->sizes()) : "an undefined tensor");
-  const Tensor mask = mask_of(masks, heads_, query, key);
+  const Tensor mask = mask_of(masks, heads_, first_head_, all_heads_, query, key);
   const bool is_causal = masks.is_causal && !mask.defined();
   if (key.is_same(query) && value.is_same(query)) return attend_to_itself(query, mask, is_causal);
-  LOCKSTEP_CHECK(!project_, "[nn::MultiheadAttention] heads that are divided over ranks compute self-attention alone");
-  const Tensor out = scaled_dot_product_attention(
-      project(query, 0), project(key, 1), project(value, 2),
-      {.attn_mask = mask, .dropout_p = is_training() ? options_.dropout : 0.0, .is_causal = is_causal});
-  return out_proj(out.transpose(1, 2).reshape({query.size(0), query.size(1), width}));
+  const Tensor out = scaled_dot_product_attention(project(query, 0), project(key, 1), project(value, 2),
+                                                  {.attn_mask = mask,
+                                                   .dropout_p = is_training() ? options_.dropout : 0.0,
+                                                   .is_causal = is_causal,
+                                                   .first_head = first_head_,
+                                                   .all_heads = all_heads_});
+  return out_proj(out.transpose(1, 2).reshape({out.size(0), out.size(2), -1}));
 }
 
 RotaryAngles rotary_angles(std::int64_t length, std::int64_t width, double base, std::int64_t first) {

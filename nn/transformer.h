@@ -53,10 +53,10 @@ class MultiheadAttention : public Module {
     return forward(query, key, value, masks);
   }
 
-  /// Self-attention computes its first projection by this from now on, for `heads` heads from number `first` on, which
-  /// it leaves side by side: queries, keys, values. For a layer whose heads are divided over ranks; attention to others
-  /// then throws Error.
-  void set_projection(Linear::Function project, std::int64_t heads, std::int64_t first);
+  /// Self-attention computes its first projection by `project` from now on, for `heads` heads from number `first` on,
+  /// which it leaves side by side: queries, keys, values; attention to others each of the three by `project_one`. For a
+  /// layer whose heads are divided over ranks.
+  void set_projection(Linear::Function project, Linear::Function project_one, std::int64_t heads, std::int64_t first);
   std::int64_t heads() const { return heads_; }  ///< of this layer
 
   Parameter in_proj_weight;  ///< [3 width, width]: of queries, keys and values
@@ -68,7 +68,7 @@ class MultiheadAttention : public Module {
   Tensor project(const Tensor& x, std::int64_t part) const;
 
   std::int64_t heads_, first_head_ = 0, all_heads_;
-  Linear::Function project_;
+  Linear::Function project_, project_one_;
   MultiheadAttentionOptions options_;
 };
 

@@ -1,5 +1,6 @@
 #include "lockstep/train/hash_trace.h"
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
@@ -22,9 +23,8 @@ std::string hash_of(const Tensor& tensor) {
 
 HashTrace::HashTrace(const std::string& path, const std::string& settings, bool appends) : path_(path) {
   if (path_.empty()) return;
-  file_.open(path_, appends ? std::ios::app : std::ios::trunc);
-  LOCKSTEP_CHECK(file_.is_open(), "the hash trace '{}' cannot be opened for writing", path_);
-  file_ << nlohmann::ordered_json{{"run", settings}}.dump() << '\n';
+  file_ = LineFile(path_, "hash trace", appends);
+  file_.write(nlohmann::ordered_json{{"run", settings}}.dump());
 }
 
 void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) {
@@ -35,8 +35,9 @@ void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) 
     gradients[parameter.name] = hash_of(parameter.tensor.grad());
   nlohmann::ordered_json& weights = line["weights"] = nlohmann::ordered_json::object();
   for (const nn::NamedTensor& each : module.state()) weights[each.name] = hash_of(each.tensor);
-  file_ << line.dump() << std::endl;
-  LOCKSTEP_CHECK(file_.good(), "the hash trace '{}' could not be written; is the disk full?", path_);
+  file_.write(line.dump());
+  LOCKSTEP_CHECK(file_.error() == 0, "the hash trace '{}' could not be written: {}", path_,
+                 std::strerror(file_.error()));
 }
 
 }  // namespace lockstep::train

@@ -3,10 +3,10 @@
 // For .cpp files only.
 
 #include <cstdint>
-#include <fstream>
 #include <string>
 
 #include "lockstep/nn/module.h"
+#include "lockstep/train/line_file.h"
 
 namespace lockstep::train {
 
@@ -23,7 +23,7 @@ class HashTrace {
 
  private:
   std::string path_;
-  std::ofstream file_;
+  LineFile file_;
 };
 
 }  // namespace lockstep::train

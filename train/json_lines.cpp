@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <chrono>
-#include <fstream>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
+#include "lockstep/train/line_file.h"
 #include "lockstep/train/sink.h"
 
 namespace lockstep::train {
@@ -18,8 +19,7 @@ class JsonLines final : public Sink {
   void begin(const RunDescription& run) override {
     unit_ = run.unit;
     last_ = Clock::now();
-    file_.open(path_, run.first_step > 0 ? std::ios::app : std::ios::trunc);
-    LOCKSTEP_CHECK(file_.is_open(), "the metrics file '{}' cannot be opened for writing", path_);
+    file_ = LineFile(path_, "metrics file", run.first_step > 0);
   }
 
   void step(const StepReport& report) override {
@@ -45,20 +45,20 @@ class JsonLines final : public Sink {
 
   void end(const Result&) override {
     write_line();
-    file_.close();
-    LOCKSTEP_CHECK(!file_.fail(), "the metrics file '{}' could not be written; is the disk full?", path_);
+    LOCKSTEP_CHECK(file_.error() == 0, "the metrics file '{}' could not be written, and lacks lines: {}", path_,
+                   std::strerror(file_.error()));
   }
 
  private:
   // Held back until it is known that no evaluation follows.
   void write_line() {
-    if (line_.contains("step")) file_ << line_.dump() << '\n';
+    if (line_.contains("step")) file_.write(line_.dump());
     line_ = {};
   }
 
   std::string path_;
   std::string unit_;
-  std::ofstream file_;
+  LineFile file_;
   nlohmann::ordered_json line_;
   Clock::time_point last_ = Clock::now();
 };

@@ -186,11 +186,6 @@ void Program::Options::settle() {
   require(workers.zero <= 1 || compress == "none",
           fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
                       workers.zero));
-  require(
-      workers.zero <= 1 || run.trace_hashes.empty(),
-      fmt::format("--trace-hashes writes hashes of whole gradients, which --zero={} does not keep; leave out one of "
-                  "them",
-                  workers.zero));
   require(is_ddp || !started_by_launcher(),
           "this process was started by a launcher as one of several, which only --mode ddp can use");
   require(workers.accumulate >= 1 && workers.accumulate <= workers.batch_size,
@@ -270,7 +265,6 @@ void Program::Options::settle_mesh() {
                       "number that {} divides",
                       mesh, sizes.tensor));
   require(compress == "none", "--compress does not go together with --mesh");
-  require(amp != "fp16", "--amp fp16 does not go together with --mesh; use bf16");
 }
 
 // "auto" is settled once, before anything is started.

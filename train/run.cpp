@@ -7,11 +7,13 @@
 #include <tuple>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/train/output.h"
@@ -161,17 +163,34 @@ Tensor Run::State::train_on(const data::Batch& batch) {
   call(callbacks.on_step_begin, done);
   std::function<void()> on_gradients;
   if (callbacks.on_gradients) on_gradients = [this] { callbacks.on_gradients(done); };
+  // The update lets go of gradients that are divided over ranks, so the trace needs them before.
+  auto* const divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer);
+  const bool traces = !options.trace_hashes.empty();
+  std::vector<Tensor> traced;
+  if (traces && divided && divided->is_of_divided_gradients())
+    on_gradients = [&, before = std::move(on_gradients)] {
+      if (before) before();
+      divided->visit_gradients([&](const Tensor& parameter, const Tensor& grad) {
+        parameter.set_grad(copy_contiguous(grad));
+        traced.push_back(parameter);
+      });
+    };
   const Tensor value = update(batch, loss, on_gradients);
-  const auto write_hashes = [&](nn::Module& module) {
-    if (!try_to_write([&] { hashes->step(done, value, module); })) hashes.emplace("", "", false);
-  };
-  if (!options.mesh) {
-    write_hashes(step.module());
-  } else if (!options.trace_hashes.empty()) {
-    if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true)) write_hashes(*whole);
-  }
+  if (traces) trace(value);
+  for (const Tensor& parameter : traced) parameter.set_grad({});
   ++done;
   return value;
+}
+
+void Run::State::trace(const Tensor& value) {
+  const distributed::WholeParameters held = step.whole_parameters();
+  const auto write = [&](nn::Module& module) {
+    if (!try_to_write([&] { hashes->step(done, value, module); })) hashes.emplace("", "", false);
+  };
+  if (!options.mesh)
+    write(step.module());
+  else if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
+    write(*whole);
 }
 
 void Run::State::evaluate(std::int64_t epoch) {

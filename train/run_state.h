@@ -26,6 +26,7 @@ struct Run::State {
   void begin();
   void train_epoch(std::int64_t epoch);
   Tensor train_on(const data::Batch& batch);
+  void trace(const Tensor& value);
   void evaluate(std::int64_t epoch);
   void profile(bool at_end);
   void write_step_trace();

@@ -1,22 +1,45 @@
 #include "lockstep/train/stop_signal.h"
 
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <ctime>
+
 namespace lockstep::train {
 namespace {
 
-volatile std::sig_atomic_t stop_came = 0;
+// A batch system sends SIGTERM to every process of a job, and so does the launcher, which has got it as well: what
+// comes within this time is the same request.
+constexpr std::int64_t kOneRequest = 2'000;  // milliseconds
+constexpr std::int64_t kNever = -1;
 
-void note_stop(int) {
-  stop_came = 1;
+std::atomic<std::int64_t> asked_at{kNever};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler uses it");
+
+std::int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+void note_stop(int signal) {
+  const int saved = errno;
+  std::int64_t first = kNever;
+  if (const std::int64_t now = now_ms(); !asked_at.compare_exchange_strong(first, now) && now - first > kOneRequest) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);  // takes effect when this handler has returned
+  }
+  errno = saved;
 }
 
 }  // namespace
 
 StopSignal::StopSignal(bool active) : active_(active) {
   if (!active_) return;
-  stop_came = 0;
+  asked_at = kNever;
   struct sigaction action {};
   action.sa_handler = note_stop;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, &before_);
 }
@@ -26,7 +49,7 @@ StopSignal::~StopSignal() {
 }
 
 bool StopSignal::came() const {
-  return active_ && stop_came != 0;
+  return active_ && asked_at != kNever;
 }
 
 }  // namespace lockstep::train

@@ -6,8 +6,9 @@
 
 namespace lockstep::train {
 
-/// While it lives, SIGTERM does not end the process: came() tells of it, once all else is in order. A second one ends
-/// the process as ever. One at a time in a process; the handler that was there before comes back with the destructor.
+/// While it lives, SIGTERM does not end the process: came() tells of it, once all else is in order. Another one
+/// within 2 s is the same request, which has reached the process by two ways; a later one ends the process as ever. One
+/// at a time in a process; the handler that was there before comes back with the destructor.
 class StopSignal {
  public:
   /// `active` off: changes nothing, and came() is false.

@@ -41,10 +41,6 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
   if (config.family == Family::llama) divides(config.kv_heads, "heads of keys and values");
   divides(config.feedforward, "inner features of a block");
   if (choice.sequence_parallel) divides(config.context, "tokens of a context");
-  LOCKSTEP_CHECK(stages == 1 || workers.zero <= 1,
-                 "--zero={} divides gradients, which the {} stages of a pipeline keep whole; use --zero=1, or a mesh "
-                 "without pipeline",
-                 workers.zero, stages);
   LOCKSTEP_CHECK(parts == 1 || config.lora.rank == 0,
                  "--lora does not go together with divided layers (tensor or --lockstep-tensor above 1)");
 }

@@ -31,7 +31,7 @@ class MeshTraining {
  public:
   using ModelFactory = std::function<std::unique_ptr<LanguageModel>()>;
 
-  /// `autocast`: kBFloat16, or kFloat32 for none. Collective.
+  /// `autocast`: kBFloat16, kFloat16, or kFloat32 for none. Collective.
   MeshTraining(const train::Workers& workers, const MeshChoice& choice, DType autocast, ModelFactory make_model,
                distributed::MeshModel::OptimizerFactory make_optimizer);
 

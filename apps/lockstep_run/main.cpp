@@ -18,7 +18,7 @@ using lockstep::command_line::UsageError;
 int run(int argc, char** argv) {
   lockstep::launcher::Options options;
   std::string nproc = "auto";
-  double node_timeout = 30;
+  double node_timeout = 30, grace = 30;
   CLI::App app{
       "Starts the processes of a job on this machine, joins their output and ends them together.\n"
       "  lockstep-run --nproc-per-node 2 ./mnist_train --mode ddp\n"
@@ -54,6 +54,10 @@ int run(int argc, char** argv) {
       ->type_name("S")
       ->check(lockstep::command_line::number(0.001, 86400.0))
       ->capture_default_str();
+  app.add_option("--grace", grace, "seconds that workers have after SIGTERM, to save what they have, before SIGKILL")
+      ->type_name("S")
+      ->check(lockstep::command_line::number(0.001, 86400.0))
+      ->capture_default_str();
   app.add_option("--log-dir", options.log_dir, "also write each worker's output to DIR/rank<R>.out and DIR/rank<R>.err")
       ->type_name("DIR");
   app.add_flag("--no-python")->group("");  // torchrun's, for programs like ours
@@ -62,6 +66,7 @@ int run(int argc, char** argv) {
   if (!lockstep::command_line::parse(app, argc, argv, &program)) return 0;
   if (program.empty()) throw UsageError("there is no program to start; see --help");
   options.silence_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(node_timeout * 1000));
+  options.after_sigterm = std::chrono::milliseconds(static_cast<std::int64_t>(grace * 1000));
   options.nproc_per_node = nproc == "auto" ? lockstep::launcher::default_nproc() : std::stoi(nproc);
   try {
     return lockstep::launcher::run(options, program);

@@ -90,7 +90,10 @@ gloo::Options gloo_options(const Rendezvous& found, const Environment& environme
     (if_nametoindex(wish.c_str()) != 0 ? options.interface : options.address) = wish;
     return options;
   }
-  if (found.single_node) return options;
+  if (found.single_node) {
+    options.address = loopback_address();
+    return options;
+  }
   LOCKSTEP_CHECK(!found.master_addr.empty(),
                  "[init] the job has several machines, and nothing says how they reach each other: set MASTER_ADDR to "
                  "the address of rank 0's machine, or LOCKSTEP_INTERFACE to this machine's interface or address");

@@ -18,12 +18,15 @@ constexpr std::chrono::milliseconds kPollInterval{200};
 constexpr std::chrono::milliseconds kDrainTime{1000};
 // How long a worker that has said that it fails may take to end by itself, once another one has ended.
 constexpr std::chrono::milliseconds kLastWords{1000};
+// A SIGTERM within this time of another is the same request, come by two ways: from a batch system that signals every
+// process, say, and from one that passes signals on.
+constexpr std::chrono::milliseconds kOneRequest{2000};
 
 class Group {
  public:
-  Group(std::chrono::milliseconds kill_after, SignalPipe& signals, OrphanGuard& guard, FailureReports& reports,
-        Outlets& outlets, const std::function<std::string()>& stop)
-      : kill_after_(kill_after), signals_(signals), guard_(guard), reports_(reports), outlets_(outlets), stop_(stop) {}
+  Group(const Patience& patience, SignalPipe& signals, OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
+        const std::function<std::string()>& stop)
+      : patience_(patience), signals_(signals), guard_(guard), reports_(reports), outlets_(outlets), stop_(stop) {}
 
   ~Group() {
     for (Worker& worker : workers_) {
@@ -50,9 +53,9 @@ class Group {
       if (!ending_ && first_) decide();
       if (!ending_ && stop_) {
         result_.stopped_from_outside = stop_();
-        if (!result_.stopped_from_outside.empty()) end_workers(SIGTERM);
+        if (!result_.stopped_from_outside.empty()) end_workers(SIGTERM, patience_.kill_after);
       }
-      if (ending_ && Clock::now() >= kill_at_) signal_all(SIGKILL);
+      if (ending_ && Clock::now() >= kill_at_) kill_the_rest();
     }
     const auto deadline = Clock::now() + kDrainTime;
     while (any_open() && Clock::now() < deadline) poll_once(kPollInterval);
@@ -109,14 +112,23 @@ class Group {
     for (const int signal : signals_.take()) {
       if (signal == SIGUSR1)
         for (const Worker& worker : workers_) worker.pass_on(signal);
-      if (!asks_to_end(signal)) continue;
-      if (result_.interrupted_by) {
-        signal_all(SIGKILL);
-      } else {
-        result_.interrupted_by = signal;
-        end_workers(signal);
-      }
+      if (asks_to_end(signal)) take_request(signal);
     }
+  }
+
+  void take_request(int signal) {
+    const auto now = Clock::now();
+    if (result_.interrupted_by && signal == SIGPIPE) return;  // its sender wants nothing
+    if (result_.interrupted_by && result_.interrupted_by != SIGPIPE) {
+      const bool again = signal != SIGTERM || result_.interrupted_by != SIGTERM || now > asked_at_ + kOneRequest;
+      if (again) signal_all(SIGKILL);
+      return;
+    }
+    result_.interrupted_by = signal;
+    asked_at_ = now;
+    // Nobody reads what is written here: no reason for workers to lose what they could still save.
+    const bool softly = signal == SIGTERM || signal == SIGPIPE;
+    end_workers(softly ? SIGTERM : signal, softly ? patience_.after_sigterm : patience_.kill_after);
   }
 
   void reap_ended() {
@@ -167,7 +179,7 @@ class Group {
                               0,
                               known ? own->text : std::string(),
                               said != reports.end() && !said->own};
-    end_workers(SIGTERM);
+    end_workers(SIGTERM, patience_.kill_after);
   }
 
   void reap(Worker& worker) {
@@ -176,18 +188,29 @@ class Group {
     worker.reap();
   }
 
-  void end_workers(int signal) {
+  void end_workers(int signal, std::chrono::milliseconds time) {
     signal_all(signal);
     if (ending_) return;
     ending_ = true;
-    kill_at_ = Clock::now() + kill_after_;
+    ending_time_ = time;
+    kill_at_ = Clock::now() + time;
+  }
+
+  void kill_the_rest() {
+    for (Worker& worker : workers_)
+      if (worker.alive() && !told_of_kill_)
+        outlets_.err.write(
+            fmt::format("warning: rank {} (pid {}) has not ended within {:g} s of being asked to, and is killed\n",
+                        worker.rank(), worker.pid(), std::chrono::duration<double>(ending_time_).count()));
+    told_of_kill_ = true;
+    signal_all(SIGKILL);
   }
 
   void signal_all(int signal) {
     for (Worker& worker : workers_) worker.signal(signal);
   }
 
-  std::chrono::milliseconds kill_after_;
+  Patience patience_;
   SignalPipe& signals_;
   OrphanGuard& guard_;
   FailureReports& reports_;
@@ -199,16 +222,19 @@ class Group {
   Clock::time_point first_at_{};
   int killed_ = 0;
   bool ending_ = false;
+  Clock::time_point asked_at_{};  // by the signal that ends this process
+  std::chrono::milliseconds ending_time_{};
   Clock::time_point kill_at_{};
+  bool told_of_kill_ = false;
   GroupResult result_;
 };
 
 }  // namespace
 
-GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
+GroupResult run_group(const std::vector<WorkerSpec>& specs, const Patience& patience, SignalPipe& signals,
                       OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
                       const std::function<std::string()>& stop, const std::function<void()>& started) {
-  Group group(kill_after, signals, guard, reports, outlets, stop);
+  Group group(patience, signals, guard, reports, outlets, stop);
   group.start(specs);
   if (started) started();
   return group.wait();

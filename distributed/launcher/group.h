@@ -37,6 +37,12 @@ struct GroupResult {
   std::string stopped_from_outside;  ///< why `stop` asked for the end
 };
 
+/// How long workers that have been asked to end may take, before SIGKILL.
+struct Patience {
+  std::chrono::milliseconds kill_after;     ///< after a failure, SIGINT or SIGHUP
+  std::chrono::milliseconds after_sigterm;  ///< that this process was sent: they may have something to save
+};
+
 /// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
 /// returns a reason the workers are told to end. Their lines go to `outlets`; where nobody takes them, workers that
 /// write wait, and nothing else. `started` is called once all have been started. Throws Error, with no worker left, if
@@ -44,7 +50,7 @@ struct GroupResult {
 ///
 /// A failure is that of the first rank that called it its own in `reports`, if there is one, and else of the first that
 /// ended.
-GroupResult run_group(const std::vector<WorkerSpec>& specs, std::chrono::milliseconds kill_after, SignalPipe& signals,
+GroupResult run_group(const std::vector<WorkerSpec>& specs, const Patience& patience, SignalPipe& signals,
                       OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
                       const std::function<std::string()>& stop, const std::function<void()>& started = {});
 

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/launcher/launcher.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -58,7 +59,8 @@ void validate(const Options& options, const std::vector<std::string>& command) {
   require(options.min_nproc == 0 || options.max_restarts > 0,
           "going on with fewer workers takes restarts; give --max-restarts with --min-nproc");
   require(options.silence_timeout.count() > 0, "the time after which a silent node is lost must be positive");
-  require(options.kill_after.count() > 0, "the time between asking workers to end and killing them must be positive");
+  require(options.kill_after.count() > 0 && options.after_sigterm.count() > 0,
+          "the time between asking workers to end and killing them must be positive");
   if (options.nnodes == 1) return;
   require(!options.master_addr.empty(), "a job on several nodes needs the address of node 0 (--master-addr)");
   require(options.master_port >= 1 && options.master_port <= 65535,
@@ -80,6 +82,7 @@ std::unique_ptr<TCPStoreServer> serve_store(const Options& options, const std::s
   if (options.node_rank != 0) return nullptr;
   distributed::TCPStoreServerOptions server;
   server.token = token;
+  server.bind_address = distributed::loopback_address();
   if (options.nnodes > 1) {
     server.port = static_cast<std::uint16_t>(options.master_port);
     server.bind_address = distributed::listen_address(options.master_addr);
@@ -119,7 +122,10 @@ class Launcher {
     make_log_dir(options_.log_dir);
     const int status = run_until_end();
     outlets_.drain(signals_);
-    return status;
+    if (outlets_.out.error() == 0) return status;
+    say(fmt::format("what goes to stdout could not all be written: {}; all else was done",
+                    std::generic_category().message(outlets_.out.error())));
+    return status == 0 ? 1 : status;
   }
 
  private:
@@ -162,8 +168,9 @@ class Launcher {
         say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
                         options_.max_restarts));
       FailureReports reports;
-      const GroupResult result = run_group(specs(layout, reports), options_.kill_after, signals_, guard_, reports,
-                                           outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+      const GroupResult result =
+          run_group(specs(layout, reports), {options_.kill_after, options_.after_sigterm}, signals_, guard_, reports,
+                    outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
       if (!result.log_error.empty())
         say(fmt::format("the files in '{}' are not complete: {}; what is missing there has come through here",
                         options_.log_dir, result.log_error));
@@ -228,7 +235,8 @@ class Launcher {
   }
 
   int interrupted_by(int signal) {
-    say(fmt::format("ended by {}", signal_name(signal)));
+    say(fmt::format("ended by {}{}", signal_name(signal),
+                    signal == SIGPIPE ? ": nobody reads its stdout or stderr any more" : ""));
     return 128 + signal;
   }
 
@@ -242,7 +250,7 @@ class Launcher {
       placement.world_size = layout.world_size();
       placement.local_rank = local_rank;
       placement.local_world_size = count;
-      placement.master_addr = options_.nnodes > 1 ? options_.master_addr : "127.0.0.1";
+      placement.master_addr = options_.nnodes > 1 ? options_.master_addr : server_->bind_address();
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.starts;

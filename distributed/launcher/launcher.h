@@ -37,8 +37,10 @@ struct Options {
   Output output = Output::prefixed;  ///< how the workers' output reaches this process's
   /// Name in front of the launcher's own messages.
   std::string name = "lockstep-run";
-  /// Time between asking the workers to end and SIGKILL.
+  /// Time between asking the workers to end and SIGKILL, after a failure, SIGINT or SIGHUP.
   std::chrono::milliseconds kill_after{4000};
+  /// The same after SIGTERM, by which batch systems ask for an end: workers may finish a step and save it.
+  std::chrono::milliseconds after_sigterm{30000};
   /// How long the launchers of several nodes wait for each other at start, and how long one of them, or the network
   /// between them, may stand still later.
   std::chrono::milliseconds join_timeout{60000};
@@ -61,8 +63,10 @@ struct Options {
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
 /// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
-/// and a second one kills at once. SIGUSR1, by which a rank says what it last did, goes to the workers that handle it.
-/// Nothing that a worker started in its process group outlives it, not even if this process dies by SIGKILL.
+/// and a second one kills at once, unless it is a SIGTERM within 2 s of another. If nobody reads stdout or stderr any
+/// more (SIGPIPE, unless it is ignored) the workers get SIGTERM. SIGUSR1, by which a rank says what it last did, goes
+/// to the workers that handle it. Nothing that a worker started in its process group outlives it, not even if this
+/// process dies by SIGKILL.
 ///
 /// With several nodes the token is taken from LOCKSTEP_TOKEN (the same on all), and a failure on one node ends the
 /// workers of all.

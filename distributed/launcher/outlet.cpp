@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "lockstep/core/posix.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -31,10 +33,17 @@ void Outlet::flush() {
     const std::string_view rest = std::string_view(kept_).substr(written_);
     std::string_view piece = rest.substr(0, kPiece);
     if (const auto line = piece.rfind('\n'); line != std::string_view::npos) piece = piece.substr(0, line + 1);
-    const ssize_t count = ::write(fd_, piece.data(), piece.size());
+    const FileSizeErrors errors_only;
+    const ssize_t count = abandoned_ ? 0 : ::write(fd_, piece.data(), piece.size());
+    if (count > 0) {
+      written_ += static_cast<std::size_t>(count);
+      continue;
+    }
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    written_ = count < 0 ? kept_.size() : written_ + static_cast<std::size_t>(count);  // nobody reads any more
+    if (count < 0 && errno == EPIPE) abandoned_ = true;  // SIGPIPE says so, once
+    if (count < 0 && errno != EPIPE && error_ == 0) error_ = errno;
+    written_ = kept_.size();
   }
   if (empty()) {
     kept_.clear();

@@ -25,6 +25,8 @@ class Outlet {
   /// Writes what is taken without waiting.
   void flush();
   int fd() const { return fd_; }
+  /// Why some of what it was given is lost: an errno; 0: nothing is, or nobody reads it (EPIPE).
+  int error() const { return error_; }
   std::size_t lines() const { return lines_; }  ///< that write() was given so far
   bool empty() const { return kept_.size() == written_; }
   /// So much is kept that workers should rather wait than give more.
@@ -37,6 +39,8 @@ class Outlet {
   std::string kept_;
   std::size_t written_ = 0;  // of kept_
   std::size_t lines_ = 0;
+  int error_ = 0;
+  bool abandoned_ = false;  // by its readers
 };
 
 /// The launcher's stdout and stderr.

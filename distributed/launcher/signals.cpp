@@ -35,7 +35,7 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
     action.sa_flags = SA_RESTART;
     sigfillset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
-    if (kSignals[i] == SIGHUP && previous_[i].sa_handler == SIG_IGN) continue;
+    if ((kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE) && previous_[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
   }
 }

@@ -8,8 +8,9 @@
 
 namespace lockstep::launcher {
 
-/// While it lives, SIGINT, SIGTERM, SIGHUP, SIGCHLD and SIGUSR1 arrive as bytes in a pipe, which poll() can watch. One
-/// at a time in a process. SIGHUP stays ignored if it was (nohup). The destructor puts the previous handlers back.
+/// While it lives, SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD and SIGUSR1 arrive as bytes in a pipe, which poll() can
+/// watch. One at a time in a process. SIGHUP and SIGPIPE stay ignored if they were (nohup). The destructor puts the
+/// previous handlers back.
 class SignalPipe {
  public:
   SignalPipe();
@@ -23,7 +24,7 @@ class SignalPipe {
   std::vector<int> take();
 
  private:
-  static constexpr std::array<int, 5> kSignals{SIGCHLD, SIGUSR1, SIGINT, SIGTERM, SIGHUP};
+  static constexpr std::array<int, 6> kSignals{SIGCHLD, SIGUSR1, SIGINT, SIGTERM, SIGHUP, SIGPIPE};
   Pipe pipe_;
   std::array<struct sigaction, kSignals.size()> previous_{};
 };

@@ -23,6 +23,7 @@
 #include "lockstep/distributed/launcher/failure_reports.h"
 #include "lockstep/distributed/launcher/group.h"
 #include "lockstep/distributed/launcher/limits.h"
+#include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 #include "lockstep/distributed/store/wire.h"
 
@@ -63,8 +64,8 @@ class Spawn {
     OrphanGuard guard;
     SignalPipe signals;
     Outlets outlets;
-    const GroupResult result =
-        run_group(specs(), options_.kill_after, signals, guard, reports_, outlets, {}, [this] { serve_store(); });
+    const GroupResult result = run_group(specs(), {options_.kill_after, options_.after_sigterm}, signals, guard,
+                                         reports_, outlets, {}, [this] { serve_store(); });
     outlets.drain(signals);
     return result;
   }
@@ -99,6 +100,7 @@ class Spawn {
 
   void serve_store() {
     distributed::TCPStoreServerOptions server;
+    server.bind_address = distributed::loopback_address();
     server.token = token_;
     server_.emplace(server);
     const int port = server_->port();
@@ -119,7 +121,7 @@ class Spawn {
                             .world_size = count_,
                             .local_rank = rank,
                             .local_world_size = count_,
-                            .master_addr = "127.0.0.1",
+                            .master_addr = distributed::loopback_address(),
                             .master_port = port,
                             .token = token_,
                             .failure_pipe = reports_.place()};
@@ -187,7 +189,8 @@ class Spawn {
 void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOptions& options) {
   LOCKSTEP_CHECK(function != nullptr, "[spawn] there is no function to run");
   LOCKSTEP_CHECK(nprocs >= 1 && nprocs <= kMaxWorkers, "[spawn] {} processes; expected 1 to {}", nprocs, kMaxWorkers);
-  LOCKSTEP_CHECK(options.kill_after.count() > 0, "[spawn] kill_after must be positive");
+  LOCKSTEP_CHECK(options.kill_after.count() > 0 && options.after_sigterm.count() > 0,
+                 "[spawn] kill_after and after_sigterm must be positive");
   make_log_dir(options.log_dir);
   keep_standard_streams_open();
   std::fflush(nullptr);  // or each copy would print it again

@@ -22,8 +22,9 @@ struct SpawnOptions {
   Output output = Output::rank0_plain;  ///< how the processes' output reaches this one's
   /// Folder for the files rank<R>.out and rank<R>.err; empty: none.
   std::string log_dir = {};
-  /// Time between asking the other ranks to end and SIGKILL.
+  /// Time between asking the other ranks to end and SIGKILL, after a failure, SIGINT or SIGHUP.
   std::chrono::milliseconds kill_after{4000};
+  std::chrono::milliseconds after_sigterm{30000};  ///< the same after SIGTERM: ranks may have something to save
 };
 
 /// A rank failed. what() names it and says what it said itself.

@@ -51,15 +51,13 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] static_graph is for whole gradients, which zero = {} does not keep; leave out one of "
                  "them",
                  options.zero);
-  LOCKSTEP_CHECK(
-      options.zero == 0 || !options.model_part,
-      "[TrainingStep] zero = {} divides the parameters of a whole model, and this one is spread over the stages "
-      "of a pipeline; leave out one of them",
-      options.zero);
   LOCKSTEP_CHECK(options.shard_units.empty() || options.zero == 3,
                  "[TrainingStep] shard_units says what is gathered together of divided parameters, but zero is {}; "
                  "expected 3",
                  options.zero);
+  LOCKSTEP_CHECK(options.shard_units.empty() || !options.model_part,
+                 "[TrainingStep] shard_units says what is gathered block by block, and a stage of a pipeline gathers "
+                 "its layers once a step; leave it out");
   LOCKSTEP_CHECK(
       options.gather_dtype == kFloat32 || (options.gather_dtype == kBFloat16 && options.zero == 3),
       "[TrainingStep] gather_dtype is {} with zero = {}; expected bfloat16 with 3, whose parameters are gathered, or "

@@ -88,7 +88,8 @@ struct TrainingStepOptions {
   int zero = 0;
   /// Of ZeRO-3: names of the modules whose parameters are gathered together, each ahead of its computation, and dropped
   /// behind it ("h.0"). Empty: the elements of the first ModuleList or Sequential, or the model's children if there is
-  /// none. Parameters of no such module, or of two, are gathered once a step.
+  /// none. Parameters of no such module, or of two, are gathered once a step, and so are those of a model_part, whose
+  /// micro-batches would gather each block anew.
   std::vector<std::string> shard_units = {};
   /// Of ZeRO-3: what float32 parameters travel as when a step gathers them. kBFloat16 halves these bytes: a step then
   /// computes with values rounded to it, the same on any number of ranks, one included, while what the optimizer
@@ -111,8 +112,10 @@ struct TrainingStepOptions {
 /// - several devices and a module that exists: replicas come from a factory;
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
-/// - zero and no job or group, a communication hook, static_graph, a model part, or a parameter that is not contiguous;
-///   shard_units or gather_dtype and another zero than 3, or that no module has, or of which one holds another;
+/// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous; shard_units
+/// or
+///   gather_dtype and another zero than 3; shard_units and a model part, or that no module has, or of which one holds
+///   another;
 /// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///

@@ -39,6 +39,14 @@ struct ShardForward {
 
 }  // namespace
 
+std::vector<nn::NamedTensor> reduced_parameters(const nn::Module& module, const TrainingStepOptions& options) {
+  if (!options.model_part) return trained_parameters(module);
+  std::vector<nn::NamedTensor> all;
+  for (const std::vector<nn::NamedTensor>& list : options.model_part->trained())
+    all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
 std::vector<Share> ShareRunner::shares_of(const data::Batch& part, bool empty_slices) const {
   return sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())
                : slices_of_part(part.size(), slices_, empty_slices);

@@ -15,6 +15,7 @@
 
 namespace lockstep::distributed {
 
+struct Division;
 class ParameterShards;
 
 /// What computes one worker's shares of a batch (Note [Shares]), and knows what their losses add up to.
@@ -35,6 +36,8 @@ class StepRunner {
   /// `final` is called in begin() for each list of ModelPart::trained() whose gradients are final, while others are
   /// still computed; without samples too, so that all workers make the same calls.
   void when_final(std::function<void(std::size_t list)> final) { when_final_ = std::move(final); }
+  /// Gradients are divided over the workers, and perhaps values (Note [Divided parameters]); before the first step.
+  virtual void divided_by(std::shared_ptr<Division>) {}
   /// When the gradients of all workers have been added up.
   virtual void after_reduction() {}
   /// The first loss is looked at for tensors that are trained by nobody; see nn::detail::warn_of_unregistered().
@@ -65,9 +68,15 @@ class ModelPart {
   /// The parameters whose gradients are added up over the workers that hold the same part, those that are computed
   /// together in a list of their own.
   virtual std::vector<std::vector<nn::NamedTensor>> trained() const = 0;
+  /// Trained parameters of this part that others have too: one of them has each in trained(), and gives the others what
+  /// has been added up.
+  virtual std::vector<Tensor> shared() const = 0;
   /// `sums`: of those parameters, in lockstep mode; else null. Both must outlive the result.
   virtual std::unique_ptr<StepRunner> make_runner(const TrainingStepOptions& options, ShardSums* sums) = 0;
 };
+
+/// The parameters of a step whose gradients are added up over its workers.
+std::vector<nn::NamedTensor> reduced_parameters(const nn::Module& module, const TrainingStepOptions& options);
 
 /// Computes one worker's shares of a batch on one module (Note [Shares]), one after the other: all their forward passes
 /// and all backward passes but the last one in begin(), and that one in finish().

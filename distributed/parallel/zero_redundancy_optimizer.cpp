@@ -23,11 +23,6 @@ Tensor groups_of(const optim::Optimizer& optimizer) {
   return tensor(std::vector<std::int64_t>(groups.begin(), groups.end()));
 }
 
-// `size` elements from `begin` of a contiguous tensor, seen as one row.
-Tensor part(const Tensor& tensor, std::int64_t begin, std::int64_t size) {
-  return tensor.detach().as_strided({size}, {1}, tensor.offset() + begin);
-}
-
 void check_agreement(const std::vector<Tensor>& parameters, ProcessGroup& group) {
   std::int64_t elements = 0;
   for (const Tensor& parameter : parameters) elements += parameter.numel();
@@ -60,7 +55,7 @@ void ZeroRedundancyOptimizer::set_up(std::size_t chunk_bytes) {
     divide(chunk_bytes);
   std::vector<std::size_t> group_of;
   for (const Piece& piece : own_) {
-    shares_.push_back(part(parameters()[piece.parameter], piece.begin, piece.size));
+    shares_.push_back(elements_of(parameters()[piece.parameter], piece.begin, piece.size));
     group_of.push_back(group_of_parameters()[piece.parameter]);
   }
   if (shares_.empty()) {
@@ -133,9 +128,9 @@ void ZeroRedundancyOptimizer::lend() {
   for (std::size_t k = 0; k < own_.size(); ++k) {
     const Piece& piece = own_[k];
     const Tensor& p = parameters()[piece.parameter];
-    nn::replace_value(shares_[k], part(p, piece.begin, piece.size));
+    nn::replace_value(shares_[k], elements_of(p, piece.begin, piece.size));
     const Tensor grad = p.grad();
-    shares_[k].set_grad(grad.defined() ? part(as_contiguous(grad), piece.begin, piece.size) : Tensor());
+    shares_[k].set_grad(grad.defined() ? elements_of(as_contiguous(grad), piece.begin, piece.size) : Tensor());
   }
 }
 
@@ -170,15 +165,15 @@ void ZeroRedundancyOptimizer::gather(const Group& group) {
     const Tensor mine = zeros({chunk.block}, options);
     const auto [first, last] = own_range(chunk);
     for (const Piece& piece : pieces_in(group, first, last))
-      copy_values(part(parameters()[piece.parameter], piece.begin, piece.size),
-                  part(mine, piece.at - first, piece.size));
+      copy_values(elements_of(parameters()[piece.parameter], piece.begin, piece.size),
+                  elements_of(mine, piece.at - first, piece.size));
     const Tensor all = empty({chunk.block * group_->world_size()}, options);
     group_->all_gather(all, mine)->wait();
     const std::int64_t end = chunk.begin + chunk.size;
     for (const auto& [begin, stop] : {std::pair{chunk.begin, first}, std::pair{last, end}})
       for (const Piece& piece : pieces_in(group, begin, stop)) {
         const Tensor& p = parameters()[piece.parameter];
-        copy_values(part(all, piece.at - chunk.begin, piece.size), part(p, piece.begin, piece.size));
+        copy_values(elements_of(all, piece.at - chunk.begin, piece.size), elements_of(p, piece.begin, piece.size));
         p.storage()->bump_version();
       }
   }
@@ -270,14 +265,15 @@ void ZeroRedundancyOptimizer::consolidate() {
         const auto [first, last] = own_range(chunk);
         for (const Piece& piece : pieces_in(each, first, last)) {
           const std::string key = fmt::format("{}.{}", name, next_own++);
-          if (keeps(piece.parameter, name)) copy_values(local.at(key), part(mine, piece.at - first, piece.size));
+          if (keeps(piece.parameter, name)) copy_values(local.at(key), elements_of(mine, piece.at - first, piece.size));
         }
         const Tensor all = root ? empty({chunk.block * group_->world_size()}, options) : Tensor();
         group_->gather(all, mine, 0)->wait();
         if (!root) continue;
         for (const Piece& piece : pieces_in(each, chunk.begin, chunk.begin + chunk.size))
           if (const auto found = whole_of.find(piece.parameter); found != whole_of.end())
-            copy_values(part(all, piece.at - chunk.begin, piece.size), part(found->second, piece.begin, piece.size));
+            copy_values(elements_of(all, piece.at - chunk.begin, piece.size),
+                        elements_of(found->second, piece.begin, piece.size));
       }
     }
     for (const Chunk& chunk : each.chunks) {

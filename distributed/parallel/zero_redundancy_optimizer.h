@@ -55,7 +55,8 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, ProcessGroupPtr group,
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
-  /// For parameters that `step` trains, and divides as its options say. A collective; `step` may be gone before this.
+  /// For parameters that `step` trains, of a model part those of this rank, and divides as its options say. A
+  /// collective; `step` may be gone before this.
   ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, TrainingStep& step,
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
@@ -67,6 +68,11 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   /// Calls `take` with each parameter that has a gradient, and that gradient, whole; as many at a time as travel
   /// together. A collective.
   void visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const;
+  /// optim::detail::gradient_squares() of the gradients that it has: for each of `parameters` the sum of its gradient's
+  /// squares, with the same bits; 0 for those of others. A collective.
+  std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);
+  /// Gradients are divided too, and so with no parameter.
+  bool is_of_divided_gradients() const { return division_ != nullptr; }
   /// Multiplies all gradients, as grad().mul_(factor) does of whole ones.
   void multiply_gradients(double factor);
 
@@ -131,7 +137,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void divide(std::size_t chunk_bytes);
   void divide_by_flats();
   bool has_gradient(std::size_t parameter) const;
-  double norm_of_gradients() const;
+  std::vector<double> squares_of_own() const;
   void add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const;
   void lend_flats();
   void drop_gradients();

@@ -66,8 +66,8 @@ void MeshModel::gather(const std::function<Tensor(const Tensor& own)>& value_of,
 }
 
 double MeshModel::clip_grad_norm(double max_norm, optim::Optimizer& optimizer) const {
-  if (pipeline_) return pipeline_->clip_grad_norm(max_norm, divided_);
   auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer);
+  if (pipeline_) return pipeline_->clip_grad_norm(max_norm, divided_, sharded);
   if (!divided_) return optimizer.clip_grad_norm_(max_norm);
   if (!sharded) return divided_->clip_grad_norm(max_norm);
   LOCKSTEP_CHECK(max_norm >= 0.0, "[MeshModel] expected max_norm >= 0, found {}", max_norm);

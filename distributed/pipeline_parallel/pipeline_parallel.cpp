@@ -12,6 +12,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_state.h"
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/optim/gradients.h"
@@ -88,14 +89,20 @@ std::vector<double> PipelineParallel::evaluate(
   return result;
 }
 
-double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* divided) const {
+double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* divided,
+                                        ZeroRedundancyOptimizer* optimizer) const {
   LOCKSTEP_CHECK(max_norm >= 0.0, "[PipelineParallel] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard values_only;
   std::vector<Tensor> parameters;
   for (const State::Member& member : state_->members)
     if (member.is_parameter) parameters.push_back(member.named.tensor);
-  std::vector<double> squares =
-      divided ? divided->gradient_squares(parameters) : optim::detail::gradient_squares(parameters);
+  std::vector<double> squares;
+  if (divided && optimizer)
+    squares = divided->gradient_squares(parameters, [&](const auto& take) { optimizer->visit_gradients(take); });
+  else if (divided)
+    squares = divided->gradient_squares(parameters);
+  else
+    squares = optimizer ? optimizer->gradient_squares(parameters) : optim::detail::gradient_squares(parameters);
   std::size_t p = 0;
   for (const State::Member& member : state_->members)
     if (member.is_parameter && !state_->owns(member))
@@ -117,9 +124,13 @@ double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* d
     for (const double each : squares) square += each;
   }
   const double norm = std::sqrt(square), factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1.0))
-    for (const Tensor& parameter : parameters)
-      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
+  if (factor >= 1.0) return norm;
+  if (optimizer) {
+    optimizer->multiply_gradients(factor);
+    return norm;
+  }
+  for (const Tensor& parameter : parameters)
+    if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
   return norm;
 }
 

@@ -20,6 +20,7 @@ namespace lockstep::distributed {
 
 class ModelPart;
 class TensorParallel;
+class ZeroRedundancyOptimizer;
 
 /// In which order a stage computes its micro-batches; see Note [Pipeline schedules].
 enum class PipelineSchedule : std::uint8_t {
@@ -54,7 +55,7 @@ struct PipelineParallelOptions {
   /// What each layer costs, such as measure_layers() gives. Empty: the elements of its parameters.
   std::vector<double> costs = {};
   bool recompute = false;     ///< keep each layer's input alone for backward (nn::recompute): less memory, same bits
-  DType autocast = kFloat32;  ///< mixed precision of the layers: kBFloat16; kFloat32: none
+  DType autocast = kFloat32;  ///< mixed precision of the layers: kBFloat16, kFloat16; kFloat32: none
 };
 
 /// Note [Pipeline parallelism]
@@ -105,8 +106,10 @@ class PipelineParallel {
   std::vector<double> evaluate(const Tensor& x,
                                const std::function<std::vector<double>(const Tensor& output)>& values) const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients: the same bits as of one process, with
-  /// `divided` those of its clip_grad_norm(). A collective; returns the norm.
-  double clip_grad_norm(double max_norm, const TensorParallel* divided = nullptr) const;
+  /// `divided` those of its clip_grad_norm(). `optimizer`: the one that has the gradients, if a step divides them
+  /// (TrainingStepOptions::zero). A collective; returns the norm.
+  double clip_grad_norm(double max_norm, const TensorParallel* divided = nullptr,
+                        ZeroRedundancyOptimizer* optimizer = nullptr) const;
   /// Calls `take(name, value)` on all ranks for each parameter and buffer of the module with what `value_of` has given
   /// on the rank that holds it, such as `[](const Tensor& own) { return own; }`; perhaps undefined. A collective.
   void gather(const std::function<Tensor(const Tensor& own)>& value_of,

@@ -9,6 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/sharding/division.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_state.h"
 #include "lockstep/nn/deferred_statistics.h"
@@ -32,6 +33,7 @@ class PipelineRunner final : public StepRunner {
   void begin(const data::Batch& part, std::uint64_t step, const LossFunction& loss, double scale, bool) override;
   bool pending() const override { return true; }  // finish() holds for ranks without samples too
   void finish(double divisor) override;
+  void divided_by(std::shared_ptr<Division> division) override { division_ = std::move(division); }
   void after_reduction() override;
 
  private:
@@ -61,6 +63,7 @@ class PipelineRunner final : public StepRunner {
   std::int64_t slices_;
   int worker_;
   ShardSums* sums_;
+  std::shared_ptr<Division> division_;  // of gradients; null: they are whole
   data::Batch part_;
   std::uint64_t step_ = 0;
   double scale_ = 1.0;
@@ -266,16 +269,25 @@ void PipelineRunner::after_reduction() {
     for (const auto& group : state_.trained())
       for (const nn::NamedTensor& each : group)
         if (const Tensor grad = each.tensor.grad(); grad.defined()) grad.mul_(factor_);
+    for (std::size_t f = 0; division_ && f < division_->reduced_flats; ++f)
+      if (const Tensor& grad = division_->flats[f].gradient; grad.defined()) grad.mul_(factor_);
   }
   for (std::size_t t = 0; t < state_.tied.size(); ++t) {
     const auto& [parameter, chunks] = state_.tied[t];
     const StageKey key{Kind::result, 0, 0, static_cast<int>(t)};
     if (!state_.is_mine(chunks.front())) {
-      if (std::ranges::any_of(chunks, [&](int chunk) { return state_.is_mine(chunk); }))
-        parameter.tensor.set_grad(state_.links->take(key).tensor);
+      if (std::ranges::none_of(chunks, [&](int chunk) { return state_.is_mine(chunk); })) continue;
+      const Tensor grad = state_.links->take(key).tensor;
+      if (division_)
+        division_->set_shared_gradient(parameter.tensor, grad);
+      else
+        parameter.tensor.set_grad(grad);
       continue;
     }
-    const Tensor grad = parameter.tensor.grad();
+    const bool travels = std::ranges::any_of(chunks, [&](int chunk) { return !state_.is_mine(chunk); });
+    const Tensor grad = !travels    ? Tensor()
+                        : division_ ? division_->shared_gradient(parameter.tensor)
+                                    : parameter.tensor.grad();
     // The optimizer, or who clips, may write to the gradient while it travels.
     const Tensor copy = grad.defined() ? copy_contiguous(grad) : grad;
     for (int stage = 0; stage < state_.stages(); ++stage)

@@ -75,8 +75,9 @@ void PipelineParallel::State::check_layers() const {
                  "[PipelineParallel] {} chunk(s) a stage with the schedule {}; expected 2 or more with interleaved, 1 "
                  "with the others",
                  options.chunks, to_string(options.schedule));
-  LOCKSTEP_CHECK(options.autocast == kFloat32 || options.autocast == kBFloat16,
-                 "[PipelineParallel] autocast is {}; expected bfloat16, or float32 for none", name(options.autocast));
+  LOCKSTEP_CHECK(options.autocast == kFloat32 || options.autocast == kBFloat16 || options.autocast == kFloat16,
+                 "[PipelineParallel] autocast is {}; expected bfloat16 or float16, or float32 for none",
+                 name(options.autocast));
 }
 
 void PipelineParallel::State::cut() {
@@ -178,6 +179,16 @@ std::vector<std::vector<nn::NamedTensor>> PipelineParallel::State::trained() con
   for (const Member& member : members)
     if (member.trained && owns(member)) groups[place_of(member.chunks.front())].push_back(member.named);
   return groups;
+}
+
+std::vector<Tensor> PipelineParallel::State::shared() const {
+  std::vector<Tensor> shared;
+  for (const Tied& each : tied) {
+    const bool mine = std::ranges::any_of(each.chunks, [&](int chunk) { return is_mine(chunk); });
+    const bool others = std::ranges::any_of(each.chunks, [&](int chunk) { return !is_mine(chunk); });
+    if (mine && others) shared.push_back(each.parameter.tensor);
+  }
+  return shared;
 }
 
 std::string PipelineParallel::State::layers_in(int chunk) const {

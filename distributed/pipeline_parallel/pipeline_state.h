@@ -38,6 +38,7 @@ class PipelineParallel::State final : public ModelPart {
   };
 
   std::vector<std::vector<nn::NamedTensor>> trained() const override;
+  std::vector<Tensor> shared() const override;
   std::unique_ptr<StepRunner> make_runner(const TrainingStepOptions& options, ShardSums* sums) override;
 
   int stages() const { return group->world_size(); }

@@ -17,7 +17,8 @@
 namespace lockstep::distributed {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kWildcard = "0.0.0.0";
+constexpr const char* kIPv4Loopback = "127.0.0.1";
 
 std::string variable(const Environment& environment, std::string_view name) {
   const auto entry = environment.find(name);
@@ -67,7 +68,7 @@ void find_store_at(Rendezvous& found, const std::string& host, int port, const R
                  "cannot know; name one (MASTER_PORT), or let lockstep-run choose it");
   const std::string token = token_of(options, environment);
   // A launcher that holds the store says where; a job that holds its own on one machine needs no name service.
-  found.master_addr = found.single_node && !hosted ? kLoopback : host;
+  found.master_addr = found.single_node && !hosted ? loopback_address() : host;
   found.master_port = port;
   if (!hosted && found.rank == 0) {
     const TCPStoreServerOptions server{
@@ -79,8 +80,8 @@ void find_store_at(Rendezvous& found, const std::string& host, int port, const R
     found.master_port = found.server->port();
   }
   // Rank 0 reaches its own server wherever it is bound.
-  const bool wildcard = found.server && found.server->bind_address() == "0.0.0.0";
-  found.store = std::make_shared<TCPStore>(TCPStoreOptions{.host = wildcard ? kLoopback : found.master_addr,
+  const bool wildcard = found.server && found.server->bind_address() == kWildcard;
+  found.store = std::make_shared<TCPStore>(TCPStoreOptions{.host = wildcard ? kIPv4Loopback : found.master_addr,
                                                            .port = static_cast<std::uint16_t>(found.master_port),
                                                            .token = token,
                                                            .timeout = options.timeout});
@@ -93,9 +94,9 @@ void find_store_by_file(Rendezvous& found, const LauncherVariables& launcher, co
   constexpr Milliseconds kPause{20};
   const std::string given = token_of(options, environment);
   auto file = std::make_unique<MeetingFile>(launcher.job_name);
-  found.master_addr = kLoopback;
+  found.master_addr = loopback_address();
   const auto connect = [&](const MeetingPlace& place, Milliseconds timeout) {
-    auto store = std::make_shared<TCPStore>(TCPStoreOptions{.host = kLoopback,
+    auto store = std::make_shared<TCPStore>(TCPStoreOptions{.host = loopback_address(),
                                                             .port = static_cast<std::uint16_t>(place.port),
                                                             .token = given.empty() ? place.token : given,
                                                             .timeout = timeout});
@@ -105,7 +106,8 @@ void find_store_by_file(Rendezvous& found, const LauncherVariables& launcher, co
   };
   if (found.rank == 0) {
     const std::string token = given.empty() ? make_token() : given;
-    found.server = std::make_unique<TCPStoreServer>(TCPStoreServerOptions{.token = token});
+    found.server =
+        std::make_unique<TCPStoreServer>(TCPStoreServerOptions{.bind_address = loopback_address(), .token = token});
     const MeetingPlace place{found.server->port(), given.empty() ? token : ""};
     file->write(place);
     found.meeting_file = std::move(file);
@@ -137,7 +139,7 @@ void find_store_by_environment(Rendezvous& found, const LauncherVariables& launc
   if (found.single_node && found.world_size > 1 && !launcher.job_name.empty() && !hosted && !told)
     return find_store_by_file(found, launcher, options, environment);
   std::string host = launcher.master_addr;
-  if (host.empty() && launcher.derived_port) host = found.single_node ? kLoopback : launcher.first_node;
+  if (host.empty() && launcher.derived_port) host = found.single_node ? loopback_address() : launcher.first_node;
   LOCKSTEP_CHECK(!host.empty(),
                  "[rendezvous] the environment variable MASTER_ADDR is missing: set it to the address of "
                  "rank 0's machine (127.0.0.1 for a job on one machine), or start the program with lockstep-run{}",

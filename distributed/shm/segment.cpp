@@ -78,6 +78,7 @@ Segment Segment::create(int world_size) {
   Segment segment(world_size);
   FileDescriptor file(memfd_create(kName.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   LOCKSTEP_CHECK(file, "[shm] cannot make a segment: {}", std::strerror(errno));
+  const FileSizeErrors errors_only;
   // Sealed, so that no rank's access can fall behind the end of a file that another one has cut.
   LOCKSTEP_CHECK(ftruncate(file.get(), static_cast<off_t>(segment.bytes())) == 0 &&
                      fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,

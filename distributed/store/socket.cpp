@@ -246,6 +246,17 @@ std::string outward_address() {
 
 }  // namespace
 
+const std::string& loopback_address() {
+  static const std::string address = [] {
+    const auto can_bind_to = [](const char* host) {
+      const AddressList list = resolve(host, 0, SOCK_STREAM, AI_NUMERICHOST);
+      return can_bind(*list);
+    };
+    return !can_bind_to("127.0.0.1") && can_bind_to("::1") ? "::1" : "127.0.0.1";
+  }();
+  return address;
+}
+
 std::string listen_address(const std::string& host) {
   if (says_loopback(host)) return host;
   const AddressList list = resolve(host, 0, SOCK_STREAM);

@@ -24,6 +24,8 @@ void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);
 void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline);
 /// True for 127.0.0.0/8, ::1 and names that mean nothing else. Throws StoreError if `host` cannot be resolved.
 bool is_loopback(const std::string& host);
+/// The address by which processes of this machine reach each other: 127.0.0.1, or ::1 where there is no IPv4.
+const std::string& loopback_address();
 /// Where a server has to listen that others reach as `host`: on `host`, if that is an address of this machine, and
 /// else on all ("0.0.0.0"): behind a translated or floating address, and where this machine knows its own name as a
 /// loopback address that is none for others (Debian's 127.0.1.1). Throws StoreError if `host` cannot be resolved.

@@ -185,8 +185,13 @@ class TCPStoreServer::Loop {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno != EAGAIN && errno != EWOULDBLOCK) {
           // Out of descriptors or memory: the connection stays in the queue, and polling for it would spin.
-          logging::warn("[TCPStore {}:{}] cannot accept a client: {}", options_.bind_address, port_,
-                        std::strerror(errno));
+          const int error = errno;
+          if (log_budget_.take(Clock::now()))
+            logging::warn("[TCPStore {}:{}] cannot accept a client: {}{}", options_.bind_address, port_,
+                          std::strerror(error),
+                          error == EMFILE ? "; raise the limit on open files (ulimit -n) of the process that holds the "
+                                            "store: rank 0 or the launcher"
+                                          : "");
           accept_again_ = Clock::now() + Milliseconds(200);
         }
         return;

@@ -160,8 +160,8 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
     case TensorSplit::heads: {
       const std::int64_t heads = attention->heads();
       add("in_proj_weight", attention->in_proj_weight, 0, 3, heads, "heads",
-          [attention, function = by_column(3), own = heads / shards.group().world_size(),
-           rank = shards.group().rank()] { attention->set_projection(function, own, own * rank); });
+          [attention, three = by_column(3), one = by_column(1), own = heads / shards.group().world_size(),
+           rank = shards.group().rank()] { attention->set_projection(three, one, own, own * rank); });
       add("in_proj_bias", attention->in_proj_bias, 0, 3, heads, "heads");
       by_row(attention->out_proj, "out_proj.weight", heads, "heads");
       break;

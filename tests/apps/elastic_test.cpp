@@ -15,6 +15,7 @@
 #include <memory>
 #include <random>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "tests/apps/train_support.h"
 #include "tests/apps/worker_process.h"
 #include "tests/distributed/launcher_support.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep {
 namespace {
@@ -62,7 +64,11 @@ class Elastic : public ::testing::Test {
   std::string checkpoint() const { return directory_.file("checkpoint.safetensors"); }
 
   void wait_for_checkpoint() const {
-    for (int i = 0; i < 3000 && ::access(checkpoint().c_str(), F_OK) != 0; ++i) ::usleep(10'000);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (::access(checkpoint().c_str(), F_OK) != 0) {
+      if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("no checkpoint within 60 s");
+      ::usleep(10'000);
+    }
   }
 
   TemporaryDirectory directory_;
@@ -185,8 +191,7 @@ class ElasticNodes : public Elastic {
   void SetUp() override {
     Elastic::SetUp();
     ::setenv("LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef", 1);
-    // Any free port will do; one node serves on it.
-    port_ = 20'000 + static_cast<int>(::getpid()) % 20'000;
+    port_ = free_port();  // node 0 serves on it
   }
   void TearDown() override { ::unsetenv("LOCKSTEP_TOKEN"); }
 

@@ -105,7 +105,8 @@ TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
   const std::string one = hash(4, shards), file = folder_.file("zero.safetensors");
   for (const Arguments& mesh :
        {Arguments{"--mesh", "data=2,pipeline=2,tensor=2", "--zero"}, Arguments{"--mesh", "data=2,tensor=2", "--zero=2"},
-        Arguments{"--mesh", "data=3,tensor=2", "--zero=3"}})
+        Arguments{"--mesh", "data=3,tensor=2", "--zero=3"}, Arguments{"--mesh", "data=3,pipeline=2", "--zero=2"},
+        Arguments{"--mesh", "data=2,pipeline=2,tensor=2", "--zero=3"}})
     EXPECT_EQ(hash(4, shards + mesh), one) << mesh[1] << " " << mesh[2];
   const auto go_on = [&](int steps, const Arguments& more) {
     Arguments all = command(4, shards + more);
@@ -115,9 +116,28 @@ TEST_F(MeshPrograms, ZeroOnAMeshGivesTheSameHash) {
     return weights_of(result.out);
   };
   go_on(1, {"--mesh", "data=2,tensor=2", "--zero=3"});
-  go_on(2, {"--mesh", "data=2,pipeline=2", "--zero=1", "--resume", file});
+  go_on(2, {"--mesh", "data=2,pipeline=3", "--zero=3", "--resume", file});
   go_on(3, {"--mesh", "data=4,tensor=2", "--zero=2", "--resume", file});
   EXPECT_EQ(go_on(4, {"--mesh", "pipeline=2,tensor=2", "--resume", file}), one);
+}
+
+// The loss is scaled, and whether gradients are finite is agreed upon: from a scale at which the first steps overflow,
+// with the mesh changed while it comes down.
+TEST_F(MeshPrograms, LossesAreScaledAlikeOnEveryMesh) {
+  const Arguments half{"--amp", "fp16",  "--lockstep-tensor", "2",    "--warmup", "0",
+                       "--lr",  "0.001", "--min-lr",          "0.001"};
+  const std::string one = hash(4, half), file = folder_.file("half.safetensors");
+  EXPECT_NE(hash(4, Arguments{"--lockstep-tensor", "2"}), one);
+  EXPECT_EQ(hash(4, half + Arguments{"--mesh", "data=2,pipeline=2,tensor=2", "--zero=2"}), one);
+  const auto go_on = [&](int steps, const Arguments& more) {
+    Arguments all = command(4, half + more);
+    *(std::find(all.begin(), all.end(), "--max-steps") + 1) = std::to_string(steps);
+    const ProcessResult result = run_process(all + Arguments{"--checkpoint", file}, kClean, std::chrono::seconds(120));
+    EXPECT_EQ(result.status, 0) << result.err;
+    return weights_of(result.out);
+  };
+  go_on(2, {"--mesh", "pipeline=2,tensor=2"});
+  EXPECT_EQ(go_on(4, {"--mesh", "data=3,pipeline=2", "--zero=3", "--resume", file}), one);
 }
 
 // Without divided layers: what each stage of ZeRO has saved, others go on from, on other numbers of processes.
@@ -171,6 +191,11 @@ TEST_F(MeshPrograms, BisectComparesMeshes) {
   const std::string one = trace("one", {});
   const ProcessResult same = bisect(one, trace("mesh", {"--mesh", "data=2,pipeline=2,tensor=2"}));
   EXPECT_EQ(same.status, 0) << same.out << same.err;
+  for (const auto& [name, more] : {std::pair{"zero2", Arguments{"--mesh", "data=2,tensor=2", "--zero=2"}},
+                                   {"zero3", Arguments{"--mesh", "data=2,pipeline=2", "--zero=3"}}}) {
+    const ProcessResult divided = bisect(one, trace(name, more));
+    EXPECT_EQ(divided.status, 0) << name << divided.out << divided.err;
+  }
   // Steps of the same names: the first weights differ, by the learning rate.
   const ProcessResult other = bisect(one, trace("other", {"--mesh", "pipeline=2", "--lr", "0.02"}));
   EXPECT_NE(other.status, 0);
@@ -191,8 +216,6 @@ TEST_F(MeshPrograms, WhatDoesNotFitIsRefusedInOneLine) {
       {{"--mesh", "auto", "--nproc", "97"}, "no mesh of 97 process(es) fits the model"},
       {{"--sequence-parallel"}, "pass --mesh with tensor above 1, or --lockstep-tensor"},
       {{"--chunks", "2"}, "--chunks 2 does not go with --schedule 1f1b"},
-      {{"--mesh", "data=2,pipeline=2", "--zero=2"},
-       "--zero=2 divides gradients, which the 2 stages of a pipeline keep"},
   };
   for (const auto& [arguments, message] : cases) {
     const ProcessResult result = run_process(command(2, arguments), kClean, std::chrono::seconds(30));
@@ -259,6 +282,24 @@ TEST_F(MeshPrograms, AKilledWorkerChangesNothing) {
         << end.err;
   }
   EXPECT_GE(2 * disturbed, repeats);
+}
+
+// A worker that answers no more, but is not gone: the others end at their deadline, and name it.
+TEST_F(MeshPrograms, AStoppedWorkerEndsTheJobAtItsDeadline) {
+  const std::string file = folder_.file("stopped.safetensors");
+  Process job(Arguments{LOCKSTEP_RUN, "--nproc-per-node", "4", "--"} +
+              command(100'000, {"--lockstep-tensor", "2", "--mesh", "data=2,pipeline=2", "--zero=3", "--checkpoint",
+                                file, "--checkpoint-every", "1", "--timeout", "4"}));
+  for (int i = 0; i < 3000 && ::access(file.c_str(), F_OK) != 0; ++i) ::usleep(10'000);
+  const pid_t victim = worker(job.pid(), 2);
+  ASSERT_GT(victim, 0);
+  ::kill(victim, SIGSTOP);
+  const auto start = std::chrono::steady_clock::now();
+  const Finished end = job.wait(60);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
+  EXPECT_NE(end.status, 0) << end.out;
+  EXPECT_NE(end.err.find("rank 2"), std::string::npos) << end.err;
+  EXPECT_NE(::kill(victim, 0), 0) << "the stopped process is still there";
 }
 
 }  // namespace

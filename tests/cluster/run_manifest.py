@@ -103,7 +103,7 @@ def check(job, pods):
         require(port in [p["containerPort"] for p in container["ports"]], "--master-port is not among the ports")
         volumes = {volume["name"] for volume in template["spec"]["volumes"]}
         require({mount["name"] for mount in container["volumeMounts"]} == volumes, "volumes and mounts differ")
-        require(template["spec"]["terminationGracePeriodSeconds"] > 5, "lockstep-run must outlive its workers")
+        require(template["spec"]["terminationGracePeriodSeconds"] > 30, "lockstep-run must outlive its workers")
         token = next(variable for variable in container["env"] if variable["name"] == "LOCKSTEP_TOKEN")
         require("value" not in token and "secretKeyRef" in token["valueFrom"], "the token must come from a secret")
     names = [pod[0] for pod in pods]

@@ -224,8 +224,4 @@ void run(const Fault& fault, const std::string& backend) {
   row.check(job.survivors(), fault.expected);
 }
 
-int free_port() {
-  return distributed::bound_port(distributed::listen_on("127.0.0.1", 0).get());
-}
-
 }  // namespace lockstep::fault_test

@@ -15,6 +15,7 @@
 
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep::fault_test {
 
@@ -132,7 +133,6 @@ class Job {
 /// Runs a fault on a job with a hosted store.
 void run(const Fault& fault, const std::string& backend = "auto");
 
-/// A port that nothing listens on.
-int free_port();
+using testing::free_port;
 
 }  // namespace lockstep::fault_test

@@ -8,24 +8,15 @@
 #include <memory>
 
 #include "launcher_support.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep::launcher_test {
 namespace {
 
+using testing::free_port;
+
 const std::string kWorker = LOCKSTEP_LAUNCHER_WORKER;
 const std::map<std::string, std::string> kToken{{"LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef"}};
-
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 bool wait_until_listening(int port) {
   for (int i = 0; i < 400; ++i, ::usleep(50'000)) {

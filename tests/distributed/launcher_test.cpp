@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -54,6 +55,19 @@ TEST(Launcher, ServesTheStoreToItsWorkers) {
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(sorted_lines(run.out),
             (std::vector<std::string>{"[0] rank 0 met 4", "[1] rank 1 met 4", "[2] rank 2 met 4", "[3] rank 3 met 4"}));
+}
+
+TEST(Launcher, TakesTheIPv6LoopbackWhereThereIsNoOther) {
+  const std::string own_network =
+      "exec unshare -n sh -c 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && ip addr show lo | grep -q ::1 && ";
+  if (std::system((own_network + "true' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "a network with ::1 alone cannot be made here";
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c", own_network + "exec " + launcher + " --nproc-per-node 2 -- " + kWorker + " meet'"})
+          .wait();
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] rank 0 met 2", "[1] rank 1 met 2"}));
 }
 
 TEST(Launcher, StoreRefusesAnotherToken) {
@@ -125,6 +139,7 @@ TEST(Launcher, KillsAWorkerThatIgnoresSigterm) {
   EXPECT_EQ(run.status, 4);
   EXPECT_GT(run.seconds, 3.5);  // SIGKILL comes 4 s after SIGTERM
   EXPECT_LT(run.seconds, 15);
+  EXPECT_TRUE(has(run.err, ") has not ended within 4 s of being asked to, and is killed"));
 }
 
 TEST(Launcher, ForwardsSigintAndSigterm) {
@@ -167,6 +182,41 @@ TEST(Launcher, SecondSignalKillsAtOnce) {
   const Finished run = process.wait();
   EXPECT_EQ(run.status, 128 + SIGINT);
   EXPECT_LT(run.seconds, 3.5);
+}
+
+// A batch system signals this process as well as those that pass signals on to it, and workers may have much to save.
+TEST(Launcher, SigtermFromTwoSidesLeavesWorkersTimeToSave) {
+  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                                        "trap 'echo asked; sleep 4.5; echo saved; exit 3' TERM; echo ready; "
+                                        "while :; do sleep 0.05; done"}));
+  ASSERT_TRUE(process.wait_for_output("ready"));
+  process.signal(SIGTERM);
+  ASSERT_TRUE(process.wait_for_output("asked"));
+  process.signal(SIGTERM);
+  const Finished run = process.wait();
+  EXPECT_EQ(run.status, 128 + SIGTERM);
+  EXPECT_TRUE(has(run.out, "saved"));
+}
+
+TEST(Launcher, AsksWorkersToEndIfNobodyReadsItsOutput) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c",
+               "{ " + launcher +
+                   " --nproc-per-node 1 -- sh -c 'trap \"echo saved >&2; exit 3\" TERM; while :; do echo "
+                   "line; sleep 0.05; done'; echo status $? >&2; } | head -n 1"})
+          .wait();
+  EXPECT_TRUE(has(run.err, "[0] saved"));
+  EXPECT_TRUE(has(run.err, "ended by SIGPIPE: nobody reads its stdout or stderr any more"));
+  EXPECT_TRUE(has(run.err, "status " + std::to_string(128 + SIGPIPE)));
+}
+
+TEST(Launcher, SaysThatItsOutputIsLost) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  const Finished run =
+      Process({"/bin/sh", "-c", launcher + " --nproc-per-node 1 -- echo the result > /dev/full"}).wait();
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "what goes to stdout could not all be written: No space left on device"));
 }
 
 TEST(Launcher, CtrlCEndsAllWithinFiveSeconds) {

@@ -13,6 +13,7 @@
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
 #include "lockstep/distributed/store/wire.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -20,13 +21,10 @@ namespace lockstep::distributed {
 namespace {
 
 using testing::error_of;
+using testing::free_port;
 using testing::TemporaryPath;
 
 constexpr Milliseconds kTimeout{20'000};
-
-int free_port() {
-  return bound_port(listen_on("127.0.0.1", 0).get());
-}
 
 Environment open_mpi(int rank, const std::string& job) {
   return {{"OMPI_COMM_WORLD_RANK", std::to_string(rank)},

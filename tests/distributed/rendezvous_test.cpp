@@ -16,6 +16,7 @@
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
 #include "lockstep/distributed/store/wire.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -23,11 +24,8 @@ namespace lockstep::distributed {
 namespace {
 
 using testing::error_of;
+using testing::free_port;
 using testing::TemporaryPath;
-
-int free_port() {
-  return bound_port(listen_on("127.0.0.1", 0).get());
-}
 
 Environment two_ranks(int rank, int port) {
   return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},          {"LOCAL_RANK", std::to_string(rank)},

@@ -3,6 +3,7 @@
 #include "lockstep/distributed/shm/shm.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -200,6 +201,17 @@ TEST(ShmTransport, AProcessThatHasEndedIsNoticedBeforeTheDeadline) {
       std::string::npos);
   EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(20));
   waitpid(child, nullptr, 0);
+}
+
+TEST(Segment, ALimitOnTheSizeOfFilesIsAnErrorAndNoSignal) {
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit small{4096, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = error_of([] { Segment::create(2); });
+  setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_NE(error.find("cannot make a segment of"), std::string::npos) << error;
+  EXPECT_NE(error.find("File too large"), std::string::npos) << error;
 }
 
 TEST(Segment, OpensNothingElse) {

@@ -170,12 +170,10 @@ TEST_F(Safetensors, AFullDiskLeavesTheOldFileAndNothingElse) {
   rlimit old{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   const rlimit small{4096, old.rlim_max};
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   const std::string error = error_of([&] { save_safetensors({{"x", ones({5000})}}, path()); });
   setrlimit(RLIMIT_FSIZE, &old);
-  std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(error, "cannot write " + path() + ": File too large");
+  EXPECT_EQ(error, "cannot write " + path() + ": File too large; raise the limit on the size of files (ulimit -f)");
   EXPECT_EQ(SafetensorsFile(path()).read("x").item(), 1.0);
   EXPECT_EQ(files(), 1u);
 }

@@ -7,7 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <vector>
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
@@ -16,6 +18,7 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/random.h"
@@ -163,6 +166,89 @@ TEST(FastKernels, ScatterAddAndGatherAlongEachDimension) {
     EXPECT_TRUE(same_bits(gather(x, dim, index), taken)) << dim;
     const double apart = (scatter_add(x, dim, index, source) - expected).abs().max().item();
     EXPECT_LE(apart, 1e-5) << dim;
+  }
+}
+
+TEST(FastKernels, ScatterWritesTheLastOfRepeatedPlaces) {
+  manual_seed(7);
+  const Shape sizes{5, 4, 70};
+  for (int dim = 0; dim < 3; ++dim) {
+    Shape many{5, 3, 67};
+    many[dim] = 9;
+    const Tensor x = randn(sizes).set_requires_grad(true), source = randn(many).set_requires_grad(true);
+    const Tensor index = randint(0, sizes[dim], many), grad = randn(sizes);
+    const Tensor expected = x.detach().clone(), to_x = grad.clone(), to_source = zeros(many);
+    std::vector<std::int64_t> last(static_cast<std::size_t>(x.numel()), -1);
+    for (std::int64_t from = 0; from < index.numel(); ++from) {
+      const std::int64_t i = from / many[2] / many[1], j = from / many[2] % many[1], k = from % many[2];
+      const std::int64_t to = index.data<std::int64_t>()[from];
+      const std::int64_t place =
+          ((dim == 0 ? to : i) * sizes[1] + (dim == 1 ? to : j)) * sizes[2] + (dim == 2 ? to : k);
+      expected.data<float>()[place] = source.data<float>()[from];
+      to_x.data<float>()[place] = 0;
+      last[static_cast<std::size_t>(place)] = from;
+    }
+    for (std::size_t place = 0; place < last.size(); ++place)
+      if (last[place] >= 0) to_source.data<float>()[last[place]] = grad.data<float>()[place];
+    const Tensor found = scatter(x, dim, index, source);
+    EXPECT_TRUE(same_bits(found.detach(), expected)) << dim;
+    found.backward(grad);
+    EXPECT_TRUE(same_bits(x.grad(), to_x)) << dim;
+    EXPECT_TRUE(same_bits(source.grad(), to_source)) << dim;
+  }
+}
+
+TEST(FastKernels, RunsOfAnIndexAreCopiedTogether) {
+  manual_seed(8);
+  std::vector<std::int64_t> index;
+  for (std::int64_t i = 99; i >= 0; --i) index.push_back(i);
+  for (std::int64_t i = 0; i < 100; ++i) index.push_back(i);
+  for (const std::int64_t i : {7, 7, 3}) index.push_back(i);
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16, kInt64, kBool}) {
+    SCOPED_TRACE(name(dtype));
+    const Tensor x = (randn({3, 100}) * 9.0).to(dtype);
+    const Tensor found = x.index_select(1, tensor(index)).to(kFloat64), exact = x.to(kFloat64);
+    for (std::int64_t row = 0; row < 3; ++row)
+      for (std::size_t i = 0; i < index.size(); ++i)
+        ASSERT_EQ(found.data<double>()[row * 203 + static_cast<std::int64_t>(i)],
+                  exact.data<double>()[row * 100 + index[i]])
+            << row << " " << i;
+  }
+}
+
+TEST(FastKernels, RowsOfDoublesAreTheFunctionsToTheBit) {
+  manual_seed(9);
+  Tensor x = randn({3000}, {.dtype = kFloat64}) * 3.0;
+  for (const bool special : {false, true}) {
+    SCOPED_TRACE(special);
+    if (special) {
+      const double values[] = {0.0, -0.0, NAN, INFINITY, -INFINITY, 6.0, -8.5, 1e-310, 30.0, 1e300};
+      for (std::size_t i = 0; i < std::size(values); ++i) x.data<double>()[i * 7] = values[i];
+    }
+    const Tensor y = special ? x : x.abs();
+    const Tensor ones_like_y = ones({3000}, {.dtype = kFloat64});
+    const auto check = [&](const Tensor& found, auto&& function) {
+      for (std::int64_t i = 0; i < y.numel(); ++i) {
+        const double expected = function(y.data<double>()[i]), value = found.data<double>()[i];
+        ASSERT_TRUE(expected != expected
+                        ? value != value
+                        : std::bit_cast<std::uint64_t>(value) == std::bit_cast<std::uint64_t>(expected))
+            << y.data<double>()[i] << ": " << value << ", expected " << expected;
+      }
+    };
+    check(erf(y), math::portable_erf);
+    for (const double exponent : {1.7, -0.3, 5.0, 40.0}) {
+      SCOPED_TRACE(exponent);
+      check(pow(y, exponent), [&](double at) { return math::portable_pow(at, exponent); });
+      check(pow(y, ones_like_y * exponent), [&](double at) { return math::portable_pow(at, exponent); });
+    }
+    check(gelu(y), [](double at) { return at * std::fma(0.5, math::portable_erf(at * 0.7071067811865476), 0.5); });
+    const Tensor leaf = y.clone().set_requires_grad(true);
+    pow(leaf, 1.7).backward(ones_like_y);
+    check(leaf.grad(), [](double at) { return 1.7 * math::portable_pow(at, 1.7 - 1.0); });
+    leaf.set_grad({});
+    cos(leaf).backward(ones_like_y);
+    check(leaf.grad(), [](double at) { return -math::portable_sin(at); });
   }
 }
 

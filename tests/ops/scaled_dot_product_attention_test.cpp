@@ -85,6 +85,9 @@ const Case kCases[] = {
     {"one_query", {2, 2, 1, 8}, {2, 2, 33, 8}, {2, 2, 33, 8}},
     {"one_key", {2, 2, 4, 8}, {2, 2, 1, 8}, {2, 2, 1, 8}, {.is_causal = true}},
     {"several_tiles", {1, 2, 130, 8}, {1, 2, 600, 8}, {1, 2, 600, 5}},
+    {"strips", {1, 2, 100, 8}, {1, 2, 100, 8}, {1, 2, 100, 24}, {.is_causal = true}},
+    {"strips_more_keys", {1, 1, 100, 8}, {1, 1, 300, 8}, {1, 1, 300, 8}, {.is_causal = true}},
+    {"strips_more_queries", {1, 1, 150, 8}, {1, 1, 70, 8}, {1, 1, 70, 8}, {.is_causal = true}},
     {"several_tiles_causal", {1, 2, 530, 8}, {1, 2, 530, 8}, {1, 2, 530, 8}, {.is_causal = true}},
     {"several_tiles_masked", {1, 2, 70, 8}, {1, 2, 530, 8}, {1, 2, 530, 8}, {}, {70, 530}, true},
 };

@@ -1,7 +1,13 @@
 #include "lockstep/autograd/ops/topk/topk.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
 
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -44,6 +50,43 @@ TEST(TopK, TiesGoToTheFirstAndNanIsTheLargest) {
   const Tensor x = tensor<float>({1, 3, NAN, 3, 0, 3});
   EXPECT_EQ(topk(x, 4).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{2, 1, 3, 5}));
   EXPECT_EQ(topk(x, 3, 0, false).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{4, 0, 1}));
+}
+
+// Long rows are sorted by the bytes of their values, short ones by comparing.
+TEST(Sort, LongRowsAreStableInEveryDtype) {
+  manual_seed(4);
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kBFloat16, kInt64, kInt32, kUInt8}) {
+    SCOPED_TRACE(name(dtype));
+    for (const std::int64_t length : {63, 64, 700}) {
+      Tensor wide = randint(dtype == kUInt8 ? 0 : -100, 100, {2, length}).to(kFloat64);  // with ties
+      if (is_floating_point(dtype)) {
+        double* values = wide.data<double>();
+        for (std::int64_t i = 0; i < wide.numel(); ++i) values[i] *= 0.37;
+        values[3] = values[40] = NAN;
+        values[5] = values[length + 60] = INFINITY;
+        values[8] = -INFINITY;
+        values[9] = values[50] = 0.0;
+        values[10] = values[30] = -0.0;
+      } else if (dtype == kInt64) {
+        wide = wide * 0x1p40;
+      }
+      const Tensor x = wide.to(dtype), exact = x.to(kFloat64);
+      for (const bool descending : {false, true}) {
+        const std::vector<std::int64_t> found = argsort(x, 1, descending).to_vector<std::int64_t>();
+        for (std::int64_t row = 0; row < 2; ++row) {
+          const double* values = exact.data<double>() + row * length;
+          std::vector<std::int64_t> expected(static_cast<std::size_t>(length));
+          std::iota(expected.begin(), expected.end(), 0);
+          std::stable_sort(expected.begin(), expected.end(), [&](std::int64_t i, std::int64_t j) {
+            const double a = values[descending ? j : i], b = values[descending ? i : j];
+            return a < b || (b != b && a == a);
+          });
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), found.begin() + row * length))
+              << length << (descending ? " descending" : "");
+        }
+      }
+    }
+  }
 }
 
 TEST(TopKErrors, NameTheProblem) {

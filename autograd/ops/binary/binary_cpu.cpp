@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
 
 namespace lockstep {
@@ -19,8 +20,9 @@ using cpu::kRowChunk;
 template <typename C, typename O>
 using RowFunction = void (*)(double alpha, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count);
 
-/// remainder() and floor division of floating-point numbers have a straight line where the quotient is far below the
-/// numbers that have no fractions; the bits are those of the functors, which call fmod().
+/// Some operations have a straight line for operands that are "near": remainder() and floor division of floating-point
+/// numbers where the quotient is far below the numbers that have no fractions, powers of doubles where nothing is
+/// special. The bits are those of the functors, which call fmod() and portable_pow().
 template <typename F>
 struct Rest {
   static constexpr bool kAny = false;
@@ -55,6 +57,19 @@ struct Rest<binary::DivFloor<C>> : NearRest<C> {
     const C quotient = (a - r) / b - below;
     return quotient == C(0) ? std::copysign(C(0), a / b) : std::nearbyint(quotient);
   }
+};
+
+template <>
+struct Rest<binary::Pow<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double a, double b) { return math::lines::is_near_pow(a, b); }
+  static double value(double a, double b) { return math::lines::pow_of_near(a, b); }
+};
+template <>
+struct Rest<binary::PowByBase<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double a, double b) { return math::lines::is_near_pow(a, b - 1) & (b != 0); }
+  static double value(double a, double b) { return b * math::lines::pow_of_near(a, b - 1); }
 };
 
 /// Calls f over the operands' elements, if they are all near.

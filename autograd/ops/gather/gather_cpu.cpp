@@ -72,6 +72,22 @@ void gather_cpu(const Tensor& x, int dim, const Tensor& index, const Tensor& out
   });
 }
 
+void scatter_cpu(const Tensor& source, int dim, const Tensor& index, const Tensor& out) {
+  const std::int64_t* positions = index.data<std::int64_t>();
+  const std::int64_t n = index.sizes()[dim], step = contiguous_strides(index.sizes())[dim], stride = out.strides()[dim];
+  dispatch_all(out.dtype(), "scatter", [&]<typename T>() {
+    const T* from = source.data<T>();
+    T* target = out.data<T>();
+    for_each_lanes(out.strides(), dim, index.sizes(), [&](const Lanes& lanes) {
+      for (std::int64_t k = 0; k < n; ++k) {
+        const std::int64_t at = lanes.index + k * step;
+        for (std::int64_t j = 0; j < lanes.count; ++j)
+          target[lanes.x + j * lanes.x_step + positions[at + j] * stride] = from[at + j];
+      }
+    });
+  });
+}
+
 void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const Tensor& out) {
   const std::int64_t* positions = index.data<std::int64_t>();
   const std::int64_t n = index.sizes()[dim], step = contiguous_strides(index.sizes())[dim], stride = out.strides()[dim];

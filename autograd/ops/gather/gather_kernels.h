@@ -16,6 +16,11 @@ GatherKernel gather_cpu, gather_cuda;
 using GatherBackwardKernel = void(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
 GatherBackwardKernel gather_backward_cpu, gather_backward_cuda;
 
+/// out (contiguous) at the positions that gather() would read = source (contiguous, index's shape, out's dtype); of
+/// repeated ones the last in index order counts. The index is in range.
+using ScatterKernel = void(const Tensor& source, int dim, const Tensor& index, const Tensor& out);
+ScatterKernel scatter_cpu;
+
 /// How scatter_reduce() combines what meets at one place.
 enum class ScatterReduce : std::uint8_t { product, maximum, minimum };
 /// out (contiguous, float32, float64 or int64) at the positions of the index combined with source (contiguous, of out's

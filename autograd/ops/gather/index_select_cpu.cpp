@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/core/check.h"
@@ -14,14 +15,60 @@ void check_index_range(const std::int64_t* index, std::int64_t n, std::int64_t s
                    "[{}] index {} at position {} is out of range; expected a value in [0, {})", op, index[k], k, size);
 }
 
+namespace {
+
+/// Rows of the index that lie one behind the other, upwards or downwards: they are copied together.
+struct Run {
+  std::int64_t first, count;  // of the index
+  std::int64_t step;          // 1 or -1
+};
+
+/// The index as runs, if they are few.
+std::vector<Run> runs_of(const std::int64_t* rows, std::int64_t n) {
+  constexpr std::int64_t kLeast = 16;  // rows of a run, on average
+  std::vector<Run> runs;
+  for (std::int64_t k = 0; k < n;) {
+    if (static_cast<std::int64_t>(runs.size()) * kLeast > n) return {};
+    const std::int64_t step = k + 1 < n && rows[k + 1] == rows[k] - 1 ? -1 : 1;
+    std::int64_t end = k + 1;
+    while (end < n && rows[end] == rows[end - 1] + step) ++end;
+    runs.push_back({k, end - k, step});
+    k = end;
+  }
+  return runs;
+}
+
+template <typename T>
+void copy_runs(const std::vector<Run>& runs, const std::int64_t* rows, const T* from, T* to) {
+  for (const Run& run : runs) {
+    const T* const source = from + rows[run.first];
+    T* const target = to + run.first;
+    if (run.step == 1)
+      std::copy_n(source, run.count, target);
+    else
+      for (std::int64_t i = 0; i < run.count; ++i) target[i] = source[-i];
+  }
+}
+
+}  // namespace
+
 void index_select_cpu(const Tensor& x, const Tensor& index, const Tensor& out, const char* op) {
   const std::int64_t* rows = index.data<std::int64_t>();
   const std::int64_t outer = out.size(0), n = out.size(1), inner = out.size(2), size = x.size(1);
   check_index_range(rows, n, size, op);
   if (out.numel() == 0) return;
+  const std::vector<Run> runs = inner == 1 && outer > 1 ? runs_of(rows, n) : std::vector<Run>();
   dispatch_all(x.dtype(), op, [&]<typename T>() {
     const T* source = x.data<T>();
     T* target = out.data<T>();
+    if (!runs.empty()) {
+      lockstep::parallel_for(outer, std::max<std::int64_t>(1, cpu::kElementBlock / n),
+                             [&](std::int64_t begin, std::int64_t end) {
+                               for (std::int64_t o = begin; o < end; ++o)
+                                 copy_runs(runs, rows, source + o * size, target + o * n);
+                             });
+      return;
+    }
     lockstep::parallel_for(
         outer * n, std::max<std::int64_t>(1, cpu::kElementBlock / inner), [&](std::int64_t begin, std::int64_t end) {
           while (begin < end) {

@@ -43,6 +43,7 @@ namespace {
 
 constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", detail::gather_backward_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
+constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
 /// Sums in a dtype that holds them: float32 for half types, float64 for integers and bool, whose sums are true unless
 /// 0.
@@ -58,6 +59,31 @@ class ScatterAddBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{grads[0], Tensor()};
     if (needs_grad(1)) result[1] = grads[0].gather(dim, saved(0));
+    return result;
+  }
+};
+
+/// x with the values of `source` at the places of `positions`, for tensors on the CPU.
+Tensor scattered(const Tensor& x, int dim, const Tensor& positions, const Tensor& source) {
+  const Tensor out = copy_contiguous(x);
+  scatter_kernel(out)(as_contiguous(source), dim, positions, out);
+  return out;
+}
+
+/// x's gradient does not come from the places that were written, the source's from those where it was written last.
+class ScatterBackward final : public Node {
+ public:
+  int dim = 0;
+  const char* name() const override { return "ScatterBackward"; }
+  TensorList apply(TensorList grads) override {
+    const Tensor& positions = saved(0);
+    TensorList result(2);
+    if (needs_grad(0)) result[0] = scattered(grads[0], dim, positions, zeros(positions.sizes(), options_of(grads[0])));
+    if (needs_grad(1)) {
+      const Tensor numbers = arange(positions.numel(), {.dtype = kInt64}).view(positions.sizes());
+      const Tensor last = scattered(zeros(grads[0].sizes(), {.dtype = kInt64}), dim, positions, numbers);
+      result[1] = where(eq(last.gather(dim, positions), numbers), grads[0].gather(dim, positions), 0);
+    }
     return result;
   }
 };
@@ -107,6 +133,19 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
   const int d = wrap_dim(dim, x.dim(), "scatter");
   const Tensor positions = detail::scatter_index(x, d, index, source, "scatter");
   if (positions.numel() == 0) return x.clone();
+  if (x.device().is_cpu()) {
+    const Tensor part = detail::scattered_part(source, positions.sizes());
+    Tensor out;
+    {
+      const NoGradGuard values_only;
+      out = scattered(x.detach(), d, positions, part);
+    }
+    if (auto* node = record<ScatterBackward>(out, {&x, &part})) {
+      node->save(positions);
+      node->dim = d;
+    }
+    return out;
+  }
   // The number in x of each place.
   const Shape strides = contiguous_strides(x.sizes());
   const std::int64_t size = x.sizes()[d];
@@ -117,7 +156,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
     column[i] = positions.sizes()[i];
     places = places + (arange(column[i], {.dtype = kInt64, .device = x.device()}) * strides[i]).view(column);
   }
-  if (x.device().is_cuda()) places = where(places < 0, x.numel(), places);  // out of range: left out
+  places = where(places < 0, x.numel(), places);  // out of range: left out
   const Tensor values = detail::scattered_part(source, positions.sizes()).reshape({-1});
   return index_put(x.reshape({-1}), {places.reshape({-1})}, values).view(x.sizes());
 }

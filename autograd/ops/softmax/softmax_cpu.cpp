@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
 
@@ -22,6 +23,21 @@ constexpr std::int64_t kColumns = 64;  // neighbouring slices handled together w
 
 std::int64_t at_least_one(std::int64_t n) {
   return std::max<std::int64_t>(n, 1);
+}
+
+/// exp() of values that are not positive.
+template <typename C>
+void exp_all(C* y, std::int64_t count) {
+  if constexpr (std::is_same_v<C, double>) {
+    std::int64_t far = 0;
+    for (std::int64_t i = 0; i < count; ++i) far |= math::lines::is_near_exp(y[i]) ? 0 : 1;
+    if (far == 0) {
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < count; ++i) y[i] = math::lines::exp_of_near(y[i], 0);
+      return;
+    }
+  }
+  for (std::int64_t i = 0; i < count; ++i) y[i] = math::exp(y[i]);
 }
 
 template <typename T>
@@ -45,8 +61,7 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
         const C top = lane_max<C>(length, x + r * length);
         for (std::int64_t i = r * length; i < (r + 1) * length; ++i) y[i] = static_cast<C>(x[i]) - top;
       }
-      if (!log)
-        for (std::int64_t i = 0; i < count * length; ++i) y[i] = math::exp(y[i]);
+      if (!log) exp_all(y, count * length);
       for (std::int64_t r = 0; r < count; ++r) {
         const C* yr = y + r * length;
         T* o = out + r * length;

@@ -1,5 +1,10 @@
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/autograd/ops/topk/topk_kernels.h"
@@ -7,29 +12,98 @@
 #include "lockstep/core/elementwise.h"
 
 namespace lockstep::detail {
+namespace {
+
+/// An unsigned number whose order is that of the values: NaN above all, zeros equal.
+template <typename C>
+auto ascending_key(C value) {
+  using Key = std::conditional_t<(sizeof(C) > 4), std::uint64_t, std::uint32_t>;
+  constexpr Key kSign = Key{1} << (8 * sizeof(Key) - 1);
+  if constexpr (std::is_floating_point_v<C>) {
+    if (value != value) return std::numeric_limits<Key>::max();
+    const Key bits = std::bit_cast<Key>(value == C(0) ? C(0) : value);
+    return bits & kSign ? static_cast<Key>(~bits) : static_cast<Key>(bits | kSign);
+  } else {
+    return static_cast<Key>(static_cast<Key>(static_cast<std::make_signed_t<Key>>(value)) ^ kSign);
+  }
+}
+
+template <typename Key>
+struct Entry {
+  Key key;
+  std::uint32_t index;
+};
+
+/// Sorts by key, equal keys in the order in which they are: a byte at a time, the lowest first. The result is in
+/// `entries`; `space` is as long.
+template <typename Key>
+void sort_by_bytes(std::vector<Entry<Key>>& entries, std::vector<Entry<Key>>& space) {
+  constexpr int kBytes = sizeof(Key);
+  std::array<std::array<std::uint32_t, 256>, kBytes> counts{};
+  for (const Entry<Key>& entry : entries)
+    for (int b = 0; b < kBytes; ++b) ++counts[static_cast<std::size_t>(b)][entry.key >> 8 * b & 255];
+  for (int b = 0; b < kBytes; ++b) {
+    auto& places = counts[static_cast<std::size_t>(b)];
+    if (places[entries.front().key >> 8 * b & 255] == entries.size()) continue;  // all the same
+    std::uint32_t next = 0;
+    for (std::uint32_t& place : places) {
+      const std::uint32_t count = place;
+      place = next;
+      next += count;
+    }
+    for (const Entry<Key>& entry : entries) space[places[entry.key >> 8 * b & 255]++] = entry;
+    entries.swap(space);
+  }
+}
+
+/// The k best of a row by comparing: for few of many.
+template <typename T>
+void select_best(const T* values, std::int64_t length, std::int64_t k, bool largest, std::vector<std::int64_t>& order,
+                 std::int64_t* indices) {
+  using C = compute_t<T>;
+  // NaN is above all numbers; ties go to the lower index.
+  const auto above = [](C a, C b) { return a > b || (a != a && b == b); };
+  const auto better = [&](std::int64_t i, std::int64_t j) {
+    const C a = static_cast<C>(values[i]), b = static_cast<C>(values[j]);
+    if (largest ? above(a, b) : above(b, a)) return true;
+    if (largest ? above(b, a) : above(a, b)) return false;
+    return i < j;
+  };
+  order.resize(static_cast<std::size_t>(length));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::partial_sort(order.begin(), order.begin() + k, order.end(), better);
+  std::copy_n(order.begin(), k, indices);
+}
+
+}  // namespace
 
 void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
+  constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than comparing
   const std::int64_t length = x.size(1), k = indices.size(1);
+  const bool sorts = length >= kShort && 16 * k >= length && length <= std::numeric_limits<std::uint32_t>::max();
   dispatch_numeric(x.dtype(), "topk", [&]<typename T>() {
     using C = compute_t<T>;
-    lockstep::parallel_for(x.size(0), std::max<std::int64_t>(1, cpu::kElementBlock / length),
-                           [&](std::int64_t begin, std::int64_t end) {
-                             std::vector<std::int64_t> order(static_cast<std::size_t>(length));
-                             for (std::int64_t row = begin; row < end; ++row) {
-                               const T* values = x.data<T>() + row * length;
-                               // NaN is above all numbers; ties go to the lower index.
-                               const auto above = [](C a, C b) { return a > b || (a != a && b == b); };
-                               const auto better = [&](std::int64_t i, std::int64_t j) {
-                                 const C a = static_cast<C>(values[i]), b = static_cast<C>(values[j]);
-                                 if (largest ? above(a, b) : above(b, a)) return true;
-                                 if (largest ? above(b, a) : above(a, b)) return false;
-                                 return i < j;
-                               };
-                               std::iota(order.begin(), order.end(), std::int64_t{0});
-                               std::partial_sort(order.begin(), order.begin() + k, order.end(), better);
-                               std::copy_n(order.begin(), k, indices.data<std::int64_t>() + row * k);
-                             }
-                           });
+    using Key = decltype(ascending_key(C()));
+    lockstep::parallel_for(
+        x.size(0), std::max<std::int64_t>(1, cpu::kElementBlock / length), [&](std::int64_t begin, std::int64_t end) {
+          std::vector<std::int64_t> order;
+          std::vector<Entry<Key>> entries(sorts ? static_cast<std::size_t>(length) : 0), space(entries.size());
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T* const values = x.data<T>() + row * length;
+            std::int64_t* const best = indices.data<std::int64_t>() + row * k;
+            if (!sorts) {
+              select_best(values, length, k, largest, order, best);
+              continue;
+            }
+            for (std::int64_t i = 0; i < length; ++i) {
+              const Key key = ascending_key(static_cast<C>(values[i]));
+              entries[static_cast<std::size_t>(i)] = {largest ? static_cast<Key>(~key) : key,
+                                                      static_cast<std::uint32_t>(i)};
+            }
+            sort_by_bytes(entries, space);
+            for (std::int64_t i = 0; i < k; ++i) best[i] = entries[static_cast<std::size_t>(i)].index;
+          }
+        });
   });
 }
 

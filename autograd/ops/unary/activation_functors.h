@@ -55,12 +55,16 @@ struct Gelu : FunctorOfInput {
 template <typename T>
 struct GeluTanh : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
-  LOCKSTEP_HOST_DEVICE static T inner(T x) { return T(0.7978845608028654) * std::fma(T(0.044715) * x * x, x, x); }
-  LOCKSTEP_HOST_DEVICE T value(T x) const { return T(0.5) * x * (T(1) + math::tanh(inner(x))); }
+  // (1 + tanh(z)) / 2 is sigmoid(2 z), which takes one exponential and loses nothing to cancellation.
+  LOCKSTEP_HOST_DEVICE static T twice_inner(T x) { return T(1.5957691216057308) * std::fma(T(0.044715) * x * x, x, x); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    const T z = twice_inner(x), e = math::exp(-std::fabs(z));
+    return x * ((z >= T(0) ? T(1) : e) / (T(1) + e));
+  }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    const T t = math::tanh(inner(x));
-    const T slope = T(0.7978845608028654) * std::fma(T(3 * 0.044715) * x, x, T(1));
-    return grad * std::fma(T(0.5) * x * std::fma(-t, t, T(1)), slope, std::fma(T(0.5), t, T(0.5)));
+    const T z = twice_inner(x), e = math::exp(-std::fabs(z)), inverse = T(1) / (T(1) + e);
+    const T slope = T(1.5957691216057308) * std::fma(T(3 * 0.044715) * x, x, T(1));
+    return grad * std::fma(x * (e * inverse * inverse), slope, (z >= T(0) ? T(1) : e) * inverse);
   }
 };
 

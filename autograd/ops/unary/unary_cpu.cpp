@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
@@ -63,6 +64,10 @@ struct Line<unary::Silu<double>> {
   static constexpr bool kAny = true;
   static bool is_near(double x) { return math::lines::is_near_exp(x); }
   static double value(double x) { return x * math::lines::sigmoid_of_near(x); }
+  static double slope(double x) {
+    const double s = math::lines::sigmoid_of_near(x);
+    return s * std::fma(x, 1 - s, 1.0);
+  }
 };
 template <>
 struct Line<unary::Tanh<double>> {
@@ -75,33 +80,53 @@ struct Line<unary::Sin<double>> {
   static constexpr bool kAny = true;
   static bool is_near(double x) { return math::lines::is_near_angle(x); }
   static double value(double x) { return x == 0 ? x : math::lines::sine_of_near(x, 0); }
+  static double slope(double x) { return math::lines::sine_of_near(x, 1); }
 };
 template <>
 struct Line<unary::Cos<double>> {
   static constexpr bool kAny = true;
   static bool is_near(double x) { return math::lines::is_near_angle(x); }
   static double value(double x) { return math::lines::sine_of_near(x, 1); }
+  static double slope(double x) { return x == 0 ? -x : -math::lines::sine_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Erf<double>> {
+  static constexpr bool kAny = true;
+  static bool is_near(double x) { return math::lines::is_near_erf(x); }
+  static double value(double x) { return math::lines::erf_of_near(x); }
+};
+template <>
+struct Line<unary::Gelu<double>> {
+  static constexpr bool kAny = true;
+  static constexpr double kRootHalf = 0.7071067811865476;
+  static bool is_near(double x) { return math::lines::is_near_erf(x * kRootHalf); }
+  static double cumulative(double x) { return std::fma(0.5, math::lines::erf_of_near(x * kRootHalf), 0.5); }
+  static double value(double x) { return x * cumulative(x); }
+  static double slope(double x) {
+    return std::fma(x, 0.3989422804014327 * math::lines::exp_of_near(-0.5 * x * x, 0), cumulative(x));
+  }
 };
 
-/// By the line where it holds, by f elsewhere. Arguments beyond it are replaced, so that no line meets them, and out
-/// may be x.
-template <typename F>
-void apply_line(const F& f, const double* x, double* out, std::int64_t count) {
+/// By the line where it holds, by `other` elsewhere. Arguments beyond it are replaced, so that no line meets them, and
+/// out may be x.
+template <typename Near, typename Value, typename Other, typename Finish>
+[[gnu::flatten]] void apply_line(const double* x, std::int64_t count, Near&& holds, Value&& value, Other&& other,
+                                 Finish&& finish) {
   double near[kRowChunk];
   for (std::int64_t begin = 0; begin < count; begin += kRowChunk) {
     const std::int64_t n = std::min(kRowChunk, count - begin);
     std::int64_t far = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-      const bool is_near = Line<F>::is_near(x[begin + i]);
+      const bool is_near = holds(x[begin + i]);
       near[i] = is_near ? x[begin + i] : 1.0;
       far |= is_near ? 0 : 1;
     }
     LOCKSTEP_VECTORIZE
-    for (std::int64_t i = 0; i < n; ++i) near[i] = Line<F>::value(near[i]);
+    for (std::int64_t i = 0; i < n; ++i) near[i] = value(near[i]);
     if (far != 0)
       for (std::int64_t i = 0; i < n; ++i)
-        if (!Line<F>::is_near(x[begin + i])) near[i] = f.value(x[begin + i]);
-    std::copy_n(near, n, out + begin);
+        if (!holds(x[begin + i])) near[i] = other(begin + i);
+    finish(begin, n, near);
   }
 }
 
@@ -124,7 +149,17 @@ Row<C> row_function(UnaryOp op) {
           for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_value(x[i]);
           return;
         }
-      if constexpr (Line<F>::kAny) return apply_line(f, x, out, count);
+      const auto finish = [&](std::int64_t begin, std::int64_t n, const double* values) {
+        if constexpr (std::is_same_v<C, double>) std::copy_n(values, n, out + begin);
+      };
+      if constexpr (Line<F>::kAny)
+        return apply_line(
+            x, count, Line<F>::is_near, Line<F>::value, [&](std::int64_t i) { return f.value(x[i]); }, finish);
+      if constexpr (std::is_same_v<F, unary::Pow<double>>)
+        return apply_line(
+            x, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent); },
+            [&](double at) { return math::lines::pow_of_near(at, f.exponent); },
+            [&](std::int64_t i) { return f.value(x[i]); }, finish);
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < count; ++i) out[i] = f.value(x[i]);
     };
@@ -145,6 +180,20 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
           for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_gradient(grad[i], saved[i]);
           return;
         }
+      const auto finish = [&](std::int64_t begin, std::int64_t n, const double* slopes) {
+        if constexpr (std::is_same_v<C, double>)
+          for (std::int64_t i = 0; i < n; ++i) out[begin + i] = grad[begin + i] * slopes[i];
+      };
+      if constexpr (requires { Line<F>::slope(1.0); })
+        return apply_line(
+            saved, count, Line<F>::is_near, Line<F>::slope, [&](std::int64_t i) { return f.gradient(1.0, saved[i]); },
+            finish);
+      if constexpr (std::is_same_v<F, unary::Pow<double>>)
+        if (f.exponent != 0)
+          return apply_line(
+              saved, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent - 1); },
+              [&](double at) { return f.exponent * math::lines::pow_of_near(at, f.exponent - 1); },
+              [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < count; ++i) out[i] = f.gradient(grad[i], saved[i]);
     };

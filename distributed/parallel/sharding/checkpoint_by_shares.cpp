@@ -41,6 +41,7 @@ class OpenFile {
   }
   bool is_open() const { return static_cast<bool>(descriptor_); }
   void write(std::uint64_t at, const void* data, std::uint64_t bytes) const {
+    const FileSizeErrors errors_only;
     LOCKSTEP_CHECK(move_all(::pwrite, static_cast<const char*>(data), bytes, at), "cannot write {}: {}", name_,
                    std::generic_category().message(errno));
   }

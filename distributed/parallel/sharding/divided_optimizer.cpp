@@ -40,7 +40,7 @@ void ZeroRedundancyOptimizer::divide_by_flats() {
       if (division_->parameters[p].tensor.is_same(parameters()[i])) places_[i] = p;
   std::vector<std::size_t> optimizers(division_->parameters.size(), kNone);
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    LOCKSTEP_CHECK(places_[i] != kNone || !parameters()[i].requires_grad(),
+    LOCKSTEP_CHECK(places_[i] != kNone || !parameters()[i].requires_grad() || parameters()[i].numel() == 0,
                    "[ZeroRedundancyOptimizer] parameter {} of shape {} is none that the step trains; pass those of its "
                    "module()",
                    i, to_string(parameters()[i].sizes()));
@@ -194,20 +194,30 @@ void ZeroRedundancyOptimizer::add_up_squares(const Group& group, std::vector<std
 
 // The sum of squares goes over blocks of a parameter, whoever has them, and then along the blocks and parameters, as
 // optim::grad_norm() does on the CPU. Blocks that several ranks have parts of come together before.
-double ZeroRedundancyOptimizer::norm_of_gradients() const {
+std::vector<double> ZeroRedundancyOptimizer::squares_of_own() const {
   static const OperationLabel label("norm of the gradients");
   const LabelScope scope(label);
   std::vector<std::vector<double>> sums(parameters().size());  // by parameter and block
   for (std::size_t i = 0; i < sums.size(); ++i)
     if (has_gradient(i)) sums[i].resize(static_cast<std::size_t>((parameters()[i].numel() + kBlock - 1) / kBlock));
   for (const Group& group : groups_) add_up_squares(group, sums);
-  double total = 0.0;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    double sum = 0.0;
-    for (const double block : sums[i]) sum += block;
-    total += sum;
-  }
-  return std::sqrt(total);
+  std::vector<double> squares(parameters().size(), 0.0);
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    for (const double block : sums[i]) squares[i] += block;
+  return squares;
+}
+
+std::vector<double> ZeroRedundancyOptimizer::gradient_squares(const std::vector<Tensor>& of) {
+  if (!division_) return optim::detail::gradient_squares(of);
+  const NoGradGuard no_grad;
+  lend_flats();
+  const std::vector<double> own = squares_of_own();
+  for (const Tensor& share : shares_) share.set_grad({});
+  std::vector<double> squares(of.size(), 0.0);
+  for (std::size_t i = 0; i < of.size(); ++i)
+    for (std::size_t k = 0; k < own.size(); ++k)
+      if (parameters()[k].is_same(of[i])) squares[i] = own[k];
+  return squares;
 }
 
 optim::GradNorm ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
@@ -215,7 +225,9 @@ optim::GradNorm ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, bool e
   LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard no_grad;
   lend_flats();
-  const double norm = norm_of_gradients();
+  double square = 0.0;
+  for (const double each : squares_of_own()) square += each;
+  const double norm = std::sqrt(square);
   const optim::GradNorm result =
       optim::detail::scale_to_norm(optim::detail::gradients_by_device(shares_),
                                    tensor<double>({norm, max_norm / (norm + 1e-6)}), error_if_nonfinite);

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
-#include "lockstep/distributed/parallel/reduction/shard_sums.h"
+#include "lockstep/distributed/parallel/share_runner.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -67,26 +67,65 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
       world(world_),
       values_too(options.zero == 3),
       gather_dtype(options.gather_dtype),
-      parameters(trained_parameters(module)) {
-  trained = parameters.size();
-  has_gradient.assign(trained, false);
+      of_part(options.model_part != nullptr),
+      parameters(reduced_parameters(module, options)) {
+  const std::size_t reduced = parameters.size();
+  std::vector<nn::NamedTensor> frozen;
   for (nn::NamedTensor& each : module.named_parameters()) {
+    if (of_part && each.tensor.numel() == 0) continue;  // another part's
     LOCKSTEP_CHECK(each.tensor.is_contiguous(),
                    "[TrainingStep] parameter '{}' of shape {} is not contiguous, and cannot be divided over ranks",
                    each.name, to_string(each.tensor.sizes()));
-    if (values_too && !each.tensor.requires_grad()) parameters.push_back(std::move(each));
+    if (!each.tensor.requires_grad()) {
+      if (values_too) frozen.push_back(std::move(each));
+    } else if (std::none_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(reduced),
+                            [&](const nn::NamedTensor& other) { return other.tensor.is_same(each.tensor); })) {
+      parameters.push_back(std::move(each));
+    }
   }
+  trained = parameters.size();
+  has_gradient.assign(trained, false);
+  parameters.insert(parameters.end(), frozen.begin(), frozen.end());
   units.emplace_back();
-  if (values_too) {
+  if (values_too && !of_part)
     find_units(module, options.shard_units);
-  } else {
-    std::vector<BucketItem> items;
-    for (const auto& [name, tensor] : parameters) items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
-    for (const auto& bucket : assign_buckets(items, options.first_bucket_bytes, options.bucket_bytes))
-      add_flat(0, bucket);
+  else
+    add_buckets(reduced, options);
+  const auto flats_below = [&](std::size_t end) {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(flats, [&](const Flat& flat) { return flat.members.front() < end; }));
+  };
+  reduced_flats = flats_below(reduced);
+  trained_flats = flats_below(trained);
+}
+
+// Of whole gradients that come as the Reducer's do; of values, if they are divided, as they are.
+void Division::add_buckets(std::size_t reduced, const TrainingStepOptions& options) {
+  const auto add = [&](const std::vector<std::size_t>& members) {
+    if (members.empty()) return;
+    if (values_too)
+      units.push_back({fmt::format("'{}' to '{}'", parameters[members.front()].name, parameters[members.back()].name),
+                       nullptr,
+                       {}});
+    add_flat(units.size() - 1, members);
+  };
+  const std::vector<Tensor> shared = options.model_part ? options.model_part->shared() : std::vector<Tensor>();
+  std::vector<BucketItem> items;
+  for (const auto& [name, tensor] : parameters) items.push_back({tensor.nbytes(), tensor.dtype(), tensor.device()});
+  const std::vector<BucketItem> first(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(reduced)),
+      last(items.begin() + static_cast<std::ptrdiff_t>(trained), items.end());
+  for (std::vector<std::size_t> bucket : assign_buckets(first, options.first_bucket_bytes, options.bucket_bytes)) {
+    const auto alone = std::stable_partition(bucket.begin(), bucket.end(), [&](std::size_t p) {
+      return std::ranges::none_of(shared, [&](const Tensor& each) { return each.is_same(parameters[p].tensor); });
+    });
+    add({bucket.begin(), alone});
+    for (auto p = alone; p != bucket.end(); ++p) add({*p});
   }
-  trained_flats = static_cast<std::size_t>(
-      std::ranges::count_if(flats, [&](const Flat& flat) { return flat.members.front() < trained; }));
+  for (std::size_t p = reduced; p < trained; ++p) add({p});
+  for (std::vector<std::size_t> bucket : assign_buckets(last, options.first_bucket_bytes, options.bucket_bytes)) {
+    for (std::size_t& p : bucket) p += trained;
+    add(bucket);
+  }
 }
 
 // Gradients come from the last block to the first, and last those of what lies around them.
@@ -150,6 +189,26 @@ void Division::add_flat(std::size_t unit, const std::vector<std::size_t>& member
 std::pair<std::int64_t, std::int64_t> Division::own_range(const Flat& flat) const {
   const std::int64_t begin = std::min(flat.block * rank, flat.elements());
   return {begin, std::min(begin + flat.block, flat.elements())};
+}
+
+std::size_t Division::place_of_shared(const Tensor& parameter) const {
+  const auto found = std::ranges::find_if(flats, [&](const Flat& flat) {
+    return flat.members.size() == 1 && parameters[flat.members.front()].tensor.is_same(parameter);
+  });
+  LOCKSTEP_ASSERT(found != flats.end(), "a parameter of shape {} is not alone in its flat",
+                  to_string(parameter.sizes()));
+  return static_cast<std::size_t>(found - flats.begin());
+}
+
+Tensor Division::shared_gradient(const Tensor& parameter) const {
+  const Flat& flat = flats[place_of_shared(parameter)];
+  return has_gradient[flat.members.front()] ? flat.gradient : Tensor();
+}
+
+void Division::set_shared_gradient(const Tensor& parameter, const Tensor& block) {
+  Flat& flat = flats[place_of_shared(parameter)];
+  flat.gradient = block;
+  has_gradient[flat.members.front()] = block.defined();
 }
 
 void Division::clear_gradients() {

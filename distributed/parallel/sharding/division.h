@@ -29,10 +29,11 @@ struct Flat {
   std::int64_t elements() const { return offsets.back(); }
 };
 
-/// Parameters that are gathered together, those of a block of the model. Unit 0 has those of no block.
+/// Parameters that are gathered together, those of a block of the model. Unit 0 has those of no block. Of a part of a
+/// model (ModelPart), whose micro-batches go forward and backward in turn, units are flats, and stay for a step.
 struct Unit {
-  std::string name;
-  nn::Module* module = nullptr;  ///< null: unit 0
+  std::string name;              ///< empty: unit 0
+  nn::Module* module = nullptr;  ///< null: unit 0, or of a part of a model
   std::vector<std::size_t> flats;
 };
 
@@ -46,16 +47,21 @@ struct Unit {
 ///   block of a reduced gradient and no parameter a gradient;
 /// - ParameterShards (ZeRO-3) keeps the blocks of the values, and makes the parameters whole where they are read;
 /// - ZeroRedundancyOptimizer updates this rank's elements.
+///
+/// Where the ranks hold a part of a model, a parameter that other parts have too is alone in its flat. One part reduces
+/// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
 struct Division {
   Division(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
 
   int rank, world;
-  bool values_too;                          ///< ZeRO-3
-  DType gather_dtype;                       ///< of float32 values, when a step gathers them
-  std::vector<nn::NamedTensor> parameters;  ///< the trained ones, as trained_parameters() orders them, then the others
+  bool values_too;     ///< ZeRO-3
+  DType gather_dtype;  ///< of float32 values, when a step gathers them
+  bool of_part;        ///< of a model, which others complete
+  /// The reduced ones, as reduced_parameters() orders them, the trained ones that another part reduces, the others.
+  std::vector<nn::NamedTensor> parameters;
   std::size_t trained = 0;
-  std::vector<Flat> flats;  ///< of trained parameters, in the order in which their gradients travel, then of the others
-  std::size_t trained_flats = 0;
+  std::vector<Flat> flats;  ///< likewise; the first ones in the order in which their gradients travel
+  std::size_t reduced_flats = 0, trained_flats = 0;
   std::vector<Unit> units;
   std::vector<bool> has_gradient;     ///< by trained parameter
   bool has_optimizer = false;         ///< one that knows of the division
@@ -64,8 +70,13 @@ struct Division {
   /// This rank's elements of a flat.
   std::pair<std::int64_t, std::int64_t> own_range(const Flat& flat) const;
   void clear_gradients();
+  /// This rank's block of the gradient of a parameter that other parts have too; undefined: it has none.
+  Tensor shared_gradient(const Tensor& parameter) const;
+  void set_shared_gradient(const Tensor& parameter, const Tensor& block);
 
  private:
+  std::size_t place_of_shared(const Tensor& parameter) const;
+  void add_buckets(std::size_t reduced, const TrainingStepOptions& options);
   void add_flats(std::size_t unit, std::vector<std::size_t> members);
   void add_flat(std::size_t unit, const std::vector<std::size_t>& members);
   void find_units(nn::Module& module, const std::vector<std::string>& names);

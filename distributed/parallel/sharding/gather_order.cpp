@@ -138,6 +138,7 @@ void ParameterShards::begin_step(std::int64_t passes) {
   drop_all(true);
   group_->set_step(steps_++, /*checked=*/true);
   in_step_ = true;
+  if (division_->of_part) return gather_all();
   const auto hash = [](const std::vector<std::size_t>& list) {
     std::uint64_t value = 1469598103934665603ULL;
     for (const std::size_t each : list) value = (value ^ (each + 1)) * 1099511628211ULL;
@@ -167,6 +168,15 @@ void ParameterShards::begin_step(std::int64_t passes) {
   if (!std::exchange(seen_, true) && least < most) leader_ = leader;
   plays_last_ = passes == 0 && most > 0;
   for (passes = std::max<std::int64_t>(passes, 1); passes < most; ++passes) play_pass();
+}
+
+// One after the other, while the next one travels.
+void ParameterShards::gather_all() {
+  if (!states_.empty()) start(0);
+  for (std::size_t u = 0; u < states_.size(); ++u) {
+    if (u + 1 < states_.size()) start(u + 1);
+    settle(u);
+  }
 }
 
 // Rank 0 has a part of every batch that the library divides, so it has seen what there is to see.

@@ -75,9 +75,9 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
   states_.resize(division_->units.size());
   for (std::size_t u = 0; u < states_.size(); ++u) {
     const Unit& unit = division_->units[u];
-    states_[u].label =
-        OperationLabel(unit.module ? "parameters of " + unit.name : "parameters outside of the units that are named");
-    if (u > 0) lists_[0].push_back(u);
+    states_[u].label = OperationLabel(unit.name.empty() ? "parameters outside of the units that are named"
+                                                        : "parameters of " + unit.name);
+    if (u > 0 && !division_->of_part) lists_[0].push_back(u);
     if (!unit.module) continue;
     for (nn::Module* each : unit.module->modules()) {
       each->set_call_hook([this, u] { on_call(u); });
@@ -85,6 +85,8 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
     }
   }
   if (!lists_[0].empty()) lists_[1].assign(lists_[0].rbegin() + 1, lists_[0].rend());  // the last is there already
+  division_->shards = this;
+  if (division_->of_part) return;
   hooks_.resize(division_->trained);
   for (std::size_t u = 0; u < states_.size(); ++u)
     for (const std::size_t f : division_->units[u].flats) {
@@ -96,7 +98,6 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
       }
     }
   for (State& state : states_) state.missing = state.members;
-  division_->shards = this;
 }
 
 ParameterShards::~ParameterShards() {
@@ -144,7 +145,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
       "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
       "ranks",
-      division_->units[unit].module ? division_->units[unit].name : module_.type_name(), division_->world);
+      division_->units[unit].name.empty() ? module_.type_name() : division_->units[unit].name, division_->world);
   if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
   if (!is_on_the_way(unit)) want(unit);
   State& state = states_[unit];
@@ -172,7 +173,7 @@ void ParameterShards::make_absent(std::size_t unit) {
   const Unit& described = division_->units[unit];
   if (described.flats.empty()) return;
   const IntrusivePtr<AbsentValues> absent(
-      new AbsentValues(weak_from_this(), unit, described.module ? described.name : module_.type_name()));
+      new AbsentValues(weak_from_this(), unit, described.name.empty() ? module_.type_name() : described.name));
   for (const std::size_t f : described.flats)
     for (const std::size_t p : division_->flats[f].members) {
       const Tensor& parameter = division_->parameters[p].tensor;

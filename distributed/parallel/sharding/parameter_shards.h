@@ -35,6 +35,8 @@ namespace lockstep::distributed {
 /// gradients travel, are made together. A unit that is read again behind its place in the list is gathered once more;
 /// the ranks that play the list alone learn of it before the next step. Labels are compared, so that gathers of two
 /// units never meet.
+/// Of a part of a model units are gathered at the beginning of a step, and dropped at its end.
+///
 /// In the first step, when no list is known to be that of the model, ranks that play along are told what comes.
 class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
  public:
@@ -104,6 +106,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void on_call(std::size_t unit);
   void on_gradient(std::size_t unit);
   void agree_on_lists();
+  void gather_all();
 
   nn::Module& module_;
   std::shared_ptr<Division> division_;

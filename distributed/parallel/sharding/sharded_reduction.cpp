@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 
@@ -21,7 +23,9 @@ class Exchange {
   virtual void collect(const Tensor& memory, const Flat& flat, std::size_t member, const Tensor& parameter) = 0;
   virtual WorkPtr send(const Tensor& received, const Tensor& memory) = 0;
   virtual std::int64_t received_rows() const = 0;
-  virtual Tensor result(const Tensor& received, std::int64_t block) = 0;
+  /// Divided by the count of all losses, if `divides` and if the mean over the ranks is not taken anyway.
+  virtual Tensor result(const Tensor& received, std::int64_t block, bool divides) = 0;
+  virtual bool takes_mean() const = 0;
 };
 
 // Calls body(rank, from, at, size) for the parts of a member that lie in one rank's block each: `size` elements from
@@ -51,7 +55,8 @@ class MeanExchange final : public Exchange {
   WorkPtr send(const Tensor& received, const Tensor& memory) override {
     return group_->reduce_scatter(received, memory, ReduceOp::avg);
   }
-  Tensor result(const Tensor& received, std::int64_t) override { return received; }
+  Tensor result(const Tensor& received, std::int64_t, bool) override { return received; }
+  bool takes_mean() const override { return true; }
 
  private:
   ProcessGroupPtr group_;
@@ -93,12 +98,13 @@ class TreeExchange final : public Exchange {
     return group_->all_to_all_uneven(received, memory, takes, gives);
   }
 
-  Tensor result(const Tensor& received, std::int64_t block) override {
+  bool takes_mean() const override { return false; }
+  Tensor result(const Tensor& received, std::int64_t block, bool divides) override {
     ShardSums::Parts parts{{}, nodes_};
     for (std::int64_t row = 0; row < received_rows(); ++row)
       parts.tensors.push_back(elements_of(received, row * block, block));
     const Tensor sum = empty({block}, options_of(received));
-    sum_parts(sum, parts, whole_.total_count());
+    sum_parts(sum, parts, divides ? whole_.total_count() : 1.0);
     return sum;
   }
 
@@ -138,10 +144,12 @@ class ShardedReduction final : public RankReduction {
   }
 
   WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) override {
-    // Where parameters are divided too without waiting: others may need what this rank gathers next before they can
-    // take part. Else few are on their way, so that whole gradients do not pile up where sending takes longer.
+    // Where parameters are divided too, or layers are spread over stages, without waiting: others may need what this
+    // rank gathers or computes next before they can take part. Else few are on their way, so that whole gradients do
+    // not pile up where sending takes longer.
+    const bool may_wait = !division_->values_too && !division_->of_part;
     while (!on_their_way_.empty() && (!on_their_way_.front().work || on_their_way_.front().work->is_completed() ||
-                                      (!division_->values_too && on_their_way_.size() >= kOnTheirWay)))
+                                      (may_wait && on_their_way_.size() >= kOnTheirWay)))
       finish_one();
     OnTheWay next{bucket.described.index, std::exchange(bucket.memory, {}), nullptr};
     const Flat& flat = division_->flats[next.flat];
@@ -160,11 +168,16 @@ class ShardedReduction final : public RankReduction {
 
   void finish() override {
     while (!on_their_way_.empty()) finish_one();
+    const NoGradGuard no_grad;
+    for (const std::size_t flat : std::exchange(undivided_, {}))
+      division_->flats[flat].gradient.div_(whole_->total_count());
   }
 
   void abandon() override {
     on_their_way_.clear();
+    undivided_.clear();
     use_work_.reset();
+    counted_ = false;
   }
 
   std::vector<bool> used_anywhere() override {
@@ -176,7 +189,10 @@ class ShardedReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const StepRunner& runner) override { whole_->sum_losses(runner); }
+  void sum_losses(const StepRunner& runner) override {
+    whole_->sum_losses(runner);
+    counted_ = true;
+  }
   double divisor(const StepRunner& runner, std::int64_t samples) override { return whole_->divisor(runner, samples); }
   double total_count() override { return whole_->total_count(); }
   Tensor mean_loss() override { return whole_->mean_loss(); }
@@ -195,7 +211,8 @@ class ShardedReduction final : public RankReduction {
     const LabelScope label(flat.label);
     if (first.work) first.work->wait();
     if (flat.block == 0) return;
-    const Tensor block = exchange_->result(first.received, flat.block);
+    const Tensor block = exchange_->result(first.received, flat.block, counted_);
+    if (!counted_ && !exchange_->takes_mean()) undivided_.push_back(first.flat);
     if (flat.gradient.defined())
       add_values_(flat.gradient, block);
     else
@@ -207,7 +224,9 @@ class ShardedReduction final : public RankReduction {
   std::unique_ptr<RankReduction> whole_;
   std::unique_ptr<Exchange> exchange_;
   std::deque<OnTheWay> on_their_way_;
-  Tensor use_;  // [parameters]
+  std::vector<std::size_t> undivided_;  // flats that came before it was known what the losses count
+  bool counted_ = false;                // that is known
+  Tensor use_;                          // [parameters]
   WorkPtr use_work_;
 };
 

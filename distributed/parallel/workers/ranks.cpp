@@ -25,14 +25,6 @@ std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& gro
   return std::make_unique<ShardSums>(module, shards, mine);
 }
 
-std::vector<nn::NamedTensor> reduced_parameters(nn::Module& module, const TrainingStepOptions& options) {
-  if (!options.model_part) return trained_parameters(module);
-  std::vector<nn::NamedTensor> all;
-  for (const std::vector<nn::NamedTensor>& group : options.model_part->trained())
-    all.insert(all.end(), group.begin(), group.end());
-  return all;
-}
-
 }  // namespace
 
 Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
@@ -73,13 +65,14 @@ void Ranks::divide() {
   const Device device = module_.device();
   division_ = std::make_shared<Division>(module_, options_, group_->rank(), group_->world_size());
   std::vector<std::vector<std::size_t>> buckets;
-  for (std::size_t f = 0; f < division_->trained_flats; ++f) buckets.push_back(division_->flats[f].members);
+  for (std::size_t f = 0; f < division_->reduced_flats; ++f) buckets.push_back(division_->flats[f].members);
   if (division_->values_too) {
     shards_ = ParameterShards::make(module_, division_, *group_);  // its hooks run before the reducer's
-    whole_model_->gather_by(shards_.get());
+    if (whole_model_) whole_model_->gather_by(shards_.get());
   }
+  runner_->divided_by(division_);
   auto whole = sums_ ? tree_reduction(group_, device, *sums_) : mean_reduction(group_, device, nullptr);
-  reducer_ = std::make_unique<Reducer>(trained_parameters(module_),
+  reducer_ = std::make_unique<Reducer>(reduced_parameters(module_, options_),
                                        sharded_reduction(group_, division_, std::move(whole), sums_.get()), group_,
                                        options_, buckets);
 }
@@ -124,7 +117,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   const bool empty_slices = !first_sync_batch_norm(module_).empty();
   if (!shards_) return compute(part, step, loss, empty_slices);
   try {
-    shards_->begin_step(whole_model_->passes_of(part, empty_slices));
+    shards_->begin_step(whole_model_ ? whole_model_->passes_of(part, empty_slices) : 0);
     Tensor mean = compute(part, step, loss, empty_slices);
     shards_->end_step();
     return mean;

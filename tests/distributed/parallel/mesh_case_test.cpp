@@ -99,7 +99,7 @@ TEST(MeshModels, ConvolutionalNetsAndPerceptronsToo) {
 // --- frozen layers ---------------------------------------------------------------------------------------------------
 
 Values train_frozen(const std::vector<std::string>& trained, const ProcessGroupPtr& world, const MeshSizes& sizes,
-                    bool zero) {
+                    int zero) {
   const Mesh mesh(world, sizes);
   Chain model(0.1, 3);
   set_weights(model);
@@ -109,21 +109,25 @@ Values train_frozen(const std::vector<std::string>& trained, const ProcessGroupP
   const TensorParallel divided(model, kChainPlan, {.group = mesh.tensor(), .logical_shards = 2});
   std::optional<PipelineParallel> pipeline;
   if (sizes.pipeline > 1) pipeline.emplace(model, model.layers(), PipelineParallelOptions{.group = mesh.pipeline()});
-  TrainingStep step(model,
-                    {.group = mesh.data(), .logical_shards = 4, .model_part = pipeline ? pipeline->part() : nullptr});
+  TrainingStep step(model, {.group = mesh.data(),
+                            .logical_shards = 4,
+                            .model_part = pipeline ? pipeline->part() : nullptr,
+                            .zero = zero >= 2 ? zero : 0});
   std::unique_ptr<optim::Optimizer> optimizer =
       make_optimizer(true, pipeline ? pipeline->parameters() : model.parameters());
-  if (zero) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), mesh.data());
+  if (zero > 0) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
+  auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(optimizer.get());
   for (std::uint32_t i = 0; i < 4; ++i) {
     step(tokens_of(7 - i % 2, i + 1), [&](nn::Module& net, const data::Batch& part) {
       return divided.cross_entropy(net.forward(part.x), model.table.weight, part.y.reshape({-1}));
     });
     if (pipeline)
-      pipeline->clip_grad_norm(0.05, &divided);
+      pipeline->clip_grad_norm(0.05, &divided, sharded);
     else
       divided.clip_grad_norm(0.05);
     optimizer->step();
   }
+  const WholeParameters whole = step.whole_parameters();
   return values_of(pipeline ? pipeline->full_state(&divided) : divided.full_state());
 }
 
@@ -131,11 +135,13 @@ Values train_frozen(const std::vector<std::string>& trained, const ProcessGroupP
 TEST(MeshModels, MayHaveFrozenLayers) {
   for (const std::vector<std::string>& trained :
        std::vector<std::vector<std::string>>{{"norm"}, {"blocks.1"}, {"blocks.2.up", "norm"}, {"table"}}) {
-    const Values one = train_frozen(trained, make_single_process_group(), {}, false);
-    for (const auto& [sizes, zero] : {std::pair{MeshSizes{.pipeline = 2}, false},
-                                      {{.pipeline = 3}, false},
-                                      {{.data = 2, .pipeline = 2}, true},
-                                      {{.pipeline = 2, .tensor = 2}, false}})
+    const Values one = train_frozen(trained, make_single_process_group(), {}, 0);
+    for (const auto& [sizes, zero] : {std::pair{MeshSizes{.pipeline = 2}, 0},
+                                      {{.pipeline = 3}, 0},
+                                      {{.data = 2, .pipeline = 2}, 1},
+                                      {{.data = 2, .pipeline = 2}, 2},
+                                      {{.data = 2, .pipeline = 3}, 3},
+                                      {{.pipeline = 2, .tensor = 2}, 0}})
       run_in(ranks_of(sizes), [&, sizes = sizes, zero = zero](const ProcessGroupPtr& group) {
         EXPECT_EQ(largest_difference(train_frozen(trained, group, sizes, zero), one), 0.0)
             << to_string(sizes) << ", trained: " << trained.front();

@@ -40,6 +40,8 @@ const std::vector<Row>& table() {
                                                {.data = 3, .pipeline = 2},
                                                {.data = 4, .pipeline = 2},
                                                {.data = 2, .pipeline = 4}};
+  const std::vector<MeshSizes> zero_meshes{
+      {.data = 2, .pipeline = 2}, {.data = 3, .pipeline = 2}, {.data = 2, .pipeline = 4}};
   const std::vector<MeshSizes> tensor_meshes{{.tensor = 2},
                                              {.pipeline = 2},
                                              {.pipeline = 4},
@@ -74,11 +76,27 @@ const std::vector<Row>& table() {
        1e-9,
        {.clip = 0.05, .dtype = kFloat64, .accumulate = 2},
        {{.data = 2, .pipeline = 2, .tensor = 2}}},
-      {"pipeline 2, 1F1B, SGD, bf16", 5e-3, {.adam = false, .accumulate = 3, .bf16 = true}, {two}},
+      {"pipeline 2, 1F1B, SGD, bf16", 5e-3, {.adam = false, .accumulate = 3, .amp = kBFloat16}, {two}},
       {"data 2 x pipeline 2 x tensor 2, SGD, accumulation, bf16",
        5e-3,
-       {.adam = false, .accumulate = 2, .bf16 = true},
+       {.adam = false, .accumulate = 2, .amp = kBFloat16},
        {{.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"data 2 x pipeline 2, SGD, accumulation, fp16, scaled losses",
+       5e-3,
+       {.adam = false, .accumulate = 2, .amp = kFloat16},
+       {{.data = 2, .pipeline = 2}}},
+      {"data 2 x pipeline 2, ZeRO-2, AdamW, clipping, accumulation, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .accumulate = 3, .zero = 2},
+       {{.data = 2, .pipeline = 2}}},
+      {"data 2 x pipeline 2 x tensor 2, ZeRO-3, AdamW, clipping, accumulation, float64",
+       1e-9,
+       {.clip = 0.05, .dtype = kFloat64, .accumulate = 3, .zero = 3},
+       {{.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"data 2 x pipeline 2, ZeRO-3, interleaved, SGD, losses that are sums",
+       1e-6,
+       {.adam = false, .accumulate = 3, .schedule = interleaved, .chunks = 2, .zero = 3, .sums = true},
+       {{.data = 2, .pipeline = 2}}},
       {"lockstep, 8 meshes of data and pipeline, AdamW, clipping, dropout",
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1, .steps = lockstep_steps()},
@@ -91,11 +109,42 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = gpipe, .recompute = true, .steps = lockstep_steps()},
        {two, four, {.data = 2, .pipeline = 2}}},
-      {"lockstep, bf16", 0.0, {.shards = 4, .bf16 = true}, {two, {.data = 2, .pipeline = 2}}},
+      {"lockstep, bf16", 0.0, {.shards = 4, .amp = kBFloat16}, {two, {.data = 2, .pipeline = 2}}},
       {"lockstep, bf16, tensor shards, clipping, dropout",
        0.0,
-       {.shards = 4, .tensor_shards = 4, .clip = 0.05, .dropout = 0.1, .bf16 = true, .steps = lockstep_steps()},
+       {.shards = 4, .tensor_shards = 4, .clip = 0.05, .dropout = 0.1, .amp = kBFloat16, .steps = lockstep_steps()},
        {{.tensor = 2}, {.pipeline = 2, .tensor = 2}, {.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"lockstep, ZeRO-1, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 1, .steps = lockstep_steps()},
+       {{.data = 3, .pipeline = 2}}},
+      {"lockstep, ZeRO-2 on 3 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 2, .steps = lockstep_steps()},
+       zero_meshes},
+      {"lockstep, ZeRO-3 on 3 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .steps = lockstep_steps()},
+       zero_meshes},
+      {"lockstep, ZeRO-3, interleaved, tensor shards, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4,
+        .tensor_shards = 4,
+        .clip = 0.05,
+        .dropout = 0.1,
+        .schedule = interleaved,
+        .chunks = 2,
+        .zero = 3,
+        .steps = lockstep_steps()},
+       {{.data = 3, .pipeline = 2}, {.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"lockstep, fp16, scaled losses, tensor shards, clipping, dropout",
+       0.0,
+       {.shards = 4, .tensor_shards = 4, .clip = 0.05, .dropout = 0.1, .amp = kFloat16, .steps = lockstep_steps()},
+       {{.tensor = 2}, {.data = 2, .pipeline = 2, .tensor = 2}}},
+      {"lockstep, fp16, scaled losses, ZeRO-2, dropout",
+       0.0,
+       {.shards = 4, .dropout = 0.1, .amp = kFloat16, .zero = 2, .steps = lockstep_steps()},
+       {{.data = 2, .pipeline = 2}}},
       {"lockstep, interleaved, dropout",
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 2, .steps = lockstep_steps()},
@@ -109,6 +158,7 @@ const std::vector<Row>& table() {
 Trained reference_of(const Row& row) {
   Training alone = row.training;
   alone.recompute = false;
+  alone.zero = 0;
   if (alone.shards == 0) alone.accumulate = 1;
   return train_on_mesh(alone, make_single_process_group(), {}, /*plain=*/true);
 }
@@ -118,6 +168,10 @@ class PipelineEquivalenceOf : public ::testing::TestWithParam<Row> {};
 TEST_P(PipelineEquivalenceOf, WeightsAreThoseOfOneProcess) {
   const Row& row = GetParam();
   const Trained one = reference_of(row);
+  if (row.training.amp == kFloat16 && row.training.shards > 0) {
+    EXPECT_GT(one.left_out, 0) << "the row must overflow";
+    EXPECT_LT(one.left_out, row.training.steps / 2);
+  }
   double largest = 0.0;
   std::mutex mutex;
   for (const MeshSizes& sizes : row.meshes)
@@ -145,6 +199,65 @@ TEST(PipelineEquivalence, OneStageIsNoOther) {
   EXPECT_EQ(difference_of(train_on_mesh({.shards = 4, .dropout = 0.1, .schedule = interleaved, .chunks = 3}, alone),
                           train_on_mesh({.shards = 4, .dropout = 0.1}, alone, {}, true)),
             0.0);
+}
+
+// --- what stages wait for --------------------------------------------------------------------------------------------
+
+constexpr double kForward = 1.0, kBackward = 2.0;
+
+/// A layer that takes its time by a clock of the stage's own, which no machine can disturb: activations and gradients
+/// are the times at which they were ready.
+struct Timed final : nn::Module {
+  explicit Timed(std::shared_ptr<double> clock) : clock(std::move(clock)) {}
+  std::shared_ptr<double> clock;
+  nn::Parameter zero{this, "zero", zeros({1})};
+
+  struct Backward final : Node {
+    const char* name() const override { return "Timed"; }
+    TensorList apply(TensorList grads) override {
+      *clock = std::max(*clock, grads[0].max().item<double>()) + kBackward;
+      return {full(grads[0].sizes(), *clock)};
+    }
+    std::shared_ptr<double> clock;
+  };
+
+  Tensor forward(Tensor x) override {
+    *clock = std::max(*clock, x.max().item<double>()) + kForward;
+    const Tensor y = x + zero, out = full(x.sizes(), *clock);
+    if (Backward* const node = record<Backward>(out, {&y})) node->clock = clock;
+    return out;
+  }
+};
+
+/// The share of a step in which stages wait, and its length.
+double bubble_of(const ProcessGroupPtr& group, PipelineSchedule schedule, int chunks, std::int64_t micro_batches) {
+  constexpr int kLayers = 8;
+  const auto clock = std::make_shared<double>(0.0);
+  nn::Sequential net;
+  for (int i = 0; i < kLayers; ++i) net.add<Timed>(clock);
+  const PipelineParallel pipeline(net, pipeline_layers(net), {.group = group, .schedule = schedule, .chunks = chunks});
+  TrainingStep step(net,
+                    {.group = make_single_process_group(), .accumulate = micro_batches, .model_part = pipeline.part()});
+  step({zeros({micro_batches, 1}), {}}, [](nn::Module& module, const data::Batch& part) {
+    return (module.forward(part.x) * 1e-6).mean();  // times of gradients begin at nothing
+  });
+  const Tensor end = tensor({*clock});
+  group->all_reduce(end, ReduceOp::max)->wait();
+  const double busy = static_cast<double>(micro_batches) * kLayers / group->world_size() * (kForward + kBackward);
+  return 1.0 - busy / end.item<double>();
+}
+
+// The steps that are run, not lists of what to run: each stage does what it can as soon as it can.
+TEST(PipelineTime, StagesWaitAsLongAsTheoryHasThem) {
+  for (const int stages : {2, 4})
+    run_in(stages, [&](const ProcessGroupPtr& group) {
+      for (const std::int64_t m : {4, 8})
+        for (const auto& [schedule, chunks] :
+             {std::pair{gpipe, 1}, std::pair{one_forward_one_backward, 1}, std::pair{interleaved, 2}})
+          EXPECT_NEAR(bubble_of(group, schedule, chunks, m),
+                      (stages - 1.0) / static_cast<double>(chunks * m + stages - 1), 1e-6)
+              << to_string(schedule) << " " << stages << " " << m;
+    });
 }
 
 // --- what is sent while backward goes on ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 // What the tests of pipelines share: a language model whose table is tied at both ends, as a chain of layers, and whole
 // trainings of it on a mesh.
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +12,9 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/step.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 #include "tests/distributed/parallel/tensor_support.h"
 
 namespace lockstep::distributed::testing {
@@ -75,8 +78,9 @@ struct Training {
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
   int chunks = 1;
   bool recompute = false;
-  bool bf16 = false;  ///< mixed precision
-  bool sums = false;  ///< losses that are sums with counts of their own
+  DType amp = kFloat32;  ///< mixed precision; kFloat16 with a scaled loss
+  int zero = 0;          ///< what is divided over `data`
+  bool sums = false;     ///< losses that are sums with counts of their own
   std::int64_t steps = kTensorSteps;
   std::int64_t samples = 9;  ///< of a batch; every other has one less
 };
@@ -84,6 +88,7 @@ struct Training {
 struct Trained {
   Values weights;
   std::vector<double> losses;
+  std::int64_t left_out = 0;  ///< steps whose gradients were not finite
 };
 
 /// A sum over samples, each with another weight, so that the divisor is no number of samples.
@@ -117,33 +122,50 @@ inline Trained train_on_mesh(const Training& training, const ProcessGroupPtr& wo
                                              .schedule = training.schedule,
                                              .chunks = training.chunks,
                                              .recompute = training.recompute,
-                                             .autocast = training.bf16 ? kBFloat16 : kFloat32});
+                                             .autocast = training.amp});
   TrainingStep step(model, {.group = mesh.data(),
                             .logical_shards = training.shards,
                             .accumulate = training.accumulate,
                             .model_part = plain ? nullptr : pipeline->part(),
                             .first_bucket_bytes = 512,
-                            .bucket_bytes = 4096});
-  const auto optimizer = make_optimizer(training.adam, plain ? model.parameters() : pipeline->parameters());
+                            .bucket_bytes = 4096,
+                            .zero = training.zero >= 2 ? training.zero : 0});
+  std::unique_ptr<optim::Optimizer> optimizer =
+      make_optimizer(training.adam, plain ? model.parameters() : pipeline->parameters());
+  optimizer->set_agreement([&](bool finite) { return mesh.all(finite); });
+  ZeroRedundancyOptimizer* sharded = nullptr;
+  if (training.zero > 0) {
+    auto made = training.zero == 1 ? std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), mesh.data())
+                                   : std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
+    sharded = made.get();
+    optimizer = std::move(made);
+  }
+  // In lockstep mode a scale at which the first steps overflow; else slices of other sizes may overflow at another one.
+  optim::GradScaler scaler(
+      {.init_scale = training.amp != kFloat16 ? 1.0 : std::ldexp(1.0, training.shards > 0 ? 22 : 10)});
   Trained trained;
   for (std::int64_t i = 0; i < training.steps; ++i) {
     const data::Batch batch = tokens_of(training.samples - i % 2, static_cast<std::uint32_t>(i + 1));
     const Tensor loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
-      const AutocastGuard autocast(training.bf16 ? kBFloat16 : kFloat32, kCPU);
+      const AutocastGuard autocast(training.amp, kCPU);
       const Tensor x = net.forward(part.x), y = part.y.reshape({-1});
-      if (divided) return LossValue(divided->cross_entropy(x, model.table.weight, y));
+      if (divided) return LossValue(scaler.scale(divided->cross_entropy(x, model.table.weight, y)));
       const Tensor logits = linear(x, model.table.weight);
-      return training.sums ? weighted_sum(logits, part) : LossValue(cross_entropy(logits, y));
+      return training.sums ? weighted_sum(logits, part) : LossValue(scaler.scale(cross_entropy(logits, y)));
     });
-    trained.losses.push_back(loss.item<double>());
-    if (training.clip > 0.0) {
-      const double norm = !plain    ? pipeline->clip_grad_norm(training.clip, divided ? &*divided : nullptr)
+    trained.losses.push_back(loss.item<double>() / scaler.scale_factor());
+    const bool finite = scaler.unscale(*optimizer);
+    if (!finite) ++trained.left_out;
+    if (training.clip > 0.0 && finite) {
+      const double norm = !plain    ? pipeline->clip_grad_norm(training.clip, divided ? &*divided : nullptr, sharded)
                           : divided ? divided->clip_grad_norm(training.clip)
                                     : double(optim::clip_grad_norm_(model.parameters(), training.clip));
       EXPECT_GT(norm, training.clip) << "the row must clip";
     }
-    optimizer->step();
+    scaler.step(*optimizer);
+    scaler.update();
   }
+  const WholeParameters whole = step.whole_parameters();
   trained.weights = values_of(!plain    ? pipeline->full_state(divided ? &*divided : nullptr)
                               : divided ? divided->full_state()
                                         : model.state());

@@ -2,15 +2,19 @@
 
 #include <fmt/core.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <thread>
 
 #include "lockstep/core/allocator.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "tests/distributed/parallel/sharding_support.h"
 #include "tests/support/temporary_path.h"
 
@@ -128,6 +132,88 @@ TEST(ShardingMemory, AStepSendsWhatTheorySays) {
       EXPECT_NEAR(static_cast<double>(bytes_of(*group, OperationKind::reduce_scatter) - reduced),
                   static_cast<double>(all), 0.01 * static_cast<double>(all));
     });
+}
+
+/// Counts what all ranks send.
+class CountedTransport final : public Transport {
+ public:
+  CountedTransport(std::unique_ptr<Transport> inner, std::atomic<std::int64_t>& bytes)
+      : inner_(std::move(inner)), bytes_(bytes) {}
+  std::unique_ptr<Request> send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) override {
+    bytes_ += static_cast<std::int64_t>(bytes);
+    return inner_->send(peer, tag, data, bytes);
+  }
+  std::unique_ptr<Request> recv(int peer, std::uint64_t tag, void* data, std::size_t bytes) override {
+    return inner_->recv(peer, tag, data, bytes);
+  }
+  void abort() override { inner_->abort(); }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  std::atomic<std::int64_t>& bytes_;
+};
+
+/// What all ranks together send in a step and its update, as a multiple of the parameters' bytes.
+double sent_in_a_step(int world, int zero, std::int64_t shards, bool staged, double model_bytes) {
+  const auto store = std::make_shared<HashStore>();
+  const auto boxes = std::make_shared<lockstep::testing::Mailboxes>();
+  std::atomic<std::int64_t> bytes = 0;
+  double sent = 0.0;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank)
+    threads.emplace_back([&, rank] {
+      const ProcessGroupPtr group =
+          make_transport_group("in_process", {.rank = rank, .world_size = world, .timeout = Milliseconds(30'000)},
+                               std::make_unique<CountedTransport>(
+                                   std::make_unique<lockstep::testing::InProcessTransport>(boxes, rank), bytes),
+                               store);
+      Tower tower(64, 12);
+      std::optional<PipelineParallel> one_stage;
+      if (staged) one_stage.emplace(tower, std::vector<PipelineLayer>{{"tower", {&tower}}}, PipelineParallelOptions{});
+      TrainingStep step(tower, {.group = group,
+                                .logical_shards = shards,
+                                .model_part = staged ? one_stage->part() : nullptr,
+                                .zero = zero >= 2 ? zero : 0});
+      const auto optimizer = zero > 0 ? make_adamw(step) : std::make_unique<optim::AdamW>(tower.parameters());
+      std::int64_t before = 0;
+      for (int i = 0; i < 2; ++i) {  // the first step learns in what order to gather
+        group->barrier()->wait();
+        if (rank == 0) before = bytes;
+        group->barrier()->wait();
+        step(make_batch(8), tower_loss);
+        optimizer->step();
+        group->barrier()->wait();
+        if (rank == 0) sent = static_cast<double>(bytes - before) / model_bytes;
+        group->barrier()->wait();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return sent;
+}
+
+// An all-reduce of n bytes sends 2 (W - 1) / W n from each rank, a gather or a reduction to parts half of that.
+TEST(ShardingMemory, EachKindSendsWhatTheorySays) {
+  Tower tower(64, 12);
+  const double all = static_cast<double>(tower.num_bytes()), block = static_cast<double>(tower.blocks[0].num_bytes());
+  struct Case {
+    const char* kind;
+    int zero;
+    bool lockstep, staged;
+    double expected;  // for each rank but one
+  };
+  // ZeRO-3 does not gather the last block again for backward, nor what lies outside of blocks.
+  const double again = 11.0 * block / all;
+  for (const Case& each :
+       {Case{"DDP", 0, false, false, 2.0}, Case{"ZeRO-1", 1, false, false, 3.0}, Case{"ZeRO-2", 2, false, false, 2.0},
+        Case{"ZeRO-3", 3, false, false, 2.0 + again}, Case{"ZeRO-3 of a pipeline's stage", 3, false, true, 2.0},
+        Case{"DDP, lockstep", 0, true, false, 2.0}, Case{"ZeRO-1, lockstep", 1, true, false, 3.0},
+        Case{"ZeRO-2, lockstep", 2, true, false, 2.0}, Case{"ZeRO-3, lockstep", 3, true, false, 2.0 + again}})
+    for (const int world : {2, 4}) {
+      const double sent = sent_in_a_step(world, each.zero, each.lockstep ? world : 0, each.staged, all);
+      const double expected = each.expected * (world - 1);
+      EXPECT_NEAR(sent, expected, 0.02 * expected) << each.kind << " on " << world;
+      std::printf("| %s | %d | %.3f | %.3f |\n", each.kind, world, sent, expected);
+    }
 }
 
 // --- checkpoints

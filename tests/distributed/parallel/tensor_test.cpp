@@ -235,7 +235,8 @@ TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
   });
   nn::MultiheadAttention dropping(8, 2, {.dropout = 0.1});
   EXPECT_NE(error_of([&] {
-              dropping.set_projection([](const auto& x, const auto&, const auto&) { return x; }, 1, 2);
+              const nn::Linear::Function same = [](const auto& x, const auto&, const auto&) { return x; };
+              dropping.set_projection(same, same, 1, 2);
             }).find("1 heads from number 2 on are no part of 2"),
             std::string::npos);
 }
