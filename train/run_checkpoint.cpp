@@ -73,6 +73,10 @@ nn::Metadata Run::State::settings_of_ranks() const {
   all["epochs"] = std::to_string(options.epochs);
   all["max_steps"] = std::to_string(options.max_steps);
   all["lockstep"] = std::to_string(options.logical_shards);
+  // Where the file goes is rank 0's business; all ranks take part in writing one, or none does.
+  all["checkpoint"] = options.checkpoint.empty() ? "no file" : "a file";
+  all["checkpoint_every"] = std::to_string(options.checkpoint_every);
+  all["checkpoint_minutes"] = fmt::format("{}", options.checkpoint_minutes);
   all["optimizer"] = optimizer.name();
   for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group) {
     all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));

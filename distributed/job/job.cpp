@@ -101,6 +101,15 @@ gloo::Options gloo_options(const Rendezvous& found, const Environment& environme
   return options;
 }
 
+/// Ranks that were told to take different backends would wait for each other in different places.
+void check_same_backend(const std::string& backend, const Rendezvous& place, Milliseconds timeout) {
+  const std::string mine = fmt::format("{} of rank {}", backend, place.rank);
+  const std::string first = place.store->compare_set("world/backend", "", mine, timeout);
+  LOCKSTEP_CHECK(first.substr(0, first.find(' ')) == backend,
+                 "[init] the ranks were given different backends: {}, and {} on this rank; give all the same", first,
+                 backend);
+}
+
 ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
                            const Environment& environment) {
   const auto scoped = [&](const char* name) {
@@ -215,6 +224,7 @@ Job init(const InitOptions& options) {
     place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
+  check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout);
   ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);

@@ -7,15 +7,17 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
 namespace lockstep::testing {
 
+/// Empty if it cannot be read, as what /proc holds of a process that has just gone.
 inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << in.rdbuf();  // unlike an iterator over the buffer, this does not throw where reading fails
+  return text.str();
 }
 
 /// The process that runs as this rank under the launcher `parent`; -1: none does now.

@@ -349,5 +349,16 @@ TEST(SpawnUsage, IsChecked) {
   EXPECT_THROW(spawn([](int) {}, 1, {.log_dir = "/proc/no/such"}), Error);
 }
 
+TEST(SpawnedRanks, GivenDifferentBackendsSaySo) {
+  const SpawnError error = failure_of(
+      [](int rank) {
+        distributed::init(
+            {.backend = rank == 0 ? "auto" : "shm", .device = "cpu", .timeout = distributed::Milliseconds(20'000)});
+      },
+      2);
+  const std::string said = error.what();
+  EXPECT_NE(said.find("the ranks were given different backends: "), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -11,9 +11,14 @@
 #include <csignal>
 #include <string>
 
+#include "lockstep/autograd/ops.h"
 #include "lockstep/core/posix.h"
+#include "lockstep/nn/nn.h"
+#include "lockstep/nn/optim/optim.h"
+#include "lockstep/train/run.h"
 #include "lockstep/train/workers.h"
 #include "tests/distributed/ranks.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::train {
 namespace {
@@ -54,6 +59,32 @@ TEST(Agreement, OtherSettingsOnARankAreAnErrorOnAll) {
             "[run] rank(s) 1 were started with other settings than rank 0; rank 1 has lr 0.2, rank 0 has 0.1; pass all "
             "the same");
   EXPECT_EQ(errors[2], errors[0]);
+}
+
+TEST(Agreement, ACheckpointThatOneRankWasNotToldOfIsAnErrorBeforeTheFirstStep) {
+  const TemporaryPath file;
+  std::array<std::string, 2> errors;
+  run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+    const auto rank = static_cast<std::size_t>(group.rank());
+    nn::Linear net(2, 2);
+    distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+    optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    const data::DataLoader loader(std::make_shared<data::TensorDataset>(ones({8, 2}), zeros({8}, {.dtype = kInt64})),
+                                  {.batch_size = 4});
+    const auto loss = [](nn::Module& module, const data::Batch& part) {
+      return cross_entropy(module.forward(part.x), part.y);
+    };
+    RunOptions options{.progress = Progress::none};
+    if (rank == 0) options.checkpoint = file.text();
+    train::Run run(step, optimizer, loader, loss, options);
+    try {
+      run.train();
+    } catch (const Error& error) {
+      errors[rank] = error.what();
+    }
+  });
+  EXPECT_NE(errors[0].find("rank(s) 1 were started with other settings"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 1 has checkpoint no file, rank 0 has a file"), std::string::npos) << errors[1];
 }
 
 TEST(Agreement, AProcessAloneDecidesAtOnce) {
