@@ -43,6 +43,7 @@ namespace {
 
 constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", detail::gather_backward_cpu,
                                                                LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
+constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
 constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
