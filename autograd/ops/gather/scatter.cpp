@@ -45,8 +45,6 @@ constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", de
                                                                LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
 constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
-constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
-
 /// Sums in a dtype that holds them: float32 for half types, float64 for integers and bool, whose sums are true unless
 /// 0.
 DType sum_dtype(DType dtype) {
