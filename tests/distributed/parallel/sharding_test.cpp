@@ -1,5 +1,8 @@
 // Divided parameters, gradients and optimizer state: the bits of the undivided step, and what parameters are meanwhile.
 
+#include <chrono>
+#include <thread>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
@@ -262,6 +265,7 @@ TEST(Sharding, ARankThatEndsInForwardEndsTheOthersWithAName) {
         step(make_batch(9), [&](nn::Module& module, const data::Batch& part) -> LossValue {
           if (group.rank() == 1) {
             tower.blocks[0](tower.in(part.x));
+            std::this_thread::sleep_for(Milliseconds(300));  // until the others wait for its part of a block
             throw Error("rank 1 ends here");
           }
           return tower_loss(module, part);
