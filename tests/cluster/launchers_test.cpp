@@ -10,6 +10,7 @@
 
 #include "tests/cluster/cluster_support.h"
 #include "tests/distributed/launcher_support.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep {
 namespace {
@@ -75,7 +76,7 @@ TEST_F(Launchers, LockstepRunAsTorchrun) {
 TEST_F(Launchers, None) {
   using launcher_test::Process;
   const std::map<std::string, std::string> token{{"LOCKSTEP_TOKEN", "0123456789abcdef0123456789abcdef"}};
-  const std::string port = std::to_string(20'000 + getpid() % 20'000);
+  const std::string port = std::to_string(free_port());
   for (const std::string& meeting : {"tcp://127.0.0.1:" + port, "file://" + folder_.file("meeting")}) {
     SCOPED_TRACE(meeting);
     const Arguments place{"--init_method", meeting, "--world_size=2"};
