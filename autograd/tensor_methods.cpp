@@ -29,13 +29,10 @@ Tensor Tensor::cuda(int index) const {
 const Tensor& Tensor::sub_(const Tensor& other, double alpha) const {
   return add_(other, -alpha);
 }
-const Tensor& Tensor::sub_(double value) const {
-  return add_(-value);
-}
 const Tensor& Tensor::div_(const Tensor& other) const {
   return *this /= other;
 }
-const Tensor& Tensor::div_(double value) const {
+const Tensor& Tensor::div_(Scalar value) const {
   return *this /= value;
 }
 

@@ -197,14 +197,15 @@ Tensor move_values(const Tensor& tensor, Device device) {
   return out;
 }
 
-void fill_values(const Tensor& tensor, double value) {
+void fill_values(const Tensor& tensor, Scalar value) {
   tensor.storage()->before_change();
   const LibraryAccess access;
   if (tensor.device().is_cuda()) return cuda::fill(tensor, value);
   const auto loop = cpu::plan_loop<1>(tensor.sizes(), {&tensor});
   if (loop.numel == 0) return;
   dispatch_all(tensor.dtype(), "fill", [&]<typename T>() {
-    const T filler = convert<double, T>(value);
+    const T filler =
+        value.is_floating_point() ? convert<double, T>(value.to_double()) : convert<std::int64_t, T>(value.to_int64());
     T* data = tensor.data<T>();
     cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
       T* row = data + offset[0];

@@ -17,7 +17,7 @@ Tensor as_contiguous(const Tensor& tensor);
 Tensor cast_values(const Tensor& tensor, DType dtype);
 Tensor move_values(const Tensor& tensor, Device device);
 /// Sets every element.
-void fill_values(const Tensor& tensor, double value);
+void fill_values(const Tensor& tensor, Scalar value);
 
 /// A view of `length` rows from row `start` of dimension 0.
 Tensor rows(const Tensor& tensor, std::int64_t start, std::int64_t length);

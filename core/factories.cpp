@@ -32,6 +32,10 @@ Tensor make_tensor(StoragePtr storage, const Shape& sizes, std::int64_t numel, D
   return Tensor(std::move(impl));
 }
 
+bool are_whole(Scalar a, Scalar b, Scalar c) {
+  return !a.is_floating_point() && !b.is_floating_point() && !c.is_floating_point();
+}
+
 }  // namespace
 
 TensorOptions options_of(const Tensor& tensor) {
@@ -44,7 +48,7 @@ Tensor empty(const Shape& sizes, TensorOptions options) {
   return make_tensor(make_intrusive<Storage>(bytes, options.device), sizes, numel, options.dtype);
 }
 
-Tensor full(const Shape& sizes, double value, TensorOptions options) {
+Tensor full(const Shape& sizes, Scalar value, TensorOptions options) {
   check_in_range(value, options.dtype, "full");
   Tensor out = empty(sizes, options);
   fill_values(out, value);
@@ -67,7 +71,7 @@ Tensor ones_like(const Tensor& like) {
   return ones(like.sizes(), options_of(like));
 }
 
-Tensor full_like(const Tensor& like, double value) {
+Tensor full_like(const Tensor& like, Scalar value) {
   return full(like.sizes(), value, options_of(like));
 }
 
@@ -101,21 +105,27 @@ Tensor arange(Scalar first, Scalar last, Scalar by, TensorOptions options) {
                  "[arange] expected finite start and end and a step other than 0, found {}, {}, {}", start, end, step);
   LOCKSTEP_CHECK(start == end || (end > start) == (step > 0.0), "[arange] a step of {} does not lead from {} to {}",
                  step, start, end);
-  const double count = std::ceil((end - start) / step);
+  const bool whole = are_whole(first, last, by);
+  // Whole numbers are counted exactly: as doubles those above 2^53 would be rounded.
+  const auto span = static_cast<__int128>(last.to_int64()) - first.to_int64(), stride = __int128{by.to_int64()};
+  const double count =
+      whole ? static_cast<double>((span + stride - (stride > 0 ? 1 : -1)) / stride) : std::ceil((end - start) / step);
   LOCKSTEP_CHECK(count < 1e15, "[arange] {} elements are too many", count);
   const std::int64_t n = count > 0 ? static_cast<std::int64_t>(count) : 0;
   const LibraryAccess access;
   Tensor out = empty({n}, {.dtype = options.dtype});
   dispatch_numeric(options.dtype, "arange", [&]<typename T>() {
     T* data = out.data<T>();
-    for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(start + static_cast<double>(i) * step);
+    if (whole)
+      for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(first.to_int64() + i * by.to_int64());
+    else
+      for (std::int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(start + static_cast<double>(i) * step);
   });
   return move_values(out, options.device);
 }
 
 Tensor arange(Scalar start, Scalar end, Scalar step) {
-  const bool whole = !start.is_floating_point() && !end.is_floating_point() && !step.is_floating_point();
-  return arange(start, end, step, {.dtype = whole ? kInt64 : kFloat32});
+  return arange(start, end, step, {.dtype = are_whole(start, end, step) ? kInt64 : kFloat32});
 }
 Tensor arange(Scalar end, TensorOptions options) {
   return arange(0, end, 1, options);
@@ -150,7 +160,7 @@ template Tensor tensor(const std::vector<std::int32_t>&, Device);
 template Tensor tensor(const std::vector<std::uint8_t>&, Device);
 template Tensor tensor(const std::vector<bool>&, Device);
 
-Tensor scalar_tensor(double value, TensorOptions options) {
+Tensor scalar_tensor(Scalar value, TensorOptions options) {
   return full({}, value, options);
 }
 

@@ -25,11 +25,13 @@ TensorOptions options_of(const Tensor& tensor);
 Tensor empty(const Shape& sizes, TensorOptions options = {});
 Tensor zeros(const Shape& sizes, TensorOptions options = {});
 Tensor ones(const Shape& sizes, TensorOptions options = {});
-Tensor full(const Shape& sizes, double value, TensorOptions options = {});
+/// Every element `value`: an integer is taken as it is, a floating-point number for an integer dtype without its
+/// fraction. Throws Error for a number out of the dtype's range.
+Tensor full(const Shape& sizes, Scalar value, TensorOptions options = {});
 Tensor empty_like(const Tensor& like);
 Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
-Tensor full_like(const Tensor& like, double value);
+Tensor full_like(const Tensor& like, Scalar value);
 /// [rows, columns] with ones on the diagonal; square without `columns`. Throws Error for negative sizes.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, TensorOptions options = {});
 /// `steps` values from start to end, both included, at equal distances; integers from start and end without their
@@ -62,8 +64,8 @@ Tensor tensor(std::initializer_list<std::initializer_list<T>> rows, Device devic
   const auto count = static_cast<std::int64_t>(rows.size());
   return tensor(values, device).view({count, count ? static_cast<std::int64_t>(rows.begin()->size()) : 0});
 }
-/// A zero-dimensional tensor.
-Tensor scalar_tensor(double value, TensorOptions options = {});
+/// A zero-dimensional tensor; float32 without options. Throws Error for a number out of the dtype's range.
+Tensor scalar_tensor(Scalar value, TensorOptions options = {});
 /// Borrowed row-major memory; it must outlive the tensor and its views, or be freed by `release`.
 Tensor from_blob(void* data, const Shape& sizes, TensorOptions options = {}, std::function<void()> release = {});
 
@@ -86,7 +88,7 @@ Tensor empty(const Shape& sizes, D dtype) {
 }
 /// full() of a dtype.
 template <std::same_as<DType> D>
-Tensor full(const Shape& sizes, double value, D dtype) {
+Tensor full(const Shape& sizes, Scalar value, D dtype) {
   return full(sizes, value, TensorOptions{.dtype = dtype});
 }
 /// A tensor without dimensions, of dtype dtype_of<T>.

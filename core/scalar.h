@@ -17,7 +17,7 @@ class Scalar {
   constexpr Scalar(T value)
       : real_(static_cast<double>(value)),
         whole_(std::is_floating_point_v<T> ? 0 : static_cast<std::int64_t>(value)),
-        kind_(std::is_same_v<T, bool> ? Kind::boolean : (std::is_floating_point_v<T> ? Kind::real : Kind::whole)) {}
+        kind_(kind_of(value)) {}
 
   constexpr bool is_floating_point() const { return kind_ == Kind::real; }  ///< made from a floating-point number
   constexpr bool is_bool() const { return kind_ == Kind::boolean; }         ///< made from a bool
@@ -31,6 +31,20 @@ class Scalar {
 
  private:
   enum class Kind : std::uint8_t { whole, real, boolean };
+  /// Whole numbers above the largest int64 count as floating-point ones.
+  template <typename T>
+  static constexpr Kind kind_of(T value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return Kind::boolean;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return Kind::real;
+    } else if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(std::int64_t)) {
+      return value > static_cast<T>(INT64_MAX) ? Kind::real : Kind::whole;
+    } else {
+      return Kind::whole;
+    }
+  }
+
   double real_;
   std::int64_t whole_;
   Kind kind_;

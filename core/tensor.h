@@ -238,13 +238,13 @@ class Tensor {
   Tensor operator-() const;  ///< negated; throws Error for bool
   /// In place; recorded like every operation, refused on a leaf that requires gradients while recording.
   const Tensor& add_(const Tensor& other, double alpha = 1.0) const;
-  const Tensor& add_(double value) const;
+  const Tensor& add_(Scalar value) const;                             ///< the same for a number
   const Tensor& mul_(const Tensor& other) const;                      ///< in place, as add_
-  const Tensor& mul_(double value) const;                             ///< in place, as add_
+  const Tensor& mul_(Scalar value) const;                             ///< in place, as add_
   const Tensor& sub_(const Tensor& other, double alpha = 1.0) const;  ///< in place, as add_
-  const Tensor& sub_(double value) const;                             ///< in place, as add_
+  const Tensor& sub_(Scalar value) const;                             ///< in place, as add_
   const Tensor& div_(const Tensor& other) const;                      ///< in place, as add_
-  const Tensor& div_(double value) const;                             ///< in place, as add_
+  const Tensor& div_(Scalar value) const;                             ///< in place, as add_
   Tensor add(const Tensor& other, double alpha = 1.0) const;          ///< x + alpha * other
   Tensor add(Scalar other) const;                                     ///< operator+, as the next ones by their names
   Tensor sub(const Tensor& other, double alpha = 1.0) const;          ///< x - alpha * other
@@ -278,7 +278,7 @@ class Tensor {
   /// x + value a / b, in place.
   const Tensor& addcdiv_(const Tensor& a, const Tensor& b, double value = 1.0) const;
   const Tensor& zero_() const;              ///< in place; no gradient flows through it
-  const Tensor& fill_(double value) const;  ///< in place; no gradient flows through it
+  const Tensor& fill_(Scalar value) const;  ///< in place; no gradient flows through it
   Tensor exp() const;                       ///< element by element, as the next ones
   Tensor log() const;                       ///< natural logarithm
   Tensor sqrt() const;                      ///< square root

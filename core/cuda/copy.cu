@@ -122,8 +122,9 @@ struct Constant {
 };
 }  // namespace
 
-void fill(const Tensor& tensor, double value) {
+void fill(const Tensor& tensor, Scalar scalar) {
   if (tensor.numel() == 0) return;
+  const double value = scalar.to_double();
   if (value == 0.0 && !std::signbit(value) && tensor.is_contiguous()) {
     const Launch launch(tensor);
     LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(tensor.raw_data(), 0, tensor.nbytes(), launch.stream()));
@@ -133,7 +134,8 @@ void fill(const Tensor& tensor, double value) {
   if (tensor.is_floating_point() || tensor.dtype() == kBool)
     return map<float>(
         tensor, Constant<float>{tensor.dtype() == kBool ? (value != 0.0 ? 1.0f : 0.0f) : static_cast<float>(value)});
-  map<std::int64_t>(tensor, Constant<std::int64_t>{static_cast<std::int64_t>(value)});
+  map<std::int64_t>(tensor, Constant<std::int64_t>{scalar.is_floating_point() ? static_cast<std::int64_t>(value)
+                                                                              : scalar.to_int64()});
 }
 
 }  // namespace lockstep::cuda

@@ -39,6 +39,6 @@ void store(const void* source, void* target, std::size_t bytes, int device);
 /// Copies between any devices, converting dtype and layout. Returns when the source may be written again by the host;
 /// what is on the device follows in the order of its current stream.
 void copy(const Tensor& source, const Tensor& target);
-void fill(const Tensor& tensor, double value);
+void fill(const Tensor& tensor, Scalar value);
 
 }  // namespace lockstep::cuda

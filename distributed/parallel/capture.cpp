@@ -130,7 +130,7 @@ Tensor CapturedStep::Graphs::replay(Recorded& recorded, TrainingStep& step, opti
   for (std::size_t p = 0; p < parameters.size(); ++p)
     if (!parameters[p].grad().is_same(recorded.gradients[p])) parameters[p].set_grad(recorded.gradients[p]);
   fill(batch, recorded.slots);
-  if (recorded.draws) fill_values(random_step, static_cast<double>(number));
+  if (recorded.draws) fill_values(random_step, number);
   optimizer.prepare_step();
   const auto launch = [&] { recorded.graph->launch(); };
   if (ProcessGroup* group = step.group())

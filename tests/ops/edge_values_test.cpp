@@ -213,5 +213,38 @@ TEST_F(EdgeValues, ClassProbabilitiesAsTargetsOfCrossEntropy) {
             std::string::npos);
 }
 
+// A number is not taken through double, which has no odd integers above 2^53.
+TEST_F(EdgeValues, IntegersAbove2To53StayWhatTheyAre) {
+  const std::int64_t big = (std::int64_t{1} << 53) + 1;
+  const TensorOptions options{.dtype = kInt64, .device = test_device()};
+  const Tensor zero = zeros({2}, options), first = move_values(tensor<std::int64_t>({0}), test_device());
+  const Tensor chosen = move_values(tensor({true, false}), test_device());
+  using Integers = std::vector<std::int64_t>;
+  const auto integers = [](const Tensor& x) { return x.to_vector<std::int64_t>(); };
+  EXPECT_EQ(integers(full({2}, big, options)), (Integers{big, big}));
+  EXPECT_EQ(integers(full({1}, big, kInt64)), (Integers{big}));
+  EXPECT_EQ(integers(full_like(zero, -big)), (Integers{-big, -big}));
+  EXPECT_EQ(integers(scalar_tensor(big, options)), (Integers{big}));
+  EXPECT_EQ(integers(arange(big, big + 4, 2, options)), (Integers{big, big + 2}));
+  EXPECT_EQ(integers(zero.clone().fill_(big)), (Integers{big, big}));
+  EXPECT_EQ(integers(zero.clone().add_(big)), (Integers{big, big}));
+  EXPECT_EQ(integers(zero.clone().sub_(big)), (Integers{-big, -big}));
+  EXPECT_EQ(integers(ones({2}, options).mul_(big)), (Integers{big, big}));
+  EXPECT_EQ(integers(zero.clone().masked_fill_(chosen, big)), (Integers{big, 0}));
+  EXPECT_EQ(integers(masked_fill(zero, chosen, big)), (Integers{big, 0}));
+  EXPECT_EQ(integers(where(chosen, big, 1)), (Integers{big, 1}));
+  EXPECT_EQ(integers(where(chosen, big, zero)), (Integers{big, 0}));
+  EXPECT_EQ(integers(scatter(zero, 0, first, big)), (Integers{big, 0}));
+  EXPECT_EQ(integers(index_fill(zero, 0, first, big)), (Integers{big, 0}));
+  EXPECT_EQ(integers(maximum(zero, big)), (Integers{big, big}));
+  EXPECT_EQ(integers(minimum(zero, -big)), (Integers{-big, -big}));
+  const Tensor x = zeros({2}, options);
+  x[0] = big;
+  EXPECT_EQ(integers(x), (Integers{big, 0}));
+  const Tensor sorted = tensor<std::int64_t>({big - 1, big, big + 1});
+  EXPECT_EQ(searchsorted(sorted, big).item<int>(), 1);
+  EXPECT_NE(error_of([&] { full({1}, std::uint64_t{1} << 63, kInt64); }).find("out of the range"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -329,10 +329,9 @@ const Tensor& div_in_place(const Tensor& target, const Operand& divisor, const T
 }
 
 /// Whole numbers are integers to an integer tensor.
-Scalar number_for(const Tensor& target, double value) {
-  const Scalar number(value);
-  if (!target.defined() || target.is_floating_point() || !number.is_whole()) return number;
-  return Scalar(static_cast<std::int64_t>(value));
+Scalar number_for(const Tensor& target, Scalar value) {
+  if (!value.is_floating_point() || !target.defined() || target.is_floating_point() || !value.is_whole()) return value;
+  return Scalar(static_cast<std::int64_t>(value.to_double()));
 }
 
 }  // namespace
@@ -340,13 +339,16 @@ Scalar number_for(const Tensor& target, double value) {
 const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
   return add_in_place(*this, other, alpha, "add_");
 }
-const Tensor& Tensor::add_(double value) const {
+const Tensor& Tensor::add_(Scalar value) const {
   return add_in_place(*this, number_for(*this, value), 1.0, "add_");
+}
+const Tensor& Tensor::sub_(Scalar value) const {
+  return add_in_place(*this, number_for(*this, value), -1.0, "sub_");
 }
 const Tensor& Tensor::mul_(const Tensor& other) const {
   return mul_in_place(*this, other, "mul_");
 }
-const Tensor& Tensor::mul_(double value) const {
+const Tensor& Tensor::mul_(Scalar value) const {
   return mul_in_place(*this, number_for(*this, value), "mul_");
 }
 

@@ -126,7 +126,7 @@ namespace {
 /// `value` as a tensor without dimensions, of the dtype that it makes beside `like`.
 Tensor number_beside(const Tensor& like, Scalar value, const char* op) {
   binary::check_operands(like, value, op);
-  return scalar_tensor(value.to_double(), {.dtype = result_dtype(like.dtype(), value), .device = like.device()});
+  return scalar_tensor(value, {.dtype = result_dtype(like.dtype(), value), .device = like.device()});
 }
 
 }  // namespace

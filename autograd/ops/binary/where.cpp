@@ -71,8 +71,7 @@ Tensor where(const Tensor& condition, Scalar a, Scalar b) {
     return number.is_floating_point() ? kFloat32 : number.is_bool() ? kBool : kInt64;
   };
   LOCKSTEP_CHECK(condition.defined(), "[where] the condition is undefined");
-  return where(condition,
-               scalar_tensor(a.to_double(), {.dtype = promote_types(dtype(a), dtype(b)), .device = condition.device()}),
+  return where(condition, scalar_tensor(a, {.dtype = promote_types(dtype(a), dtype(b)), .device = condition.device()}),
                b);
 }
 

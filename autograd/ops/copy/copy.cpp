@@ -53,7 +53,7 @@ class FillBackward final : public Node {
   TensorList apply(TensorList) override { return TensorList(1); }
 };
 
-const Tensor& fill_in_place(const Tensor& target, double value, const char* op) {
+const Tensor& fill_in_place(const Tensor& target, Scalar value, const char* op) {
   LOCKSTEP_CHECK(target.defined(), "[{}] the tensor is undefined", op);
   check_in_range(value, target.dtype(), op);
   check_no_repeats(target, op);
@@ -117,16 +117,12 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
   return *this;
 }
 
-const Tensor& Tensor::fill_(double value) const {
+const Tensor& Tensor::fill_(Scalar value) const {
   return fill_in_place(*this, value, "fill_");
 }
 
 const Tensor& Tensor::operator=(Scalar value) const&& {
-  LOCKSTEP_CHECK(value.is_floating_point() ||
-                     (value.is_whole() && value.to_int64() == static_cast<std::int64_t>(value.to_double())),
-                 "[operator=] the integer {} is above 2^53 and would be rounded; assign an int64 tensor",
-                 value.to_int64());
-  return fill_in_place(*this, value.to_double(), "operator=");
+  return fill_in_place(*this, value, "operator=");
 }
 
 const Tensor& Tensor::zero_() const {

@@ -163,7 +163,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar value) {
   LOCKSTEP_CHECK(x.defined() && index.defined(), "[scatter] the tensor or the index is undefined");
-  return scatter(x, dim, index, full(index.sizes(), value.to_double(), options_of(x)));
+  return scatter(x, dim, index, full(index.sizes(), value, options_of(x)));
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {

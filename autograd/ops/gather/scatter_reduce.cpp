@@ -105,11 +105,7 @@ Tensor combined(const Tensor& x, int d, const Tensor& positions, const Tensor& p
         const Tensor places = zeros(x.sizes(), {.dtype = kBool, .device = x.device()});
         const Tensor named = scatter(places, d, positions, true);
         const Tensor start = empty_like(out);
-        if (dtype == kInt64)
-          for (std::int64_t i = 0; i < start.numel(); ++i)
-            start.data<std::int64_t>()[i] = neutral(reduce, dtype).to_int64();
-        else
-          fill_values(start, neutral(reduce, dtype).to_double());
+        fill_values(start, neutral(reduce, dtype));
         out = copy_contiguous(where(named, start, out));
       }
       reduce_kernel(out)(reduce, as_contiguous(cast_values(part.detach(), dtype)), d, positions, out);
@@ -212,7 +208,7 @@ Tensor index_fill(const Tensor& x, std::int64_t dim, const Tensor& index, const 
 
 Tensor index_fill(const Tensor& x, std::int64_t dim, const Tensor& index, Scalar value) {
   LOCKSTEP_CHECK(x.defined(), "[index_fill] the tensor is undefined");
-  return index_fill(x, dim, index, scalar_tensor(value.to_double(), options_of(x)));
+  return index_fill(x, dim, index, scalar_tensor(value, options_of(x)));
 }
 
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::int64_t dim) {

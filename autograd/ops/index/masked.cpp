@@ -63,7 +63,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Tensor& value) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Scalar value) {
   check_mask(x, mask, "masked_fill");
   check_in_range(value, x.dtype(), "masked_fill");
-  return where(mask, scalar_tensor(value.to_double(), options_of(x)), x);
+  return where(mask, scalar_tensor(value, options_of(x)), x);
 }
 
 Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source) {

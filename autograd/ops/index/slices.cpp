@@ -120,8 +120,7 @@ const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, con
 }
 const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const {
   check_in_range(value, dtype(), "index_put_");
-  const Tensor element = value.is_floating_point() ? tensor(value.to_double()) : tensor(value.to_int64());
-  return index_put_(indices, element.to(dtype()).to(device()));
+  return index_put_(indices, scalar_tensor(value, options()));
 }
 
 }  // namespace lockstep

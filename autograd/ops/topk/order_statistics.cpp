@@ -120,7 +120,7 @@ Tensor searchsorted(const Tensor& sorted, Scalar value, bool right) {
   LOCKSTEP_CHECK(sorted.defined() && sorted.dim() == 1,
                  "[searchsorted] expected boundaries of one dimension for a number");
   const DType dtype = result_dtype(sorted.dtype(), value);
-  return searchsorted(sorted, full({}, value.to_double(), {.dtype = dtype, .device = sorted.device()}), right);
+  return searchsorted(sorted, full({}, value, {.dtype = dtype, .device = sorted.device()}), right);
 }
 
 Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right) {

@@ -170,7 +170,7 @@ TEST_P(PipelineEquivalenceOf, WeightsAreThoseOfOneProcess) {
   const Trained one = reference_of(row);
   if (row.training.amp == kFloat16 && row.training.shards > 0) {
     EXPECT_GT(one.left_out, 0) << "the row must overflow";
-    EXPECT_LT(one.left_out, row.training.steps / 2);
+    EXPECT_LE(one.left_out, row.training.steps - 3) << "and take steps after that";
   }
   double largest = 0.0;
   std::mutex mutex;
