@@ -113,7 +113,9 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
     const DType dtype = sum_dtype(x.dtype());
     out = copy_contiguous(cast_values(x, dtype));
     const Tensor terms = as_contiguous(cast_values(part, dtype));
-    if (terms.numel() > 0) {
+    if (terms.numel() > 0 && out.device().is_cpu()) {
+      add_kernel(out)(terms, d, positions, out);
+    } else if (terms.numel() > 0) {
       const Tensor sums = zeros(x.sizes(), options_of(out));
       add_kernel(sums)(terms, d, positions, sums);
       out = out + sums;
