@@ -66,8 +66,10 @@ void unlock_prefix() {
   instance().mutex.unlock();
 }
 void renew_logger() {
+  Logger& old = instance();
   auto* fresh = new Logger;
-  fresh->prefix = instance().prefix;
+  fresh->prefix = old.prefix;
+  old.mutex.unlock();  // which nobody will use, but a lock that is held for ever is what deadlocks are looked for by
   the_logger().store(fresh);
 }
 const ForkHandlers fork_handlers(lock_prefix, unlock_prefix, renew_logger);

@@ -1,5 +1,7 @@
 #include "apps/gpt/language_model.h"
 
+#include <optional>
+
 #include "apps/gpt/gpt2.h"
 #include "apps/gpt/llama.h"
 #include "lockstep/autograd/ops.h"
@@ -10,10 +12,13 @@
 namespace lockstep::gpt {
 namespace {
 
-/// The output projection and its loss, as a module whose parameter is the model's weight.
+/// The output projection and its loss, as a module whose parameter is the model's weight, unless that is frozen.
 struct LossHead : nn::Module {
-  explicit LossHead(Tensor weight) : weight(this, "weight", std::move(weight)) {}
-  nn::Parameter weight;
+  explicit LossHead(const Tensor& weight) : weight(weight) {
+    if (weight.requires_grad()) parameter.emplace(this, "weight", weight);
+  }
+  Tensor weight;
+  std::optional<nn::Parameter> parameter;
 };
 
 }  // namespace

@@ -21,8 +21,11 @@ struct LayerParameters : nn::Module {
   }
   struct Held : nn::Module {
     Held(nn::Module& owner, std::size_t number, const nn::Module& layer) : nn::Module(&owner, std::to_string(number)) {
-      for (const Tensor& p : layer.parameters())
+      for (const Tensor& p : layer.parameters()) {
+        const bool trained = p.requires_grad();
         held.push_back(std::make_unique<nn::Parameter>(this, std::to_string(held.size()), p));
+        p.set_requires_grad(trained);  // a frozen one stays so
+      }
     }
     std::vector<std::unique_ptr<nn::Parameter>> held;
   };

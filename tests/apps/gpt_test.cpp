@@ -286,6 +286,23 @@ TEST(GptLoss, OfALargeVocabularyComesInPieces) {
   EXPECT_LT((grad - expected_grad).abs().max().item(), 1e-5 * expected_grad.abs().max().item());
 }
 
+TEST(GptLoss, InPiecesLeavesAFrozenVocabularyFrozen) {
+  gpt::Config config = small_config();
+  config.layers = 1;
+  config.lora = {.rank = 2, .alpha = 8};
+  config.logits_at_once = 1000;  // of 80 x 61
+  manual_seed(1);
+  const auto model = gpt::LanguageModel::make(config);
+  gpt::train_adapters_only(*model);
+  const Tensor x = make_input({4, 20}, 1, kInt64, 0.0, 61.0), y = make_input({4, 20}, 2, kInt64, 0.0, 61.0);
+  model->loss(x, y).backward();
+  for (const nn::NamedTensor& p : model->named_parameters()) {
+    const bool is_adapter = p.name.find("lora_") != std::string::npos;
+    EXPECT_EQ(p.tensor.requires_grad(), is_adapter) << p.name;
+    EXPECT_EQ(p.tensor.grad().defined(), is_adapter) << p.name;
+  }
+}
+
 TEST(GptErrors, NameTheProblem) {
   const auto model = gpt::LanguageModel::make(small_config());
   gpt::Config bad = small_config();

@@ -78,6 +78,17 @@ TEST_F(MeshPrograms, PipelinesGiveTheHashOfOneProcess) {
     EXPECT_EQ(hash(3, dropout + mesh), one) << mesh[1];
 }
 
+// Adapters alone move, though a stage computes its blocks again.
+TEST_F(MeshPrograms, AdaptersGiveOneHash) {
+  const std::string model = folder_.file("model");
+  hash(1, {"--out", model});
+  const Arguments adapters{"--model", model, "--lora", "2", "--warmup", "0"};
+  const std::string one = hash(2, adapters);
+  for (const Arguments& mesh : {Arguments{"--mesh", "pipeline=2", "--recompute"}, Arguments{"--mesh", "pipeline=2"},
+                                Arguments{"--mesh", "data=2,pipeline=2", "--zero=2", "--recompute"}})
+    EXPECT_EQ(hash(2, adapters + mesh), one) << fmt::format("{}", mesh.back());
+}
+
 TEST_F(MeshPrograms, TensorShardsGiveOneHashInAnyOrderOfTheMesh) {
   const Arguments shards{"--lockstep-tensor", "4", "--dropout", "0.1"};
   const std::string one = hash(3, shards);

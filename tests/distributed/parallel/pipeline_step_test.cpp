@@ -321,5 +321,22 @@ TEST(PipelineEquivalence, ATableOfOtherSumsFails) {
   });
 }
 
+// Its layers' parameters are those of modules of the pipeline's own, which must not wake them.
+TEST(PipelineRecompute, FrozenParametersStayFrozen) {
+  run_in(2, [](const ProcessGroupPtr& group) {
+    Chain model(0.0);
+    set_weights(model);
+    std::vector<bool> trained;
+    for (const Tensor& p : model.parameters()) {
+      trained.push_back(trained.size() % 2 == 0);
+      p.set_requires_grad(trained.back());
+    }
+    const std::vector<Tensor> all = model.parameters();
+    const PipelineParallel pipeline(model, model.layers(), PipelineParallelOptions{.group = group, .recompute = true});
+    for (std::size_t i = 0; i < all.size(); ++i)
+      EXPECT_TRUE(trained[i] || !all[i].requires_grad()) << "parameter " << i;
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
