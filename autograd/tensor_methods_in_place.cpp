@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -48,7 +49,7 @@ const Tensor& Tensor::pow_(double exponent) const {
   return write(*this, {}, "pow_", [=](const Tensor& x) { return x.pow(exponent); });
 }
 const Tensor& Tensor::lerp_(const Tensor& end, double weight) const {
-  return write(*this, {&end}, "lerp_", [&](const Tensor& x) { return lerp(x, end, weight); });
+  return write(*this, {&end}, "lerp_", [&](const Tensor& x) { return lockstep::lerp(x, end, weight); });
 }
 const Tensor& Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
   return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return x.add(a * b, value); });
@@ -67,6 +68,54 @@ const Tensor& Tensor::scatter_add_(std::int64_t dim, const Tensor& index, const 
 }
 const Tensor& Tensor::index_add_(std::int64_t dim, const Tensor& index, const Tensor& source) const {
   return write(*this, {&source}, "index_add_", [&](const Tensor& x) { return x.index_add(dim, index, source); });
+}
+
+const Tensor& TensorMethods::log_() const {
+  return write(self(), {}, "log_", [](const Tensor& x) { return x.log(); });
+}
+const Tensor& TensorMethods::tanh_() const {
+  return write(self(), {}, "tanh_", [](const Tensor& x) { return x.tanh(); });
+}
+const Tensor& TensorMethods::sigmoid_() const {
+  return write(self(), {}, "sigmoid_", [](const Tensor& x) { return x.sigmoid(); });
+}
+const Tensor& TensorMethods::square_() const {
+  return write(self(), {}, "square_", [](const Tensor& x) { return x.square(); });
+}
+const Tensor& TensorMethods::rsqrt_() const {
+  return write(self(), {}, "rsqrt_", [](const Tensor& x) { return x.rsqrt(); });
+}
+const Tensor& TensorMethods::reciprocal_() const {
+  return write(self(), {}, "reciprocal_", [](const Tensor& x) { return x.reciprocal(); });
+}
+const Tensor& TensorMethods::floor_() const {
+  return write(self(), {}, "floor_", [](const Tensor& x) { return x.floor(); });
+}
+const Tensor& TensorMethods::ceil_() const {
+  return write(self(), {}, "ceil_", [](const Tensor& x) { return x.ceil(); });
+}
+const Tensor& TensorMethods::round_() const {
+  return write(self(), {}, "round_", [](const Tensor& x) { return x.round(); });
+}
+const Tensor& TensorMethods::clamp_min_(Scalar min) const {
+  return write(self(), {}, "clamp_min_", [=](const Tensor& x) { return x.clamp_min(min); });
+}
+const Tensor& TensorMethods::clamp_max_(Scalar max) const {
+  return write(self(), {}, "clamp_max_", [=](const Tensor& x) { return x.clamp_max(max); });
+}
+const Tensor& TensorMethods::index_fill_(std::int64_t dim, const Tensor& index, Scalar value) const {
+  return write(self(), {}, "index_fill_", [&](const Tensor& x) { return x.index_fill(dim, index, value); });
+}
+const Tensor& TensorMethods::index_copy_(std::int64_t dim, const Tensor& index, const Tensor& source) const {
+  return write(self(), {&source}, "index_copy_", [&](const Tensor& x) { return x.index_copy(dim, index, source); });
+}
+const Tensor& TensorMethods::masked_scatter_(const Tensor& mask, const Tensor& source) const {
+  return write(self(), {&source}, "masked_scatter_", [&](const Tensor& x) { return x.masked_scatter(mask, source); });
+}
+const Tensor& TensorMethods::random_(std::int64_t low, std::int64_t high) const {
+  return write(self(), {}, "random_", [=](const Tensor& x) {
+    return randint(low, high, x.sizes(), {.dtype = x.dtype(), .device = x.device()});
+  });
 }
 
 }  // namespace lockstep

@@ -33,4 +33,11 @@ std::string_view name(DeviceType type);
 /// "cpu:0", "cuda:1".
 std::string to_string(Device device);
 
+namespace cuda {
+/// CUDA devices of this machine, of which some may be too old to be used; 0 in builds without CUDA.
+int device_count();
+/// Whether there is one.
+bool is_available();
+}  // namespace cuda
+
 }  // namespace lockstep

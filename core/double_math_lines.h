@@ -207,13 +207,20 @@ inline double polynomial(const double (&terms)[N], double x) {
 inline bool is_near_erf(double x) {
   return std::fabs(x) < 6.0;
 }
+/// erf(x), and exp(-x^2), which it is made of.
+struct ErfAndGauss {
+  double erf, gauss;
+};
 /// Where is_near_erf(x).
-[[gnu::always_inline]] inline double erf_of_near(double x) {
+[[gnu::always_inline]] inline ErfAndGauss erf_and_gauss_of_near(double x) {
   const double a = std::fabs(x), square = a * a;
   const double small = std::fma(x, detail::polynomial(detail::kErf, square), x);
   const double gauss = exp_of_near(-square, -std::fma(a, a, -square));
   const double rest = gauss * detail::polynomial(detail::kErfc, (a - 3) / (a + 3)) / (1 + 2 * a);
-  return a < 1 ? small : std::copysign(1 - rest, x);
+  return {a < 1 ? small : std::copysign(1 - rest, x), gauss};
+}
+[[gnu::always_inline]] inline double erf_of_near(double x) {
+  return erf_and_gauss_of_near(x).erf;
 }
 
 /// Arguments for pow_of_near(): x is positive and normal, y no exponent that pow() treats by itself, and the result is

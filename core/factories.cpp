@@ -7,7 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dispatch.h"
-#include "lockstep/core/scalar.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 namespace {

@@ -71,25 +71,76 @@ Tensor from_blob(void* data, const Shape& sizes, TensorOptions options = {}, std
 
 // As libtorch calls them: a dtype in the place of options, a number in that of a list.
 
-/// zeros() of a dtype: `zeros({2, 3}, kFloat64)`; the next ones are the same for the others.
-template <std::same_as<DType> D>
-Tensor zeros(const Shape& sizes, D dtype) {
-  return zeros(sizes, TensorOptions{.dtype = dtype});
+/// A dtype, a device or its type: what may stand in the place of TensorOptions.
+template <typename T>
+concept TensorOption = std::same_as<T, DType> || std::same_as<T, Device> || std::same_as<T, DeviceType>;
+/// Options of a dtype, as torch::dtype(kLong).
+constexpr TensorOptions dtype(DType value) {
+  return {.dtype = value};
 }
-/// ones() of a dtype.
-template <std::same_as<DType> D>
-Tensor ones(const Shape& sizes, D dtype) {
-  return ones(sizes, TensorOptions{.dtype = dtype});
+/// Options of a device, as torch::device(kCUDA).
+inline TensorOptions device(Device value) {
+  return {.device = value};
 }
-/// empty() of a dtype.
-template <std::same_as<DType> D>
-Tensor empty(const Shape& sizes, D dtype) {
-  return empty(sizes, TensorOptions{.dtype = dtype});
+namespace detail {
+inline TensorOptions options(DType value) {
+  return {.dtype = value};
 }
-/// full() of a dtype.
-template <std::same_as<DType> D>
-Tensor full(const Shape& sizes, Scalar value, D dtype) {
-  return full(sizes, value, TensorOptions{.dtype = dtype});
+inline TensorOptions options(Device value) {
+  return {.device = value};
+}
+}  // namespace detail
+
+/// zeros() of a dtype, `zeros({2, 3}, kFloat64)`, or on a device; the next ones are the same for the others.
+template <TensorOption O>
+Tensor zeros(const Shape& sizes, O option) {
+  return zeros(sizes, detail::options(option));
+}
+/// ones() with an option.
+template <TensorOption O>
+Tensor ones(const Shape& sizes, O option) {
+  return ones(sizes, detail::options(option));
+}
+/// empty() with an option.
+template <TensorOption O>
+Tensor empty(const Shape& sizes, O option) {
+  return empty(sizes, detail::options(option));
+}
+/// full() with an option.
+template <TensorOption O>
+Tensor full(const Shape& sizes, Scalar value, O option) {
+  return full(sizes, value, detail::options(option));
+}
+/// eye() with an option.
+template <TensorOption O>
+Tensor eye(std::int64_t rows, O option) {
+  return eye(rows, -1, detail::options(option));
+}
+/// linspace() with an option.
+template <TensorOption O>
+Tensor linspace(double start, double end, std::int64_t steps, O option) {
+  return linspace(start, end, steps, detail::options(option));
+}
+/// arange() from 0 on of a dtype.
+inline Tensor arange(Scalar end, DType dtype) {
+  return arange(end, TensorOptions{.dtype = dtype});
+}
+/// arange() in steps of 1 with options.
+inline Tensor arange(Scalar start, Scalar end, TensorOptions options) {
+  return arange(start, end, 1, options);
+}
+/// arange() in steps of 1 of a dtype.
+inline Tensor arange(Scalar start, Scalar end, DType dtype) {
+  return arange(start, end, 1, TensorOptions{.dtype = dtype});
+}
+/// arange() of a dtype.
+inline Tensor arange(Scalar start, Scalar end, Scalar step, DType dtype) {
+  return arange(start, end, step, TensorOptions{.dtype = dtype});
+}
+/// from_blob() with an option.
+template <TensorOption O>
+Tensor from_blob(void* data, const Shape& sizes, O option) {
+  return from_blob(data, sizes, detail::options(option));
 }
 /// A tensor without dimensions, of dtype dtype_of<T>.
 template <typename T>
@@ -101,6 +152,32 @@ template <typename T, std::same_as<DType> D>
 Tensor tensor(std::initializer_list<T> values, D dtype) {
   for (const T value : values) check_in_range(value, dtype, "tensor");
   return tensor(values).to(dtype);
+}
+/// The same for a vector.
+template <typename T, std::same_as<DType> D>
+Tensor tensor(const std::vector<T>& values, D dtype) {
+  for (const T value : values) check_in_range(value, dtype, "tensor");
+  return tensor(values).to(dtype);
+}
+/// A number as a tensor without dimensions, in another dtype than its own.
+template <typename T, std::same_as<DType> D>
+requires std::is_arithmetic_v<T> Tensor tensor(T value, D dtype) {
+  return scalar_tensor(value, TensorOptions{.dtype = dtype});
+}
+/// The same with options.
+template <typename T>
+requires std::is_arithmetic_v<T> Tensor tensor(T value, TensorOptions options) {
+  return scalar_tensor(value, options);
+}
+/// Values in the dtype and on the device of options.
+template <typename T, std::same_as<TensorOptions> O>
+Tensor tensor(const std::vector<T>& values, O options) {
+  return tensor(values, options.dtype).to(options.device);
+}
+/// The same for a list.
+template <typename T, std::same_as<TensorOptions> O>
+Tensor tensor(std::initializer_list<T> values, O options) {
+  return tensor(values, options.dtype).to(options.device);
 }
 
 }  // namespace lockstep

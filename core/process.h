@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,11 +22,14 @@ struct ProcessSpec {
   int inherited = -1;  ///< a further descriptor that it is to have under the same number; -1: none
   /// The process is killed when the thread that starts it ends, as it does with this process.
   bool ends_with_parent = false;
+  /// How long it may take from fork() until it executes `program` or is about to call `function`.
+  std::chrono::milliseconds start_timeout{60'000};
 };
 
 /// Starts it as the leader of its own process group, with no signal blocked and those that launchers and libraries
 /// catch back at their defaults, and returns its PID, which is to be waited for. Throws Error if the system does not
-/// allow another process, or `program` cannot be executed.
+/// allow another process, or `program` cannot be executed, or the process has not begun within start_timeout (somebody
+/// may have stopped it), in which case it is killed.
 pid_t start_process(const ProcessSpec& spec);
 
 }  // namespace lockstep

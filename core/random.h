@@ -103,14 +103,28 @@ Tensor randperm(std::int64_t n);
 void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream = RandomStream::general);
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream = RandomStream::general);
 
-/// rand() of a dtype.
-template <std::same_as<DType> D>
-Tensor rand(const Shape& sizes, D dtype) {
-  return rand(sizes, TensorOptions{.dtype = dtype});
+/// rand() of a dtype or on a device; the next ones are the same for the others.
+template <TensorOption O>
+Tensor rand(const Shape& sizes, O option) {
+  return rand(sizes, detail::options(option));
 }
-/// randn() of a dtype.
-template <std::same_as<DType> D>
-Tensor randn(const Shape& sizes, D dtype) {
-  return randn(sizes, TensorOptions{.dtype = dtype});
+/// randn() with an option.
+template <TensorOption O>
+Tensor randn(const Shape& sizes, O option) {
+  return randn(sizes, detail::options(option));
 }
+/// randint() of a dtype.
+template <std::same_as<DType> D>
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, D dtype) {
+  return randint(low, high, sizes, TensorOptions{.dtype = dtype});
+}
+/// Integers in [0, high).
+inline Tensor randint(std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64}) {
+  return randint(0, high, sizes, options);
+}
+/// randperm() as numbers of a dtype.
+inline Tensor randperm(std::int64_t n, DType dtype) {
+  return randperm(n).to(dtype);
+}
+
 }  // namespace lockstep

@@ -1,9 +1,8 @@
-#include "lockstep/core/scalar.h"
-
 #include <limits>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 

@@ -12,16 +12,13 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/ref_counted.h"
-#include "lockstep/core/scalar.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/storage.h"
+#include "lockstep/core/tensor_methods.h"
 
 namespace lockstep {
 
-class Tensor;
 enum class RoundingMode : std::uint8_t;
-struct TopK;
-struct TensorOptions;
 namespace indexing {
 class TensorIndex;
 }
@@ -55,7 +52,7 @@ struct TensorImpl final : public RefCounted {
 /// Methods under "differentiable" record themselves for backward(); they are defined beside their operation in
 /// autograd/ops/, so a program that links lockstep::core alone cannot call them.
 /// A Tensor may be used from several threads as long as none of them writes.
-class Tensor {
+class Tensor : public TensorMethods {
  public:
   Tensor() = default;
   explicit Tensor(IntrusivePtr<TensorImpl> impl) : impl_(std::move(impl)) {}
@@ -102,6 +99,7 @@ class Tensor {
     if (dtype_of<T> != dtype()) throw_dtype_mismatch(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
+  using TensorMethods::data;
   /// data(), by PyTorch's name.
   template <typename T>
   T* data_ptr() const {
@@ -168,7 +166,7 @@ class Tensor {
   Tensor squeeze(const Shape& dims) const;   ///< without those of these that are of size 1
   Tensor unsqueeze(std::int64_t dim) const;  ///< a view with a dimension of size 1 before dim
   /// Elements start, start + step, ... below end along dim; negative start and end count from the end, as in Python.
-  Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
+  Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t end = INT64_MAX, std::int64_t step = 1) const;
   /// The length elements from start along dim.
   Tensor narrow(std::int64_t dim, std::int64_t start, std::int64_t length) const;
   Tensor select(std::int64_t dim, std::int64_t index) const;  ///< a view of one index along dim, which goes away

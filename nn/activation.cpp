@@ -109,3 +109,21 @@ Tensor Hardshrink::forward(Tensor x) {
 }
 
 }  // namespace lockstep::nn
+
+namespace lockstep {
+
+InterpolateFuncOptions& InterpolateFuncOptions::size(const std::vector<std::int64_t>& value) {
+  LOCKSTEP_CHECK(value.size() == 1 || value.size() == 2,
+                 "[InterpolateFuncOptions] expected a size of one or two dimensions, found {}", value.size());
+  value_.size = value.size() == 1 ? Size2d(value[0]) : Size2d(value[0], value[1]);
+  return *this;
+}
+
+InterpolateFuncOptions& InterpolateFuncOptions::scale_factor(const std::vector<double>& value) {
+  LOCKSTEP_CHECK(!value.empty() && value.front() == value.back() && value.size() <= 2,
+                 "[InterpolateFuncOptions] expected one factor, or two equal ones; give size() for others");
+  value_.scale_factor = value.front();
+  return *this;
+}
+
+}  // namespace lockstep

@@ -1,7 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
+#include "lockstep/autograd/ops/interpolate/interpolate.h"
+#include "lockstep/autograd/ops/norm/norm.h"
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -274,3 +279,82 @@ class Hardshrink : public Module {
 namespace functional = ::lockstep;
 
 }  // namespace lockstep::nn
+
+namespace lockstep {
+
+// As nn/loss.h: options by calls, for libtorch's functions.
+
+/// Options of interpolate() by calls.
+class InterpolateFuncOptions {
+ public:
+  InterpolateFuncOptions& mode(InterpolateMode value) {
+    value_.mode = value;
+    return *this;
+  }
+  InterpolateFuncOptions& align_corners(bool value) {
+    value_.align_corners = value;
+    return *this;
+  }
+  InterpolateFuncOptions& recompute_scale_factor(bool value) {
+    value_.recompute_scale_factor = value;
+    return *this;
+  }
+  /// Rows and columns; of rows [n, c, w] the one length.
+  InterpolateFuncOptions& size(const std::vector<std::int64_t>& value);
+  /// One factor for each dimension; throws Error unless they are equal.
+  InterpolateFuncOptions& scale_factor(const std::vector<double>& value);
+  operator const InterpolateOptions&() const { return value_; }
+
+ private:
+  InterpolateOptions value_;
+};
+/// Options of pad() by calls.
+class PadFuncOptions {
+ public:
+  PadFuncOptions(std::vector<std::int64_t> padding) : padding_(std::move(padding)) {}
+  PadFuncOptions& mode(PadMode value) {
+    mode_ = value;
+    return *this;
+  }
+  PadFuncOptions& value(double value) {
+    value_ = value;
+    return *this;
+  }
+
+ private:
+  friend Tensor pad(const Tensor& x, const PadFuncOptions& options) {
+    return pad(x, options.padding_, options.mode_, options.value_);
+  }
+  std::vector<std::int64_t> padding_;
+  PadMode mode_ = PadMode::constant;
+  double value_ = 0.0;
+};
+/// pad() with options by calls.
+Tensor pad(const Tensor& x, const PadFuncOptions& options);
+/// Options of normalize() by calls.
+class NormalizeFuncOptions {
+ public:
+  NormalizeFuncOptions& p(double value) {
+    p_ = value;
+    return *this;
+  }
+  NormalizeFuncOptions& dim(std::int64_t value) {
+    dim_ = value;
+    return *this;
+  }
+  NormalizeFuncOptions& eps(double value) {
+    eps_ = value;
+    return *this;
+  }
+
+ private:
+  friend Tensor normalize(const Tensor& x, const NormalizeFuncOptions& options) {
+    return normalize(x, options.p_, options.dim_, options.eps_);
+  }
+  double p_ = 2.0, eps_ = 1e-12;
+  std::int64_t dim_ = 1;
+};
+/// normalize() with options by calls.
+Tensor normalize(const Tensor& x, const NormalizeFuncOptions& options);
+
+}  // namespace lockstep

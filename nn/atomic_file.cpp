@@ -56,7 +56,7 @@ AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links
   LOCKSTEP_CHECK(!replaces || S_ISREG(old.st_mode),
                  "cannot write {}: a device, pipe or socket has this name; expected a new name or that of a file",
                  path_);
-  remove_leftovers();
+  remove_leftovers(folder_, file_ + ".");
 
   if (!named && ::access("/proc/self/fd", F_OK) == 0)
     descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
@@ -89,14 +89,13 @@ std::string AtomicFile::temporary_name() const {
   return fmt::format("{}/.{}.{:016x}{}", folder_, file_, random, kEnding);
 }
 
-void AtomicFile::remove_leftovers() const {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(folder_.c_str()), ::closedir);
-  if (!folder) return;  // it may be that one can write there, but not list
-  const std::string beginning = "." + file_ + ".";
-  while (const dirent* entry = ::readdir(folder.get())) {
+void AtomicFile::remove_leftovers(const std::string& folder, const std::string& beginning) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (!entries) return;  // it may be that one can write there, but not list
+  while (const dirent* entry = ::readdir(entries.get())) {
     const std::string_view name = entry->d_name;
-    if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
-    const std::string path = folder_ + "/" + std::string(name);
+    if (!name.starts_with("." + beginning) || !name.ends_with(kEnding)) continue;
+    const std::string path = folder + "/" + std::string(name);
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
     if (file && ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)

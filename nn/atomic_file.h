@@ -35,6 +35,8 @@ class AtomicFile {
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
   /// Makes it so long; what was not written is zeros.
   void resize(std::size_t bytes);
+  /// Temporary files in `folder` whose name begins with "." and `beginning`, and which nobody writes.
+  static void remove_leftovers(const std::string& folder, const std::string& beginning);
   const std::string& temporary() const { return temporary_; }  ///< its name before commit(); may be empty
   /// Without it the destructor removes what was written.
   void commit();
@@ -42,7 +44,6 @@ class AtomicFile {
  private:
   [[noreturn]] void fail(int error) const;
   std::string temporary_name() const;
-  void remove_leftovers() const;
   void take_over(const struct stat& old) const;
 
   std::string path_;

@@ -261,3 +261,108 @@ class PairwiseDistance : public ModuleOf<PairwiseDistance> {
 };
 
 }  // namespace lockstep::nn
+
+namespace lockstep {
+
+// What libtorch's functions of torch::nn::functional take: options by calls, one after the other.
+
+/// CrossEntropyOptions: `F::cross_entropy(x, y, F::CrossEntropyFuncOptions().reduction(kSum).ignore_index(0))`.
+class CrossEntropyFuncOptions {
+ public:
+  CrossEntropyFuncOptions& reduction(Reduction value) {
+    value_.reduction = value;
+    return *this;
+  }
+  CrossEntropyFuncOptions& ignore_index(std::int64_t value) {
+    value_.ignore_index = value;
+    return *this;
+  }
+  CrossEntropyFuncOptions& label_smoothing(double value) {
+    value_.label_smoothing = value;
+    return *this;
+  }
+  CrossEntropyFuncOptions& weight(Tensor value) {
+    value_.weight = std::move(value);
+    return *this;
+  }
+  operator const CrossEntropyOptions&() const { return value_; }
+
+ private:
+  CrossEntropyOptions value_;
+};
+/// NllLossOptions by calls.
+class NLLLossFuncOptions {
+ public:
+  NLLLossFuncOptions& reduction(Reduction value) {
+    value_.reduction = value;
+    return *this;
+  }
+  NLLLossFuncOptions& ignore_index(std::int64_t value) {
+    value_.ignore_index = value;
+    return *this;
+  }
+  NLLLossFuncOptions& weight(Tensor value) {
+    value_.weight = std::move(value);
+    return *this;
+  }
+  operator const NllLossOptions&() const { return value_; }
+
+ private:
+  NllLossOptions value_;
+};
+/// MseLossOptions by calls.
+class MSELossFuncOptions {
+ public:
+  MSELossFuncOptions& reduction(Reduction value) {
+    value_.reduction = value;
+    return *this;
+  }
+  operator const MseLossOptions&() const { return value_; }
+
+ private:
+  MseLossOptions value_;
+};
+/// BceWithLogitsOptions by calls.
+class BinaryCrossEntropyWithLogitsFuncOptions {
+ public:
+  BinaryCrossEntropyWithLogitsFuncOptions& reduction(Reduction value) {
+    value_.reduction = value;
+    return *this;
+  }
+  BinaryCrossEntropyWithLogitsFuncOptions& weight(Tensor value) {
+    value_.weight = std::move(value);
+    return *this;
+  }
+  BinaryCrossEntropyWithLogitsFuncOptions& pos_weight(Tensor value) {
+    value_.pos_weight = std::move(value);
+    return *this;
+  }
+  operator const BceWithLogitsOptions&() const { return value_; }
+
+ private:
+  BceWithLogitsOptions value_;
+};
+/// Options of binary_cross_entropy() by calls.
+class BinaryCrossEntropyFuncOptions {
+ public:
+  BinaryCrossEntropyFuncOptions& reduction(Reduction value) {
+    reduction_ = value;
+    return *this;
+  }
+  BinaryCrossEntropyFuncOptions& weight(Tensor value) {
+    weight_ = std::move(value);
+    return *this;
+  }
+
+ private:
+  friend Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
+                                     const BinaryCrossEntropyFuncOptions& options) {
+    return binary_cross_entropy(input, target, options.weight_, options.reduction_);
+  }
+  Reduction reduction_ = Reduction::mean;
+  Tensor weight_;
+};
+/// binary_cross_entropy() with options by calls.
+Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, const BinaryCrossEntropyFuncOptions& options);
+
+}  // namespace lockstep

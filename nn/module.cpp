@@ -69,6 +69,38 @@ Module::~Module() {
     if (member.module) member.module->parent_ = nullptr;
 }
 
+Tensor Module::register_parameter(std::string_view name, Tensor value, bool requires_grad) {
+  const Parameter registered(this, name, std::move(value));
+  if (registered.defined() && !requires_grad) registered.set_requires_grad(false);
+  return registered;
+}
+
+Tensor Module::register_buffer(std::string_view name, Tensor value) {
+  return Buffer(this, name, std::move(value));
+}
+
+const Tensor* NamedTensors::find(std::string_view name) const {
+  for (const NamedTensor& each : *this)
+    if (each.name == name) return &each.tensor;
+  return nullptr;
+}
+
+const Tensor& NamedTensors::operator[](std::string_view name) const {
+  const Tensor* const found = find(name);
+  LOCKSTEP_CHECK(found, "[NamedTensors] there is no tensor named '{}'; see keys()", name);
+  return *found;
+}
+
+std::vector<std::string> NamedTensors::keys() const {
+  std::vector<std::string> names;
+  for (const NamedTensor& each : *this) names.push_back(each.name);
+  return names;
+}
+
+std::vector<Tensor> NamedTensors::values() const {
+  return without_names(*this);
+}
+
 void Module::register_module(std::string_view name, Module& child) {
   add_member(name, Kind::module, {}, &child);
 }
@@ -137,15 +169,15 @@ void Module::collect(std::vector<NamedTensor>& out, const std::string& prefix, b
   }
 }
 
-std::vector<NamedTensor> Module::named_parameters() const {
-  std::vector<NamedTensor> out;
+NamedTensors Module::named_parameters() const {
+  NamedTensors out;
   collect(out, "", true, false);
   drop_repeats(out);
   return out;
 }
 
-std::vector<NamedTensor> Module::named_buffers() const {
-  std::vector<NamedTensor> out;
+NamedTensors Module::named_buffers() const {
+  NamedTensors out;
   collect(out, "", false, true);
   drop_repeats(out);
   return out;

@@ -20,6 +20,22 @@ class Module;
 struct NamedTensor {
   std::string name;  ///< with those of the modules above it, divided by dots
   Tensor tensor;     ///< a handle on the module's own
+
+  const std::string& key() const { return name; }  ///< as libtorch calls it
+  const Tensor& value() const { return tensor; }   ///< as libtorch calls it
+};
+
+/// Tensors in the order of their declaration, to be found by name too: `net.named_parameters()["fc1.weight"]`.
+class NamedTensors : public std::vector<NamedTensor> {
+ public:
+  using std::vector<NamedTensor>::vector;
+  using std::vector<NamedTensor>::operator[];
+  const Tensor* find(std::string_view name) const;  ///< null if there is none of that name
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
+  /// Throws Error if there is none of that name.
+  const Tensor& operator[](std::string_view name) const;
+  std::vector<std::string> keys() const;  ///< the names
+  std::vector<Tensor> values() const;     ///< the tensors
 };
 
 /// A tensor that a module learns: a Tensor that requires gradients and that its module finds by name.
@@ -104,10 +120,10 @@ class Module {
   }
 
   // --- what it holds: everything below it too, in declaration order, each tensor once ----------------------------
-  std::vector<Tensor> parameters() const;             ///< what an optimizer takes
-  std::vector<NamedTensor> named_parameters() const;  ///< the same under their names
-  std::vector<Tensor> buffers() const;                ///< such as running means
-  std::vector<NamedTensor> named_buffers() const;     ///< the same under their names
+  std::vector<Tensor> parameters() const;  ///< what an optimizer takes
+  NamedTensors named_parameters() const;   ///< the same under their names
+  std::vector<Tensor> buffers() const;     ///< such as running means
+  NamedTensors named_buffers() const;      ///< the same under their names
   /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name.
   std::vector<NamedTensor> state() const;
   /// Direct children.
@@ -147,7 +163,17 @@ class Module {
   /// "lockstep::nn::Linear": the class, for messages.
   std::string type_name() const;
 
+  /// This module as the type that it is, or null: `if (auto* conv = m.as<nn::Conv2d>())`.
+  template <typename M>
+  M* as() {
+    return dynamic_cast<M*>(this);
+  }
+
  protected:
+  /// Adds a parameter or buffer that is kept as a Tensor; see Parameter and Buffer, which register themselves. Returns
+  /// the tensor.
+  Tensor register_parameter(std::string_view name, Tensor value, bool requires_grad = true);
+  Tensor register_buffer(std::string_view name, Tensor value);
   /// Adds a child that is not a member, such as an element of a container. It must outlive this module or be dropped
   /// by its own destructor.
   void register_module(std::string_view name, Module& child);

@@ -64,6 +64,12 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
     }
 }
 
+CellWeights RecurrentLayers::weights_of(std::int64_t row) const {
+  const auto* const first = &parameters_[static_cast<std::size_t>(row) * (options_.bias ? 4 : 2)];
+  if (!options_.bias) return {*first[0], *first[1], {}, {}};
+  return {*first[0], *first[1], *first[2], *first[3]};
+}
+
 std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LSTMState& start, bool is_training) const {
   LOCKSTEP_CHECK(given.defined() && (given.dim() == 2 || given.dim() == 3) && given.size(-1) == in_,
                  "[{}] expected x [{}, {}] or, of one sample, [T, {}], found {}", name_of(cell_),
@@ -81,20 +87,13 @@ std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LST
   check_state(cell_, start.h, rows, n, width_, "h");
   check_state(cell_, start.c, rows, n, width_, "c");
   std::vector<Tensor> h, c;
-  const std::size_t each = options_.bias ? 4 : 2;
   for (std::int64_t layer = 0; layer < options_.num_layers; ++layer) {
     if (layer > 0 && options_.dropout > 0.0) x = dropout(x, options_.dropout, is_training);
     std::vector<Tensor> outputs;
     for (std::int64_t direction = 0; direction < both; ++direction) {
       const std::int64_t row = layer * both + direction;
-      const auto* const first = &parameters_[static_cast<std::size_t>(row) * each];
-      CellWeights weights{*first[0], *first[1], {}, {}};
-      if (options_.bias) {
-        weights.bias_ih = *first[2];
-        weights.bias_hh = *first[3];
-      }
       const RecurrentResult result =
-          recurrent(cell_, x, {layer_of(start.h, row), layer_of(start.c, row)}, weights, direction == 1);
+          recurrent(cell_, x, {layer_of(start.h, row), layer_of(start.c, row)}, weights_of(row), direction == 1);
       outputs.push_back(result.output);
       h.push_back(result.state.h);
       if (result.state.c.defined()) c.push_back(result.state.c);

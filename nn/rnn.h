@@ -33,6 +33,39 @@ struct LSTMState {
   LSTMState detach() const { return {h.defined() ? h.detach() : h, c.defined() ? c.detach() : c}; }
 };
 
+}  // namespace lockstep::nn
+
+/// PyTorch's torch.nn.utils.rnn.
+namespace lockstep::nn::utils::rnn {
+
+/// Sequences of several lengths without their padding, the longest first: `data` has step 0 of all of them, then step 1
+/// of those that have one, and so on. Made by pack_padded_sequence() and pack_sequence().
+struct PackedSequence {
+  Tensor data;              ///< [sum of the lengths, ...]
+  Tensor batch_sizes;       ///< int64 [longest], on the CPU: how many sequences have that step
+  Tensor sorted_indices;    ///< int64 [N]: which sequence is the longest, ...; undefined: they came sorted
+  Tensor unsorted_indices;  ///< its inverse
+};
+
+/// Packs x [T, N, ...], or [N, T, ...] if batch_first, of which lengths[i] steps of sequence i count (int64 [N] on the
+/// CPU, each at least 1 and at most T). Differentiable. With `enforce_sorted` the lengths must not rise. Throws Error
+/// for other lengths.
+PackedSequence pack_padded_sequence(const Tensor& x, const Tensor& lengths, bool batch_first = false,
+                                    bool enforce_sorted = true);
+/// pack_padded_sequence() of sequences [T_i, ...].
+PackedSequence pack_sequence(const std::vector<Tensor>& sequences, bool enforce_sorted = true);
+/// The opposite: the sequences, in their first order and with `padding_value` behind each, [T, N, ...] or [N, T, ...],
+/// and their lengths, int64 [N]. T is the longest, or `total_length`, which must not be less.
+std::pair<Tensor, Tensor> pad_packed_sequence(const PackedSequence& packed, bool batch_first = false,
+                                              double padding_value = 0.0,
+                                              std::optional<std::int64_t> total_length = std::nullopt);
+/// Sequences [T_i, ...] side by side, with `padding_value` behind the shorter ones: [T, N, ...] or [N, T, ...].
+Tensor pad_sequence(const std::vector<Tensor>& sequences, bool batch_first = false, double padding_value = 0.0);
+
+}  // namespace lockstep::nn::utils::rnn
+
+namespace lockstep::nn {
+
 /// What RNN, LSTM and GRU share. Parameters weight_ih_l0 [gates width, in], weight_hh_l0 [gates width, width],
 /// bias_ih_l0, bias_hh_l0 and those of the next layers (_l1, ...) and of the other direction (_l0_reverse), as PyTorch
 /// names, shapes and draws them: uniform within 1 / sqrt(width).
@@ -46,8 +79,13 @@ class RecurrentLayers {
   RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std::int64_t width, const RNNOptions& options);
   /// The outputs of the last layer, and the state after the last step.
   std::pair<Tensor, LSTMState> run(const Tensor& x, const LSTMState& start, bool is_training) const;
+  /// The same of sequences of several lengths; states are in the order in which these were given.
+  std::pair<utils::rnn::PackedSequence, LSTMState> run(const utils::rnn::PackedSequence& x, const LSTMState& start,
+                                                       bool is_training) const;
 
  private:
+  CellWeights weights_of(std::int64_t row) const;
+
   Cell cell_;
   std::int64_t in_, width_;
   RNNOptions options_;
@@ -64,6 +102,9 @@ class RNN : public ModuleOf<RNN>, public RecurrentLayers {
   RNN(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
   /// x is [T, N, in], or [T, in] for one sample. Throws Error for sizes that do not fit.
   std::pair<Tensor, Hidden> forward(const Tensor& x, const Hidden& start = {});
+  /// forward() of sequences of several lengths, each of which ends with its own last step.
+  std::pair<utils::rnn::PackedSequence, Hidden> forward_with_packed_input(const utils::rnn::PackedSequence& x,
+                                                                          const Hidden& start = {});
 };
 
 /// Long short-term memory: as RNN, with a state of h and c.
@@ -75,6 +116,9 @@ class LSTM : public ModuleOf<LSTM>, public RecurrentLayers {
   LSTM(std::int64_t in, std::int64_t width, RNNOptions options = {});
   LSTM(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
   std::pair<Tensor, LSTMState> forward(const Tensor& x, const LSTMState& start = {});
+  /// forward() of sequences of several lengths, each of which ends with its own last step.
+  std::pair<utils::rnn::PackedSequence, LSTMState> forward_with_packed_input(const utils::rnn::PackedSequence& x,
+                                                                             const LSTMState& start = {});
 };
 
 /// Gated recurrent units: as RNN.
@@ -83,6 +127,9 @@ class GRU : public ModuleOf<GRU>, public RecurrentLayers {
   GRU(std::int64_t in, std::int64_t width, RNNOptions options = {});
   GRU(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
   std::pair<Tensor, Hidden> forward(const Tensor& x, const Hidden& start = {});
+  /// forward() of sequences of several lengths, each of which ends with its own last step.
+  std::pair<utils::rnn::PackedSequence, Hidden> forward_with_packed_input(const utils::rnn::PackedSequence& x,
+                                                                          const Hidden& start = {});
 };
 
 /// What RNNCell, LSTMCell and GRUCell share: parameters weight_ih, weight_hh, bias_ih and bias_hh, as PyTorch's.

@@ -352,6 +352,15 @@ def record(programs):
             if optimizer is None:
                 losses.append(loss(net, data).item())
                 continue
+            if isinstance(optimizer, torch.optim.LBFGS):
+                def closure():
+                    optimizer.zero_grad()
+                    value = loss(net, data)
+                    value.backward()
+                    return value
+
+                losses.append(optimizer.step(closure).item())
+                continue
             optimizer.zero_grad()
             value = loss(net, data)
             value.backward()

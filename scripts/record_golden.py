@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from golden_cases import FAMILIES
+from golden_libtorch import libtorch_programs
 from golden_models import models
 from golden_ported import ported
 from golden_recorder import Golden, uniform
@@ -166,6 +167,7 @@ def main():
     both.write(folder / "optim.safetensors")
     models().write(folder / "programs.safetensors")
     ported().write(folder / "ported.safetensors")
+    libtorch_programs().write(folder / "libtorch.safetensors")
 
 
 if __name__ == "__main__":

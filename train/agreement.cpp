@@ -20,11 +20,18 @@ void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& gr
   static const distributed::OperationLabel label("comparison of the settings");
   const distributed::LabelScope scope(label);
   const std::string text = nlohmann::json(mine).dump();
-  const nlohmann::json theirs = nlohmann::json::parse(distributed::broadcast_text(text, group));
+  const auto theirs = nlohmann::json::parse(distributed::broadcast_text(text, group)).get<nn::Metadata>();
+  nn::Metadata all_names = mine;
+  all_names.insert(theirs.begin(), theirs.end());
+  const auto value_of = [](const nn::Metadata& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? std::string("none") : found->second;
+  };
   std::string difference;
-  for (const auto& [name, value] : mine)
-    if (const std::string other = theirs.value(name, "none"); other != value && difference.empty())
-      difference = fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, value, other);
+  for (const auto& [name, value] : all_names)
+    if (const std::string own = value_of(mine, name), other = value_of(theirs, name);
+        own != other && difference.empty())
+      difference = fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, own, other);
 
   const Tensor differs = tensor({std::int64_t{!difference.empty()}});
   const Tensor all = empty({group.world_size()}, options_of(differs));

@@ -1,11 +1,18 @@
 #include "lockstep/train/checkpoints.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/checkpoint.h"
 
 namespace lockstep::train {
@@ -22,6 +29,23 @@ std::pair<std::string, std::string> around_number(const std::string& path) {
 fs::path folder_of(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   return folder.empty() ? fs::path(".") : folder;
+}
+
+/// Gives the file that `path` leads to another name; where there are no links, or not from there to here, a copy of it,
+/// which has that name when it is whole. Throws Error.
+void give_name(const std::string& path, const std::string& name) {
+  std::error_code ignored;
+  fs::remove(name, ignored);
+  if (::linkat(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
+  const FileDescriptor from(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  nn::detail::AtomicFile to(name);
+  std::vector<char> piece(std::size_t{1} << 20);
+  for (std::int64_t size = 1; size > 0;) {
+    size = read_all(from.get(), piece.data(), piece.size());
+    LOCKSTEP_CHECK(size >= 0, "cannot read {}: {}", path, std::generic_category().message(errno));
+    to.write(piece.data(), static_cast<std::size_t>(size));
+  }
+  to.commit();
 }
 
 }  // namespace
@@ -97,12 +121,15 @@ void Checkpoints::refuse_later_than(std::int64_t step) const {
 void Checkpoints::written(std::int64_t step) const {
   if (keep_ == 1) return;
   const std::string second = numbered(step);
-  std::error_code error;
-  fs::remove(second, error);
-  fs::create_hard_link(path_, second, error);
-  if (error) fs::copy_file(path_, second, fs::copy_options::overwrite_existing, error);  // no links there
-  LOCKSTEP_CHECK(!error, "[run] the checkpoint '{}' cannot be kept as '{}': {}", path_, second, error.message());
+  nn::detail::AtomicFile::remove_leftovers(folder_of(path_).string(), around_number(path_).first);
+  try {
+    give_name(path_, second);
+  } catch (const Error& error) {
+    lockstep::detail::throw_error(
+        fmt::format("[run] the checkpoint '{}' cannot be kept as '{}': {}", path_, second, error.what()));
+  }
   const std::vector<Found> all = history();
+  std::error_code error;
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
     fs::remove(all[i].path, error);
     LOCKSTEP_CHECK(!error, "[run] the old checkpoint '{}' cannot be deleted: {}", all[i].path, error.message());

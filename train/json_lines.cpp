@@ -34,7 +34,8 @@ class JsonLines final : public Sink {
              {unit_ + "_per_s", static_cast<double>(report.samples) / std::max(seconds, 1e-9)}};
   }
 
-  void evaluation(std::int64_t, std::int64_t, const Values& values) override {
+  void evaluation(std::int64_t step, std::int64_t epoch, const Values& values) override {
+    if (!line_.contains("step")) line_ = {{"step", step}, {"epoch", epoch}};
     for (const auto& [name, value] : values) {
       std::string key = name;
       std::replace(key.begin(), key.end(), ' ', '_');
@@ -42,6 +43,8 @@ class JsonLines final : public Sink {
     }
     write_line();
   }
+
+  void checkpoint() override { write_line(); }
 
   void end(const Result&) override {
     write_line();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -151,7 +152,10 @@ void Run::State::train_epoch(std::int64_t epoch) {
     }
     if (stopped_by != 0) stopping = true;
     if (done == total_steps || stopping) break;
-    if (save) save_checkpoint(false);
+    if (save && done % loader.steps_per_epoch() == 0)
+      saves_after_epoch = true;
+    else if (save)
+      save_checkpoint(false);
   }
   losses.flush();
   seconds += std::chrono::duration<double>(Clock::now() - start).count();
@@ -191,6 +195,14 @@ void Run::State::trace(const Tensor& value) {
     write(step.module());
   else if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
     write(*whole);
+}
+
+// A checkpoint at the end of an epoch comes after this, since a run that resumes from it begins with the next epoch.
+void Run::State::end_epoch(std::int64_t epoch) {
+  evaluate(epoch);
+  call(callbacks.on_epoch_end, epoch);
+  epoch_end_is_due = false;
+  if (std::exchange(saves_after_epoch, false) && !stopping) save_checkpoint(false);
 }
 
 void Run::State::evaluate(std::int64_t epoch) {
@@ -298,12 +310,13 @@ void Run::stop() {
 Result Run::train() {
   State& run = *state_;
   run.begin();
+  if (run.epoch_end_is_due) run.end_epoch(run.done / run.loader.steps_per_epoch() - 1);
   while (run.done < run.total_steps && !run.stopping) {
     const std::int64_t epoch = run.done / run.loader.steps_per_epoch();
     run.train_epoch(epoch);
+    run.epoch_end_is_due = run.stopped_by != 0 && run.done % run.loader.steps_per_epoch() == 0;
     if (run.stopped_by != 0) break;
-    run.evaluate(epoch);
-    call(run.callbacks.on_epoch_end, epoch);
+    run.end_epoch(epoch);
   }
   return run.finish();
 }

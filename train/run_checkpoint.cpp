@@ -38,6 +38,9 @@ bool is_restarted() {
 // Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
 constexpr const char* kSamples = "samples in the data set";
 
+// Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
+constexpr const char* kEpochEnd = "end of the epoch";
+
 const char* amp_name(DType amp) {
   return amp == kFloat16 ? "fp16" : amp == kBFloat16 ? "bf16" : "off";
 }
@@ -150,6 +153,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     scaler->load_state({.scale = number_of(setting("loss_scale"), path),
                         .good_steps = static_cast<std::int64_t>(number_of(setting("loss_scale_steps"), path))});
   done = saved.step;
+  epoch_end_is_due = saved.extra.contains(kEpochEnd);
   saved_at = path == options.checkpoint ? done : -1;
   resumed = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, done, workers(),
                         setting("workers"));
@@ -170,6 +174,9 @@ void Run::State::save_checkpoint(bool last) {
     state.extra["loss_scale"] = fmt::format("{}", scaler->state().scale);
     state.extra["loss_scale_steps"] = std::to_string(scaler->state().good_steps);
   }
+  if (epoch_end_is_due) state.extra[kEpochEnd] = "due";
+  losses.flush();
+  for (const auto& sink : sinks) sink->checkpoint();
   if (callbacks.on_save) callbacks.on_save(state);
   const auto write = [&](const std::string& path) {
     if (options.mesh) return options.mesh->save_checkpoint(path, optimizer, state);

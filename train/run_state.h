@@ -27,6 +27,7 @@ struct Run::State {
   void train_epoch(std::int64_t epoch);
   Tensor train_on(const data::Batch& batch);
   void trace(const Tensor& value);
+  void end_epoch(std::int64_t epoch);
   void evaluate(std::int64_t epoch);
   void profile(bool at_end);
   void write_step_trace();
@@ -83,7 +84,9 @@ struct Run::State {
   bool stopping = false;
   int stopped_by = 0;
   bool ended = false;
-  std::int64_t saved_at = -1;  // the step
+  bool saves_after_epoch = false;  // a checkpoint is due at this step, the last of its epoch
+  bool epoch_end_is_due = false;   // a signal came before it
+  std::int64_t saved_at = -1;      // the step
   Clock::time_point last_save = Clock::now();
   std::string resumed;  // what to say about it
   std::string lost;     // what could not be written where it should be

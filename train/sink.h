@@ -57,6 +57,9 @@ class Sink {
   virtual void step(const StepReport&) {}
   /// After the epoch whose last step was `step`.
   virtual void evaluation(std::int64_t /*step*/, std::int64_t /*epoch*/, const Values&) {}
+  /// A checkpoint is about to be written: a run that resumes from it will tell nothing again of what was told so far,
+  /// so that has to be where it outlasts this process.
+  virtual void checkpoint() {}
   /// The run is over. Throws Error if something could not be written.
   virtual void end(const Result&) {}
 };
@@ -66,8 +69,8 @@ class Sink {
 std::unique_ptr<Sink> console(bool progress_bar);
 
 /// A JSON object a line for each step: step, epoch, loss, loss_hex (the loss in full), <unit>_per_s; for the last step
-/// before an evaluation also its values. A resumed run goes on in the file. Throws Error, now or at the end, if the
-/// file cannot be written.
+/// before an evaluation also its values, which have a line of their own where a resumed run makes up for an evaluation.
+/// A resumed run goes on in the file. Throws Error, now or at the end, if the file cannot be written.
 std::unique_ptr<Sink> json_lines(const std::string& path);
 
 }  // namespace lockstep::train

@@ -54,7 +54,7 @@ Allocator& device_allocator() {
 void copy(const Tensor&, const Tensor&) {
   require_device(0);
 }
-void fill(const Tensor&, double) {
+void fill(const Tensor&, Scalar) {
   require_device(0);
 }
 void store(const void*, void*, std::size_t, int) {

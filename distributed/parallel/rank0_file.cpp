@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +23,7 @@
 #include "lockstep/core/posix.h"
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/held_file.h"
 #include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
@@ -79,45 +80,29 @@ class NotYet {
   std::thread thread_;
 };
 
-// A file as the kernel knows it, in which process.
-struct Holder {
-  std::int64_t pid = 0, descriptor = -1, device = 0, inode = 0;
-
-  static Holder of(int descriptor) {
-    struct stat status {};
-    if (descriptor < 0 || fstat(descriptor, &status) != 0) return {};
-    return {getpid(), descriptor, static_cast<std::int64_t>(status.st_dev), static_cast<std::int64_t>(status.st_ino)};
-  }
-  // Empty unless this process can see that very file there.
-  FileDescriptor reopen() const {
-    if (descriptor < 0) return {};
-    FileDescriptor here(open(fmt::format("/proc/{}/fd/{}", pid, descriptor).c_str(), O_RDONLY | O_CLOEXEC));
-    const Holder found = of(here.get());
-    if (found.descriptor >= 0 && found.device == device && found.inode == inode) return here;
-    return {};
-  }
-};
-
-std::vector<std::int64_t> gather_numbers(const std::vector<std::int64_t>& own, ProcessGroup& group) {
+std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own, ProcessGroup& group) {
   const Tensor all = empty({static_cast<std::int64_t>(own.size()) * group.world_size()}, {.dtype = kInt64});
   group.all_gather(all, tensor(own))->wait();
   return all.to_vector<std::int64_t>();
 }
 
 // The ranks of a machine share what the first of them keeps. Returns that, or nothing: this rank keeps its own. Whether
-// two ranks are on one machine is found out by trying: the other's file can be opened, and is that file.
+// two ranks are on one machine is found out by trying: Note [A file of another process].
 FileDescriptor descriptor_of_another(int own, ProcessGroup& group) {
-  const Holder mine = Holder::of(own);
-  const std::vector<std::int64_t> all = gather_numbers({mine.pid, mine.descriptor, mine.device, mine.inode}, group);
+  const HeldFile mine(own, group.rank());
+  const HeldFile::Numbers& numbers = mine.numbers();
+  constexpr std::size_t kCount = std::tuple_size_v<HeldFile::Numbers>;
+  const std::vector<std::int64_t> all = gather({numbers.begin(), numbers.end()}, group);
   FileDescriptor found;
   std::int64_t holder = group.rank();
   for (int r = 0; r < group.rank() && !found; ++r) {
-    const auto at = all.begin() + 4 * r;
-    found = Holder{at[0], at[1], at[2], at[3]}.reopen();
+    HeldFile::Numbers theirs;
+    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(kCount) * r, kCount, theirs.begin());
+    found = HeldFile::open(theirs, r);
     if (found) holder = r;
   }
-  // One that itself shares a third's keeps nothing.
-  const std::vector<std::int64_t> holders = gather_numbers({holder}, group);
+  // One that itself shares a third's keeps nothing. All have looked now, so that what shows the files may go.
+  const std::vector<std::int64_t> holders = gather({holder}, group);
   if (holders[static_cast<std::size_t>(holder)] != holder) found.reset();
   return found;
 }

@@ -327,4 +327,45 @@ void OptimizerWith<Options, kMomentum>::set(double Options::*option, double valu
   options_[group] = changed;
 }
 
+/// Options of LBFGS.
+struct LBFGSOptions {
+  double lr = 1.0;                  ///< length of a step along the direction; of the first one at most 1 / |g|_1 of it
+  std::int64_t max_iter = 20;       ///< directions taken in a step()
+  std::int64_t max_eval = 0;        ///< calls of the closure in a step(); 0: 1.25 max_iter
+  double tolerance_grad = 1e-7;     ///< ends a step() where no element of the gradient is larger
+  double tolerance_change = 1e-9;   ///< ends it where neither a parameter nor the loss changes by more
+  std::int64_t history_size = 100;  ///< steps that the curvature is estimated from
+};
+
+/// Liu and Nocedal, "On the limited memory BFGS method for large scale optimization" (1989), as torch.optim.LBFGS
+/// without a line search. It is no Optimizer, since a step() asks for loss and gradients several times:
+///
+///   optim::LBFGS lbfgs({image}, {.max_iter = 4});
+///   Tensor loss = lbfgs.step([&] { lbfgs.zero_grad(); Tensor loss = f(image); loss.backward(); return loss; });
+///
+/// Sums are Tensor's: the same bits on any number of threads. Checkpoints do not keep its history.
+class LBFGS {
+ public:
+  /// Floating-point leaves of one dtype on one device. Throws Error for others, and for options out of range.
+  explicit LBFGS(std::vector<Tensor> parameters, LBFGSOptions options = {});
+  /// Several steps along the gradients that the closure computes; parameters without a gradient stay. Returns the loss
+  /// of its first call.
+  Tensor step(const std::function<Tensor()>& closure);
+  /// See nn::Module::zero_grad().
+  void zero_grad(bool set_to_none = false);
+  LBFGSOptions& options() { return options_; }  ///< may be changed between steps
+
+ private:
+  Tensor gradient() const;
+  void move(const Tensor& direction, double length) const;
+  Tensor direction(const Tensor& gradient);
+
+  std::vector<Tensor> parameters_;
+  LBFGSOptions options_;
+  std::vector<Tensor> changes_, gradient_changes_;  // the last history_size, the oldest first
+  Tensor direction_, last_gradient_;
+  double length_ = 0.0, scale_ = 1.0;
+  std::int64_t iterations_ = 0;
+};
+
 }  // namespace lockstep::optim

@@ -65,7 +65,7 @@ class Size:
 TINY = Size(tests=("test_parallel_emulated_cuda", "test_ops", "test_core_cuda"), tests_only="Captured|linear|DynamicLibrary",
             graphs_only="ReplaysHaveTheBits|ValuesOfTheHost",
             curve=("--max-steps", "4", "--batch-size", "4"), curve_models=(),
-            fault_timeout=15, fault_epoch=3, endless=("--epochs", "1000", "--batch-size", "20"), soak=0,
+            fault_timeout=25, fault_epoch=3, endless=("--epochs", "1000", "--batch-size", "20"), soak=0,
             lockstep=("--epochs", "1", "--max-steps", "2", "--batch-size", "8"), lockstep_nets=(("lenet", "sgd"),), portable_models=("lenet",),
             epoch=("--epochs", "1", "--max-steps", "4", "--batch-size", "4"), recipes=Size.recipes[:1],
             first_rows=("mlp:4:float32",), other_rows=(),

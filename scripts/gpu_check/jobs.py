@@ -65,6 +65,13 @@ class Job:
                 return pid
         raise Failure(f"there is no process of rank {number}", self.output())
 
+    def left_over(self, limit):
+        """Those that live though the launcher has ended. One that was killed needs a moment to be gone."""
+        end = time.monotonic() + limit
+        while (left := [pid for pid in self.processes() if pid != self.process.pid]) and time.monotonic() < end:
+            time.sleep(0.05)
+        return left
+
     def output(self):
         self.log.flush()
         return pathlib.Path(self.log.name).read_text()
@@ -90,7 +97,7 @@ def loses_a_rank(recorder, machine, size, data, folder, what):
         except subprocess.TimeoutExpired:
             raise Failure(f"the job goes on {size.fault_timeout + GRACE} s after {what.name} of rank 1", job.output())
         seconds, output = time.monotonic() - start, job.output()
-        left = [pid for pid in job.processes() if pid != job.process.pid]
+        left = job.left_over(10)
         if status == 0 or "rank 1" not in output.lower():
             raise Failure(f"the job ended with status {status}, expected a failure that names rank 1", output)
         if left:

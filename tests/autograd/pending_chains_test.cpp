@@ -149,6 +149,18 @@ const Chain kChains[] = {
      [](const auto& p) -> std::vector<Step> {
        return {convolution(p), normalized, pool, rectified};
      }},
+    {"norm_pool_of_odd_planes",  // rows of more than one vector, and a row and a column that no window covers
+     {2, 2, 21, 27},
+     {3, 2, 3, 3},
+     [](const auto& p) -> std::vector<Step> {
+       return {convolution(p), normalized, pool, rectified};
+     }},
+    {"norm_relu_pool_of_small_planes",  // two rows of windows to a vector, and one left over
+     {2, 2, 12, 10},
+     {3, 2, 3, 3},
+     [](const auto& p) -> std::vector<Step> {
+       return {convolution(p), normalized, rectified, pool};
+     }},
     {"norm_of_rows",
      {6, 9},
      {5, 9},

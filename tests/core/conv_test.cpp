@@ -259,5 +259,38 @@ TEST(Conv, AnImageHasTheBitsItHasAlone) {
   EXPECT_EQ(std::memcmp(all.out.data(), first.out.data(), 33 * 30 * sizeof(float)), 0);
 }
 
+// A channel's result does not depend on how many are computed with it: few are computed without packing the image.
+TEST(Conv, AFewChannelsHaveTheBitsTheyHaveAmongMany) {
+  constexpr std::int64_t kMany = 8, kTaps = 25;
+  for (const InstructionSet set : instruction_sets()) {
+    for (std::int64_t few = 1; few <= 4; ++few) {
+      const Conv all = make(2, 40, 52, 52, kMany, 5, 5, 1, 0, 1, 1);  // two blocks of steps
+      Conv some = all;
+      some.out = few;
+      const std::vector<float> x = values(2 * 40 * 52 * 52, 1), weight = values(kMany * 40 * kTaps, 2);
+      const std::vector<float> bias = values(kMany, 3);
+      std::vector<float> out_all(2 * kMany * 48 * 48), out_some(static_cast<std::size_t>(2 * few * 48 * 48));
+      conv_forward(all, x.data(), weight.data(), bias.data(), true, out_all.data(), nullptr, set);
+      conv_forward(some, x.data(), weight.data(), bias.data(), true, out_some.data(), nullptr, set);
+      for (std::int64_t image = 0; image < 2; ++image)
+        EXPECT_EQ(std::memcmp(out_all.data() + image * kMany * 48 * 48, out_some.data() + image * few * 48 * 48,
+                              static_cast<std::size_t>(few * 48 * 48) * sizeof(float)),
+                  0);
+
+      const Conv wide = make(1, kMany, 96, 96, 70, 5, 5, 2, 2, 1, 1);  // two blocks of steps in some phases
+      Conv narrow = wide;
+      narrow.in = few;
+      const std::vector<float> grad = values(70 * 48 * 48, 4), many = values(70 * kMany * kTaps, 5);
+      std::vector<float> chosen;
+      for (std::int64_t o = 0; o < 70; ++o)
+        chosen.insert(chosen.end(), many.begin() + o * kMany * kTaps, many.begin() + (o * kMany + few) * kTaps);
+      std::vector<float> x_all(kMany * 96 * 96), x_some(static_cast<std::size_t>(few * 96 * 96));
+      conv_backward_data(wide, grad.data(), many.data(), x_all.data(), set);
+      conv_backward_data(narrow, grad.data(), chosen.data(), x_some.data(), set);
+      EXPECT_EQ(std::memcmp(x_all.data(), x_some.data(), x_some.size() * sizeof(float)), 0) << few;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::cpu

@@ -2,15 +2,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -114,6 +120,52 @@ TEST(StartProcess, NamesAProgramThatCannotBeExecuted) {
     EXPECT_STREQ(error.what(), "'/no/such/program' could not be executed: No such file or directory");
   }
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left over";
+}
+
+std::atomic<bool> stops_children{false};
+
+TEST(StartProcess, DoesNotWaitForOneThatIsStoppedBeforeItBegins) {
+  ::pthread_atfork(nullptr, nullptr, [] {
+    if (stops_children) ::raise(SIGSTOP);
+  });
+  stops_children = true;
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool function : {false, true}) {
+    try {
+      start_process({.program = function ? "" : "/bin/true",
+                     .arguments = {"true"},
+                     .function = function ? [] { return 0; } : std::function<int()>(),
+                     .start_timeout = std::chrono::milliseconds(200)});
+      ADD_FAILURE() << "it began";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("had not begun after 200 ms"), std::string::npos) << error.what();
+    }
+  }
+  stops_children = false;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left over";
+}
+
+TEST(StartProcess, DoesNotWaitForTheProcessOfAnotherThread) {
+  constexpr int kThreads = 4, kTurns = 10;
+  std::mutex mutex;
+  std::vector<pid_t> children;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const pid_t child = start_process({.function = [] { return ::pause(); }});
+        const std::lock_guard lock(mutex);
+        children.push_back(child);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(50));
+  for (const pid_t child : children) {
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  }
 }
 
 }  // namespace

@@ -148,6 +148,20 @@ TEST(CudaDropout, TakesTheStepFromTheDevice) {
   }
 }
 
+TEST(CudaIntegerSums, AreExact) {
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  constexpr std::int64_t kBig = (std::int64_t{1} << 53) + 1;  // no double is
+  const auto there = [](const Tensor& x) { return move_values(x, test_device()); };
+  const Tensor index = there(arange(3000, kLong).remainder(3)), terms = there(full({3000, 5}, kBig, kLong));
+  const Tensor sums = index_add(there(zeros({3, 5}, kLong)), 0, index, terms);
+  EXPECT_EQ(sums.to_vector<std::int64_t>(), std::vector<std::int64_t>(15, 1000 * kBig));
+  const Tensor wide = index.unsqueeze(1).expand({3000, 5}).contiguous();
+  EXPECT_EQ(scatter_add(there(zeros({3, 5}, kLong)), 0, wide, terms).to_vector<std::int64_t>(),
+            std::vector<std::int64_t>(15, 1000 * kBig));
+  const Tensor few = scatter_add(there(ones({2, 5}, kLong)), 0, there(zeros({2, 5}, kLong)), terms.slice(0, 0, 2));
+  EXPECT_EQ(few[0][4].item<std::int64_t>(), 1 + 2 * kBig);
+}
+
 TEST(CudaIndexOutOfRange, ShowsAsNan) {
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
   const Tensor index = move_values(tensor(std::vector<std::int64_t>{1, 3, -1, 0}), test_device());

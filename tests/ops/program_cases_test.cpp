@@ -129,6 +129,21 @@ TEST(ProgramOperations, BoolTensorsAndScalarsAreAddedInto) {
   EXPECT_EQ(index_add(ones({}), 0, tensor<std::int64_t>({0}), ones({})).item<double>(), 2.0);
 }
 
+TEST(ProgramOperations, IntegersAreAddedExactly) {
+  constexpr std::int64_t kBig = (std::int64_t{1} << 53) + 1, kLargest = INT64_MAX;  // no double is either
+  const Tensor index = tensor<std::int64_t>({1, 1, 0}), terms = tensor<std::int64_t>({kBig, 2, kLargest});
+  const std::vector<std::int64_t> expected{kLargest, kBig + 2};
+  EXPECT_EQ(scatter_add(zeros({2}, kLong), 0, index, terms).to_vector<std::int64_t>(), expected);
+  EXPECT_EQ(index_add(zeros({2}, kLong), 0, index, terms).to_vector<std::int64_t>(), expected);
+  EXPECT_EQ(bincount(index, terms).to_vector<std::int64_t>(), expected);
+  const Tensor wide = terms.unsqueeze(1).repeat({1, 9});  // rows, added by another loop
+  EXPECT_EQ(index_add(zeros({2, 9}, kLong), 0, index, wide).select(1, 8).to_vector<std::int64_t>(), expected);
+  // Sums out of range wrap around, as PyTorch's.
+  EXPECT_EQ(scatter_add(ones({1}, kLong), 0, tensor<std::int64_t>({0}), tensor<std::int64_t>({kLargest}))
+                .item<std::int64_t>(),
+            INT64_MIN);
+}
+
 TEST(ProgramOperations, NothingPassesThroughAZeroFactor) {
   const double kInfinity = std::numeric_limits<double>::infinity();
   const Tensor x = tensor<double>({2, 0, 3, kInfinity, 0, std::nan("")});

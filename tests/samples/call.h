@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/support/arguments.h"
-#include "lockstep/core/scalar.h"
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::testing {

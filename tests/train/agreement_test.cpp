@@ -59,6 +59,19 @@ TEST(Agreement, OtherSettingsOnARankAreAnErrorOnAll) {
             "[run] rank(s) 1 were started with other settings than rank 0; rank 1 has lr 0.2, rank 0 has 0.1; pass all "
             "the same");
   EXPECT_EQ(errors[2], errors[0]);
+
+  // What rank 0 alone has, such as an evaluation, the others would not come to.
+  run_ranks(3, Link::in_process, [&](ProcessGroup& group) {
+    nn::Metadata settings{{"batch_size", "64"}};
+    if (group.rank() != 1) settings["samples of the evaluation"] = "10";
+    try {
+      check_same_settings(settings, group);
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_NE(errors[1].find("rank 1 has samples of the evaluation none, rank 0 has 10"), std::string::npos) << errors[1];
+  EXPECT_EQ(errors[2], errors[0]);
 }
 
 TEST(Agreement, ACheckpointThatOneRankWasNotToldOfIsAnErrorBeforeTheFirstStep) {

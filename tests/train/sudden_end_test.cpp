@@ -70,6 +70,18 @@ TEST_F(Metrics, EveryStepButTheLastIsInTheFileAtOnce) {
   EXPECT_EQ(steps(), (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST_F(Metrics, WhatACheckpointHasIsInTheFileBefore) {
+  const auto sink = json_lines(path());
+  sink->begin({.total_steps = 4, .unit = "samples"});
+  for (int step = 0; step < 2; ++step) sink->step(report(step));
+  sink->checkpoint();
+  EXPECT_EQ(steps(), (std::vector<int>{0, 1}));
+  sink->step(report(2));
+  sink->evaluation(2, 0, {{"test loss", 1.0}});
+  sink->checkpoint();
+  EXPECT_EQ(steps(), (std::vector<int>{0, 1, 2}));
+}
+
 TEST_F(Metrics, AResumedRunGoesOnBehindTheLastWholeLine) {
   for (const std::string& rest : {std::string("{\"step\":1,\"lo"), std::string(10'000, 'x'), std::string()}) {
     std::ofstream(path()) << "{\"step\":0}\n" << rest;

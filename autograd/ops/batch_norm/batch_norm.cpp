@@ -20,12 +20,17 @@ class BatchNormBackward final : public Node {
     const Tensor& x = saved(0);
     const Tensor& factor = saved(1);
     const ChannelStatistics statistics{saved(2), saved(3), count};
-    const Tensor grad = as_contiguous(grads[0]);
+    const bool of_parameters = needs_grad(1) || needs_grad(2), wants_sums = training || of_parameters;
+    const bool pooled = needs_grad(0) && wants_sums && batch_norm_parts::is_pooled_gradient(grads[0], x);
+    const Tensor grad = pooled ? empty_like(x) : as_contiguous(grads[0]);
     batch_norm_parts::GradientSums sums;
-    if (training || needs_grad(1) || needs_grad(2)) sums = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
+    if (pooled)
+      sums = batch_norm_parts::pooled_gradient_sums(grads[0], grad, x, statistics, eps);
+    else if (wants_sums)
+      sums = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
     if (needs_grad(0))
       result[0] = batch_norm_parts::input_gradient(grad, x, statistics, factor,
-                                                   training ? sums : batch_norm_parts::GradientSums{}, eps);
+                                                   training ? sums : batch_norm_parts::GradientSums{}, eps, pooled);
     if (needs_grad(1)) result[1] = cast_values(sums.weight, factor.dtype());
     if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
     return result;

@@ -8,6 +8,7 @@
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 
@@ -152,9 +153,11 @@ void statistics(const Tensor& input, const Tensor& mean, const Tensor& var, cons
   }
 }
 
-template <typename T>
+/// Calls before(offset) for each plane that it is about to read, where inner > 1.
+template <typename T, typename Before>
 void gradient_sums(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
-                   const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, const ChannelLayout& layout) {
+                   const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, const ChannelLayout& layout,
+                   Before&& before) {
   using C = compute_t<T>;
   const T* g = grad.data<T>();
   const T* x = input.data<T>();
@@ -182,9 +185,10 @@ void gradient_sums(const Tensor& grad, const Tensor& input, const Tensor& mean, 
     } else {
       for (std::int64_t n = 0; n < chunk.samples; ++n)
         for (std::int64_t j = 0; j < chunk.width; ++j) {
-          const T* gp = g + offset + n * stride + j * layout.inner;
-          const T* xp = x + offset + n * stride + j * layout.inner;
+          const std::int64_t plane = offset + n * stride + j * layout.inner;
+          const T *gp = g + plane, *xp = x + plane;
           const C middle = center[chunk.channel + j];
+          before(plane);
           sum[j] += long_sum<C>(layout.inner, [=](std::int64_t i) { return static_cast<C>(gp[i]); });
           product[j] += long_sum<C>(
               layout.inner, [=](std::int64_t i) { return static_cast<C>(gp[i]) * (static_cast<C>(xp[i]) - middle); });
@@ -274,6 +278,7 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
   if (layout.inner == 1) {
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t) {
       const C *s = scale.data(), *ap = a.data(), *bp = b.data();
+      LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < length; ++i)
         d[offset + i] = static_cast<T>(
             gradient(static_cast<C>(g[offset + i]), ap[i], static_cast<C>(x[offset + i]) - center[i], bp[i], s[i]));
@@ -282,6 +287,7 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
     for_each_run(layout, [&](std::int64_t offset, std::int64_t length, std::int64_t c) {
       const auto k = static_cast<std::size_t>(c);
       const C middle = center[c], s = scale[k], ac = a[k], bc = b[k];
+      LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < length; ++i)
         d[offset + i] =
             static_cast<T>(gradient(static_cast<C>(g[offset + i]), ac, static_cast<C>(x[offset + i]) - middle, bc, s));
@@ -347,7 +353,20 @@ void batch_norm_pool_cpu(const Tensor& input, const Tensor& mean, const Tensor& 
 void batch_norm_sums_cpu(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                          const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout) {
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
-    gradient_sums<T>(grad, input, mean, var, sum_grad, sum_grad_normalized, eps, layout);
+    gradient_sums<T>(grad, input, mean, var, sum_grad, sum_grad_normalized, eps, layout, [](std::int64_t) {});
+  });
+}
+
+void batch_norm_pooled_sums_cpu(const Pool2dGeometry& pool, const Tensor& pool_grad, const Tensor& positions,
+                                const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
+                                ChannelLayout layout) {
+  const float* const from = pool_grad.data<float>();
+  const std::uint8_t* const where = positions.data<std::uint8_t>();
+  float* const to = grad.data<float>();
+  gradient_sums<float>(grad, input, mean, var, sum_grad, sum_grad_normalized, eps, layout, [&](std::int64_t plane) {
+    const std::int64_t at = plane / layout.inner * pool.oh * pool.ow;
+    max_pool_rows::spread_plane(from + at, where + at, pool.h, pool.w, to + plane);
   });
 }
 

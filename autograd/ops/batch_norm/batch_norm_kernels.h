@@ -37,7 +37,15 @@ using BatchNormSumsKernel = void(const Tensor& grad, const Tensor& input, const 
                                  const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
                                  ChannelLayout layout);
 BatchNormSumsKernel batch_norm_sums_cpu, batch_norm_sums_cuda;
-/// `count`: how many values the statistics came from; undefined sums: the statistics are constants.
+/// The same, float32, of a gradient that comes from a max pool of 2 x 2 side by side: `pool_grad` and `positions` are
+/// spread to `grad`, of the input's sizes, plane by plane, each of which is summed while it is in the cache.
+using BatchNormPooledSumsKernel = void(const Pool2dGeometry& pool, const Tensor& pool_grad, const Tensor& positions,
+                                       const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                       const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
+                                       ChannelLayout layout);
+BatchNormPooledSumsKernel batch_norm_pooled_sums_cpu;
+/// `grad_input` may be `grad`. `count`: how many values the statistics came from; undefined sums: the statistics are
+/// constants.
 using BatchNormInputGradKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                                       const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
                                       const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);

@@ -23,6 +23,8 @@ constexpr KernelTable<BatchNormApplyLinkedKernel> apply_linked_kernel{"batch_nor
 constexpr KernelTable<BatchNormPoolKernel> pool_kernel{"batch_norm and max_pool2d", batch_norm_pool_cpu};
 constexpr KernelTable<BatchNormSumsKernel> sums_kernel{"batch_norm backward", batch_norm_sums_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(batch_norm_sums_cuda)};
+constexpr KernelTable<BatchNormPooledSumsKernel> pooled_sums_kernel{"batch_norm and max_pool2d backward",
+                                                                    batch_norm_pooled_sums_cpu};
 constexpr KernelTable<BatchNormInputGradKernel> input_grad_kernel{"batch_norm backward", batch_norm_input_grad_cpu,
                                                                   LOCKSTEP_CUDA_KERNEL(batch_norm_input_grad_cuda)};
 
@@ -133,9 +135,30 @@ GradientSums gradient_sums(const Tensor& grad, const Tensor& input, const Channe
   return sums;
 }
 
+bool is_pooled_gradient(const Tensor& grad, const Tensor& input) {
+  if (input.dtype() != kFloat32 || !input.device().is_cpu() || input.dim() != 4) return false;
+  const auto* const pooled = pending_result_of<PooledGradient>(grad);
+  return pooled && is_max_pool_2x2(pooled->geometry()) && pooled->geometry().h == input.sizes()[2] &&
+         pooled->geometry().w == input.sizes()[3] && input.sizes()[2] * input.sizes()[3] > 1;
+}
+
+GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, const Tensor& input,
+                                  const ChannelStatistics& statistics, double eps) {
+  auto* const pooled = pending_result_of<PooledGradient>(grad);
+  const auto inputs = pooled ? pooled->pending_inputs() : SmallVector<Tensor, 3>{};
+  if (inputs.empty()) {  // somebody has read it meanwhile
+    copy_values(grad, values);
+    return gradient_sums(values, input, statistics, eps);
+  }
+  GradientSums sums{empty_like(statistics.mean), empty_like(statistics.mean)};
+  pooled_sums_kernel(input)(pooled->geometry(), inputs[0], inputs[1], values, input, statistics.mean, statistics.var,
+                            sums.bias, sums.weight, eps, layout_of(input));
+  return sums;
+}
+
 Tensor input_gradient(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics,
-                      const Tensor& weight, const GradientSums& sums, double eps) {
-  Tensor grad_input = empty(input.sizes(), options_of(input));
+                      const Tensor& weight, const GradientSums& sums, double eps, bool own) {
+  Tensor grad_input = own ? grad : empty(input.sizes(), options_of(input));
   input_grad_kernel(input)(as_contiguous(grad), as_contiguous(input), statistics.mean, statistics.var,
                            weight.defined() ? as_contiguous(weight) : weight, sums.bias, sums.weight, grad_input, eps,
                            statistics.count, layout_of(input));

@@ -28,9 +28,15 @@ struct GradientSums {
 };
 GradientSums gradient_sums(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics, double eps);
 
+/// Whether `grad` is a max pool's that waits, which pooled_gradient_sums() takes.
+bool is_pooled_gradient(const Tensor& grad, const Tensor& input);
+/// gradient_sums() of such a gradient, which is written to `values` on the way: a new tensor like the input.
+GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, const Tensor& input,
+                                  const ChannelStatistics& statistics, double eps);
+
 /// The input's gradient, if the statistics were computed from `statistics.count` values that gave `sums` in all. With
-/// undefined sums the statistics count as constants.
+/// undefined sums the statistics count as constants. In place of `grad` if that is `own`: the caller's alone.
 Tensor input_gradient(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics,
-                      const Tensor& weight, const GradientSums& sums, double eps);
+                      const Tensor& weight, const GradientSums& sums, double eps, bool own = false);
 
 }  // namespace lockstep::batch_norm_parts

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 
-#include "lockstep/core/scalar.h"
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -36,6 +37,16 @@ Tensor div(Scalar a, const Tensor& b, RoundingMode rounding);
 /// The larger (smaller) of both; NaN if either is. Equal values share the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
+/// maximum(a, b), which libtorch calls max() too.
+template <std::derived_from<Tensor> T>
+Tensor max(const Tensor& a, const T& b) {
+  return maximum(a, b);
+}
+/// minimum(a, b), which libtorch calls min() too.
+template <std::derived_from<Tensor> T>
+Tensor min(const Tensor& a, const T& b) {
+  return minimum(a, b);
+}
 /// maximum(a, b) for a number.
 Tensor maximum(const Tensor& a, Scalar b);
 /// minimum(a, b) for a number.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/kernel_table.h"
-#include "lockstep/core/scalar.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

@@ -154,15 +154,17 @@ void backward_data_by_correlation(const Conv2dGeometry& g, const float* grad, co
 // For each tap, the sum over output channels of weight * gradient at every position, added to x's gradient there. No
 // product with a zero around the gradient is computed, which would be most of them for a small image and a wide kernel.
 void backward_data_by_scatter(const Conv2dGeometry& g, const float* grad, const float* w, float* x_grad) {
-  const std::int64_t taps = g.in * g.kh * g.kw;
-  const conv2d_direct::Scatter scatter{g.out, taps, g.oh, g.ow, g.h + 2 * g.padding.h, g.w + 2 * g.padding.w,
-                                       g.kh,  g.kw};
-  std::vector<float> packed(static_cast<std::size_t>(g.out * taps));
-  for (std::int64_t tap = 0; tap < taps; tap += conv2d_direct::kScatterTaps) {
-    const std::int64_t width = std::min(conv2d_direct::kScatterTaps, taps - tap);
-    for (std::int64_t o = 0; o < g.out; ++o)
-      for (std::int64_t t = 0; t < width; ++t)
-        packed[static_cast<std::size_t>(tap * g.out + o * width + t)] = w[o * taps + tap + t];
+  const std::int64_t taps = g.kh * g.kw;
+  const conv2d_direct::Scatter scatter{
+      g.out, conv2d_direct::channel_blocks(g.in), g.oh, g.ow, g.h + 2 * g.padding.h, g.w + 2 * g.padding.w, g.kh, g.kw};
+  std::vector<float> packed;
+  packed.reserve(static_cast<std::size_t>(g.out * g.in * taps));
+  std::int64_t first = 0;
+  for (const int channels : scatter.blocks) {
+    for (std::int64_t tap = 0; tap < taps; ++tap)
+      for (std::int64_t o = 0; o < g.out; ++o)
+        for (std::int64_t c = first; c < first + channels; ++c) packed.push_back(w[(o * g.in + c) * taps + tap]);
+    first += channels;
   }
   const bool padded = g.padding.h > 0 || g.padding.w > 0;
   const std::int64_t image = g.in * g.h * g.w, padded_image = g.in * scatter.rows * scatter.pitch;

@@ -84,18 +84,16 @@ struct WeightGradient {
            float* sums) const;
 };
 
-/// Taps that Scatter takes at a time.
-constexpr std::int64_t kScatterTaps = 4;
-
 /// The transpose of a stride-1 correlation with result rows of whole vectors: image[c][y + ky][x + kx] += sum over o of
 /// weight[o][c][ky][kx] * grad[o][y][x].
 struct Scatter {
-  std::int64_t out, taps;    ///< taps: channels * kh * kw
+  std::int64_t out;          ///< channels of grad
+  std::vector<int> blocks;   ///< of the image's channels: those to a tile
   std::int64_t oh, ow;       ///< of grad; ow is a multiple of kLanes
   std::int64_t rows, pitch;  ///< of the image
   std::int64_t kh, kw;
 
-  /// One image. The weights lie in groups of kScatterTaps taps (the last may be short), each [out][taps of the group].
+  /// One image. The weights lie in blocks of channels, each [kh][kw][out][channels of the block].
   void add(const float* grad, const float* packed_weights, float* image) const;
 };
 

@@ -20,42 +20,38 @@ using cpu::store8;
 using cpu::sum8;
 using Vec = cpu::Vec8;
 
-struct ProductArguments {
+struct ScatterArguments {
   const float* grad;
-  std::int64_t out, plane;
+  std::int64_t out, grad_plane;
   const float* weights;
+  std::int64_t plane;  // of the image
 };
 
-// Sums over all output channels for T taps at V neighbouring vectors of positions; add(t, v, sum) takes each.
-template <int T, int V, typename Add>
-[[gnu::always_inline]] inline void products(const ProductArguments& a, Add&& add) {
-  Vec sum[T][V];
-  for (int t = 0; t < T; ++t)
-    for (int v = 0; v < V; ++v) sum[t][v] = Vec{};
+// Sums over all output channels for one tap of C channels of the image at V vectors of positions, added to the image:
+// to[v] is where the first channel gets the sum of vector v.
+template <int C, int V>
+[[gnu::noinline]] void scatter_tile(const ScatterArguments& a, float* const* to) {
+  Vec sum[C][V];
+  for (int c = 0; c < C; ++c)
+    for (int v = 0; v < V; ++v) sum[c][v] = Vec{};
   const float *d = a.grad, *w = a.weights;
-  for (std::int64_t o = 0; o < a.out; ++o, d += a.plane, w += T) {
+  for (std::int64_t o = 0; o < a.out; ++o, d += a.grad_plane, w += C) {
     Vec g[V];
     for (int v = 0; v < V; ++v) g[v] = load8(d + v * kLanes);
-    for (int t = 0; t < T; ++t) {
-      const Vec factor = broadcast8(w[t]);
-      for (int v = 0; v < V; ++v) sum[t][v] = fma8(factor, g[v], sum[t][v]);
+    for (int c = 0; c < C; ++c) {
+      const Vec factor = broadcast8(w[c]);
+      for (int v = 0; v < V; ++v) sum[c][v] = fma8(factor, g[v], sum[c][v]);
     }
   }
-  for (int t = 0; t < T; ++t)
-    for (int v = 0; v < V; ++v) add(t, v, sum[t][v]);
+  for (int c = 0; c < C; ++c)
+    for (int v = 0; v < V; ++v) {
+      float* p = to[v] + c * a.plane;
+      store8(p, load8(p) + sum[c][v]);
+    }
 }
 
-// to[v] and shift[t] together say where the image gets the sum of tap t at vector v.
-template <int T, int V>
-[[gnu::noinline]] void scatter_tile(const ProductArguments& a, float* const* to, const std::int64_t* shift) {
-  products<T, V>(a, [&](int t, int v, Vec sum) {
-    float* p = to[v] + shift[t];
-    store8(p, load8(p) + sum);
-  });
-}
-
-using ScatterTile = void (*)(const ProductArguments&, float* const*, const std::int64_t*);
-constexpr std::array<std::array<ScatterTile, 3>, kScatterTaps> kScatterTiles = {
+using ScatterTile = void (*)(const ScatterArguments&, float* const*);
+constexpr std::array<std::array<ScatterTile, 3>, 4> kScatterTiles = {
     {{scatter_tile<1, 1>, scatter_tile<1, 2>, scatter_tile<1, 3>},
      {scatter_tile<2, 1>, scatter_tile<2, 2>, scatter_tile<2, 3>},
      {scatter_tile<3, 1>, scatter_tile<3, 2>, scatter_tile<3, 3>},
@@ -160,23 +156,26 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
         std::copy_n(space + o * flat_plane_ + y * image_.pitch, ow_, result + (o * oh_ + y) * ow_);
 }
 
+// A tile takes one tap of several channels, whose planes lie apart. Neighbouring taps of one channel would be added to
+// places that overlap, each load waiting for the store before it.
 void Scatter::add(const float* grad, const float* packed_weights, float* image) const {
-  const std::int64_t vectors = oh * ow / kLanes, per_row = ow / kLanes;
+  const std::int64_t vectors = oh * ow / kLanes, per_row = ow / kLanes, plane = rows * pitch;
   for (std::int64_t v = 0; v < vectors;) {
     const std::int64_t left = vectors - v;
     const std::int64_t take = left == 4 ? 2 : std::min<std::int64_t>(left, 3);
-    std::array<float*, 3> to{};
+    std::array<float*, 3> first{image, image, image};
     for (std::int64_t i = 0; i < take; ++i)
-      to[static_cast<std::size_t>(i)] = image + (v + i) / per_row * pitch + (v + i) % per_row * kLanes;
-    for (std::int64_t tap = 0; tap < taps; tap += kScatterTaps) {
-      const std::int64_t width = std::min(kScatterTaps, taps - tap);
-      std::array<std::int64_t, kScatterTaps> shift{};
-      for (std::int64_t t = 0; t < width; ++t) {
-        const std::int64_t channel = (tap + t) / (kh * kw), ky = (tap + t) / kw % kh, kx = (tap + t) % kw;
-        shift[static_cast<std::size_t>(t)] = (channel * rows + ky) * pitch + kx;
-      }
-      kScatterTiles[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(take - 1)](
-          {grad + v * kLanes, out, oh * ow, packed_weights + tap * out}, to.data(), shift.data());
+      first[static_cast<std::size_t>(i)] = image + (v + i) / per_row * pitch + (v + i) % per_row * kLanes;
+    const float* weights = packed_weights;
+    for (const int channels : blocks) {
+      const ScatterTile run = kScatterTiles[static_cast<std::size_t>(channels - 1)][static_cast<std::size_t>(take - 1)];
+      for (std::int64_t ky = 0; ky < kh; ++ky)
+        for (std::int64_t kx = 0; kx < kw; ++kx, weights += channels * out) {
+          std::array<float*, 3> to = first;
+          for (float*& place : to) place += ky * pitch + kx;
+          run({grad + v * kLanes, out, oh * ow, weights, plane}, to.data());
+        }
+      for (float*& place : first) place += channels * plane;
     }
     v += take;
   }

@@ -5,7 +5,7 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/scalar.h"
+#include "lockstep/core/dtype.h"
 
 namespace lockstep {
 namespace {

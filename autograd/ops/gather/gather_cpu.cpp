@@ -91,7 +91,7 @@ void scatter_cpu(const Tensor& source, int dim, const Tensor& index, const Tenso
 void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const Tensor& out) {
   const std::int64_t* positions = index.data<std::int64_t>();
   const std::int64_t n = index.sizes()[dim], step = contiguous_strides(index.sizes())[dim], stride = out.strides()[dim];
-  dispatch_floating(out.dtype(), "gather backward", [&]<typename T>() {
+  const auto add = [&]<typename T>() {
     const T* source = grad.data<T>();
     T* target = out.data<T>();
     for_each_lanes(out.strides(), dim, index.sizes(), [&](const Lanes& lanes) {
@@ -99,11 +99,15 @@ void gather_backward_cpu(const Tensor& grad, int dim, const Tensor& index, const
         const std::int64_t at = lanes.index + k * step;
         for (std::int64_t j = 0; j < lanes.count; ++j) {
           T& sum = target[lanes.x + j * lanes.x_step + positions[at + j] * stride];
-          sum = sum + source[at + j];
+          sum = wrapping_sum<T>(sum, source[at + j]);
         }
       }
     });
-  });
+  };
+  if (out.dtype() == kInt64)
+    add.template operator()<std::int64_t>();
+  else
+    dispatch_floating(out.dtype(), "gather backward", add);
 }
 
 namespace {

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/words.cuh"
@@ -44,7 +45,10 @@ __global__ void add_lines_kernel(cuda::Strides<2> lines, Line line, const T* gra
     lines.offsets(l, offset);
     for (std::int64_t t = 0; t < line.terms; ++t) {
       const std::int64_t from = offset[1] + t * line.term_step, at = index[from];
-      if (at >= 0 && at < line.size) out[offset[0] + at * line.stride] += grad[from];
+      if (at >= 0 && at < line.size) {
+        T& sum = out[offset[0] + at * line.stride];
+        sum = wrapping_sum<T>(sum, grad[from]);
+      }
     }
   }
 }
@@ -60,7 +64,7 @@ __global__ void add_elements_kernel(cuda::Strides<3> elements, Line line, const 
 #pragma unroll 4
     for (std::int64_t t = 0; t < line.terms; ++t) {
       const std::int64_t from = offset[1] + t * line.term_step;
-      if (index[from] == offset[2]) sum += grad[from];
+      if (index[from] == offset[2]) sum = wrapping_sum<T>(sum, grad[from]);
     }
     out[offset[0]] = sum;
   }
@@ -101,6 +105,7 @@ void gather_cuda(const Tensor& x, int dim, const Tensor& index, const Tensor& ou
 }
 
 void gather_backward_cuda(const Tensor& grad, int dim, const Tensor& index, const Tensor& out) {
+  if (out.dtype() == kInt64) return add<std::int64_t>(grad, dim, index, out);
   cuda::require_not_portable("the gradient of gather");
   out.dtype() == kFloat64 ? add<double>(grad, dim, index, out) : add<float>(grad, dim, index, out);
 }

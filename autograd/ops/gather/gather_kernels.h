@@ -11,8 +11,8 @@ namespace lockstep::detail {
 using GatherKernel = void(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
 GatherKernel gather_cpu, gather_cuda;
 
-/// The adjoint: out (contiguous, zeros, float32 or float64) at the gathered positions += grad (contiguous, index's
-/// shape), repeated positions in index order.
+/// The adjoint: out (contiguous, zeros, float32, float64 or int64) at the gathered positions += grad (contiguous,
+/// index's shape), repeated positions in index order.
 using GatherBackwardKernel = void(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);
 GatherBackwardKernel gather_backward_cpu, gather_backward_cuda;
 

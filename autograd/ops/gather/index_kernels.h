@@ -1,8 +1,22 @@
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
+#include "lockstep/core/philox.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::detail {
+
+/// a + b; integers that leave their range wrap around, as in PyTorch.
+template <typename T>
+LOCKSTEP_HOST_DEVICE inline T wrapping_sum(T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  } else {
+    return a + b;
+  }
+}
 
 // Rows chosen by an index, and their adjoint: shared by index_select and embedding. For .cpp files of ops only.
 
@@ -15,7 +29,8 @@ IndexSelectKernel index_select_cpu, index_select_cuda;
 IndexSelectKernel index_select_values;
 
 /// out[o, index[k], :] += grad[o, k, :] for an out of zeros, k in rising order for each row of out (on CUDA devices in
-/// a fixed order). float32 or float64, contiguous. Indices that are out of range have been refused, or are left out.
+/// a fixed order). float32, float64 or int64, contiguous. Indices that are out of range have been refused, or are left
+/// out.
 using IndexAddKernel = void(const Tensor& grad, const Tensor& index, const Tensor& out);
 IndexAddKernel index_add_cpu, index_add_cuda;
 
@@ -25,7 +40,8 @@ Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op);
 /// Throws Error naming op, position, value and range if one of the n values is outside [0, size). Host memory.
 void check_index_range(const std::int64_t* index, std::int64_t n, std::int64_t size, const char* op);
 
-/// Gradient of index_select for x of shape `sizes`, in grad's dtype; the half types are summed in float.
+/// Gradient of index_select for x of shape `sizes`, in grad's dtype: the half types are summed in float, int64 as it
+/// is.
 Tensor index_add_rows(const Tensor& grad, const Tensor& index, const Shape& sizes, int dim);
 
 /// `sizes` seen as [outer, sizes[dim], inner].

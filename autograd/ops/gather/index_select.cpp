@@ -41,7 +41,7 @@ Shape around_dim(const Shape& sizes, int dim) {
 }
 
 Tensor index_add_rows(const Tensor& grad, const Tensor& index, const Shape& sizes, int dim) {
-  const DType compute = grad.dtype() == kFloat64 ? kFloat64 : kFloat32;
+  const DType compute = grad.dtype() == kFloat64 || grad.dtype() == kInt64 ? grad.dtype() : kFloat32;
   const Tensor out = zeros(sizes, {.dtype = compute, .device = grad.device()});
   if (grad.numel() > 0) {
     const Shape around = around_dim(sizes, dim);

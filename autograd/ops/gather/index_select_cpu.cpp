@@ -95,7 +95,7 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
   const std::int64_t parts =
       inner < 8 ? 1 : std::clamp<std::int64_t>(n * inner / cpu::kElementBlock, 1, std::min<std::int64_t>(16, size));
   const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * parts / (n * inner));
-  dispatch_floating(out.dtype(), "index_select backward", [&]<typename T>() {
+  const auto add = [&]<typename T>() {
     const T* source = grad.data<T>();
     T* target = out.data<T>();
     lockstep::parallel_for(outer * parts, block, [&](std::int64_t begin, std::int64_t end) {
@@ -105,18 +105,22 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
         if (inner == 1 && parts == 1) {
           const T* from = source + o * n;
           T* to = target + o * size;
-          for (std::int64_t k = 0; k < n; ++k) to[rows[k]] = to[rows[k]] + from[k];
+          for (std::int64_t k = 0; k < n; ++k) to[rows[k]] = wrapping_sum<T>(to[rows[k]], from[k]);
           continue;
         }
         for (std::int64_t k = 0; k < n; ++k) {
           if (rows[k] < first || rows[k] >= last) continue;
           const T* from = source + (o * n + k) * inner;
           T* to = target + (o * size + rows[k]) * inner;
-          for (std::int64_t j = 0; j < inner; ++j) to[j] = to[j] + from[j];
+          for (std::int64_t j = 0; j < inner; ++j) to[j] = wrapping_sum<T>(to[j], from[j]);
         }
       }
     });
-  });
+  };
+  if (out.dtype() == kInt64)
+    add.template operator()<std::int64_t>();
+  else
+    dispatch_floating(out.dtype(), "index_select backward", add);
 }
 
 }  // namespace lockstep::detail

@@ -80,7 +80,7 @@ __global__ void add_kernel(const T* grad, const std::int64_t* index, T* out, Add
         const std::int64_t at = found[warp][f] * s.inner;
 #pragma unroll
         for (int c = 0; c < kColumnsToALane; ++c)
-          if (first_column + c * kWarpSize < s.inner) sums[c] += from[at + c * kWarpSize];
+          if (first_column + c * kWarpSize < s.inner) sums[c] = wrapping_sum<T>(sums[c], from[at + c * kWarpSize]);
       }
     }
     if (row < s.rows)
@@ -114,7 +114,7 @@ void index_select_cuda(const Tensor& x, const Tensor& index, const Tensor& out, 
 }
 
 void index_add_cuda(const Tensor& grad, const Tensor& index, const Tensor& out) {
-  cuda::require_not_portable("a sum by index");
+  if (out.dtype() != kInt64) cuda::require_not_portable("a sum by index");
   if (grad.numel() == 0) return;
   constexpr std::int64_t kEnoughWarps = 4096, kLeastEntries = 256;
   AddShape s;
@@ -123,13 +123,17 @@ void index_add_cuda(const Tensor& grad, const Tensor& index, const Tensor& out) 
   s.size = out.size(1);
   s.rows = out.size(0) * s.size;
   s.tiles = (s.inner + kColumns - 1) / kColumns;
-  s.segments =
-      std::max<std::int64_t>(1, std::min(kEnoughWarps / (s.rows * s.tiles), (s.n + kLeastEntries - 1) / kLeastEntries));
+  s.segments = out.dtype() == kInt64 ? 1
+                                     : std::max<std::int64_t>(1, std::min(kEnoughWarps / (s.rows * s.tiles),
+                                                                          (s.n + kLeastEntries - 1) / kLeastEntries));
   s.per_segment = (s.n + s.segments - 1) / s.segments;
   const Tensor sums = s.segments == 1 ? out : empty({s.segments, out.numel()}, options_of(out));
   const cuda::Launch launch(out);
   const auto blocks = cuda::blocks_for((s.rows + kWarps - 1) / kWarps * s.tiles * s.segments, 1);
-  if (out.dtype() == kFloat64) {
+  if (out.dtype() == kInt64) {
+    launch(add_kernel<std::int64_t>, blocks, kThreads, grad.data<std::int64_t>(), index.data<std::int64_t>(),
+           sums.data<std::int64_t>(), s);
+  } else if (out.dtype() == kFloat64) {
     launch(add_kernel<double>, blocks, kThreads, grad.data<double>(), index.data<std::int64_t>(), sums.data<double>(),
            s);
   } else {

@@ -45,10 +45,9 @@ constexpr KernelTable<detail::GatherBackwardKernel> add_kernel{"scatter_add", de
                                                                LOCKSTEP_CUDA_KERNEL(detail::gather_backward_cuda)};
 constexpr KernelTable<detail::ScatterKernel> scatter_kernel{"scatter", detail::scatter_cpu};
 
-/// Sums in a dtype that holds them: float32 for half types, float64 for integers and bool, whose sums are true unless
-/// 0.
+/// Sums in a dtype that holds them: float32 for half types, int64 for integers and bool, whose sums are true unless 0.
 DType sum_dtype(DType dtype) {
-  if (!is_floating_point(dtype)) return kFloat64;
+  if (!is_floating_point(dtype)) return kInt64;
   return element_size(dtype) == 2 ? kFloat32 : dtype;
 }
 
@@ -113,7 +112,9 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
     const DType dtype = sum_dtype(x.dtype());
     out = copy_contiguous(cast_values(x, dtype));
     const Tensor terms = as_contiguous(cast_values(part, dtype));
-    if (terms.numel() > 0) {
+    if (terms.numel() > 0 && out.device().is_cpu()) {
+      add_kernel(out)(terms, d, positions, out);
+    } else if (terms.numel() > 0) {
       const Tensor sums = zeros(x.sizes(), options_of(out));
       add_kernel(sums)(terms, d, positions, sums);
       out = out + sums;

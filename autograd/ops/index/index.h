@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/core/scalar.h"
+#include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {

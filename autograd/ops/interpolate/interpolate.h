@@ -10,6 +10,9 @@ namespace lockstep {
 /// Where interpolate() takes its values: the pixel below, or a mean of the four around (linear: of the two beside),
 /// weighted by their distance.
 enum class InterpolateMode : std::uint8_t { nearest, bilinear, linear };
+inline constexpr InterpolateMode kNearest = InterpolateMode::nearest;    ///< under libtorch's names, as the next ones
+inline constexpr InterpolateMode kBilinear = InterpolateMode::bilinear;  ///< InterpolateMode::bilinear
+inline constexpr InterpolateMode kLinear = InterpolateMode::linear;      ///< InterpolateMode::linear
 /// Options of interpolate().
 struct InterpolateOptions {
   Size2d size = 0;            ///< of the result; 0: given by scale_factor. Of rows [n, c, w] the width counts

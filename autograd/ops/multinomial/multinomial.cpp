@@ -75,4 +75,25 @@ Tensor bernoulli(const Tensor& p) {
   return lt(rand(p.sizes(), {.dtype = dtype, .device = p.device()}), p).to(p.dtype());
 }
 
+Tensor normal(const Tensor& mean, const Tensor& std) {
+  LOCKSTEP_CHECK(mean.defined() && std.defined() && mean.is_floating_point() && mean.dtype() == std.dtype() &&
+                     mean.device() == std.device(),
+                 "[normal] expected means and standard deviations of one floating-point dtype on one device");
+  const NoGradGuard values_only;
+  const Tensor deviations = std.expand(broadcast_shapes(mean.sizes(), std.sizes(), "normal"));
+  return mean + deviations * randn_like(deviations);
+}
+
+Tensor normal(const Tensor& mean, double std) {
+  LOCKSTEP_CHECK(mean.defined() && mean.is_floating_point(), "[normal] expected floating-point means");
+  const NoGradGuard values_only;
+  return mean + randn_like(mean) * std;
+}
+
+Tensor normal(double mean, const Tensor& std) {
+  LOCKSTEP_CHECK(std.defined() && std.is_floating_point(), "[normal] expected floating-point standard deviations");
+  const NoGradGuard values_only;
+  return std * randn_like(std) + mean;
+}
+
 }  // namespace lockstep

@@ -15,6 +15,11 @@ namespace lockstep {
 /// not wait for, what is drawn from such rows is any class.
 Tensor multinomial(const Tensor& probabilities, std::int64_t count = 1, bool replacement = false);
 
+/// Normal numbers with these means and standard deviations, which broadcast; no gradient goes to either. Draws as
+/// randn(). torch.normal.
+Tensor normal(const Tensor& mean, const Tensor& std);
+Tensor normal(const Tensor& mean, double std = 1.0);  ///< one standard deviation for all
+Tensor normal(double mean, const Tensor& std);        ///< one mean for all
 /// 1 with the probability that each element of p holds, else 0, in p's dtype; takes no gradient. Draws as rand().
 Tensor bernoulli(const Tensor& p);
 

@@ -22,27 +22,6 @@ bool is_two_by_two(const Pool2dGeometry& g, const Tensor& t) {
 
 using namespace max_pool_rows;
 
-void spread_row(const float* grad, const std::uint8_t* positions, std::int64_t width, float* upper, float* lower) {
-  for_each_run(
-      width,
-      [&](std::int64_t x) {
-        cpu::ByteVec8 bytes;
-        std::memcpy(&bytes, positions + x, sizeof bytes);
-        const IntVec8 position = __builtin_convertvector(bytes, IntVec8) & 3;
-        const Vec8 value = load8(grad + x);
-        const auto at = [&](std::int32_t index) { return position == index ? value : Vec8{}; };
-        store_alternating(upper + 2 * x, at(0), at(1));
-        store_alternating(lower + 2 * x, at(2), at(3));
-      },
-      [&](std::int64_t x) {
-        const auto at = [&](int index) { return (positions[x] & 3) == index ? grad[x] : 0.0f; };
-        upper[2 * x] = at(0);
-        upper[2 * x + 1] = at(1);
-        lower[2 * x] = at(2);
-        lower[2 * x + 1] = at(3);
-      });
-}
-
 bool is_half(const Tensor& t) {
   return t.dtype() == kFloat16 || t.dtype() == kBFloat16;
 }
@@ -145,14 +124,8 @@ void max_pool2d_backward_cpu(const Pool2dGeometry& g, const Tensor& grad, const 
   const std::uint8_t* where = positions.data<std::uint8_t>();
   parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t plane = begin; plane < end; ++plane) {
-      float* image = x_grad.data<float>() + plane * g.h * g.w;
-      for (std::int64_t y = 0; y < g.oh; ++y) {
-        float* upper = image + 2 * y * g.w;
-        const std::int64_t row = (plane * g.oh + y) * g.ow;
-        spread_row(d + row, where + row, g.ow, upper, upper + g.w);
-        if (g.w % 2 != 0) upper[g.w - 1] = upper[2 * g.w - 1] = 0.0f;  // a column that no window covers
-      }
-      if (g.h % 2 != 0) std::fill_n(image + (g.h - 1) * g.w, g.w, 0.0f);
+      const std::int64_t at = plane * g.oh * g.ow;
+      spread_plane(d + at, where + at, g.h, g.w, x_grad.data<float>() + plane * g.h * g.w);
     }
   });
 }

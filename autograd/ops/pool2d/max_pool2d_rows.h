@@ -2,6 +2,7 @@
 
 // Max pooling of one plane by windows of 2 x 2 with stride 2, float32. For .cpp files only.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -22,11 +23,6 @@ using cpu::Vec8;
 }
 inline bool wins(float value, float best) {
   return value > best || value != value;
-}
-
-[[gnu::always_inline]] inline void store_alternating(float* p, Vec8 even, Vec8 odd) {
-  store8(p, __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11));
-  store8(p + kLanes, __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15));
 }
 
 // Calls vector(x) for runs of eight outputs, and scalar(x) for each output if there are fewer than eight. The last run
@@ -109,6 +105,59 @@ void pool_plane(const float* in, std::int64_t width, std::int64_t oh, std::int64
         },
         [&](std::int64_t x) { pool1<kPositions, kRelu>(upper + 2 * x, lower + 2 * x, row + x, where(y * ow + x)); });
   }
+}
+
+// Eight gradients to the places of their windows' maxima, zeros to the others. The windows' upper rows are the elements
+// of a0 and then a1, their lower rows those of b0 and b1.
+[[gnu::always_inline]] inline void spread8(const float* grad, const std::uint8_t* positions, float* a0, float* a1,
+                                           float* b0, float* b1) {
+  const IntVec8 position = cpu::widen8(positions) & 3;
+  const Vec8 value = load8(grad);
+  const auto spread = [](IntVec8 where, IntVec8 wanted, Vec8 values, float* to) {
+    store8(to, reinterpret_cast<Vec8>((where == wanted) & reinterpret_cast<IntVec8>(values)));
+  };
+  const IntVec8 in_upper{0, 1, 0, 1, 0, 1, 0, 1}, in_lower{2, 3, 2, 3, 2, 3, 2, 3};
+  const IntVec8 left = __builtin_shufflevector(position, position, 0, 0, 1, 1, 2, 2, 3, 3);
+  const IntVec8 right = __builtin_shufflevector(position, position, 4, 4, 5, 5, 6, 6, 7, 7);
+  const Vec8 left_value = __builtin_shufflevector(value, value, 0, 0, 1, 1, 2, 2, 3, 3);
+  const Vec8 right_value = __builtin_shufflevector(value, value, 4, 4, 5, 5, 6, 6, 7, 7);
+  spread(left, in_upper, left_value, a0);
+  spread(right, in_upper, right_value, a1);
+  spread(left, in_lower, left_value, b0);
+  spread(right, in_lower, right_value, b1);
+}
+
+/// The gradient of pool_plane()'s input, of h rows of `width` elements, from that of its result and the positions.
+inline void spread_plane(const float* grad, const std::uint8_t* positions, std::int64_t h, std::int64_t width,
+                         float* image) {
+  const std::int64_t oh = h / 2, ow = width / 2;
+  const bool odd = width % 2 != 0;
+  std::int64_t y = 0;
+  if (ow == 4 && !odd)  // two rows of gradients to a vector
+    for (; y + 2 <= oh; y += 2) {
+      float* upper = image + 2 * y * width;
+      spread8(grad + y * ow, positions + y * ow, upper, upper + 2 * width, upper + width, upper + 3 * width);
+    }
+  for (; y < oh; ++y) {
+    const float* from = grad + y * ow;
+    const std::uint8_t* where = positions + y * ow;
+    float *upper = image + 2 * y * width, *lower = upper + width;
+    for_each_run(
+        ow,
+        [&](std::int64_t x) {
+          const std::int64_t i = 2 * x;
+          spread8(from + x, where + x, upper + i, upper + i + kLanes, lower + i, lower + i + kLanes);
+        },
+        [&](std::int64_t x) {
+          const auto at = [&](int index) { return (where[x] & 3) == index ? from[x] : 0.0f; };
+          upper[2 * x] = at(0);
+          upper[2 * x + 1] = at(1);
+          lower[2 * x] = at(2);
+          lower[2 * x + 1] = at(3);
+        });
+    if (odd) upper[width - 1] = lower[width - 1] = 0.0f;  // a column that no window covers
+  }
+  if (h % 2 != 0) std::fill_n(image + (h - 1) * width, width, 0.0f);
 }
 
 /// pool_plane() of what is known at run time only.

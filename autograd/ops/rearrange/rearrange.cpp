@@ -10,7 +10,11 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/storage.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
@@ -19,6 +23,14 @@ Tensor with_leading(const Tensor& x, int dims) {
   Tensor out = x;
   while (out.dim() < dims) out = out.unsqueeze(0);
   return out;
+}
+
+void write_one_hot(const std::int64_t* index, std::int64_t count, std::int64_t classes, std::int64_t* rows) {
+  parallel_for(count, std::max<std::int64_t>(1, cpu::kElementBlock / classes),
+               [=](std::int64_t begin, std::int64_t end) {
+                 std::fill(rows + begin * classes, rows + end * classes, 0);
+                 for (std::int64_t i = begin; i < end; ++i) rows[i * classes + index[i]] = 1;
+               });
 }
 
 }  // namespace
@@ -117,6 +129,14 @@ Tensor one_hot(const Tensor& x, std::int64_t classes) {
     LOCKSTEP_CHECK(classes < 1 || high < classes, "[one_hot] expected indices in [0, {}), found {}", classes, high);
   }
   LOCKSTEP_CHECK(classes > 0, "[one_hot] expected at least one class, found {}", classes);
+  if (x.device().is_cpu()) {
+    Shape sizes = x.unsqueeze(-1).sizes();
+    sizes[x.dim()] = classes;
+    const Tensor dense = as_contiguous(x), out = empty(sizes, {.dtype = kInt64});
+    const LibraryAccess access;
+    write_one_hot(dense.data<std::int64_t>(), dense.numel(), classes, out.data<std::int64_t>());
+    return out;
+  }
   return eq(x.unsqueeze(-1), arange(classes, {.dtype = kInt64, .device = x.device()})).to(kInt64);
 }
 

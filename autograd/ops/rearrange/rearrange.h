@@ -14,6 +14,10 @@ namespace lockstep {
 
 /// What pad() puts beside x: a value; the elements beyond the edge one, backwards; the edge; or the other end.
 enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };
+inline constexpr PadMode kConstant = PadMode::constant;    ///< under libtorch's names, as the next ones
+inline constexpr PadMode kReflect = PadMode::reflect;      ///< PadMode::reflect
+inline constexpr PadMode kReplicate = PadMode::replicate;  ///< PadMode::replicate
+inline constexpr PadMode kCircular = PadMode::circular;    ///< PadMode::circular
 /// x with padding[0] elements more before and padding[1] after its last dimension, padding[2] and padding[3] along the
 /// one before, and so on, as torch.nn.functional.pad; negative numbers cut off. Throws Error for an odd number of
 /// paddings, for more than x has dimensions, and for reflections or repetitions of more than there is.

@@ -16,6 +16,8 @@ namespace {
 
 constexpr KernelTable<ScanKernel> scan_kernel{"scan", scan_cpu, LOCKSTEP_CUDA_KERNEL(scan_cuda)};
 
+constexpr KernelTable<ProductKernel> product_kernel{"prod", product_cpu};
+
 Tensor scanned(Scan scan, const Tensor& values, int dim, bool reverse = false, const Tensor& other = {}) {
   const Tensor x = as_contiguous(values), y = other.defined() ? as_contiguous(other) : other;
   const Tensor out = empty(x.sizes(), options_of(x));
@@ -113,7 +115,11 @@ Tensor product_along(const Tensor& x, int d, bool of_all) {
   Tensor out = ones(sizes, options_of(x));
   if (x.numel() > 0) {
     const NoGradGuard values_only;
-    out = copy_contiguous(scanned(Scan::product, x, d).narrow(d, x.sizes()[d] - 1, 1));
+    if (x.device().is_cpu())
+      product_kernel(x)(as_contiguous(x).detach().view(detail::around_dim(x.sizes(), d)),
+                        out.view(detail::around_dim(out.sizes(), d)));
+    else
+      out = copy_contiguous(scanned(Scan::product, x, d).narrow(d, x.sizes()[d] - 1, 1));
   }
   if (auto* node = record<ProdBackward>(out, {&x})) {
     node->dim = d;

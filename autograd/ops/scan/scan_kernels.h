@@ -16,6 +16,11 @@ enum class Scan : std::uint8_t { sum, product, product_before, recurrence };
 using ScanKernel = void(Scan scan, const Tensor& x, const Tensor& y, const Tensor& out, bool reverse);
 ScanKernel scan_cpu, scan_cuda;
 
+/// out[o, 0, i] = the product of x[o, :, i]. x is [outer, length, inner], contiguous, with elements, out [outer, 1,
+/// inner] of the same dtype. Floating-point factors meet in double, in an order that depends on the sizes alone.
+using ProductKernel = void(const Tensor& x, const Tensor& out);
+ProductKernel product_cpu;
+
 /// Running extremes: `indices` (int64, of x's shape) are the places of the last largest (smallest) element so far, or
 /// of the last NaN. x is [outer, length, inner], contiguous, with elements.
 using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& indices);

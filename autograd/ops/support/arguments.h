@@ -8,6 +8,9 @@ namespace lockstep {
 
 /// What a loss does with its values: keep one per sample, average them, or add them up.
 enum class Reduction : unsigned char { none, mean, sum };
+inline constexpr Reduction kNone = Reduction::none;  ///< under libtorch's names, as the next ones
+inline constexpr Reduction kMean = Reduction::mean;  ///< Reduction::mean
+inline constexpr Reduction kSum = Reduction::sum;    ///< Reduction::sum
 
 /// A height and a width: kernel sizes, strides, paddings. One number stands for both, so `3` and `{3, 5}` work.
 struct Size2d {

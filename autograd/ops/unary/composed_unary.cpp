@@ -32,6 +32,14 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
   return log(p / (1.0 - p));
 }
 
+Tensor clamp_min(const Tensor& x, Scalar min) {
+  return x.clamp_min(min);
+}
+
+Tensor clamp_max(const Tensor& x, Scalar max) {
+  return x.clamp_max(max);
+}
+
 Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max) {
   return clamp(x, min, max);
 }

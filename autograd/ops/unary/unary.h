@@ -116,6 +116,10 @@ Tensor exp2(const Tensor& x);
 Tensor frac(const Tensor& x);
 /// log(x / (1 - x)), for x clamped to [eps, 1 - eps] if there is an eps.
 Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
+/// clamp() with a lower bound alone.
+Tensor clamp_min(const Tensor& x, Scalar min);
+/// clamp() with an upper bound alone.
+Tensor clamp_max(const Tensor& x, Scalar max);
 /// clamp() by its other name.
 Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 /// x above the threshold, `value` elsewhere.

@@ -103,7 +103,8 @@ struct Line<unary::Gelu<double>> {
   static double cumulative(double x) { return std::fma(0.5, math::lines::erf_of_near(x * kRootHalf), 0.5); }
   static double value(double x) { return x * cumulative(x); }
   static double slope(double x) {
-    return std::fma(x, 0.3989422804014327 * math::lines::exp_of_near(-0.5 * x * x, 0), cumulative(x));
+    const auto [erf, gauss] = math::lines::erf_and_gauss_of_near(x * kRootHalf);  // gauss: exp(-x^2 / 2)
+    return std::fma(x, 0.3989422804014327 * gauss, std::fma(0.5, erf, 0.5));
   }
 };
 

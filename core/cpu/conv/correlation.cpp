@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "lockstep/core/cpu/conv/eight_positions.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/cpu/vec8.h"
@@ -37,14 +38,6 @@ bool all_finite(const float* values, std::int64_t rows, std::int64_t columns, st
       strange |= (std::bit_cast<std::int32_t>(values[j]) & kExponent) == kExponent ? 1 : 0;
   return strange == 0;
 }
-
-// Eight neighbouring positions of a panel.
-struct Eight {
-  enum class Kind : unsigned char { run, two_runs, scattered } kind;
-  std::int32_t first, second;         // two_runs: lane j reads at first + j, or second + j
-  IntVec8 from_second;                // lanes that do
-  std::array<std::int32_t, 8> bases;  // scattered; -1: no position
-};
 
 class Runner {
  public:
@@ -216,6 +209,8 @@ class Runner {
       const bool direct = in_place(work, p, tile.columns);
       float* const to = direct ? out + work.outs[static_cast<std::size_t>(p * width_)] : work.tile;
       tile.out_stride = direct ? c_.out_plane : width_;
+      const Eight* const eights = work.eights.data() + p * width_ / 8;
+      const bool in_runs = c_.rows <= kFewRows && !sees_border_ && all_runs(eights);
       const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
       const auto ys = work.ys.begin() + p * width_;
       const auto [lowest, highest] = std::minmax_element(ys, ys + tile.columns);
@@ -226,6 +221,13 @@ class Runner {
         tile.k = std::min(inner_, inner - k0);
         tile.beta = k0 == 0 ? 0.0f : 1.0f;
         tile.relu = last && c_.relu;
+        if (in_runs) {
+          const float* const bias = last ? c_.bias : nullptr;
+          few_rows({images, offsets_.data() + k0, tile.k, weights_ + k0 * weights_step_, weights_step_, to,
+                    tile.out_stride, k0 > 0, bias, tile.relu},
+                   c_.rows, eights, width_ / 8);
+          continue;
+        }
         const std::int64_t start = runs_of(work, inside, k0, tile.k);
         tile.runs = work.runs.empty() ? nullptr : work.runs.data();
         tile.run_count = static_cast<std::int64_t>(work.runs.size());
@@ -246,6 +248,10 @@ class Runner {
       }
       if (!direct) scatter(work, p, tile.columns, out);
     }
+  }
+
+  bool all_runs(const Eight* eights) const {
+    return std::all_of(eights, eights + width_ / 8, [](const Eight& e) { return e.kind == Eight::Kind::run; });
   }
 
   bool in_place(const Work& work, std::int64_t panel, std::int64_t columns) const {
@@ -280,24 +286,7 @@ class Runner {
       work.outs[static_cast<std::size_t>(j)] = image * c_.out_image + y * c_.out_row + x * c_.out_column;
     }
     work.eights.resize(static_cast<std::size_t>(padded / 8));
-    for (std::size_t e = 0; e < work.eights.size(); ++e) work.eights[e] = eight(bases.data() + 8 * e);
-  }
-
-  static Eight eight(const std::int32_t* bases) {
-    Eight e{};
-    std::copy_n(bases, 8, e.bases.begin());
-    int split = 1;
-    while (split < 8 && bases[split] == bases[0] + split) ++split;
-    int stop = split;
-    while (stop < 8 && bases[stop] == bases[split] + stop - split) ++stop;
-    e.first = bases[0];
-    e.second = split < 8 ? bases[split] - split : bases[0];
-    for (int j = 0; j < 8; ++j) e.from_second[j] = j >= split ? -1 : 0;
-    const bool all = bases[7] >= 0;
-    e.kind = all && split == 8                   ? Eight::Kind::run
-             : all && stop == 8 && e.second >= 0 ? Eight::Kind::two_runs
-                                                 : Eight::Kind::scattered;
-    return e;
+    for (std::size_t e = 0; e < work.eights.size(); ++e) work.eights[e] = eight_of(bases.data() + 8 * e);
   }
 
   void pack_panel(const Work& work, const float* images, std::int64_t panel, std::int64_t k0, std::int64_t steps,
@@ -306,8 +295,7 @@ class Runner {
     const Eight* const eights = work.eights.data() + panel * count;
     const std::int32_t* const offsets = offsets_.data() + k0;
     using Kind = Eight::Kind;
-    if (std::all_of(eights, eights + count, [](const Eight& e) { return e.kind == Kind::run; }))
-      return copy_runs(images, eights, count, offsets, steps, to);
+    if (all_runs(eights)) return copy_runs(images, eights, count, offsets, steps, to);
     std::int64_t g = 0;
     for (; g + 2 <= count && eights[g].kind != Kind::scattered && eights[g + 1].kind != Kind::scattered; g += 2) {
       const Eight &e = eights[g], &f = eights[g + 1];

@@ -11,9 +11,9 @@ namespace lockstep::cpu::conv_detail {
 /// Note [Implicit products]
 /// A convolution is a product: the weights of an output channel times, for each position of the result, the elements
 /// that it sees, in the order (channel, ky, kx). That second operand is never written out: panels of it, some positions
-/// wide, are packed from the image just before they are used. So the order of an element's sum is that of a product
-/// (Note [Order of a product]). The gradient of x is the same with the result's gradient as the image; for a stride
-/// above 1 one such product for each remainder of row and column.
+/// wide, are packed from the image just before they are used, or for a few rows read where they lie. So the order of an
+/// element's sum is that of a product (Note [Order of a product]). The gradient of x is the same with the result's
+/// gradient as the image; for a stride above 1 one such product for each remainder of row and column.
 ///
 /// Steps that read beside the image for all positions of a panel, above or below it, are left out where that is worth
 /// it: a weight times 0 changes no sum. It would where the weight is infinite, so then none is left out, and a sum that

@@ -53,21 +53,22 @@ void finish(const Tile<typename V::T>& tile, const typename V::Vector* sums, int
 
 constexpr int kAhead = 12;  // steps between what is in use and what is prefetched
 
-// k steps along a and b, which are moved on.
+// k steps along a and b, which are moved on; a_ahead and b_ahead elements behind them are prefetched.
 template <typename V, int kRows, int kVectors, bool kByRows>
 [[gnu::always_inline]] inline void add_steps(std::int64_t k, const typename V::T*& a, std::int64_t a_row,
                                              std::int64_t a_step, const typename V::T*& b, std::int64_t b_step,
+                                             std::int64_t a_ahead, std::int64_t b_ahead,
                                              typename V::Vector (&sum)[kRows][kVectors]) {
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
 #pragma GCC unroll 2
   for (std::int64_t p = k; p > 0; --p) {
     Vector x[kVectors];
-    if constexpr (!kByRows) __builtin_prefetch(a + kAhead * a_step);
+    if constexpr (!kByRows) __builtin_prefetch(a + a_ahead);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       x[v] = V::load(b + v * kLanes);
-      if (v * sizeof(Vector) % 64 == 0) __builtin_prefetch(b + kAhead * b_step + v * kLanes);  // once a line
+      if (v * sizeof(Vector) % 64 == 0) __builtin_prefetch(b + b_ahead + v * kLanes);  // once a line
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
@@ -118,6 +119,9 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   // Most tiles are only stored or added.
   const bool plain =
       tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu;
+  // Behind a short chain lies nothing that is needed soon.
+  const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
+  const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
   std::int64_t tiles = tile.tiles, column = 0;
   do {
     const T* a = tile.a;
@@ -141,7 +145,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       do {
         std::int64_t segments = tile.segments;
         do {
-          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, sum);
+          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
           a += tile.a_segment;
         } while (--segments > 0);
         a += tile.a_repeat;
@@ -151,7 +155,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       const Run* run = tile.runs ? tile.runs : &all;
       std::int64_t runs = tile.run_count;
       do {
-        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, sum);
+        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
         a += run++->skip;
       } while (--runs > 0);
       if (tile.plus_zero) [[unlikely]] {

@@ -221,27 +221,33 @@ bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module
   const auto [tensors, metadata] = nn::detail::checkpoint_content(module, states, state, schedulers);
   const nn::detail::SafetensorsLayout layout = nn::detail::lay_out_safetensors(tensors, path, metadata);
   std::unique_ptr<nn::detail::AtomicFile> whole;
-  on_rank0(group, [&] {
-    nn::require_no_later_checkpoint(path, state.step);
-    whole = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
-    whole->write(layout.header.data(), layout.header.size());
-    whole->resize(layout.offsets.back());
-  });
-  const std::string name =
-      broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group);
-  const OpenFile file(name, layout.header);
-  const Tensor all_see = tensor({std::int64_t{file.is_open()}});
-  group.all_reduce(all_see, ReduceOp::min)->wait();
-  if (all_see.item<std::int64_t>() == 0) return false;
-  write_parts(parts_here(layout, module, optimizers, group), file, group, path);
-  // Opened anew: a network's file system shows what others have written from then on.
-  std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
-  on_rank0(group, [&] {
-    checksums.insert(0, nn::detail::checksum_digits(layout.header.data(), layout.header.size()));
-    whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());
-    whole->commit();
-  });
-  return true;
+  try {
+    on_rank0(group, [&] {
+      nn::require_no_later_checkpoint(path, state.step);
+      whole = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
+      whole->write(layout.header.data(), layout.header.size());
+      whole->resize(layout.offsets.back());
+    });
+    const std::string name =
+        broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group);
+    const OpenFile file(name, layout.header);
+    const Tensor all_see = tensor({std::int64_t{file.is_open()}});
+    group.all_reduce(all_see, ReduceOp::min)->wait();
+    if (all_see.item<std::int64_t>() == 0) return false;
+    write_parts(parts_here(layout, module, optimizers, group), file, group, path);
+    // Opened anew: a network's file system shows what others have written from then on.
+    std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
+    on_rank0(group, [&] {
+      checksums.insert(0, nn::detail::checksum_digits(layout.header.data(), layout.header.size()));
+      whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());
+      whole->commit();
+    });
+    return true;
+  } catch (...) {
+    // Where nobody catches it, the program ends without a destructor, and the file would be left, on a full disk too.
+    whole.reset();
+    throw;
+  }
 }
 
 }  // namespace lockstep::distributed

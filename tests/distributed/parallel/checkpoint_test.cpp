@@ -2,15 +2,21 @@
 
 #include "lockstep/distributed/parallel/checkpoint.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/held_file.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/optim/optim.h"
@@ -165,6 +171,30 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CheckpointOver,
                                             ::testing::Values(Link::in_process, Link::gloo)),
                          world_name);
 
+// A program that catches nothing ends by std::terminate(), which need not call a destructor.
+TEST(CheckpointByShares, ThatCannotBeWrittenIsNotLeftInPart) {
+  constexpr const char* kFolder = "LOCKSTEP_TEST_FOLDER";  // the same in the process that ends, which begins anew
+  const TemporaryPath mine;
+  if (!std::getenv(kFolder)) ::setenv(kFolder, mine.text().c_str(), 1);
+  const std::string folder = std::getenv(kFolder);
+  std::filesystem::create_directories(folder);
+  const auto end_without_catching = [&] {
+    const rlimit small{100'000, 100'000};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      std::thread([&] {
+        nn::Linear net(256, 256);
+        ZeroRedundancyOptimizer optimizer(make_adam(net.parameters()), group);
+        save_checkpoint(folder + "/c", net, optimizer, {.seed = 1}, *group);
+      }).join();
+    });
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end_without_catching(), ::testing::KilledBySignal(SIGABRT), "File too large");
+  ::unsetenv(kFolder);
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) ADD_FAILURE() << entry.path() << " is left";
+}
+
 TEST(Rank0File, IsKeptOnceOnAMachine) {
   const TemporaryPath file;
   write_bytes(file.text(), "some bytes");
@@ -181,6 +211,24 @@ TEST(Rank0File, IsKeptOnceOnAMachine) {
         EXPECT_EQ(each, static_cast<std::int64_t>(status.st_ino));
     });
   });
+}
+
+// Copies of one machine: process, descriptors, device and inode have the same numbers, but it is another's file.
+TEST(Rank0File, ATwinMachineIsNotThisOne) {
+  FileDescriptor memory(::memfd_create("file", MFD_CLOEXEC));
+  ASSERT_TRUE(write_all(memory.get(), "own", 3));
+  const HeldFile own(memory.get(), 1);
+  const FileDescriptor there = HeldFile::open(own.numbers(), 1);
+  std::array<char, 4> text{};
+  EXPECT_EQ(read_all_at(there.get(), text.data(), text.size(), 0), 3);
+  EXPECT_STREQ(text.data(), "own");
+
+  EXPECT_FALSE(HeldFile::open(own.numbers(), 0)) << "as another rank with the same random number";
+  HeldFile::Numbers twin = own.numbers();
+  ++twin.back();
+  EXPECT_FALSE(HeldFile::open(twin, 1)) << "as a rank of another job";
+  EXPECT_FALSE(HeldFile::open(HeldFile(-1, 1).numbers(), 1)) << "of a rank without a file";
+  EXPECT_FALSE(HeldFile::open({}, 0));
 }
 
 TEST(OnRank0, MayTakeLongerThanAnOperation) {

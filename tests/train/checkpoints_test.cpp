@@ -1,0 +1,160 @@
+// The files of a run's checkpoints: names, copies, links; and what a run has told when it writes one.
+
+#include "lockstep/train/checkpoints.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/atomic_file.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+#include "tests/train/training.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckpointFiles : public ::testing::Test {
+ protected:
+  CheckpointFiles() { fs::create_directories(folder_.text()); }
+  std::string file(const std::string& name) const { return folder_.text() + "/" + name; }
+  static std::string content(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static void write(const std::string& path, const std::string& text) {
+    nn::detail::AtomicFile out(path);
+    out.write(text.data(), text.size());
+    out.commit();
+  }
+
+ private:
+  testing::TemporaryPath folder_;
+};
+
+TEST_F(CheckpointFiles, AreKeptBehindALink) {
+  fs::create_directory(file("elsewhere"));
+  fs::create_symlink(file("elsewhere/big.safetensors"), file("c.safetensors"));
+  const Checkpoints checkpoints(file("c.safetensors"), 2);
+  for (const int step : {1, 2, 3}) {
+    write(file("c.safetensors"), "step " + std::to_string(step));
+    checkpoints.written(step);
+  }
+  EXPECT_FALSE(fs::exists(file("c.step00000001.safetensors")));
+  EXPECT_EQ(content(file("c.step00000002.safetensors")), "step 2");
+  EXPECT_EQ(content(file("c.step00000003.safetensors")), "step 3");
+  EXPECT_TRUE(fs::is_symlink(file("c.safetensors")));
+}
+
+// Where the file under a number cannot be a second name of the newest, it is a copy, which must not be there in part.
+TEST_F(CheckpointFiles, ACopyIsWholeOrNotThere) {
+  const std::string memory = "/dev/shm/" + fs::path(file("")).parent_path().filename().string();
+  std::error_code error;
+  struct stat here {
+  }, there{};
+  if (::stat("/dev/shm", &there) != 0 || ::stat(file("").c_str(), &here) != 0 || here.st_dev == there.st_dev ||
+      !fs::create_directory(memory, error))
+    GTEST_SKIP() << "there are not two file systems here";
+  const std::string target = memory + "/c.safetensors", kept = file("c.step00000007.safetensors");
+  const std::string whole(3'000'000, 'x');
+  write(target, whole);
+  fs::create_symlink(target, file("c.safetensors"));
+  std::ofstream(file(".c.step00000003.safetensors.0123456789abcdef.tmp")) << "left by a process that was killed";
+  const Checkpoints checkpoints(file("c.safetensors"), 2);
+
+  rlimit old{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit small{2'000'000, old.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string said = testing::error_of([&] { checkpoints.written(7); });
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_NE(said.find("cannot be kept as '" + kept + "'"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(kept)) << fs::file_size(kept, error) << " bytes";
+
+  checkpoints.written(7);
+  EXPECT_TRUE(content(kept) == whole);
+  const std::ptrdiff_t files = std::distance(fs::directory_iterator(file("")), fs::directory_iterator());
+  EXPECT_EQ(files, 2) << "something is left over";
+  fs::remove_all(memory);
+}
+
+// What a run has told of, by steps, and of which evaluations.
+struct Told {
+  std::vector<std::int64_t> steps, evaluations;
+
+  explicit Told(const std::string& path) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = nlohmann::json::parse(line);
+      steps.push_back(entry.at("step"));
+      if (entry.contains("test_loss")) evaluations.push_back(entry.at("step"));
+    }
+  }
+};
+
+// Where a process is killed right after it has written a checkpoint, what was told before must not be lost.
+TEST_F(CheckpointFiles, HaveNoStepThatTheMetricsLack) {
+  for (std::int64_t killed_at = 1; killed_at < 2 * kStepsAnEpoch; ++killed_at) {
+    const RunOptions options{
+        .epochs = 2, .checkpoint = file("c"), .checkpoint_every = 1, .resume = "auto", .metrics = file("m.jsonl")};
+    std::vector<std::int64_t> ended;
+    const auto train = [&](std::int64_t until) {
+      Training training(options);
+      training.run->set_evaluation(classification(samples()));
+      training.run->callbacks().on_epoch_end = [&](std::int64_t epoch) { ended.push_back(epoch); };
+      training.run->callbacks().on_step_begin = [&](std::int64_t step) {
+        if (step == until) throw std::runtime_error("killed");
+      };
+      training.run->train();
+    };
+    EXPECT_THROW(train(killed_at), std::runtime_error);
+    const Told before(file("m.jsonl"));
+    EXPECT_EQ(static_cast<std::int64_t>(before.steps.size()), killed_at);
+    train(-1);
+    const Told all(file("m.jsonl"));
+    EXPECT_EQ(all.steps, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7})) << killed_at;
+    EXPECT_EQ(all.evaluations, (std::vector<std::int64_t>{3, 7})) << killed_at;
+    EXPECT_EQ(ended, (std::vector<std::int64_t>{0, 1})) << killed_at;
+    for (const char* name : {"c", "m.jsonl"}) fs::remove(file(name));
+  }
+}
+
+// A signal in an epoch's last step leaves its evaluation to the run that goes on.
+TEST_F(CheckpointFiles, TellOfAnEpochsEndThatIsDue) {
+  const RunOptions options{.epochs = 2, .checkpoint = file("c"), .resume = "auto", .metrics = file("m.jsonl")};
+  std::vector<std::int64_t> ended;
+  const auto train = [&](std::int64_t until) {
+    Training training(options);
+    training.run->set_evaluation(classification(samples()));
+    training.run->callbacks().on_epoch_end = [&](std::int64_t epoch) { ended.push_back(epoch); };
+    training.run->callbacks().on_step_begin = [&](std::int64_t step) {
+      if (step == until) std::raise(SIGTERM);
+    };
+    return training.run->train().stopped_by;
+  };
+  EXPECT_EQ(train(kStepsAnEpoch - 1), SIGTERM);
+  EXPECT_TRUE(ended.empty());
+  EXPECT_EQ(train(kStepsAnEpoch + 1), SIGTERM);
+  EXPECT_EQ(train(-1), 0);
+  const Told all(file("m.jsonl"));
+  EXPECT_EQ(all.steps, (std::vector<std::int64_t>{0, 1, 2, 3, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(all.evaluations, (std::vector<std::int64_t>{3, 7}));
+  EXPECT_EQ(ended, (std::vector<std::int64_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace lockstep::train
