@@ -78,10 +78,10 @@ struct CapturedStep::Graphs {
   };
 
   void fill(const data::Batch& batch, const data::Batch& slots);
-  void record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer, const data::Batch& batch,
-              const LossFunction& loss);
-  Tensor replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer, const data::Batch& batch,
-                std::uint64_t number);
+  void record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer, optim::GradScaler* scaler,
+              const data::Batch& batch, const LossFunction& loss);
+  Tensor replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer, optim::GradScaler* scaler,
+                const data::Batch& batch, std::uint64_t number);
 
   Device device;
   cuda::Stream stream;
@@ -109,34 +109,42 @@ void CapturedStep::Graphs::fill(const data::Batch& batch, const data::Batch& slo
 }
 
 void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer,
-                                  const data::Batch& batch, const LossFunction& loss) {
+                                  optim::GradScaler* scaler, const data::Batch& batch, const LossFunction& loss) {
   made.slots = batch.map(
       [&](const Tensor& tensor) { return empty(tensor.sizes(), {.dtype = tensor.dtype(), .device = device}); });
   made.loss = empty({1}, {.dtype = kFloat64, .device = device});
   const DeviceRandomStep random(random_step);
   made.graph = cuda::Graph::capture(stream, [&] {
-    const Tensor value = step(made.slots, loss);
+    Tensor value = step(made.slots, loss);
+    if (scaler) value = scaler->unscaled(value);
     copy_values(value.detach().as_strided({1}, {1}, value.offset()), made.loss);
-    optimizer.step();
+    if (scaler)
+      scaler->record_step(optimizer);
+    else
+      optimizer.step();
   });
   made.draws = random.used();
   for (const Tensor& parameter : step.module().parameters()) made.gradients.push_back(parameter.grad());
 }
 
 Tensor CapturedStep::Graphs::replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer,
-                                    const data::Batch& batch, std::uint64_t number) {
+                                    optim::GradScaler* scaler, const data::Batch& batch, std::uint64_t number) {
   const std::vector<Tensor> parameters = step.module().parameters();
   // A step without a graph, or with another one, may have left gradients of its own.
   for (std::size_t p = 0; p < parameters.size(); ++p)
     if (!parameters[p].grad().is_same(recorded.gradients[p])) parameters[p].set_grad(recorded.gradients[p]);
   fill(batch, recorded.slots);
   if (recorded.draws) fill_values(random_step, number);
-  optimizer.prepare_step();
+  if (scaler)
+    scaler->prepare_replay(optimizer);
+  else
+    optimizer.prepare_step();
   const auto launch = [&] { recorded.graph->launch(); };
   if (ProcessGroup* group = step.group())
     group->watch(fmt::format("step {}, a CUDA graph", number), launch);
   else
     launch();
+  if (scaler) scaler->replayed();
   for (const Tensor& parameter : parameters) parameter.storage()->bump_version();
   return recorded.loss;
 }
@@ -149,7 +157,11 @@ CapturedStep::CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, Capt
                                   : step.capture_obstacle();
   if (obstacle_.empty() && dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer))
     obstacle_ = "the divided optimizer gathers its parameters under the host's control";
-  if (obstacle_.empty()) graphs_ = std::make_unique<Graphs>(device);
+  if (obstacle_.empty() && options.scaler && optimizer.has_agreement())
+    obstacle_ = "ranks agree on whether gradients overflowed, which the host does in each step";
+  if (!obstacle_.empty()) return;
+  graphs_ = std::make_unique<Graphs>(device);
+  if (options.scaler) options.scaler->prepare_capture(device);
 }
 
 CapturedStep::~CapturedStep() {
@@ -165,11 +177,24 @@ CapturedStep::~CapturedStep() {
 Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
   const std::uint64_t count = steps_++;
   const std::uint64_t number = guarded_random_step().value_or(count);
+  optim::GradScaler* scaler = options_.scaler;
+  const LossFunction scaled = [&](nn::Module& module, const data::Batch& part) -> LossValue {
+    const LossValue value = loss(module, part);
+    const Tensor times = scaler->scale(value.value());
+    return value.count() ? LossValue::sum(times, *value.count()) : LossValue(times);
+  };
+  const LossFunction& used = scaler ? scaled : loss;
   if (graphs_)
-    if (Tensor value = replay(batch, loss, number); value.defined()) return value;
+    if (Tensor value = replay(batch, used, number); value.defined()) return value;
   const RandomKeyGuard key(number, 0);
-  Tensor value = step_(batch, loss);
-  optimizer_.step();
+  Tensor value = step_(batch, used);
+  if (!scaler) {
+    optimizer_.step();
+    return value;
+  }
+  value = scaler->unscaled(value);
+  scaler->step(optimizer_);
+  scaler->update();
   return value;
 }
 
@@ -189,10 +214,11 @@ Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss, 
   if (!size.graph) {
     // Each size brings kernels and algorithm choices of its own, which a capture must find made.
     if (size.warm++ < options_.warmup) return {};
+    if (options_.scaler) optimizer_.state();  // makes it, where all steps of the warm-up were left out
     follow(graphs.stream, caller);
     const cuda::StreamGuard guard(graphs.stream);
     try {
-      graphs.record(size, step_, optimizer_, batch, loss);
+      graphs.record(size, step_, optimizer_, options_.scaler, batch, loss);
     } catch (const Error& error) {
       size = Graphs::Recorded();
       size.refused = true;
@@ -208,7 +234,7 @@ Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss, 
   Tensor value;
   {
     const cuda::StreamGuard guard(graphs.stream);
-    value = graphs.replay(size, step_, optimizer_, batch, number);
+    value = graphs.replay(size, step_, optimizer_, options_.scaler, batch, number);
   }
   follow(caller, graphs.stream);
   ++replays_;

@@ -8,6 +8,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::distributed {
@@ -19,13 +20,16 @@ struct CapturedStepOptions {
   /// Steps before the capture of each size of batch, in which what is made once is made: the optimizer's state,
   /// handles, and that size's kernels and algorithm choices.
   int warmup = 3;
+  /// Scales the loss, and leaves steps out whose gradients overflow, as float16 needs it (optim::GradScaler); must
+  /// outlive the CapturedStep. Null: none.
+  optim::GradScaler* scaler = nullptr;
 };
 
 /// Note [Captured steps]
 /// A training step and its optimizer's update as one CUDA graph: forward, backward, all-reduce and update are recorded
-/// once, and each further step is one launch. Batches are copied into tensors that the graph reads; the learning rate
-/// and the step of random keys lie in device memory. One graph is made for each size of batch, of the first four that
-/// come; further sizes are computed without, and so is one whose capture fails.
+/// once, and each further step is one launch. Batches are copied into tensors that the graph reads; the learning rate,
+/// the step of random keys and a GradScaler's scale lie in device memory. One graph is made for each size of batch, of
+/// the first four that come; further sizes are computed without, and so is one whose capture fails.
 ///
 ///   CapturedStep train(step, optimizer);
 ///   for (const data::Batch& batch : batches) {
@@ -45,8 +49,9 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  /// step(batch, loss), then optimizer.step(). Returns the step's loss, valid until the next call; reading it waits for
-  /// the device. The batch may be overwritten when this returns.
+  /// step(batch, loss), then optimizer.step(); with a scaler, these by it, and its update(). Returns the step's loss,
+  /// not scaled, valid until the next call; reading it waits for the device. The batch may be overwritten when this
+  /// returns.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss);
 
   /// Why steps are not captured; empty if they are, or will be after the warm-up.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -40,16 +41,23 @@ struct GradScalerState {
 /// MeshModel::make_optimizer() has done so.
 ///
 /// On a CUDA device gradients are unscaled and looked through in one pass, and its answer is read: unscale(), or step()
-/// without it, waits for the device once, and neither can be captured in a graph. Forward and backward can; bfloat16,
-/// which has the range of float32, needs no scaling.
+/// without it, waits for the device once. In a captured step nothing is read: CapturedStep, given a scaler, records
+/// record_step(), and scale_factor() and state() wait for the device when they are called (Note [Scaling on the
+/// device]). bfloat16, which has the range of float32, needs no scaling.
 class GradScaler {
  public:
   /// Throws Error unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval >= 1.
   explicit GradScaler(GradScalerOptions options = {});
+  /// A scaler of its own with the same options and state.
+  GradScaler(const GradScaler& other);
+  GradScaler& operator=(const GradScaler& other);
 
   /// loss x scale_factor(), differentiable.
   Tensor scale(const Tensor& loss) const;
-  double scale_factor() const { return scale_; }  ///< what the loss is multiplied by now
+  /// A step's loss, one float64 element, without the scale: read and divided by scale_factor(), or, while the device's
+  /// work is captured, divided there. Call it before update() or record_step().
+  Tensor unscaled(const Tensor& loss) const;
+  double scale_factor() const { return state().scale; }  ///< what the loss is multiplied by now
 
   /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
   /// finite. Throws Error if called twice before update(), or for a gradient of type float16, which could underflow
@@ -62,16 +70,34 @@ class GradScaler {
   /// Throws Error if nothing was unscaled since the last update().
   void update();
 
-  GradScalerState state() const { return {scale_, good_steps_}; }  ///< for a checkpoint
+  /// Before the first capture: has the memory on a CUDA device that captured steps use. Throws Error if it has some on
+  /// another device.
+  void prepare_capture(const Device& device);
+  /// While the device's work is captured: unscale(), step() and update() as kernels, of which the update does nothing
+  /// if a gradient is not finite. Throws Error where ranks would have to agree (Optimizer::set_agreement()), for a
+  /// float16 gradient, and without prepare_capture().
+  void record_step(Optimizer& optimizer);
+  /// Before each launch of a graph with record_step() in it, in the place of optimizer.prepare_step(). Waits for the
+  /// launch four launches ago.
+  void prepare_replay(Optimizer& optimizer);
+  /// After the launch, with its stream the current one.
+  void replayed();
+
+  GradScalerState state() const;  ///< for a checkpoint
   /// Throws Error for a scale that is not finite and positive, or a negative number of steps.
   void load_state(const GradScalerState& state);
 
  private:
   enum class Stage { kScaled, kUnscaled, kStepped };
 
+  bool is_capturing() const;
+  void check_gradients(const Optimizer& optimizer) const;
+
   GradScalerOptions options_;
-  double scale_;
-  std::int64_t good_steps_ = 0;
+  mutable double scale_;
+  mutable std::int64_t good_steps_ = 0;
+  mutable bool on_device_ = false;  // the device's are later than these two
+  std::shared_ptr<detail::ScalerOnDevice> device_;
   bool finite_ = true;
   Stage stage_ = Stage::kScaled;
 };

@@ -26,6 +26,22 @@ GradClampKernel grad_clamp_cpu, grad_clamp_cuda;
 using GradUnscaleKernel = void(const Gradients& gradients, double factor, const Tensor& overflowed);
 GradUnscaleKernel grad_unscale_cpu, grad_unscale_cuda;
 
+/// What a GradScaler keeps in a device's memory, float64 [kScalerWords]; Note [Scaling on the device].
+enum ScalerWord {
+  kScale,       ///< of the loss
+  kInverse,     ///< 1 / scale
+  kOverflowed,  ///< 1 if a gradient of this step is not finite, else 0
+  kSkipped,     ///< steps left out before this one
+  kGoodSteps,   ///< since the scale last changed
+  kScalerWords
+};
+/// grad_unscale() with the factor and the answer in `words`: writes kInverse and kOverflowed.
+using GradUnscaleByKernel = void(const Gradients& gradients, const Tensor& words);
+GradUnscaleByKernel grad_unscale_by_cuda;
+/// Ends a step: counts it, or that it was left out, and changes the scale as GradScaler::update() does.
+using ScalerUpdateKernel = void(const Tensor& words, double growth, double backoff, std::int64_t interval);
+ScalerUpdateKernel scaler_update_cuda;
+
 /// Of each parameter the sum of its gradient's squares, 0 without one. Added up in their order they are the square of
 /// the norm that clip_grad_norm_() takes on the CPU, to the bit, wherever each was computed.
 std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);

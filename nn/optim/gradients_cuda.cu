@@ -85,6 +85,39 @@ struct Unscale {
   }
 };
 
+template <typename C>
+struct UnscaleBy {
+  double* words;
+  __device__ bool nothing() const { return false; }
+  __device__ C operator()(C x) const {
+    const C result = x * static_cast<C>(words[kInverse]);
+    // Whoever comes writes the same.
+    if (!(result - result == C(0))) words[kOverflowed] = 1.0;
+    return result;
+  }
+};
+
+// One thread.
+__global__ void scaler_begin_kernel(double* words) {
+  words[kInverse] = 1.0 / words[kScale];
+  words[kOverflowed] = 0.0;
+}
+
+// One thread.
+__global__ void scaler_update_kernel(double* words, double growth, double backoff, double interval) {
+  if (words[kOverflowed] != 0.0) {
+    words[kScale] *= backoff;
+    words[kSkipped] += 1.0;
+    words[kGoodSteps] = 0.0;
+    return;
+  }
+  words[kGoodSteps] += 1.0;
+  if (words[kGoodSteps] == interval) {
+    words[kScale] *= growth;
+    words[kGoodSteps] = 0.0;
+  }
+}
+
 template <typename T, typename F>
 __global__ void change_kernel(Batch batch, F f) {
   using C = compute_t<T>;
@@ -185,6 +218,21 @@ void grad_unscale_cuda(const Gradients& gradients, double factor, const Tensor& 
   change(gradients, [&]<typename C>() {
     return Unscale<C>{static_cast<C>(factor), static_cast<int*>(overflowed.raw_data())};
   });
+}
+
+void grad_unscale_by_cuda(const Gradients& gradients, const Tensor& words) {
+  double* data = static_cast<double*>(words.raw_data());
+  {
+    const cuda::Launch launch(words);
+    launch(scaler_begin_kernel, 1, 1, data);
+  }
+  change(gradients, [&]<typename C>() { return UnscaleBy<C>{data}; });
+}
+
+void scaler_update_cuda(const Tensor& words, double growth, double backoff, std::int64_t interval) {
+  const cuda::Launch launch(words);
+  launch(scaler_update_kernel, 1, 1, static_cast<double*>(words.raw_data()), growth, backoff,
+         static_cast<double>(interval));
 }
 
 }  // namespace lockstep::optim::detail

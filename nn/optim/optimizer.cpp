@@ -10,7 +10,6 @@
 #include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/device.h"
-#include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/nn/optim/step_table.h"
@@ -188,7 +187,8 @@ void Optimizer::make_state() {
     bucket.dense_gradients.resize(bucket.members.size());
     // Of the size it may ever need: a captured graph goes on reading this one.
     if (bucket.device.is_cuda())
-      bucket.plan.table = zeros({step_table_words(bucket.members.size())}, {.dtype = kInt64, .device = bucket.device});
+      bucket.plan.table = zeros({step_table_words(bucket.members.size()) + later_scalars_words(bucket.members.size())},
+                                {.dtype = kInt64, .device = bucket.device});
   }
 }
 
@@ -200,14 +200,6 @@ void Optimizer::check_all_options() const {
   for (std::size_t group = 0; group < num_param_groups(); ++group) check_options(group);
 }
 
-void Optimizer::prepare_step() {
-  const NoGradGuard no_grad;
-  check_all_options();
-  make_state();
-  for (Bucket& bucket : buckets_)
-    if (bucket.device.is_cuda()) prepare(bucket);
-}
-
 void Optimizer::step() {
   const NoGradGuard no_grad;
   const profile::Scope scope("optimizer", name());
@@ -216,6 +208,7 @@ void Optimizer::step() {
                  "[{}] the first step cannot be captured, because it makes the optimizer's state; call step() or "
                  "prepare_step() once before the capture",
                  name());
+  if (!is_capturing(parameters_.front().device())) settle_steps();
   make_state();
   for (Bucket& bucket : buckets_) {
     if (is_capturing(bucket.device))
@@ -233,6 +226,7 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
   const LibraryAccess access;
   std::vector<Run>& runs = bucket.plan.runs;
   runs.clear();
+  bucket.group_of_runs.clear();
   std::size_t options_of_last = 0;  // the group whose options the last run has
   bucket.copies_in.clear();
   bucket.copies_out.clear();
@@ -271,24 +265,10 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
       options_of_last = group_of_[i];
       scalars(options_of_last, run.step, run.scalars);
       runs.push_back(run);
+      bucket.group_of_runs.push_back(options_of_last);
     }
     p.storage()->bump_version();
   }
-}
-
-void Optimizer::prepare(Bucket& bucket) {
-  make_plan(bucket, true);
-  if (!bucket.device.is_cuda()) return;
-  const std::vector<Run>& runs = bucket.plan.runs;
-  std::vector<std::uint64_t> words(static_cast<std::size_t>(step_table_words(runs.size())));
-  auto* table = reinterpret_cast<StepTable*>(words.data());
-  auto* rows = reinterpret_cast<StepTableRun*>(table + 1);
-  *table = {static_cast<std::int64_t>(runs.size()), 0};
-  for (std::size_t r = 0; r < runs.size(); ++r) {
-    rows[r] = {runs[r], table->chunks};
-    table->chunks += step_chunks(runs[r].numel);
-  }
-  cuda::store(words.data(), bucket.plan.table.raw_data(), words.size() * 8, bucket.device.index);
 }
 
 void Optimizer::launch(Bucket& bucket) {

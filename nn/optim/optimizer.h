@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,9 @@
 #include "lockstep/nn/optim/clip_grad.h"
 
 namespace lockstep::optim {
+namespace detail {
+class ScalerOnDevice;
+}
 
 /// What a checkpoint keeps of an optimizer.
 struct OptimizerState {
@@ -92,6 +96,9 @@ class Optimizer {
   /// gradients' addresses. step() does this itself. Before each replay of a graph that has captured step():
   ///   schedule.step(); optimizer.prepare_step(); graph.launch();
   virtual void prepare_step();
+  /// prepare_step() for a captured step that GradScaler::record_step() has recorded: whether it counts is decided on
+  /// the device. What GradScaler::prepare_replay() does.
+  void prepare_step(const std::shared_ptr<detail::ScalerOnDevice>& scaler);
   /// See nn::Module::zero_grad().
   virtual void zero_grad(bool set_to_none = false);
   /// clip_grad_norm_() of its parameters. Where gradients are divided over ranks, a collective, with the same norm.
@@ -103,6 +110,7 @@ class Optimizer {
   /// and returns whether all ranks' are, such as `[&](bool finite) { return mesh.all(finite); }`. scale_gradients()
   /// calls it on each, so that a GradScaler decides alike. Null: nobody is asked.
   void set_agreement(std::function<bool(bool finite)> agree) { agree_ = std::move(agree); }
+  bool has_agreement() const { return agree_ != nullptr; }  ///< whether one was set
 
   /// Parameters are in groups, numbered from 0, each with options of its own; often it is one.
   std::size_t num_param_groups() const { return forms_.size(); }
@@ -200,6 +208,7 @@ class Optimizer {
     std::vector<std::int64_t> offsets;
     std::vector<Tensor> buffers;
     Plan plan;
+    std::vector<std::size_t> group_of_runs;  // of the plan
     /// By member, made when needed: contiguous copies of what is not, with the same memory in every step.
     std::vector<Tensor> dense_parameters, dense_gradients;
     std::vector<std::pair<Tensor, Tensor>> copies_in, copies_out;  ///< from, to
@@ -212,6 +221,9 @@ class Optimizer {
   void make_plan(Bucket& bucket, bool count);
   void prepare(Bucket& bucket);
   void launch(Bucket& bucket);
+  std::vector<std::size_t> with_gradients() const;
+  void uncount(std::int64_t skips);
+  void settle_steps();
   Tensor state_view(const Bucket& bucket, std::size_t member, std::size_t which) const;
 
   std::vector<Tensor> parameters_;
@@ -221,6 +233,11 @@ class Optimizer {
   std::vector<Bucket> buckets_;
   std::size_t with_state_ = 0;  // parameters that are in buckets: the first ones
   std::function<bool(bool finite)> agree_;
+  // Of captured steps that the device may have left out: who knows, how many of them steps_ has taken off, and which
+  // parameters they update.
+  std::shared_ptr<detail::ScalerOnDevice> scaler_;
+  std::int64_t skips_ = 0;
+  std::vector<std::size_t> counted_;
 };
 
 /// An optimizer whose options are a struct, one for each group of parameters. `kMomentum`: what momentum() is in it.

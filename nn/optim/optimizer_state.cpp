@@ -23,6 +23,7 @@ std::string scalar_name(const std::string& name, std::size_t group) {
 }  // namespace
 
 OptimizerState Optimizer::state() const {
+  const_cast<Optimizer*>(this)->settle_steps();
   const_cast<Optimizer*>(this)->make_state();  // all zero before the first step: the same as absent
   OptimizerState out;
   out.type = name();
@@ -114,6 +115,7 @@ std::function<void()> Optimizer::prepare_load(const OptimizerStateReader& state)
     if (t.name != "steps" && t.name != kGroups) values.emplace_back(state.read_all(t.name), t.tensor);
 
   return [this, steps, rates, values] {
+    settle_steps();
     steps_ = steps;
     for (std::size_t group = 0; group < rates.size(); ++group) {
       set_lr(rates[group].first, group);

@@ -5,16 +5,21 @@
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/nn/optim/gradients.h"
 #include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
 
 /// `Update` is made from a run's scalars; update(value, gradient, state) gives a parameter's new value and changes its
-/// kStates elements of state. What a graph that captured this launch updates is in the table, not in the arguments.
+/// kStates elements of state. What a graph that captured this launch updates is in the table, not in the arguments, and
+/// so is what may forbid the update.
 template <typename T, int kStates, typename Update>
 __global__ void step_kernel(const StepTable* table) {
   using C = compute_t<T>;
   constexpr int kWidth = 16 / static_cast<int>(sizeof(C));
+  const double* scaler = table->scaler;
+  if (scaler && scaler[detail::kOverflowed] != 0.0) return;
+  const int later = scaler ? static_cast<int>(scaler[detail::kSkipped] - table->known_skips) : 0;
   const auto* rows = reinterpret_cast<const StepTableRun*>(table + 1);
   for (std::int64_t chunk = blockIdx.x; chunk < table->chunks; chunk += gridDim.x) {
     std::int64_t low = 0, high = table->runs;  // the run is in [low, high)
@@ -25,7 +30,7 @@ __global__ void step_kernel(const StepTable* table) {
     const Optimizer::Run& run = rows[low].run;
     const std::int64_t begin = (chunk - rows[low].first_chunk) * kStepChunk;
     const std::int64_t end = begin + kStepChunk < run.numel ? begin + kStepChunk : run.numel;
-    const Update update(run.scalars);
+    const Update update(later == 0 ? run.scalars : table->later + (low * (kMostAhead - 1) + later - 1) * kStepScalars);
     T* parameter = static_cast<T*>(run.parameter);
     const T* gradient = static_cast<const T*>(run.gradient);
     C* state[Optimizer::kMaxState] = {static_cast<C*>(run.state[0]), static_cast<C*>(run.state[1]),

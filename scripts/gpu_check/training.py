@@ -106,8 +106,7 @@ class Training:
         if not found:
             raise Failure("mnist_train printed no result", output)
         lost = re.search(r"(?:no CUDA graph|not captured as a CUDA graph): .*", output)
-        # float16's overflows are read by the host each step.
-        without = "no graph" in mode or mode.startswith("dp") or "--lockstep" in options or "fp16" in options
+        without = "no graph" in mode or mode.startswith("dp") or "--lockstep" in options
         if lost and not without:
             raise Failure(f"steps were not captured: {lost[0]}", output)
         losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
