@@ -39,7 +39,7 @@ std::atomic<bool>& fusion_flag() {
 
 }  // namespace
 
-Computation::Computation(std::initializer_list<Tensor> inputs) {
+Computation::Computation(std::initializer_list<Tensor> inputs) : thread_(&computing) {
   inputs_.reserve(inputs.size());
   for (const Tensor& input : inputs) inputs_.push_back(input.defined() ? input.detach() : input);
   if (profile::enabled()) [[unlikely]]
@@ -77,20 +77,31 @@ void Computation::delist() {
     if (input.defined()) input.storage()->readers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-Tensor Computation::add_result(const Shape& sizes, TensorOptions options) {
+IntrusivePtr<TensorImpl> Computation::new_result(const Shape& sizes, TensorOptions options) {
   const std::size_t bytes = static_cast<std::size_t>(sizes.numel()) * element_size(options.dtype);
-  StoragePtr storage(new Storage(bytes, options.device, IntrusivePtr<Computation>(this)));
-  {
-    const std::lock_guard lock(mutex_);  // settle_all() of another thread may look
-    results_.push_back(storage.get());
-  }
   auto impl = make_intrusive<TensorImpl>();
-  impl->storage = std::move(storage);
+  impl->storage = StoragePtr(new Storage(bytes, options.device, IntrusivePtr<Computation>(this)));
   impl->sizes = sizes;
   impl->strides = contiguous_strides(sizes);
   impl->numel = sizes.numel();
   impl->dtype = options.dtype;
-  return Tensor(std::move(impl));
+  return impl;
+}
+
+Tensor Computation::add_result(const Shape& sizes, TensorOptions options) {
+  auto made = new_result(sizes, options);
+  const std::lock_guard lock(mutex_);  // settle_all() of another thread may look
+  results_.push_back(made->storage.get());
+  return Tensor(std::move(made));
+}
+
+std::array<Tensor, 2> Computation::add_results(const Shape& first, TensorOptions of_first, const Shape& second,
+                                               TensorOptions of_second) {
+  auto a = new_result(first, of_first), b = new_result(second, of_second);
+  const std::lock_guard lock(mutex_);
+  results_.push_back(a->storage.get());
+  results_.push_back(b->storage.get());
+  return {Tensor(std::move(a)), Tensor(std::move(b))};
 }
 
 bool Computation::wants(std::size_t i) const {
@@ -127,7 +138,10 @@ void Computation::settle() {
   std::vector<Tensors> taken;  // let go of without the locks
   std::vector<std::unique_lock<std::mutex>> locks;
   locks.emplace_back(mutex_);
-  if (!pending()) return;
+  if (!pending()) {
+    locks.clear();
+    return order_after();
+  }
 
   std::vector<Computation*> chain = {this};  // newest first
   while (true) {
@@ -159,6 +173,17 @@ void Computation::settle() {
     head += joined + 1;
   }
   for (Computation* each : chain) taken.push_back(each->take_inputs_if_done());
+  on_stream.reset();
+  order_after();
+}
+
+void Computation::order_after() const {
+  if (!stream_) return;
+  const cuda::Stream here = cuda::Stream::current(stream_->device());
+  if (here == *stream_) return;
+  cuda::Event done(stream_->device());
+  done.record(*stream_);
+  here.wait(done);
 }
 
 SmallVector<Tensor, 3> Computation::pending_inputs() {
@@ -194,24 +219,30 @@ void Computation::settle_readers(const Storage& values) {
   settle_each(found);
 }
 
-void Computation::settle_all() {
-  settle_some(false);
-}
-
-void Computation::settle_devices() {
-  // Kernels, and the memory that they take, may wait for a stream themselves.
-  if (on_devices.load(std::memory_order_relaxed) != 0 && !computing) settle_some(true);
-}
-
-void Computation::settle_some(bool on_devices_only) {
+template <typename Which>
+void Computation::settle_those(const Which& which) {
   std::vector<IntrusivePtr<Computation>> found;
   {
     const std::lock_guard lock(list_mutex);
     for (Computation* each = newest; each; each = each->older_)
-      if ((each->stream_ || !on_devices_only) && each->retain_if_held())
-        found.push_back(IntrusivePtr<Computation>::adopt(each));
+      if (which(*each) && each->retain_if_held()) found.push_back(IntrusivePtr<Computation>::adopt(each));
   }
   settle_each(found);
+}
+
+void Computation::settle_all() {
+  settle_those([](const Computation&) { return true; });
+}
+
+// Kernels, and the memory that they take, may wait for a stream themselves: nothing is settled while one computes.
+void Computation::settle_device(int device) {
+  if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
+  settle_those([&](const Computation& each) { return each.stream_ && each.stream_->device() == device; });
+}
+
+void Computation::settle_own() {
+  if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
+  settle_those([](const Computation& each) { return each.stream_ && each.thread_ == &computing; });
 }
 
 bool fusion() {

@@ -2,6 +2,7 @@
 
 // Values that are computed when they are first read. For operations (.cpp files) only.
 
+#include <array>
 #include <cstddef>
 #include <initializer_list>
 #include <mutex>
@@ -27,7 +28,8 @@ namespace lockstep {
 ///
 /// What there is to rely on:
 /// - The bits are those of the operations one by one. Nothing but time and memory depends on what was computed
-///   together, so neither do results depend on who holds which tensor.
+///   together, so neither do results depend on who holds which tensor. On a CUDA device the last bits may differ, so
+///   there the program of one thread alone decides what is joined: other threads' events and waits change nothing.
 /// - Inputs count as they are at the call. Whoever changes memory says so before (Storage::before_change()), and
 ///   pending computations that read it are made then; operands whose address was lent (Note [Lent addresses]) are
 ///   copied or not waited for (may_wait()).
@@ -36,8 +38,9 @@ namespace lockstep {
 /// - Any thread may ask. A computation is made once, by one thread; others wait. A thread that holds the lock of one
 ///   takes those of computations before it, never after it, so they do not wait for each other. An error leaves it
 ///   pending.
-/// - On a CUDA device the work goes to the stream that was the current one at the call. It is put there before an
-///   event is recorded or the host waits, and before a capture begins and ends: settle_devices().
+/// - On a CUDA device the work goes to the stream that was the current one at the call. A thread's own is put there
+///   before it records an event or waits (settle_own()), and everybody's before a capture begins and ends and a graph
+///   is launched (settle_device()). Who asks for it from another stream has that stream wait for it.
 /// - Switches that change how something is computed settle everything first: settle_all().
 ///
 /// LOCKSTEP_FUSION=0 computes every result at its call, with the same bits.
@@ -52,8 +55,12 @@ class Computation : public RefCounted {
   explicit Computation(std::initializer_list<Tensor> inputs);
   virtual ~Computation();
 
-  /// A new pending tensor: the next result of this computation.
+  /// A new pending tensor: the result of this computation. May be called again only where there are no inputs.
   Tensor add_result(const Shape& sizes, TensorOptions options);
+  /// The same for a computation of two results, which are made together: a thread that computes the first of them
+  /// lets go of the inputs.
+  std::array<Tensor, 2> add_results(const Shape& first, TensorOptions of_first, const Shape& second,
+                                    TensorOptions of_second);
   /// Computes the results that are held by somebody and pending. Throws what the kernels throw.
   void settle();
   /// Computations in a row, this one and those before it that were pending when it was made.
@@ -68,9 +75,12 @@ class Computation : public RefCounted {
   /// Its results are kept by other processes: what asks for an address may wait for these, or be refused.
   virtual bool is_elsewhere() const { return false; }
 
-  /// Every pending result of the process, and every one on a CUDA device.
+  /// Every pending result of the process.
   static void settle_all();
-  static void settle_devices();
+  /// Every one on this CUDA device.
+  static void settle_device(int device);
+  /// Those on CUDA devices that this thread has left pending.
+  static void settle_own();
 
  protected:
   /// Delivers every wanted result, from inputs that are not pending.
@@ -99,8 +109,13 @@ class Computation : public RefCounted {
   void forget(const Storage& result);
   /// Computes everything that reads these values and is pending, before they change.
   static void settle_readers(const Storage& values);
-  static void settle_some(bool on_devices_only);
+  template <typename Which>
+  static void settle_those(const Which& which);
   static void settle_each(const std::vector<IntrusivePtr<Computation>>& found);
+
+  IntrusivePtr<TensorImpl> new_result(const Shape& sizes, TensorOptions options);
+  /// The stream of this thread waits for what has been put to the computation's.
+  void order_after() const;
 
   bool pending() const;
   bool reads(const Storage& values) const;
@@ -114,6 +129,7 @@ class Computation : public RefCounted {
   Tensors inputs_;                    ///< empty once nothing is pending
   int length_ = 1;
   std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
+  const void* thread_;                  ///< that made it: an address that each living thread has for itself
 
   // Among all that have inputs, by age; guarded by the list's mutex.
   Computation* older_ = nullptr;

@@ -40,9 +40,11 @@ class TensorMethods {
   Tensor bincount() const;                                                          ///< the same unweighted
   Tensor histc(std::int64_t bins = 100, double min = 0.0, double max = 0.0) const;  ///< a histogram
   /// Elements by their indices: `auto a = x.accessor<float, 2>(); a[i][j]`. Of tensors on the CPU, of dtype T and with
-  /// N dimensions; throws Error otherwise. The tensor must outlive it.
+  /// N dimensions; throws Error otherwise. The tensor must outlive it, so there is none of a temporary.
   template <typename T, std::size_t N>
-  TensorAccessor<T, N> accessor() const;
+  TensorAccessor<T, N> accessor() const&;
+  template <typename T, std::size_t N>
+  TensorAccessor<T, N> accessor() && = delete;
 
   // --- in place ---------------------------------------------------------------------------------------------------
   const Tensor& log_() const;                                                            ///< natural logarithm
@@ -161,7 +163,7 @@ class TensorAccessor {
 };
 
 template <typename T, std::size_t N>
-TensorAccessor<T, N> TensorMethods::accessor() const {
+TensorAccessor<T, N> TensorMethods::accessor() const& {
   const std::int64_t *sizes = nullptr, *strides = nullptr;
   void* const data = detail::accessed(self(), dtype_of<T>, N, &sizes, &strides);
   return {static_cast<T*>(data), sizes, strides};

@@ -79,7 +79,7 @@ FEATURES = [
     ("Streams, events, pinned memory, copies", ["CudaStream.*"], []),
     ("Matrix products by cuBLASLt", ["Gemm*", "Cases/GemmValues.*"], []),
     ("Fused optimizers, clipping, GradScaler", ["Cases/CudaOptimizer.*", "CudaGradients.*"], []),
-    ("CUDA graphs of whole steps", ["CapturedStepTest.*", "ScaledStep.*"], ["training: curve, lenet, single"]),
+    ("CUDA graphs of whole steps", ["CapturedStepTest.*", "CapturedScaledStep.*"], ["training: curve, lenet, single"]),
     ("Autocast", ["Policies/Autocast.*", "AutocastGuard.*", "Types/AutocastTraining.*"],
      ["training: mixed precision, bf16", "training: mixed precision, fp16"]),
     ("NCCL process group, a GPU a rank", ["Worlds/Nccl.*"], []),

@@ -26,14 +26,14 @@ Graph::~Graph() = default;
 
 Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
   auto handle = std::make_unique<Handle>(stream);
-  Computation::settle_devices();  // no part of the graph
+  Computation::settle_device(stream.device());  // no part of the graph
   const StreamGuard guard(stream);
   // Thread-local: what other threads do meanwhile, such as watching over collectives, is their business.
   LOCKSTEP_CUDA_CHECK(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
     body();
-    Computation::settle_devices();
+    Computation::settle_device(stream.device());
   } catch (...) {
     cudaStreamEndCapture(stream.handle(), &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -51,7 +51,7 @@ Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
 }
 
 void Graph::launch() const {
-  Computation::settle_devices();  // the graph may change what they read
+  Computation::settle_device(stream_.device());  // the graph may change what they read
   const DeviceGuard guard(stream_.device());
   LOCKSTEP_CUDA_CHECK(cudaGraphLaunch(handle_->exec, stream_.handle()));
 }

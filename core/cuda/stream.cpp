@@ -78,7 +78,7 @@ Stream Stream::from_pool(int device, bool high_priority) {
 }
 
 void Stream::synchronize() const {
-  Computation::settle_devices();
+  Computation::settle_own();
   const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(handle_));
 }
@@ -114,7 +114,7 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 
 void Event::record(const Stream& stream) {
-  Computation::settle_devices();
+  Computation::settle_own();
   const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaEventRecord(handle_, stream.handle()));
 }

@@ -3,6 +3,7 @@
 
 #include "tests/support/pending_values.h"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -299,6 +300,31 @@ TEST(PendingValues, ThreadsShareTheirInputs) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+// A pool has two results, values and positions. Another thread may compute at any moment what there is by then.
+TEST(PendingValues, AnotherThreadMayComputeBetweenTwoResults) {
+  const auto gradient = [] {
+    const Block block;
+    block().sum().backward();
+    return bits(block.weight.grad());
+  };
+  const std::vector<float> expected = gradient();
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) Computation::settle_all();
+  });
+  int wrong = 0;
+  std::string said;
+  try {
+    for (int i = 0; i < 400; ++i) wrong += !same_bits(gradient(), expected);
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  done = true;
+  other.join();
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(PendingValues, AnErrorLeavesTheResultPending) {

@@ -101,7 +101,8 @@ TEST_P(LibtorchPrograms, DuelingDqn) {
   Dueling net;
   p.start(net);
   optim::RMSprop optimizer(net.parameters(), {.lr = 0.01});
-  const auto values = p["action"].accessor<std::int64_t, 1>();
+  const Tensor action = p["action"];
+  const auto values = action.accessor<std::int64_t, 1>();
   std::vector<std::int64_t> actions;
   for (std::int64_t i = 0; i < values.size(0); ++i) actions.push_back(values[i]);
   p.expect_losses([&] {

@@ -94,8 +94,13 @@ Pooled pool(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options, boo
   Tensor out, positions;
   if (is_joined(g, x) && can_be_joined(x)) {
     const auto computation = make_intrusive<MaxPool2dComputation>(g, x);
-    out = computation->add_result(sizes, options_of(x));
-    if (with_positions) positions = computation->add_result(sizes, for_positions);
+    if (with_positions) {
+      auto [values, places] = computation->add_results(sizes, options_of(x), sizes, for_positions);
+      out = std::move(values);
+      positions = std::move(places);
+    } else {
+      out = computation->add_result(sizes, options_of(x));
+    }
   } else {
     out = empty(sizes, options_of(x));
     if (with_positions) positions = empty(sizes, for_positions);

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "apps/models/models.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/step.h"
@@ -105,6 +109,33 @@ TEST_F(Portable, CrossEntropy) {
           return cross_entropy(t[0], t[1], options);
         });
   }
+}
+
+// Otherwise what was to be computed together would be computed alone, with other bits or, as here, an error.
+TEST_F(Portable, EventsAndWaitsOfOtherThreadsLeaveWhatIsPendingAsItIs) {
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    cuda::Event event(kGpu.index);
+    const cuda::Stream stream = cuda::Stream::default_of(kGpu.index);
+    while (!done) {
+      event.record(stream);
+      stream.synchronize();
+    }
+  });
+  const std::vector<Tensor> inputs = {make_input({2, 1, 12, 12}, 1, kFloat32), make_input({4, 1, 5, 5}, 2, kFloat32)};
+  const auto body = [](const auto& t) { return max_pool2d(conv2d(t[0], t[1]), 2).relu(); };
+  std::string said;
+  int different = 0;
+  try {
+    const Values first = run_on(kGpu, inputs, body);
+    for (int i = 0; i < 50; ++i) different += run_on(kGpu, inputs, body) != first;
+  } catch (const Error& error) {
+    said = error.what();
+  }
+  done = true;
+  other.join();
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(different, 0);
 }
 
 struct Outcome {

@@ -111,7 +111,7 @@ Outcome train(const Settings& setup) {
   return run;
 }
 
-class ScaledStep : public ::testing::Test {
+class CapturedScaledStep : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!cuda::is_available()) GTEST_SKIP() << "needs a CUDA device: " << cuda::why_unavailable();
@@ -136,7 +136,7 @@ class ScaledStep : public ::testing::Test {
   }
 };
 
-TEST_F(ScaledStep, ReplaysHaveTheBitsOfSingleKernels) {
+TEST_F(CapturedScaledStep, ReplaysHaveTheBitsOfSingleKernels) {
   for (const char* optimizer : {"SGD", "AdamW"}) {
     SCOPED_TRACE(optimizer);
     expect_same_bits({.optimizer = optimizer});
@@ -144,22 +144,22 @@ TEST_F(ScaledStep, ReplaysHaveTheBitsOfSingleKernels) {
   expect_same_bits({.optimizer = "AdamW", .reads = true});
 }
 
-TEST_F(ScaledStep, TheFirstStepsAreLeftOut) {
+TEST_F(CapturedScaledStep, TheFirstStepsAreLeftOut) {
   for (const char* optimizer : {"SGD", "AdamW"}) expect_same_bits({.optimizer = optimizer, .init_scale = 0x1p26});
 }
 
-TEST_F(ScaledStep, LossesOfEachTypeAreScaledAlike) {
+TEST_F(CapturedScaledStep, LossesOfEachTypeAreScaledAlike) {
   for (const DType dtype : {kFloat16, kFloat64}) {
     SCOPED_TRACE(name(dtype));
     expect_same_bits({.loss = dtype, .sums = dtype == kFloat64, .reads = true, .init_scale = 1024.0});
   }
 }
 
-TEST_F(ScaledStep, StepsWithAndWithoutAGraphGoOnFromEachOther) {
+TEST_F(CapturedScaledStep, StepsWithAndWithoutAGraphGoOnFromEachOther) {
   expect_same_bits({.optimizer = "AdamW", .eager_fives = true, .sizes = {8, 8, 8, 5, 6, 8, 8}}, 19);
 }
 
-TEST_F(ScaledStep, LoadedStatesCountFromThereOn) {
+TEST_F(CapturedScaledStep, LoadedStatesCountFromThereOn) {
   Settings setup{.optimizer = "AdamW", .reads = true, .reload = 9};
   const Outcome captured = train(setup);
   setup.capture = false;
@@ -169,7 +169,7 @@ TEST_F(ScaledStep, LoadedStatesCountFromThereOn) {
   EXPECT_EQ(captured.scales, eager.scales);
 }
 
-TEST_F(ScaledStep, RanksThatMustAgreeHaveNoGraph) {
+TEST_F(CapturedScaledStep, RanksThatMustAgreeHaveNoGraph) {
   TrainingStep step([] { return std::make_unique<Net>(); }, {.devices = {Device(kCUDA, 0)}});
   optim::SGD optimizer(step.module().parameters(), {.lr = 0.1});
   optimizer.set_agreement([](bool finite) { return finite; });
@@ -178,7 +178,7 @@ TEST_F(ScaledStep, RanksThatMustAgreeHaveNoGraph) {
   EXPECT_NE(train.obstacle().find("ranks agree"), std::string::npos) << train.obstacle();
 }
 
-TEST_F(ScaledStep, CopiesOfAScalerAreTheirOwn) {
+TEST_F(CapturedScaledStep, CopiesOfAScalerAreTheirOwn) {
   manual_seed(3);
   TrainingStep step([] { return std::make_unique<Net>(); }, {.devices = {Device(kCUDA, 0)}});
   optim::SGD optimizer(step.module().parameters(), {.lr = 0.1});
@@ -199,7 +199,7 @@ TEST_F(ScaledStep, CopiesOfAScalerAreTheirOwn) {
 }
 
 // A device that is emulated does its work when somebody waits for it, so whether somebody did can be seen.
-TEST_F(ScaledStep, ReplaysWaitForNothingLately) {
+TEST_F(CapturedScaledStep, ReplaysWaitForNothingLately) {
   if (!cuda::device_name(0).starts_with("emulated")) GTEST_SKIP() << "a GPU may be done before it is asked";
   manual_seed(3);
   TrainingStep step([] { return std::make_unique<Net>(); }, {.devices = {Device(kCUDA, 0)}});
