@@ -42,7 +42,7 @@ constexpr double inverse_factorial(int n) {
 }  // namespace detail
 
 /// exp(r) - 1 for |r| <= 0.35, by its series.
-inline double expm1_of_small(double r) {
+[[gnu::always_inline]] inline double expm1_of_small(double r) {
   double sum = detail::inverse_factorial(16);
   unrolled<13>([&](auto i) {
     constexpr double kTerm = detail::inverse_factorial(15 - decltype(i)::value);
@@ -101,7 +101,7 @@ inline bool is_near_log(double x) {
   constexpr double kLeast = std::numeric_limits<double>::min(), kInfinity = std::numeric_limits<double>::infinity();
   return (x >= kLeast) & (x < kInfinity);
 }
-inline double log_of_near(double x) {
+[[gnu::always_inline]] inline double log_of_near(double x) {
   return log_of_normal(x, 0).high;
 }
 
@@ -126,7 +126,7 @@ inline Angle reduce_near(double x) {
   return {n, high, (r - high) + lost};
 }
 
-inline double sine_of(double a, double lost) {
+[[gnu::always_inline]] inline double sine_of(double a, double lost) {
   const double z = a * a;
   double sum = 0;
   unrolled<10>([&](auto i) {
@@ -135,7 +135,7 @@ inline double sine_of(double a, double lost) {
   });
   return a + (a * sum + lost);
 }
-inline double cosine_of(double a, double lost) {
+[[gnu::always_inline]] inline double cosine_of(double a, double lost) {
   const double z = a * a;
   double sum = 0;
   unrolled<10>([&](auto i) {
@@ -147,25 +147,25 @@ inline double cosine_of(double a, double lost) {
 }
 
 /// The sine n quarters on from the angle that has this sine and cosine: bits are chosen, for want of a branch.
-inline double turned(double sine, double cosine, std::uint64_t n) {
+[[gnu::always_inline]] inline double turned(double sine, double cosine, std::uint64_t n) {
   const auto bits = std::bit_cast<std::uint64_t>(sine);
   const std::uint64_t exchanged = (bits ^ std::bit_cast<std::uint64_t>(cosine)) & (std::uint64_t{0} - (n & 1));
   return std::bit_cast<double>(bits ^ exchanged ^ ((n & 2) << 62));
 }
 /// sin(x), or cos(x) with one quarter, where is_near_angle(x), but for the sign of sin(-0).
-inline double sine_of_near(double x, std::uint64_t quarters) {
+[[gnu::always_inline]] inline double sine_of_near(double x, std::uint64_t quarters) {
   const Angle angle = reduce_near(x);
   return turned(sine_of(angle.high, angle.low), cosine_of(angle.high, angle.low), low_bits(angle.n) + quarters);
 }
 
 /// 1 / (1 + exp(-x)), where is_near_exp(x).
-inline double sigmoid_of_near(double x) {
+[[gnu::always_inline]] inline double sigmoid_of_near(double x) {
   const double e = exp_of_near(-std::fabs(x), 0);
   return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 
 /// exp(x) - 1 for 0 <= x <= 44.
-inline double expm1_of_near(double x) {
+[[gnu::always_inline]] inline double expm1_of_near(double x) {
   const double small = expm1_of_small(x <= 0.35 ? x : 0.0);
   const double half = expm1_of_small(x <= 0.7 ? 0.5 * x : 0.0);
   const double large = exp_of_near(x, 0) - 1;
@@ -175,7 +175,7 @@ inline bool is_near_tanh(double x) {
   return std::fabs(x) <= 22.0;
 }
 /// Where is_near_tanh(x).
-inline double tanh_of_near(double x) {
+[[gnu::always_inline]] inline double tanh_of_near(double x) {
   const double size = std::fabs(x);
   const double e = expm1_of_near(2 * size);
   const double value = size < 0.55 ? e / (e + 2) : 1 - 2 / (e + 2);
@@ -197,7 +197,7 @@ inline constexpr double kErfc[] = {
     0x1.098366a5b48dep-3,  -0x1.85a15c58aaf57p-5,  -0x1.15c084bb9e8f6p-3,  0x1.40c522d7e4987p+0};
 
 template <std::size_t N>
-inline double polynomial(const double (&terms)[N], double x) {
+[[gnu::always_inline]] inline double polynomial(const double (&terms)[N], double x) {
   double sum = terms[0];
   unrolled<static_cast<int>(N) - 1>([&](auto i) { sum = std::fma(sum, x, terms[decltype(i)::value + 1]); });
   return sum;

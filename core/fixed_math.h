@@ -28,7 +28,9 @@ inline constexpr float kSmallest = std::numeric_limits<float>::min();
 inline constexpr float kInfinite = std::numeric_limits<float>::infinity();
 inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
-LOCKSTEP_HOST_DEVICE inline float exp(float x) {
+// Inlined always, as all functions for loops over vectors: a call would keep a loop from being vectorised, and
+// compilers stop inlining where a function has many loops.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp(float x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. The bounds give 0 and infinity; NaN fails both comparisons and passes through.
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
@@ -47,7 +49,7 @@ LOCKSTEP_HOST_DEVICE inline float exp(float x) {
   return p * power_of_two(half) * power_of_two(n - half);
 }
 
-LOCKSTEP_HOST_DEVICE inline float log(float x) {
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float log(float x) {
   const bool subnormal = x < kSmallest;
   const float scaled = subnormal ? x * 0x1p23f : x;
   // scaled = m 2^k with m in [sqrt(1/2), sqrt(2)): shift the exponent's zero point to sqrt(1/2) and back.

@@ -244,15 +244,15 @@ using fixed::kRound;
 using fixed::power_of_two;
 }  // namespace detail
 
-inline float exp(float x) {
+[[gnu::always_inline]] inline float exp(float x) {
   return fixed::exp(x);
 }
-inline float log(float x) {
+[[gnu::always_inline]] inline float log(float x) {
   return fixed::log(x);
 }
 
 /// log(1 + x) for x in [0, 1] only, which is what soft maxima of two need; within 2 ulp.
-inline float log1p(float x) {
+[[gnu::always_inline]] inline float log1p(float x) {
   // 2 atanh(s) = log((1 + s) / (1 - s)) with s = x / (2 + x) <= 1/3: the series in s^2 needs eight terms.
   const float s = x / (2.0f + x);
   const float z = s * s;
@@ -268,7 +268,7 @@ inline float log1p(float x) {
 }
 
 /// exp(x) - 1, within 2 ulp.
-inline float expm1(float x) {
+[[gnu::always_inline]] inline float expm1(float x) {
   // As exp(): 2^n (1 + p) - 1 = 2^n p + (2^n - 1), whose last part is exact for small n.
   float low = x > 80.0f ? 80.0f : x;
   low = low < -30.0f ? -30.0f : low;
@@ -290,7 +290,7 @@ inline float expm1(float x) {
 }
 
 /// log(1 + x) for any x, within 2 ulp: the logarithm of the rounded sum, and what rounding lost over the sum.
-inline float log1p_any(float x) {
+[[gnu::always_inline]] inline float log1p_any(float x) {
   const float u = 1.0f + x;
   const float y = log(u);
   const float lost = x - (u - 1.0f);
@@ -298,7 +298,7 @@ inline float log1p_any(float x) {
   return x == 0.0f ? x : (plain ? y + lost / u : y);
 }
 
-inline float tanh(float x) {
+[[gnu::always_inline]] inline float tanh(float x) {
   const float a = std::fabs(x);
   const float z = x * x;
   float p = -0.00609671416591f;
@@ -311,12 +311,12 @@ inline float tanh(float x) {
   return std::copysign(a < 0.625f ? small : large, x);
 }
 
-inline float sigmoid(float x) {
+[[gnu::always_inline]] inline float sigmoid(float x) {
   const float e = exp(-std::fabs(x));
   return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
 }
 
-inline float erf(float x) {
+[[gnu::always_inline]] inline float erf(float x) {
   const float a = std::fabs(x);
   const float z = x * x;
   float p = 7.87587506269e-5f;

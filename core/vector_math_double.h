@@ -81,7 +81,7 @@ inline bool is_near(float x) {
 
 namespace detail {
 /// sin(x + quarters pi / 2) for |x| <= 2^30; within 0.51 ulp.
-inline float near_sine(float x, std::int64_t quarters) {
+[[gnu::always_inline]] inline float near_sine(float x, std::int64_t quarters) {
   const double wide = static_cast<double>(x);
   const double shifted = std::fma(wide, 0.63661977236758134, kRoundDouble);
   const double whole = shifted - kRoundDouble;
@@ -110,18 +110,18 @@ inline float near_sine(float x, std::int64_t quarters) {
 }  // namespace detail
 
 /// sin(x) where is_near(x).
-inline float near_sin(float x) {
+[[gnu::always_inline]] inline float near_sin(float x) {
   const float y = detail::near_sine(x, 0);
   return x == 0.0f ? x : y;
 }
 /// cos(x) where is_near(x).
-inline float near_cos(float x) {
+[[gnu::always_inline]] inline float near_cos(float x) {
   return detail::near_sine(x, 1);
 }
-inline float sin(float x) {
+[[gnu::always_inline]] inline float sin(float x) {
   return is_near(x) ? near_sin(x) : static_cast<float>(portable_sin(static_cast<double>(x)));
 }
-inline float cos(float x) {
+[[gnu::always_inline]] inline float cos(float x) {
   return is_near(x) ? near_cos(x) : static_cast<float>(portable_cos(static_cast<double>(x)));
 }
 
