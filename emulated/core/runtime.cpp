@@ -261,7 +261,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (event->capture) {
     if (event->capture->ended) return result(cudaErrorCapturedEvent);
     if (queue.capture && queue.capture != event->capture) return result(cudaErrorStreamCaptureIsolation);
-    queue.capture = event->capture;  // joins the capture
+    const std::lock_guard lock(Streams::instance().mutex);  // another thread may end a capture of its own
+    queue.capture = event->capture;                         // joins the capture
     return cudaSuccess;
   }
   if (queue.capture && event->recorded) {
@@ -331,11 +332,12 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   Queue& queue = queue_of(stream);
   if (!stream || queue.capture) return result(cudaErrorStreamCaptureUnsupported);  // the default stream cannot
-  queue.capture = std::make_shared<Capture>();
-  queue.capture->origin = &queue;
-  queue.capture->mode = mode;
+  const auto capture = std::make_shared<Capture>();
+  capture->origin = &queue;
+  capture->mode = mode;
   const std::lock_guard lock(Streams::instance().mutex);
-  captures().push_back(queue.capture);
+  queue.capture = capture;
+  captures().push_back(capture);
   return cudaSuccess;
 }
 

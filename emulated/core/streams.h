@@ -63,7 +63,10 @@ class Streams {
   cudaStream_t make(int device);
   /// Puts work on a queue, or into its capture.
   void put(Queue& queue, Work work);
-  Mark mark(const Queue& queue) const { return {const_cast<Queue*>(&queue), queue.put}; }
+  Mark mark(Queue& queue) {
+    const std::lock_guard lock(mutex);
+    return {&queue, queue.put};
+  }
   bool reached(Mark mark);
   /// Does what has to be done for it; nothing is done that the mark does not wait for. Throws what the work threw.
   void reach(Mark mark);
