@@ -138,10 +138,7 @@ void Computation::settle() {
   std::vector<Tensors> taken;  // let go of without the locks
   std::vector<std::unique_lock<std::mutex>> locks;
   locks.emplace_back(mutex_);
-  if (!pending()) {
-    locks.clear();
-    return order_after();
-  }
+  if (!pending()) return;
 
   std::vector<Computation*> chain = {this};  // newest first
   while (true) {
@@ -173,8 +170,6 @@ void Computation::settle() {
     head += joined + 1;
   }
   for (Computation* each : chain) taken.push_back(each->take_inputs_if_done());
-  on_stream.reset();
-  order_after();
 }
 
 void Computation::order_after() const {

@@ -39,11 +39,11 @@ namespace lockstep {
 ///   takes those of computations before it, never after it, so they do not wait for each other. An error leaves it
 ///   pending.
 /// - On a CUDA device the work goes to the stream that was the current one at the call. A thread's own is put there
-///   before it records an event or waits (settle_own()), and everybody's before a capture begins and ends and a graph
-///   is launched (settle_device()). Who asks for it from another stream has that stream wait for it.
+///   before it records an event or waits and before its capture ends (settle_own()), and everybody's before a capture
+///   begins and a graph is launched (settle_device()). Who asks for it from another stream has that stream wait for it.
 /// - Switches that change how something is computed settle everything first: settle_all().
 ///
-/// LOCKSTEP_FUSION=0 computes every result at its call, with the same bits.
+/// LOCKSTEP_FUSION=0 computes every result at its call, with the same bits but for what is said of a CUDA device.
 ///
 /// Note [Lent addresses]
 /// An address that Tensor::data() gave to the user may be written through at any later time, of which nothing is seen.
@@ -114,7 +114,7 @@ class Computation : public RefCounted {
   static void settle_each(const std::vector<IntrusivePtr<Computation>>& found);
 
   IntrusivePtr<TensorImpl> new_result(const Shape& sizes, TensorOptions options);
-  /// The stream of this thread waits for what has been put to the computation's.
+  /// For who asks for a result: the stream of this thread waits for what has been put to the computation's.
   void order_after() const;
 
   bool pending() const;

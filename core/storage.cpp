@@ -36,6 +36,7 @@ Storage::~Storage() {
 
 void Storage::compute() const {
   computation_->settle();
+  computation_->order_after();
   LOCKSTEP_ASSERT(!is_pending(), "a computation left a result of {} bytes out", bytes_);
 }
 

@@ -33,7 +33,7 @@ Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
   cudaGraph_t graph = nullptr;
   try {
     body();
-    Computation::settle_device(stream.device());
+    Computation::settle_own();
   } catch (...) {
     cudaStreamEndCapture(stream.handle(), &graph);
     if (graph) cudaGraphDestroy(graph);

@@ -8,6 +8,7 @@
 #include "apps/models/models.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/graph.h"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/random.h"
@@ -136,6 +137,19 @@ TEST_F(Portable, EventsAndWaitsOfOtherThreadsLeaveWhatIsPendingAsItIs) {
   other.join();
   EXPECT_EQ(said, "");
   EXPECT_EQ(different, 0);
+}
+
+TEST_F(Portable, WhatOtherThreadsHavePendingIsNoPartOfACapture) {
+  const std::vector<Tensor> inputs = {make_input({2, 1, 12, 12}, 1, kFloat32), make_input({4, 1, 5, 5}, 2, kFloat32)};
+  const auto body = [](const Tensor& x, const Tensor& weight) { return max_pool2d(conv2d(x, weight), 2).relu(); };
+  const Tensor x = move_values(inputs[0], kGpu), weight = move_values(inputs[1], kGpu);
+  const Tensor y = move_values(make_input({8}, 3, kFloat32), kGpu);
+  Tensor pending;
+  const cuda::Graph graph = cuda::Graph::capture(cuda::Stream::create(kGpu.index), [&] {
+    std::thread([&] { pending = body(x, weight); }).join();
+    fill_values(y, 1.0);
+  });
+  EXPECT_EQ(pending.to_vector<float>(), body(inputs[0], inputs[1]).to_vector<float>());
 }
 
 struct Outcome {
