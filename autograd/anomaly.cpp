@@ -6,11 +6,12 @@
 
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 
 namespace {
-thread_local constinit int alive_here = 0;
+LOCKSTEP_INITIAL_EXEC thread_local constinit int alive_here = 0;
 }
 
 constinit std::atomic<int> AnomalyMode::alive_{0};

@@ -5,6 +5,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 
@@ -46,7 +47,7 @@ class AutocastGuard {
 namespace autocast {
 
 /// True if an operation of this thread has to look at its inputs' types.
-inline thread_local constinit bool is_active = false;
+LOCKSTEP_INITIAL_EXEC inline thread_local constinit bool is_active = false;
 
 /// The input as an operation wants it that computes in the guard's type, or in float32.
 Tensor low(const Tensor& tensor);

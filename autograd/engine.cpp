@@ -14,6 +14,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/profile_modules.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
@@ -133,7 +134,7 @@ class GraphTask {
     node->dependencies_ = 0;
   }
 
-  static thread_local constinit GraphTask* current_;
+  LOCKSTEP_INITIAL_EXEC static thread_local constinit GraphTask* current_;
   GraphTask* outer_;
   std::vector<Node*> reached_;
   std::vector<Lent> lent_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "lockstep/core/thread_pool.h"
+
 namespace lockstep {
 
 /// Whether operations on this thread are recorded for backward(). On by default.
@@ -9,7 +11,7 @@ class GradMode {
   static void set_enabled(bool value) { enabled_ = value; }  ///< on this thread; prefer the guards below
 
  private:
-  static thread_local constinit bool enabled_;
+  LOCKSTEP_INITIAL_EXEC static thread_local constinit bool enabled_;
 };
 
 /// Switches recording off (or on) on this thread for its lifetime.

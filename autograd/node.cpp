@@ -7,6 +7,7 @@
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/free_list.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
@@ -16,7 +17,7 @@ std::atomic<std::uint64_t> next_sequence{0};
 // Note [Deleting graphs]
 // A node owns its edges and saved tensors, which own further nodes: deleting a long chain recursively would overflow
 // the stack. The outermost deletion works through a list; deletions that it causes only append to it.
-thread_local constinit std::vector<Node*>* deletions = nullptr;
+LOCKSTEP_INITIAL_EXEC thread_local constinit std::vector<Node*>* deletions = nullptr;
 
 constexpr std::size_t kSmallNode = sizeof(Node) + 32, kLargeNode = sizeof(Node) + 256;
 

@@ -12,6 +12,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/profile_modules.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +24,7 @@ constinit std::mutex list_mutex;
 constinit Computation* newest = nullptr;
 constinit std::atomic<int> on_devices{0};  // those of them that have a stream
 
-thread_local constinit bool computing = false;  // this thread holds locks
+LOCKSTEP_INITIAL_EXEC thread_local constinit bool computing = false;  // this thread holds locks
 
 // Around fork(), so that the child, which has none of the other threads, finds the lock free and the list whole.
 void watch_forks() {

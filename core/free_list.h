@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <new>
 
+#include "lockstep/core/thread_pool.h"
+
 namespace lockstep {
 
 /// A per-thread list of freed blocks of one size, for objects that every operation makes. A block may be freed on
@@ -73,7 +75,7 @@ class FreeList {
     return state_;
   }
 
-  static inline thread_local constinit State state_{};
+  LOCKSTEP_INITIAL_EXEC static inline thread_local constinit State state_{};
 };
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/ref_counted.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 
@@ -28,7 +29,7 @@ class LibraryAccess {
   static bool active() { return active_; }
 
  private:
-  static inline thread_local constinit bool active_ = false;
+  LOCKSTEP_INITIAL_EXEC static inline thread_local constinit bool active_ = false;
   bool saved_;
 };
 

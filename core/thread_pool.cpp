@@ -109,7 +109,7 @@ struct Loop {
   }
 };
 
-thread_local bool inside_loop = false;
+LOCKSTEP_INITIAL_EXEC thread_local constinit bool inside_loop = false;
 
 class InsideLoop {
  public:

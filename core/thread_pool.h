@@ -4,6 +4,17 @@
 #include <type_traits>
 #include <utility>
 
+/// Note [Variables of a thread]
+/// A small operation reads about ten variables of its thread. Those declared with this are found without a call: they
+/// lie in the block of memory that a thread has from its start. Of that block glibc keeps some 1.5 KB for libraries
+/// that a program loads later, which other libraries need too. So it is for what every operation reads. nvcc does not
+/// know the attribute; its code calls, and finds the same variable.
+#if defined(__GNUC__) && !defined(__CUDACC__)
+#define LOCKSTEP_INITIAL_EXEC [[gnu::tls_model("initial-exec")]]
+#else
+#define LOCKSTEP_INITIAL_EXEC
+#endif
+
 namespace lockstep {
 
 /// Number of threads that parallel_for may use, the caller included. Initially LOCKSTEP_NUM_THREADS, else
