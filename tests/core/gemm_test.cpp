@@ -138,6 +138,39 @@ TYPED_TEST(GemmTest, RowsAPowerOfTwoApart) {
     }
 }
 
+// Large operands that are read once, whose rows would share places of a cache.
+TYPED_TEST(GemmTest, FewRowsTimesALargeMatrix) {
+  const int before = num_threads();
+  for (std::int64_t m = 1; m <= 5; ++m)
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true}) {
+        // The rows of b are 3072 or 2048 elements long, of which not all count.
+        Case<TypeParam> c(transpose_a, transpose_b, m, transpose_b ? 170 : 3001, transpose_b ? 2005 : 530, 1,
+                          transpose_b ? 43 : 71);
+        if (m % 2 == 0) {
+          c.g.alpha = TypeParam(0.75);
+          c.g.beta = TypeParam(-0.5);
+          c.g.bias = c.bias.data();
+          c.g.activation = Activation::relu;
+        }
+        const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
+        expect_near_reference(c, first);
+        for (const InstructionSet set : instruction_sets())
+          for (const int threads : {1, 2}) {
+            set_num_threads(threads);
+            EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << " " << m << transpose_a << transpose_b << threads;
+          }
+        // A row among many, which is computed by tiles, has the same bits.
+        if (m != 1 || transpose_a) continue;
+        Case<TypeParam> many(false, transpose_b, 20, c.g.n, c.g.k, 1, c.g.b.stride - (transpose_b ? c.g.k : c.g.n));
+        many.g.b = c.g.b;
+        std::copy_n(c.a.begin(), c.g.k, many.a.begin());
+        const std::vector<TypeParam> rows = many.own(instruction_sets()[0]);
+        EXPECT_EQ(std::memcmp(rows.data(), first.data(), static_cast<std::size_t>(c.g.n) * sizeof(TypeParam)), 0);
+      }
+  set_num_threads(before);
+}
+
 TYPED_TEST(GemmTest, Epilogues) {
   for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu})
     for (int mask = 0; mask < 32; ++mask) {

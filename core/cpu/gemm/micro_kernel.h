@@ -55,6 +55,7 @@ using PackColumns = void (*)(const T* from, std::int64_t stride, std::int64_t k,
 
 inline constexpr int kMaxVectors = 4;  // of one row of a tile
 inline constexpr int kMaxRows = 14;
+inline constexpr int kMaxStreamingRows = 4;
 
 /// The kernels of one instruction set and element type.
 template <typename T>
@@ -67,6 +68,10 @@ struct MicroKernels {
   /// at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
   MicroKernel<T> turning[2][kMaxRows + 1];
   int turning_vectors[kMaxRows + 1];  // 0: there is none
+  /// streaming[by_rows][r]: for r rows and any number of columns, of which b has no more; sums are needed. No resumes,
+  /// no pauses.
+  MicroKernel<T> streaming[2][kMaxStreamingRows + 1];
+  int streaming_rows;  // the most
   PackColumns<T> pack_columns;
 };
 

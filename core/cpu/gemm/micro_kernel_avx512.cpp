@@ -33,6 +33,39 @@ struct Float {
       const __m256 upper = _mm256_insertf128_ps(_mm256_castps128_ps256(high), _mm_loadu_ps(group[3] + i * stride), 1);
       r[i] = _mm512_insertf32x8(_mm512_castps256_ps512(lower), upper, 1);
     }
+    turn4(r, x);
+  }
+  // Whole lines, each of which is read once: squares of four within quarters first, then the quarters.
+  [[gnu::always_inline]] static void turn_line(const T* from, std::int64_t stride, Vector* x) {
+    Vector low[2][4], high[2][4];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      Vector turned[2][4];
+#pragma GCC unroll 2
+      for (int g = 0; g < 2; ++g) {
+        Vector r[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i, from += stride) r[i] = load(from);
+        turn4(r, turned[g]);
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; ++c) {
+        low[half][c] = _mm512_maskz_shuffle_f32x4(0xffff, turned[0][c], turned[1][c], 0x44);
+        high[half][c] = _mm512_maskz_shuffle_f32x4(0xffff, turned[0][c], turned[1][c], 0xee);
+      }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      x[c] = _mm512_maskz_shuffle_f32x4(0xffff, low[0][c], low[1][c], 0x88);
+      x[4 + c] = _mm512_maskz_shuffle_f32x4(0xffff, low[0][c], low[1][c], 0xdd);
+      x[8 + c] = _mm512_maskz_shuffle_f32x4(0xffff, high[0][c], high[1][c], 0x88);
+      x[12 + c] = _mm512_maskz_shuffle_f32x4(0xffff, high[0][c], high[1][c], 0xdd);
+    }
+  }
+
+ private:
+  // Squares of 4 x 4 within quarters.
+  [[gnu::always_inline]] static void turn4(const Vector* r, Vector* x) {
     const Vector even0 = _mm512_maskz_unpacklo_ps(0xffff, r[0], r[1]),
                  odd0 = _mm512_maskz_unpackhi_ps(0xffff, r[0], r[1]);
     const Vector even1 = _mm512_maskz_unpacklo_ps(0xffff, r[2], r[3]),
@@ -76,7 +109,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 7, 14>();
-constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 7, 14>();
+constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 7, 14, 2>();
+constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 7, 14, 2>();
 
 }  // namespace lockstep::cpu::gemm_detail

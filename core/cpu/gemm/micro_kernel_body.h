@@ -216,13 +216,33 @@ template <typename T>
   return p;
 }
 
+// lane j of x[p] is from[j * stride + p], for p below piece<V>()
+template <typename V>
+constexpr int piece() {
+  if constexpr (requires { V::turn_line; })
+    return 64 / sizeof(typename V::T);
+  else
+    return V::kTurn;
+}
+template <typename V>
+[[gnu::always_inline]] inline void turn_piece(const typename V::T* from, std::int64_t stride, typename V::Vector* x) {
+  if constexpr (requires { V::turn_line; }) {
+    V::turn_line(from, stride, x);
+  } else {
+    const typename V::T* group[V::kLanes / V::kTurn];
+#pragma GCC unroll 4
+    for (int g = 0; g < V::kLanes / V::kTurn; ++g) group[g] = from + g * V::kTurn * stride;
+    V::turn(group, stride, x);
+  }
+}
+
 // For few rows and b stored by columns: nothing is packed.
 template <typename V, int kRows, int kVectors, bool kByRows>
 void turning_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes, kTurn = V::kTurn, kGroups = kVectors * kLanes / kTurn, kRowGroups = (kRows + 3) / 4;
-  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine;
+  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine, kPiece = piece<V>();
   const std::int64_t b_step = tile.b_step, k = tile.k;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
   Vector sum[kVectors][kRows];
@@ -236,7 +256,33 @@ void turning_kernel(const Tile<typename V::T>& tile) {
   const T* b[kGroups];
 #pragma GCC unroll 16
   for (int g = 0; g < kGroups; ++g) b[g] = apart(tile.b + g * kTurn * b_step);
-  std::int64_t p = 0, row = 0;  // row of each group to prefetch
+  std::int64_t p = 0;
+  if constexpr (kRows == 1) {
+    // Vector by vector a line of the cache of each row: few lines are in use at a time, which matters where rows of
+    // memory share places of a cache.
+    const bool crowded = b_step * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
+    const std::int64_t end = kPiece == kLine || crowded ? k : 0;
+#pragma GCC unroll 1
+    for (; p + kLine <= end; p += kLine) {
+      const T* first = tile.b + p;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int t = 0; t < kLine; t += kPiece) {
+          Vector x[kPiece];
+          turn_piece<V>(first + t, b_step, x);
+#pragma GCC unroll 16
+          for (int r = 0; r < kPiece; ++r) sum[v][0] = V::fused(V::broadcast(a[0] + (t + r) * a_step), x[r], sum[v][0]);
+        }
+        first += kLanes * b_step;
+        first = apart(first);
+      }
+      a[0] += kLine * a_step;
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < kGroups; ++g) b[g] += p;
+  }
+  std::int64_t row = 0;  // of each group, to prefetch
 #pragma GCC unroll 1
   for (; p + kTurn <= k; p += kTurn, row = row == 3 * b_step ? 0 : row + b_step) {
 #pragma GCC unroll 16
@@ -252,7 +298,7 @@ void turning_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 4
         for (int r = 0; r < kTurn; ++r) sum[v][0] = V::fused(y[r], x[r], sum[v][0]);
       }
-      a[0] += kByRows ? 0 : kTurn * a_step;
+      a[0] += kTurn * a_step;
 #pragma GCC unroll 16
       for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
     } else {
@@ -274,7 +320,7 @@ void turning_kernel(const Tile<typename V::T>& tile) {
           for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
       }
     }
-    if constexpr (kByRows)
+    if constexpr (kByRows && kRows > 1)
 #pragma GCC unroll 4
       for (int g = 0; g < kRowGroups; ++g) a[g] += kTurn;
   }
@@ -294,6 +340,51 @@ void turning_kernel(const Tile<typename V::T>& tile) {
       }
     }
   finish<V>(tile, sums, kRows, kVectors, 0);
+}
+
+// For few rows and many columns of b as it lies: some rows of b at a time, along which memory is read in order. The
+// sums are in tile.sums, whole vectors of a row of the tile side by side.
+template <typename V, int kRows, bool kByRows>
+void streaming_kernel(const Tile<typename V::T>& tile) {
+  using T = typename V::T;
+  using Vector = typename V::Vector;
+  constexpr int kLanes = V::kLanes, kSteps = 8 / kRows;  // registers hold kRows * kSteps elements of a
+  const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
+  const std::int64_t vectors = (tile.columns + kLanes - 1) / kLanes, last = tile.columns - (vectors - 1) * kLanes;
+  const std::int64_t width = vectors * kLanes;
+  const auto steps = [&]<int kCount>(std::int64_t p) __attribute__((always_inline)) {
+    Vector y[kCount][kRows];
+#pragma GCC unroll 8
+    for (int q = 0; q < kCount; ++q)
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) y[q][i] = V::broadcast(tile.a + i * a_row + (p + q) * a_step);
+    const T* const b = tile.b + p * tile.b_step;
+    const auto vector = [&](std::int64_t j, auto load) __attribute__((always_inline)) {
+      Vector sum[kRows];
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) sum[i] = p == 0 ? V::zero() : V::load(tile.sums + i * width + j);
+#pragma GCC unroll 8
+      for (int q = 0; q < kCount; ++q) {
+        const Vector x = load(b + q * tile.b_step + j);
+#pragma GCC unroll 8
+        for (int i = 0; i < kRows; ++i) sum[i] = V::fused(y[q][i], x, sum[i]);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) V::store(tile.sums + i * width + j, sum[i]);
+    };
+#pragma GCC unroll 2
+    for (std::int64_t j = 0; j < width - kLanes; j += kLanes)
+      vector(
+          j, [](const T* from) __attribute__((always_inline)) { return V::load(from); });
+    vector(
+        width - kLanes, [last](const T* from) __attribute__((always_inline)) { return V::load_first(from, last); });
+  };
+  std::int64_t p = 0;
+#pragma GCC unroll 1
+  for (; p + kSteps <= tile.k; p += kSteps) steps.template operator()<kSteps>(p);
+#pragma GCC unroll 1
+  for (; p < tile.k; ++p) steps.template operator()<1>(p);
+  finish<V>(tile, reinterpret_cast<const Vector*>(tile.sums), kRows, static_cast<int>(vectors), 0);
 }
 
 // Squares of kLanes x kLanes; the last ones along k lie over their neighbours.
@@ -349,21 +440,31 @@ constexpr void fill_turning(MicroKernels<typename V::T>& kernels) {
   if constexpr (kRows > 1) fill_turning<V, kRows - 1>(kernels);
 }
 
+template <typename V, int kRows>
+constexpr void fill_streaming(MicroKernels<typename V::T>& kernels) {
+  kernels.streaming[0][kRows] = streaming_kernel<V, kRows, false>;
+  kernels.streaming[1][kRows] = streaming_kernel<V, kRows, true>;
+  if constexpr (kRows > 1) fill_streaming<V, kRows - 1>(kernels);
+}
+
 // kRows1 ... kRows4: the most rows of a tile that is 1 ... 4 vectors wide. Registers hold its sums, the vectors of one
 // row of b, and an element of a.
-template <typename V, int kRows1, int kRows2, int kRows3, int kRows4, int kTurningRows>
+template <typename V, int kRows1, int kRows2, int kRows3, int kRows4, int kTurningRows, int kStreamingRows>
 constexpr MicroKernels<typename V::T> make_micro_kernels() {
   MicroKernels<typename V::T> kernels{.lanes = V::kLanes,
                                       .rows = {0, kRows1, kRows2, kRows3, kRows4},
                                       .table = {},
                                       .turning = {},
                                       .turning_vectors = {},
+                                      .streaming = {},
+                                      .streaming_rows = kStreamingRows,
                                       .pack_columns = pack_columns<V>};
   fill<V, 1, kRows1>(kernels);
   fill<V, 2, kRows2>(kernels);
   fill<V, 3, kRows3>(kernels);
   fill<V, 4, kRows4>(kernels);
   fill_turning<V, kTurningRows>(kernels);
+  fill_streaming<V, kStreamingRows>(kernels);
   return kernels;
 }
 

@@ -72,7 +72,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 14, 12, 8, 6, 8>();
-constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 14, 12, 8, 6, 8>();
+constexpr MicroKernels<float> kNeonFloat = make_micro_kernels<Float, 14, 12, 8, 6, 8, 2>();
+constexpr MicroKernels<double> kNeonDouble = make_micro_kernels<Double, 14, 12, 8, 6, 8, 2>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -30,6 +30,8 @@ inline constexpr std::int64_t kGap = 16;              // elements between rows t
 inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
 inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
 inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
+inline constexpr std::int64_t kStreamedElements = 2048;    // of sums that stay in a cache of the first level
+inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay in a core's own caches
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
 inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
@@ -46,11 +48,8 @@ class Product {
         out_(problem.out + index * problem.out_batch_stride),
         inner_(inner_block(problem.k)),
         row_panels_(1, 1) {
-    // Wide tiles for few rows, so that there are enough independent chains, unless b must be transposed: narrow panels
-    // are done faster.
-    vectors_ = (g_.m <= kernels.rows[4] || (g_.k <= kShort && kernels.rows[4] > 4)) && b_.column == 1 ? 4 : 2;
     const std::int64_t needed = divide_up(g_.n, kernels.lanes);
-    vectors_ = needed == 3 ? 3 : static_cast<int>(std::min<std::int64_t>(vectors_, needed));
+    vectors_ = needed == 3 ? 3 : static_cast<int>(std::min<std::int64_t>(vectors_of_tile(needed), needed));
     // What completes the last vector of a row may lie over its neighbours, and be stored twice, if that is all that is
     // done to the result.
     overlaps_ =
@@ -69,6 +68,12 @@ class Product {
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
     const bool often = g_.n > (stride % 2048 == 0 ? 2 * tile_columns_ : kManyColumns);
     pack_a_ = pack_b_ && stride % (a_.row == 1 ? 1024 : 4096) == 0 && often && g_.m > 4;
+    // Few rows read b once, and tiles, which take a little of each of its rows, read slowly if it comes from far and
+    // its rows have the same places in a cache.
+    const std::int64_t row_bytes = b_.row * static_cast<std::int64_t>(sizeof(T));
+    streams_ = b_.column == 1 && row_panels_.count == 1 && row_bytes * g_.k >= kFarBytes &&
+               row_bytes % (128 * kernels.lanes) == 0 && g_.m <= (row_bytes % 4096 == 0 ? kernels.streaming_rows : 2) &&
+               g_.n >= kManyColumns;
   }
 
   // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
@@ -156,6 +161,16 @@ class Product {
     });
   }
 
+  // Wide tiles for few rows, so that there are enough independent chains, unless b must be transposed: narrow panels
+  // are done faster.
+  int vectors_of_tile(std::int64_t needed) const {
+    if (b_.column != 1) return 2;
+    if (g_.m <= kernels_.rows[4]) return 4;
+    if (kernels_.rows[4] <= 4) return 2;  // few registers
+    if (g_.k <= kShort) return 4;
+    return g_.m <= kernels_.rows[3] && needed > 4 ? 3 : 2;
+  }
+
   std::int64_t padded(std::int64_t columns) const { return divide_up(columns, kernels_.lanes) * kernels_.lanes; }
   Range rows_of(std::int64_t panel) const { return {row_panels_.begin(panel), row_panels_.begin(panel + 1)}; }
 
@@ -172,7 +187,9 @@ class Product {
   };
 
   [[gnu::noinline]] void task(Range panels, Range columns, const Packed& packed) const {
-    if (panels.size() == 1 && !packed.b && (pack_b_ || columns.size() < kernels_.lanes))
+    if (streams_)
+      streaming_rows(rows_of(panels.begin), columns);
+    else if (panels.size() == 1 && !packed.b && (pack_b_ || columns.size() < kernels_.lanes))
       single_panel_of_rows(rows_of(panels.begin), columns);
     else
       panels_of_rows(panels, columns, packed);
@@ -271,7 +288,7 @@ class Product {
     alignas(64) T sums[kMaxRows * kPanelColumns];
     const std::int64_t m = rows.size();
     const std::int64_t turning = b_.column == 1 ? 0 : kernels_.turning_vectors[m] * kernels_.lanes;
-    const bool places = keep_places<T>(turning, b_.column);  // else rows of memory are copied
+    const bool places = m == 1 || keep_places<T>(turning, b_.column);  // else rows of memory are copied
     std::int64_t width = 0;
     for (std::int64_t j = all.begin; j < all.end; j += width) {
       const bool turns = turning > 0 && (places || turning <= kMaxLanes) && j + turning <= all.end;
@@ -304,6 +321,21 @@ class Product {
         }
       }
     }
+  }
+
+  [[gnu::noinline]] void streaming_rows(Range rows, Range all) const {
+    alignas(64) T sums[kStreamedElements];
+    const std::int64_t most = kStreamedElements / rows.size() / kernels_.lanes * kernels_.lanes;
+    for (std::int64_t j = all.begin; j < all.end; j += most)
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{j, std::min(j + most, all.end)}, steps{k0, std::min(k0 + inner_, g_.k)};
+        Tile<T> tile = tile_of(rows, steps);
+        tile.b = b_.at(k0, j);
+        tile.b_step = b_.row;
+        tile.sums = sums;
+        set_columns(tile, rows, columns, steps);
+        kernels_.streaming[a_.column == 1][rows.size()](tile);
+      }
   }
 
   void pack_columns_of_b(Range columns, Range steps, T* to) const {
@@ -377,7 +409,7 @@ class Product {
   int vectors_;
   std::int64_t tile_columns_;
   bool pack_a_, pack_b_;
-  bool short_chains_, overlaps_;
+  bool short_chains_, overlaps_, streams_;
 };
 
 }  // namespace lockstep::cpu::gemm_detail
