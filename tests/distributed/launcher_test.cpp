@@ -280,9 +280,12 @@ TEST(Launcher, LeavesNoOrphanWhenKilled) {
 }
 
 TEST(Launcher, EndsThoughItsGuardIsStopped) {
-  Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
-                                        "for p in $(cat /proc/$PPID/task/$PPID/children); do grep -q lockstep-guard "
-                                        "/proc/$p/comm && kill -STOP $p && echo stopped; done; true"}));
+  // The guard has its name soon after it was started.
+  Process process(
+      lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c",
+                            "for try in $(seq 100); do for p in $(cat /proc/$PPID/task/$PPID/children); do "
+                            "grep -q lockstep-guard /proc/$p/comm && kill -STOP $p && echo stopped && exit; "
+                            "done; sleep 0.05; done; true"}));
   const Finished run = process.wait(20);
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(has(run.out, "stopped"));
