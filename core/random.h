@@ -13,7 +13,8 @@ namespace lockstep {
 /// Every random number is a pure function of a key: (seed, stream, step, shard, call) and the element's index. It never
 /// depends on rank, thread, device or launch shape. `seed` is the program's; `stream` tells apart uses (initialisation,
 /// dropout, data order); `step` and `shard` are set by the training step (0 outside of one); `call` counts the draws
-/// made so far under the same (stream, step, shard) by this thread.
+/// made so far under the same (stream, step, shard) by this thread. So threads that set neither draw the same numbers:
+/// give each a shard of its own by a RandomKeyGuard where they must differ.
 enum class RandomStream : std::uint32_t { general = 0, init = 1, dropout = 2, data = 3, augment = 4 };
 
 /// Sets the seed and sets this thread's step, shard and call counters to 0. The seed is shared by all threads.

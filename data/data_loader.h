@@ -20,7 +20,7 @@ struct DataLoaderOptions {
   /// Samples a step, over all ranks together; of each rank if the sampler divides the samples (DistributedSampler).
   std::int64_t batch_size = 64;
   bool shuffle = true;  ///< a new order in each epoch; otherwise that of the data set
-  /// Of the order and of the transforms.
+  /// Of the order, of the transforms, and of what the samples of a MapDataset draw.
   std::uint64_t seed = 0;
   /// Leaves out the last batch of an epoch if it is short.
   bool drop_last = false;

@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 
 namespace lockstep::data {
 
@@ -164,10 +166,38 @@ Batch default_collate(const std::vector<Batch>& samples) {
   return batch;
 }
 
+namespace {
+
+// Of the innermost SampleKeys: the step of the samples' random keys, with a bit that no training step has.
+thread_local std::optional<std::uint64_t> sample_step;
+
+std::uint64_t mixed(std::uint64_t value) {  // Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+SampleKeys::SampleKeys(std::uint64_t seed, std::uint64_t epoch)
+    : outer_(std::exchange(sample_step, mixed(mixed(seed) ^ epoch) | (std::uint64_t{1} << 63))) {}
+
+SampleKeys::~SampleKeys() {
+  sample_step = outer_;
+}
+
 std::vector<Batch> MapDataset::get_samples(std::span<const std::int64_t> indices) const {
   check_indices(indices, size(), "MapDataset");
   std::vector<Batch> samples;
-  for (const std::int64_t index : indices) samples.push_back(get(index));
+  for (const std::int64_t index : indices) {
+    std::optional<RandomKeyGuard> key;
+    if (sample_step) {
+      const auto number = static_cast<std::uint64_t>(index);
+      key.emplace(*sample_step ^ (number >> 32), static_cast<std::uint32_t>(number));
+    }
+    samples.push_back(get(index));
+  }
   return samples;
 }
 

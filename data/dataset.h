@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,7 +77,8 @@ Batch default_collate(const std::vector<Batch>& samples);
 class MapDataset : public Dataset {
  public:
   /// Sample `index` in [0, size()), on the CPU, without dimension 0: x is [C, H, W], say, and y a tensor of no
-  /// dimension. Called from several threads at once.
+  /// dimension. Called from several threads at once. What it draws under a DataLoader depends on the seeds, the epoch
+  /// and the index alone (SampleKeys).
   virtual Batch get(std::int64_t index) const = 0;
 
   Batch get_batch(std::span<const std::int64_t> indices) const final;
@@ -85,6 +87,20 @@ class MapDataset : public Dataset {
 
 /// Throws Error naming `dataset` unless every index lies in [0, size). For authors of datasets.
 void check_indices(std::span<const std::int64_t> indices, std::int64_t size, const char* dataset);
+
+/// While it lives, a MapDataset's get() draws its random numbers (rand(), randint(), dropout ...) under a key of the
+/// seed, the epoch and the sample's index, on this thread: the same ones with any number of workers, ranks and samples
+/// a batch, others in another epoch. DataLoader makes one for each batch.
+class SampleKeys {
+ public:
+  SampleKeys(std::uint64_t seed, std::uint64_t epoch);
+  ~SampleKeys();
+  SampleKeys(const SampleKeys&) = delete;
+  SampleKeys& operator=(const SampleKeys&) = delete;
+
+ private:
+  std::optional<std::uint64_t> outer_;
+};
 
 /// The batch that `collate_fn` makes of the samples at `indices`; for none a batch of the usual shape, with no rows.
 Batch collate(const Dataset& dataset, std::span<const std::int64_t> indices, const Collate& collate_fn);

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "lockstep/core/random.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -173,6 +174,31 @@ TEST(DataLoader, TransformsDependOnTheSampleNotOnItsBatch) {
   const auto expected = values_by_sample({.batch_size = 40, .shuffle = false, .seed = 3});
   EXPECT_EQ(values_by_sample({.batch_size = 7, .seed = 3, .num_workers = 3}), expected);
   EXPECT_NE(values_by_sample({.batch_size = 40, .shuffle = false, .seed = 4}), expected);
+}
+
+// What a data set draws in get(), as augmentation does.
+TEST(DataLoader, SamplesDrawByEpochAndIndex) {
+  struct Noise : MapDataset {
+    std::int64_t size() const override { return 10; }
+    Batch get(std::int64_t) const override { return {.x = rand({2})}; }
+  };
+  const auto noise = [](DataLoaderOptions options, std::int64_t epoch) {
+    options.shuffle = false;
+    return values_of(DataLoader(std::make_shared<Noise>(), options), static_cast<std::uint64_t>(epoch));
+  };
+  const std::vector<float> first = noise({.batch_size = 4}, 0);
+  EXPECT_EQ(std::set<float>(first.begin(), first.end()).size(), 20u);
+  EXPECT_NE(noise({.batch_size = 4}, 1), first);
+  EXPECT_NE(noise({.batch_size = 4, .seed = 1}, 0), first);
+  for (const int workers : {0, 1, 3})
+    for (const std::int64_t batch : {1, 4, 10})
+      EXPECT_EQ(noise({.batch_size = batch, .num_workers = workers}, 0), first) << workers << " " << batch;
+  // What the loop itself draws does not depend on the loader.
+  manual_seed(3);
+  const std::vector<float> own = rand({4}).to_vector<float>();
+  manual_seed(3);
+  noise({.num_workers = 0}, 0);
+  EXPECT_EQ(rand({4}).to_vector<float>(), own);
 }
 
 TEST(DataLoader, TakesASampler) {
