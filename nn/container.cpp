@@ -17,6 +17,10 @@ Tensor Sequential::forward(Tensor x) {
 }
 
 namespace detail {
+void check_element(const char* list, std::size_t i, std::size_t size) {
+  LOCKSTEP_CHECK(i < size, "[nn::{}] there is no element {}; the list has {}", list, i, size);
+}
+
 void throw_no_member(const std::string& name) {
   ::lockstep::detail::throw_error("[nn::ModuleDict] there is no module \"" + name + "\"");
 }

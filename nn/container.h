@@ -12,6 +12,10 @@
 
 namespace lockstep::nn {
 
+namespace detail {
+void check_element(const char* list, std::size_t i, std::size_t size);
+}  // namespace detail
+
 /// Owns modules of type M (or derived from it) under the names "0", "1", ... What forward() does with them is the
 /// business of the module that holds the list.
 ///
@@ -37,7 +41,11 @@ class ModuleList : public Module {
   }
 
   std::size_t size() const { return elements_.size(); }
-  M& operator[](std::size_t i) const { return *elements_.at(i); }
+  /// Throws Error if there is none.
+  M& operator[](std::size_t i) const {
+    detail::check_element("ModuleList", i, size());
+    return *elements_[i];
+  }
 
   /// Over the elements, as references.
   class Iterator {
@@ -84,7 +92,11 @@ class Sequential : public Module {
   Tensor forward(Tensor x) override;
 
   std::size_t size() const { return modules_.size(); }
-  Module& operator[](std::size_t i) const { return *modules_.at(i); }
+  /// Throws Error if there is none.
+  Module& operator[](std::size_t i) const {
+    detail::check_element("Sequential", i, size());
+    return *modules_[i];
+  }
 
  private:
   std::vector<std::unique_ptr<Module>> modules_;
@@ -140,8 +152,11 @@ class ParameterList : public Module {
   /// Adds one more. Throws Error as Parameter does.
   Tensor push_back(Tensor value);
   std::size_t size() const { return elements_.size(); }
-  /// A handle on the i-th.
-  Tensor operator[](std::size_t i) const { return *elements_.at(i); }
+  /// A handle on the i-th. Throws Error if there is none.
+  Tensor operator[](std::size_t i) const {
+    detail::check_element("ParameterList", i, size());
+    return *elements_[i];
+  }
 
  private:
   std::vector<std::unique_ptr<Parameter>> elements_;

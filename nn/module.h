@@ -145,9 +145,10 @@ class Module {
   bool is_training() const { return training_; }  ///< mode of this module
   /// Switches gradients of all parameters on or off; off freezes them.
   void set_requires_grad(bool value);
-  /// Sets every gradient to zero *in its memory*, so that gradients which are views of a reducer's bucket stay views.
-  /// `set_to_none` drops them instead: less memory between steps, but the tie to a bucket is lost.
-  void zero_grad(bool set_to_none = false);
+  /// Drops every gradient, so that an optimizer leaves alone what the next backward() does not reach: frozen and unused
+  /// parameters, which a gradient of zeros would still move by momentum and weight decay. As torch.nn.Module's.
+  /// set_to_none false: sets them to zero in their memory.
+  void zero_grad(bool set_to_none = true);
   /// Moves parameters, buffers and gradients. Handles stay valid, but state that an optimizer already made stays where
   /// it was: move first, then construct the optimizer.
   void to(Device device);

@@ -159,6 +159,9 @@ InstanceNorm::InstanceNorm(Module* parent, std::string_view name, std::int64_t c
 Tensor InstanceNorm::forward(Tensor x) {
   LOCKSTEP_CHECK(x.dim() >= 3 && x.size(1) == channels_, "[InstanceNorm] expected x [N, {}, ...], found {}", channels_,
                  to_string(x.sizes()));
+  LOCKSTEP_CHECK(!is_training() || x.numel() == 0 || x.numel() > x.size(0) * x.size(1),
+                 "[InstanceNorm] expected more than one position in each channel while training, found {}",
+                 to_string(x.sizes()));
   return group_norm(x, channels_, {.weight = weight, .bias = bias, .eps = eps_});
 }
 

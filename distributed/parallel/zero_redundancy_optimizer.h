@@ -61,7 +61,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
                           std::size_t chunk_bytes = std::size_t{25} << 20);
 
   void step() override;
-  void zero_grad(bool set_to_none = false) override;
+  void zero_grad(bool set_to_none = true) override;
   optim::GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false) override;
   bool scale_gradients(double factor) override;
   void prepare_step() override;

@@ -122,7 +122,7 @@ void Optimizer::check_group(std::size_t group) const {
 void Optimizer::check_form(std::size_t group, bool fits) const {
   LOCKSTEP_CHECK(fits,
                  "[{}] momentum, nesterov and amsgrad of parameter group {} cannot be switched on or off later; make "
-                 "the group with them",
+                 "the group with them (OneCycle changes the momentum unless its cycle_momentum is false)",
                  name(), group);
 }
 

@@ -100,7 +100,7 @@ class Optimizer {
   /// the device. What GradScaler::prepare_replay() does.
   void prepare_step(const std::shared_ptr<detail::ScalerOnDevice>& scaler);
   /// See nn::Module::zero_grad().
-  virtual void zero_grad(bool set_to_none = false);
+  virtual void zero_grad(bool set_to_none = true);
   /// clip_grad_norm_() of its parameters. Where gradients are divided over ranks, a collective, with the same norm.
   virtual GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false);
   /// Multiplies all gradients by `factor`, in their memory. Returns whether all of them are finite then, on every rank
@@ -352,7 +352,7 @@ class LBFGS {
   /// of its first call.
   Tensor step(const std::function<Tensor()>& closure);
   /// See nn::Module::zero_grad().
-  void zero_grad(bool set_to_none = false);
+  void zero_grad(bool set_to_none = true);
   LBFGSOptions& options() { return options_; }  ///< may be changed between steps
 
  private:

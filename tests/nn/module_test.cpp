@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "lockstep/nn/container.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
 #include "tests/support/tensor_testing.h"
@@ -115,16 +116,25 @@ TEST(Module, CastingLeavesIntegersAlone) {
   EXPECT_NE(error_of([&] { net.to(kInt64); }).find("expected a floating-point type"), std::string::npos);
 }
 
-TEST(Module, ZeroGradKeepsTheGradientsMemory) {
+TEST(Module, ZeroGradMayKeepTheGradientsMemory) {
   Net net;
   const Tensor bucket = ones({10});
   const Tensor view = bucket.as_strided({2, 2}, {2, 1}, 3);
   net.scale.set_grad(view);
-  net.zero_grad();
+  net.zero_grad(/*set_to_none=*/false);
   EXPECT_TRUE(net.scale.grad().is_same(view));
   EXPECT_EQ(bucket.to_vector<double>(), (std::vector<double>{1, 1, 1, 0, 0, 0, 0, 1, 1, 1}));
-  net.zero_grad(true);
+  net.zero_grad();
   EXPECT_FALSE(net.scale.grad().defined());
+}
+
+TEST(Module, ListsNameAnElementThatIsNotThere) {
+  ModuleList<Linear> list;
+  list.add(1, 1);
+  EXPECT_NE(error_of([&] { list[1]; }).find("[nn::ModuleList] there is no element 1; the list has 1"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { Sequential()[0]; }).find("[nn::Sequential]"), std::string::npos);
+  EXPECT_NE(error_of([] { InstanceNorm(3)(ones({2, 3, 1})); }).find("more than one position"), std::string::npos);
 }
 
 TEST(Module, ReplacedValueReachesEveryHandle) {

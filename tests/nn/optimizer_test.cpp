@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "lockstep/autograd/ops.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/optim/optim.h"
@@ -223,10 +224,29 @@ TEST(Optimizer, KeepsGradientsOfABucketInPlace) {
   const Tensor p = make_leaf({4}, 1, kFloat32);
   p.set_grad(bucket.as_strided({4}, {1}, 2));
   SGD optimizer({p});
-  optimizer.zero_grad();
+  optimizer.zero_grad(/*set_to_none=*/false);
   EXPECT_EQ(bucket.to_vector<double>(), (std::vector<double>{1, 1, 0, 0, 0, 0, 1, 1}));
-  optimizer.zero_grad(true);
+  optimizer.zero_grad();
   EXPECT_FALSE(p.grad().defined());
+}
+
+// A gradient of zeros would move them on, by momentum and weight decay.
+TEST(Optimizer, LeavesAloneWhatBackwardDoesNotReach) {
+  for (const bool frozen : {true, false}) {
+    const Tensor a = make_leaf({4}, 1, kFloat32), b = make_leaf({4}, 2, kFloat32);
+    SGD optimizer({a, b}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1});
+    const auto step = [&](bool both) {
+      optimizer.zero_grad();
+      (both ? (a * b).sum() : (a * 2.0).sum()).backward();
+      optimizer.step();
+    };
+    step(true);
+    if (frozen) b.set_requires_grad(false);
+    const std::vector<float> before = b.to_vector<float>();
+    step(frozen);
+    step(false);
+    EXPECT_EQ(b.to_vector<float>(), before) << frozen;
+  }
 }
 
 TEST(Optimizer, FollowsAModelThatMovesBeforeTheFirstStep) {

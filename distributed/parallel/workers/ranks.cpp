@@ -250,7 +250,7 @@ void Ranks::follow(const std::function<void()>& keep_up) {
     const UnevenStep step = UnevenStep::meet(*group_, module_.device(), std::nullopt);
     if (step.ranks == 0) break;
     join_step_ = step;
-    module_.zero_grad();
+    module_.zero_grad(/*set_to_none=*/false);
     share_buffers(step.first);
     reducer_->reduce_now();
     if (keep_up) keep_up();
