@@ -274,6 +274,7 @@ Tensor randn_like(const Tensor& like) {
 }
 
 Tensor normal(double mean, double std, const Shape& sizes, TensorOptions options) {
+  LOCKSTEP_CHECK(std >= 0.0, "[normal] expected a standard deviation of at least 0, found {}", std);
   Tensor out = empty(sizes, options);
   fill_normal(out, mean, std);
   return out;

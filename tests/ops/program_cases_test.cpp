@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/allocator.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/random.h"
 
@@ -173,6 +175,14 @@ TEST(ProgramOperations, ErrorsNameWhatWasExpected) {
   says([&] { masked_scatter(x, x == 0.0, zeros({4})); }, "the mask names 6 elements, and the source has 4");
   says([&] { embedding_bag(x, arange(2), tensor<std::int64_t>({1})); }, "expected a first offset of 0, found 1");
   says([&] { conv3d(zeros({1, 1, 2, 4, 4}), zeros({1, 1, 3, 1, 1})); }, "[conv3d] a kernel of depth 3 does not fit");
+  says([&] { conv3d(zeros({1, 5, 4, 4, 4}), zeros({1, 2, 3, 1, 1})); }, "[conv3d] expected x of 2 channels");
+  says(
+      [&] {
+        conv1d(zeros({2, 5, 9}), zeros({4, 3, 3}));
+      },
+      "[conv1d] expected x of 3 channels for a weight of [4, 3, 3]");
+  says([&] { conv1d(zeros({2, 3, 5}), zeros({4, 3, 7})); }, "[conv1d] a kernel that reaches over 7 steps does not fit");
+  says([&] { conv_transpose1d(zeros({2, 5, 9}), zeros({3, 4, 3})); }, "[conv_transpose1d] expected x of 3 channels");
   says([&] { max_pool3d(x, 2); }, "[max_pool3d] expected x [n, c, depth, height, width]");
   says([&] { cross(x, zeros({2, 2})); }, "[cross] expected a dimension of size 3");
   says([&] { tensordot(x, x, Shape{1}, Shape{0}); }, "[tensordot] dimension 1 of [2, 3] and 0 of [2, 3]");
@@ -191,6 +201,60 @@ TEST(ProgramOperations, ScatteredExtremesAndProductsHaveTheSameBitsOnAnyNumberOf
              },
          .run =
              [=](const TensorList& in) { return TensorList{scatter_reduce(in[0], 0, index, in[1], reduce, false)}; }});
+}
+
+// Of many rows by a product, which never holds the differences.
+TEST(ProgramOperations, DistancesOfManyRows) {
+  const Tensor a = make_leaf({2, 40, 7}), b = make_leaf({1, 30, 7}, 2);
+  const Tensor direct = sqrt(sum(square(a.unsqueeze(-2) - b.unsqueeze(-3)), {-1}));
+  const Tensor weights = make_input({2, 40, 30}, 3);
+  expect_close(cdist(a, b), direct, 1e-10, 1e-10);
+  (direct * weights).sum().backward();
+  const Tensor grad_a = a.grad(), grad_b = b.grad();
+  a.set_grad({});
+  b.set_grad({});
+  (cdist(a, b) * weights).sum().backward();
+  expect_close(a.grad(), grad_a, 1e-9, 1e-9);
+  expect_close(b.grad(), grad_b, 1e-9, 1e-9);
+  const Tensor same = zeros({40, 3});
+  same.set_requires_grad(true);
+  cdist(same, same).sum().backward();
+  EXPECT_TRUE(equal(same.grad(), zeros({40, 3})));
+
+  const NoGradGuard no_grad;
+  const Tensor rows = rand({1000, 64});
+  Allocator& memory = allocator(kCPU);
+  memory.reset_peak(Device(kCPU));
+  const std::size_t before = memory.stats(Device(kCPU)).in_use;
+  cdist(rows, rows).sum().item<float>();
+  EXPECT_LT(memory.stats(Device(kCPU)).peak - before, std::size_t{8} * 1000 * 1000 * sizeof(float));
+}
+
+TEST(ProgramOperations, PlacesInASortedTensorAsLibtorchTakesThem) {
+  const Tensor edges = tensor({1.0f, 2.0f, 3.0f}), x = tensor({2.0f, 0.0f});
+  const auto places = [](const Tensor& at) { return at.to(kInt64).to_vector<std::int64_t>(); };
+  using Places = std::vector<std::int64_t>;
+  EXPECT_EQ(places(searchsorted(edges, x)), (Places{1, 0}));
+  EXPECT_EQ(places(searchsorted(edges, x, /*out_int32=*/true)), (Places{1, 0}));
+  EXPECT_EQ(searchsorted(edges, x, true).dtype(), kInt32);
+  EXPECT_EQ(places(searchsorted(edges, x, false, /*right=*/true)), (Places{2, 0}));
+  EXPECT_EQ(places(searchsorted(edges, x, false, false, "right")), (Places{2, 0}));
+  EXPECT_EQ(places(bucketize(x, edges, true)), (Places{1, 0}));
+  EXPECT_EQ(places(bucketize(x, edges, false, true)), (Places{2, 0}));
+  EXPECT_NE(error_of([&] { searchsorted(edges, x, false, true, "left"); }).find("found the side"), std::string::npos);
+  EXPECT_NE(error_of([] { normal(0.0, -1.0, {2}); }).find("at least 0, found -1"), std::string::npos);
+}
+
+TEST(ProgramOperations, InverseErrorFunctionOfFloats) {
+  const Tensor y = linspace(-0.99999, 0.99999, 4001, {.dtype = kFloat32});
+  const Tensor exact = erfinv(y.to(kFloat64));
+  expect_close(erfinv(y).to(kFloat64), exact, 5e-7, 1e-12);
+  const std::vector<float> ends = erfinv(tensor({1.0f, -1.0f, 0.0f, -0.0f, 1.5f})).to_vector<float>();
+  EXPECT_EQ(ends[0], INFINITY);
+  EXPECT_EQ(ends[1], -INFINITY);
+  EXPECT_EQ(ends[2], 0.0f);
+  EXPECT_TRUE(std::signbit(ends[3]));
+  EXPECT_TRUE(std::isnan(ends[4]));
 }
 
 }  // namespace

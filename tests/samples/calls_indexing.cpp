@@ -180,15 +180,15 @@ std::vector<Operation> indexing_calls() {
        [](Call& c) -> Results {
          Tensor sorted = c.tensor(0, "sorted_sequence");
          if (c.given(-1, "sorter")) sorted = sorted.gather(-1, c.tensor(-1, "sorter"));
-         const DType dtype = c.flag(-1, "out_int32", false) ? kInt32 : kInt64;
-         const bool right = c.flag(-1, "right", false) || c.text(-1, "side", "left") == "right";
-         if (!c.is_tensor(1, "input")) return searchsorted(sorted, c.number(1, "input"), right).to(dtype);
-         return searchsorted(sorted, c.tensor(1, "input"), right).to(dtype);
+         const bool small = c.flag(-1, "out_int32", false), right = c.flag(-1, "right", false);
+         const std::string side = c.text(-1, "side", "");
+         if (!c.is_tensor(1, "input")) return searchsorted(sorted, c.number(1, "input"), small, right, side);
+         return searchsorted(sorted, c.tensor(1, "input"), small, right, side);
        }},
       {"bucketize",
        [](Call& c) -> Results {
-         const DType dtype = c.flag(-1, "out_int32", false) ? kInt32 : kInt64;
-         return bucketize(c.tensor(0, "input"), c.tensor(1, "boundaries"), c.flag(-1, "right", false)).to(dtype);
+         return bucketize(c.tensor(0, "input"), c.tensor(1, "boundaries"), c.flag(-1, "out_int32", false),
+                          c.flag(-1, "right", false));
        }},
       {"histc",
        [](Call& c) -> Results {

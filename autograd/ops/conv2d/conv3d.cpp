@@ -44,6 +44,9 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   const auto& [stride, padding, dilation, groups] = options;
   LOCKSTEP_CHECK(stride.d >= 1 && padding.d >= 0 && dilation.d >= 1,
                  "[conv3d] expected stride and dilation of at least 1 and a padding of at least 0");
+  LOCKSTEP_CHECK(groups >= 1 && x.size(1) == weight.size(1) * groups,
+                 "[conv3d] expected x of {} channels for a weight of {} and {} groups, found x of {}",
+                 weight.size(1) * groups, to_string(weight.sizes()), groups, to_string(x.sizes()));
   const std::int64_t n = x.size(0), taps = weight.size(2), reach = dilation.d * (taps - 1) + 1;
   const Tensor wide = padding.d > 0 ? pad(x, {0, 0, 0, 0, padding.d, padding.d}) : x;
   LOCKSTEP_CHECK(taps >= 1 && wide.size(2) >= reach, "[conv3d] a kernel of depth {} does not fit into x of sizes {}",

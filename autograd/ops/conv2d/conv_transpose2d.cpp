@@ -102,6 +102,13 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                  "{}",
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor",
                  weight.defined() ? to_string(weight.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(options.groups >= 1 && x.size(-2) == weight.size(1) * options.groups,
+                 "[conv1d] expected x of {} channels for a weight of {} and {} groups, found x of {}",
+                 weight.size(1) * options.groups, to_string(weight.sizes()), options.groups, to_string(x.sizes()));
+  const std::int64_t reach = options.dilation * (weight.size(2) - 1) + 1, beside = 2 * options.padding;
+  LOCKSTEP_CHECK(options.padding < 0 || reach <= x.size(-1) + beside,
+                 "[conv1d] a kernel that reaches over {} steps does not fit into the {} of x {} with {} of padding",
+                 reach, x.size(-1), to_string(x.sizes()), beside);
   const Size2d padding = options.padding == -1 ? kSame : Size2d(0, options.padding);
   const int d = x.dim() - 1;
   return conv2d(x.unsqueeze(d), weight.unsqueeze(2), bias,
@@ -119,6 +126,9 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
                  "found {} and {}",
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor",
                  weight.defined() ? to_string(weight.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(x.size(-2) == weight.size(0),
+                 "[conv_transpose1d] expected x of {} channels for a weight of {}, found x of {}", weight.size(0),
+                 to_string(weight.sizes()), to_string(x.sizes()));
   const int d = x.dim() - 1;
   return conv_transpose2d(x.unsqueeze(d), weight.unsqueeze(2), bias,
                           {.stride = {1, options.stride},

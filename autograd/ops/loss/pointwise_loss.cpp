@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/loss/loss.h"
@@ -9,6 +11,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep {
 
@@ -49,6 +52,12 @@ Tensor run(PointwiseLoss kind, double parameter, const Tensor& input, const Tens
                              input, target);
   if (kind != PointwiseLoss::bce && input.defined() && target.defined() && input.sizes() != target.sizes()) {
     const Shape sizes = broadcast_shapes(input.sizes(), target.sizes(), op);
+    static std::atomic<bool> said{false};
+    if (!said.exchange(true))
+      logging::warn(
+          "[{}] the target's sizes {} are not the input's {}; they broadcast to {}, which is seldom meant: compare "
+          "tensors of the same sizes, by view() or squeeze() (said once)",
+          op, to_string(target.sizes()), to_string(input.sizes()), to_string(sizes));
     return run(kind, parameter, input.expand(sizes), target.expand(sizes), reduction);
   }
   check_same_kind(input, target, op);

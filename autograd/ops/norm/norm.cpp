@@ -6,6 +6,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/reduce/reduce_dims.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -99,11 +100,28 @@ Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order, double 
   return vector_norm(a - b + eps, order, {-1}, keepdim);
 }
 
+namespace {
+
+constexpr std::int64_t kFewRows = 25;  // PyTorch's
+
+// |x - y|^2 = |x|^2 - 2 x y + |y|^2, by a product. The gradient at a distance of 0 is 0.
+Tensor euclidean_distances(const Tensor& a, const Tensor& b) {
+  const Tensor squares =
+      sum(square(a), {-1}, true) + sum(square(b), {-1}, true).transpose(-2, -1) - matmul(a * 2.0, b.transpose(-2, -1));
+  const Tensor apart = gt(squares.detach(), 0.0);
+  return where(apart, sqrt(where(apart, squares, 1.0)), 0.0);
+}
+
+}  // namespace
+
 Tensor cdist(const Tensor& a, const Tensor& b, double order) {
   LOCKSTEP_CHECK(a.defined() && b.defined() && a.dim() >= 2 && b.dim() >= 2 && a.size(-1) == b.size(-1),
                  "[cdist] expected rows of equal length in tensors of at least two dimensions, found {} and {}",
                  a.defined() ? to_string(a.sizes()) : "an undefined tensor",
                  b.defined() ? to_string(b.sizes()) : "an undefined tensor");
+  const bool many = a.size(-2) > kFewRows || b.size(-2) > kFewRows;
+  if (order == 2.0 && many && a.dtype() == b.dtype() && (a.dtype() == kFloat32 || a.dtype() == kFloat64))
+    return euclidean_distances(a, b);
   return vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), order, -1);
 }
 

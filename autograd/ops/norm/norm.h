@@ -32,8 +32,10 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, std::int64_t dim = 1,
 Tensor pairwise_distance(const Tensor& a, const Tensor& b, double order = 2.0, double eps = 1e-6, bool keepdim = false);
 
 /// The distances [..., n, m] of the rows of a [..., n, d] and b [..., m, d], as torch.cdist: the norm, of any order, of
-/// each difference; leading dimensions broadcast. Its gradient where a distance is 0 is 0. The differences, n m d
-/// elements, are held at once. Throws Error for fewer than two dimensions, or rows of different lengths.
+/// each difference; leading dimensions broadcast. Its gradient where a distance is 0 is 0. Euclidean distances of more
+/// than 25 rows are computed from a product, as PyTorch does: to about the square root of the dtype's precision where
+/// rows are close. Otherwise the differences, n m d elements, are held at once. Throws Error for fewer than two
+/// dimensions, or rows of different lengths.
 Tensor cdist(const Tensor& a, const Tensor& b, double order = 2.0);
 
 }  // namespace lockstep

@@ -79,7 +79,12 @@ Tensor quantile(const Tensor& x, double q, std::optional<std::int64_t> dim, bool
   return quantile(x, full({}, q, options_of(x)), dim, keepdim);
 }
 
-Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool out_int32, bool right, std::string_view side) {
+  LOCKSTEP_CHECK(
+      side.empty() || side == "right" || (side == "left" && !right),
+      "[searchsorted] expected \"left\", or \"right\" as with right = true, found the side \"{}\" and right = {}", side,
+      right);
+  right = right || side == "right";
   LOCKSTEP_CHECK(sorted.defined() && values.defined() && sorted.dim() >= 1,
                  "[searchsorted] expected two tensors, and "
                  "boundaries of at least one dimension");
@@ -92,7 +97,8 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   LOCKSTEP_CHECK(fits, "[searchsorted] expected boundaries [n], or with the leading sizes of the values {}, found {}",
                  to_string(values.sizes()), to_string(sorted.sizes()));
   const Tensor none = zeros(values.sizes(), {.dtype = kInt64});
-  if (values.numel() == 0) return move_values(none, values.device());
+  const auto result = [&] { return move_values(out_int32 ? cast_values(none, kInt32) : none, values.device()); };
+  if (values.numel() == 0) return result();
   DType dtype = promote_types(sorted.dtype(), values.dtype());
   if (is_floating_point(dtype) && dtype != kFloat64) dtype = kFloat32;
   const Tensor from = as_contiguous(move_values(cast_values(sorted.detach(), dtype), {}));
@@ -113,19 +119,19 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
       }
     });
   });
-  return move_values(none, values.device());
+  return result();
 }
 
-Tensor searchsorted(const Tensor& sorted, Scalar value, bool right) {
+Tensor searchsorted(const Tensor& sorted, Scalar value, bool out_int32, bool right, std::string_view side) {
   LOCKSTEP_CHECK(sorted.defined() && sorted.dim() == 1,
                  "[searchsorted] expected boundaries of one dimension for a number");
   const DType dtype = result_dtype(sorted.dtype(), value);
-  return searchsorted(sorted, full({}, value, {.dtype = dtype, .device = sorted.device()}), right);
+  return searchsorted(sorted, full({}, value, {.dtype = dtype, .device = sorted.device()}), out_int32, right, side);
 }
 
-Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right) {
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool out_int32, bool right) {
   LOCKSTEP_CHECK(boundaries.defined() && boundaries.dim() == 1, "[bucketize] expected boundaries of one dimension");
-  return searchsorted(boundaries, x, right);
+  return searchsorted(boundaries, x, out_int32, right);
 }
 
 Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "lockstep/core/tensor.h"
 
@@ -54,11 +55,15 @@ Unique unique_consecutive(const Tensor& x);
 
 /// For each of `values` the first place in `sorted` (rising along the last dimension; of one dimension, or of values'
 /// leading sizes) whose element is not below it; with `right` the first whose element is above it. int64, of values'
-/// sizes. Waits for the device. torch.searchsorted.
-Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right = false);
-Tensor searchsorted(const Tensor& sorted, Scalar value, bool right = false);
-/// searchsorted(boundaries, x, right): which of the intervals between the boundaries [n] each element lies in.
-Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool right = false);
+/// sizes, or int32. side: "left" or "right", another way to say it. Waits for the device. Throws Error for another
+/// side, or right with "left". torch.searchsorted.
+Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool out_int32 = false, bool right = false,
+                    std::string_view side = {});
+Tensor searchsorted(const Tensor& sorted, Scalar value, bool out_int32 = false, bool right = false,
+                    std::string_view side = {});
+/// searchsorted(boundaries, x, out_int32, right): which of the intervals between the boundaries [n] each element lies
+/// in.
+Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool out_int32 = false, bool right = false);
 /// How many elements lie in each of `bins` intervals of one width from min to max, max included, others being left out;
 /// of x's dtype. Equal bounds stand for the smallest and largest element. Throws Error for integers, bounds in the
 /// wrong order, and bounds that are not finite. torch.histc.
