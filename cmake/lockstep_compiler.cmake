@@ -36,6 +36,12 @@ target_compile_options(lockstep_flags INTERFACE
 target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
 
+# A program without shared libraries leaves out what it does not call.
+if(LOCKSTEP_STATIC_PROGRAMS)
+  target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections -fdata-sections>)
+  target_link_options(lockstep_flags INTERFACE -Wl,--gc-sections)
+endif()
+
 # numeric_fingerprint() tells builds apart by these.
 target_link_options(lockstep_flags INTERFACE -Wl,--build-id=sha1)
 
