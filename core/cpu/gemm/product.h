@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
@@ -15,26 +16,6 @@
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep::cpu::gemm_detail {
-
-inline constexpr double kTaskFlops = 4e6;             // of a task of parallel_for, at least
-inline constexpr double kLargeTaskFlops = 16e6;       // where there is a task for each thread
-inline constexpr std::int64_t kTasksPerThread = 3;    // so that threads which are held up do not hold up the others
-inline constexpr std::int64_t kGroupBytes = 2 << 20;  // of b packed at a time
-inline constexpr std::int64_t kGroupColumns = 2048;
-inline constexpr std::int64_t kGroupRows = 56;        // rows of a transposed a packed at a time
-inline constexpr std::int64_t kStep = 128;            // along k, of a panel of b that a single panel of rows uses
-inline constexpr std::int64_t kShort = 48;            // k for which nothing is packed
-inline constexpr std::int64_t kManyColumns = 256;     // for which a transposed a is packed sooner
-inline constexpr std::int64_t kFewPanels = 6;         // of rows, for which b is not packed
-inline constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
-inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
-inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
-inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
-inline constexpr std::int64_t kStreamedElements = 2048;    // of sums that stay in a cache of the first level
-inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay in a core's own caches
-inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
-inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
-inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
 
 // One matrix of a batch.
 template <typename T>
