@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/allocator.h"
 #include "lockstep/core/error.h"
@@ -220,6 +221,11 @@ TEST(ProgramOperations, DistancesOfManyRows) {
   same.set_requires_grad(true);
   cdist(same, same).sum().backward();
   EXPECT_TRUE(equal(same.grad(), zeros({40, 3})));
+  EXPECT_TRUE(isnan(cdist(full({40, 3}, NAN), zeros({40, 3}))).all().item<bool>());
+  {
+    const AutocastGuard half(kBFloat16, kCPU);  // distances are among what it computes in full
+    expect_close(cdist(a.to(kFloat32), b.to(kFloat32)).to(kFloat64), direct, 1e-4, 1e-4);
+  }
 
   const NoGradGuard no_grad;
   const Tensor rows = rand({1000, 64});

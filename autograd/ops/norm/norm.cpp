@@ -108,8 +108,8 @@ constexpr std::int64_t kFewRows = 25;  // PyTorch's
 Tensor euclidean_distances(const Tensor& a, const Tensor& b) {
   const Tensor squares =
       sum(square(a), {-1}, true) + sum(square(b), {-1}, true).transpose(-2, -1) - matmul(a * 2.0, b.transpose(-2, -1));
-  const Tensor apart = gt(squares.detach(), 0.0);
-  return where(apart, sqrt(where(apart, squares, 1.0)), 0.0);
+  const Tensor equal = le(squares.detach(), 0.0);  // not NaN
+  return where(equal, 0.0, sqrt(where(equal, 1.0, squares)));
 }
 
 }  // namespace
@@ -119,6 +119,8 @@ Tensor cdist(const Tensor& a, const Tensor& b, double order) {
                  "[cdist] expected rows of equal length in tensors of at least two dimensions, found {} and {}",
                  a.defined() ? to_string(a.sizes()) : "an undefined tensor",
                  b.defined() ? to_string(b.sizes()) : "an undefined tensor");
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([&](const Tensor& x, const Tensor& y) { return cdist(x, y, order); }, a, b);
   const bool many = a.size(-2) > kFewRows || b.size(-2) > kFewRows;
   if (order == 2.0 && many && a.dtype() == b.dtype() && (a.dtype() == kFloat32 || a.dtype() == kFloat64))
     return euclidean_distances(a, b);
