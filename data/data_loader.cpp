@@ -105,7 +105,7 @@ struct Epoch::Impl {
     }
     const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
                                                   static_cast<std::size_t>(part.size()));
-    const SampleKeys keys(options.seed, epoch);
+    const SampleKeys keys(options.seed, epoch, step, options.rank);
     Batch batch = options.collate_fn ? collate(*dataset, indices, options.collate_fn) : dataset->get_batch(indices);
     LOCKSTEP_CHECK(batch.size() == part.size(),
                    "[DataLoader] {} samples were asked for, and a batch of {} came back; "

@@ -8,7 +8,6 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/random.h"
 
 namespace lockstep::data {
 
@@ -168,7 +167,10 @@ Batch default_collate(const std::vector<Batch>& samples) {
 
 namespace {
 
-// Of the innermost SampleKeys: the step of the samples' random keys, with a bit that no training step has.
+// Steps of random keys have a bit that no training step has.
+constexpr std::uint64_t kOfData = std::uint64_t{1} << 63;
+
+// Of the innermost SampleKeys: the step of the samples' keys.
 thread_local std::optional<std::uint64_t> sample_step;
 
 std::uint64_t mixed(std::uint64_t value) {  // Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014
@@ -180,8 +182,9 @@ std::uint64_t mixed(std::uint64_t value) {  // Steele, Lea, Flood: Fast Splittab
 
 }  // namespace
 
-SampleKeys::SampleKeys(std::uint64_t seed, std::uint64_t epoch)
-    : outer_(std::exchange(sample_step, mixed(mixed(seed) ^ epoch) | (std::uint64_t{1} << 63))) {}
+SampleKeys::SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, int rank)
+    : outer_(std::exchange(sample_step, mixed(mixed(seed) ^ epoch) | kOfData)),
+      batch_(mixed(*sample_step + static_cast<std::uint64_t>(step) + 1) | kOfData, static_cast<std::uint32_t>(rank)) {}
 
 SampleKeys::~SampleKeys() {
   sample_step = outer_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::data {
@@ -88,18 +89,21 @@ class MapDataset : public Dataset {
 /// Throws Error naming `dataset` unless every index lies in [0, size). For authors of datasets.
 void check_indices(std::span<const std::int64_t> indices, std::int64_t size, const char* dataset);
 
-/// While it lives, a MapDataset's get() draws its random numbers (rand(), randint(), dropout ...) under a key of the
-/// seed, the epoch and the sample's index, on this thread: the same ones with any number of workers, ranks and samples
-/// a batch, others in another epoch. DataLoader makes one for each batch.
+/// While it lives, random numbers (rand(), randint(), dropout ...) that this thread draws do not depend on the thread.
+/// Those of a MapDataset's get() are drawn under a key of the seed, the epoch and the sample's index: the same ones
+/// with any number of workers, ranks and samples a batch, others in another epoch. What get_batch(), a Collate or a
+/// Transform draws for a batch as a whole is drawn under a key of the seed, the epoch, the batch's step and the rank.
+/// DataLoader makes one for each batch.
 class SampleKeys {
  public:
-  SampleKeys(std::uint64_t seed, std::uint64_t epoch);
+  SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, int rank);
   ~SampleKeys();
   SampleKeys(const SampleKeys&) = delete;
   SampleKeys& operator=(const SampleKeys&) = delete;
 
  private:
   std::optional<std::uint64_t> outer_;
+  RandomKeyGuard batch_;
 };
 
 /// The batch that `collate_fn` makes of the samples at `indices`; for none a batch of the usual shape, with no rows.

@@ -193,6 +193,34 @@ TEST(DataLoader, SamplesDrawByEpochAndIndex) {
   for (const int workers : {0, 1, 3})
     for (const std::int64_t batch : {1, 4, 10})
       EXPECT_EQ(noise({.batch_size = batch, .num_workers = workers}, 0), first) << workers << " " << batch;
+  // What is drawn for a batch as a whole.
+  struct Whole : Dataset {
+    std::int64_t size() const override { return 10; }
+    Batch get_batch(std::span<const std::int64_t> at) const override {
+      return {.x = rand({static_cast<std::int64_t>(at.size())})};
+    }
+  };
+  const Collate mix = [](const std::vector<Batch>& samples) {
+    return Batch{.x = rand({static_cast<std::int64_t>(samples.size())})};
+  };
+  for (const bool collates : {false, true}) {
+    const auto all = [&](int workers, int rank, std::uint64_t epoch) {
+      std::shared_ptr<Dataset> set = std::make_shared<Whole>();
+      if (collates) set = std::make_shared<Noise>();
+      const DataLoaderOptions options{.batch_size = 5,
+                                      .collate_fn = collates ? mix : nullptr,
+                                      .num_workers = workers,
+                                      .rank = rank,
+                                      .world_size = 2};
+      return values_of(DataLoader(set, options), epoch);
+    };
+    const std::vector<float> once = all(1, 0, 0);
+    EXPECT_EQ(std::set<float>(once.begin(), once.end()).size(), once.size());
+    EXPECT_EQ(all(3, 0, 0), once);
+    EXPECT_EQ(all(0, 0, 0), once);
+    EXPECT_NE(all(1, 0, 1), once);
+    EXPECT_NE(all(1, 1, 0), once);
+  }
   // What the loop itself draws does not depend on the loader.
   manual_seed(3);
   const std::vector<float> own = rand({4}).to_vector<float>();
