@@ -1,6 +1,7 @@
 // Convolutions: our own kernels beside oneDNN, in turns in one run, over the shapes of conv_shapes.h, forward and both
 // gradients, from and to tensors in the plain layout.
-//   bench_conv [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape, pass and engine]
+//   bench_conv [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--pass TEXT] [--ms MILLISECONDS a shape, pass
+//   and engine]
 // One thread: processor time. More: wall-clock time. The best of many short samples counts. "own" is what training uses
 // with LOCKSTEP_KERNELS=own: products, or the direct kernels where these are chosen. Prints GFLOP/s, the ratio to
 // oneDNN, then the geometric mean and the worst.
@@ -33,7 +34,7 @@ double now(bool cpu) {
 
 struct Options {
   int threads = 1;
-  std::string cpu, filter;
+  std::string cpu, filter, pass;
   double seconds = 0.05;
 };
 
@@ -44,6 +45,7 @@ Options parse(int argc, char** argv) {
     if (name == "--threads") options.threads = std::atoi(argv[i + 1]);
     if (name == "--cpu") options.cpu = argv[i + 1];
     if (name == "--filter") options.filter = argv[i + 1];
+    if (name == "--pass") options.pass = argv[i + 1];
     if (name == "--ms") options.seconds = 1e-3 * std::atof(argv[i + 1]);
   }
   return options;
@@ -112,6 +114,7 @@ int main(int argc, char** argv) {
         {"backward data", [&] { lockstep::conv2d_backward_data_cpu(g, grad, weight, x_grad); }},
         {"backward weight", [&] { lockstep::conv2d_backward_weight_cpu(g, grad, x, weight_grad, bias_grad); }}};
     for (const auto& [pass, call] : passes) {
+      if (std::string_view(pass).find(options.pass) == std::string_view::npos) continue;
       const std::vector<double> seconds = measure(call, paths, options);
       const double flops = 2e-9 * static_cast<double>(g.macs()) * static_cast<double>(g.n);
       const double peer = seconds.size() > 2 ? seconds[2] : 0, ratio = peer > 0 ? peer / seconds[0] : 1;

@@ -20,7 +20,12 @@ using conv_detail::Planes;
 
 void conv_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
                   const ConvSink* sink, InstructionSet set) {
-  if (is_depthwise(c) && !sink) return depthwise_forward(c, x, weight, bias, relu, out);
+  if (sink && c.groups > 1) {
+    const Tensor whole = empty({c.n * c.out * c.oh * c.ow});
+    conv_forward(c, x, weight, bias, relu, whole.data<float>(), nullptr, set);
+    return (*sink)(0, c.n, whole.data<float>());
+  }
+  if (is_depthwise(c)) return depthwise_forward(c, x, weight, bias, relu, out, set);
   if (conv_detail::winograd_serves(c)) return conv_detail::winograd_forward(c, x, weight, bias, relu, out, sink, set);
   conv_detail::product_forward(c, x, weight, bias, relu, out, sink, set);
 }
@@ -28,11 +33,6 @@ void conv_forward(const Conv& c, const float* x, const float* weight, const floa
 void conv_detail::product_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu,
                                   float* out, const ConvSink* sink, InstructionSet set) {
   const std::int64_t in = c.group_in(), rows = c.group_out(), positions = c.oh * c.ow;
-  if (sink && c.groups > 1) {
-    const Tensor whole = empty({c.n * c.out * positions});
-    conv_forward(c, x, weight, bias, relu, whole.data<float>(), nullptr, set);
-    return (*sink)(0, c.n, whole.data<float>());
-  }
   for (std::int64_t group = 0; group < c.groups; ++group) {
     Correlation correlation{.planes = Planes(in, c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
                                              c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),

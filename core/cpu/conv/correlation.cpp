@@ -30,15 +30,6 @@ std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-bool all_finite(const float* values, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-  constexpr std::int32_t kExponent = 0x7f800000;
-  std::int32_t strange = 0;
-  for (std::int64_t i = 0; i < rows; ++i, values += stride)
-    for (std::int64_t j = 0; j < columns; ++j)
-      strange |= (std::bit_cast<std::int32_t>(values[j]) & kExponent) == kExponent ? 1 : 0;
-  return strange == 0;
-}
-
 class Runner {
  public:
   Runner(const Correlation& c, InstructionSet set, const std::vector<std::int32_t>& offsets)
@@ -46,11 +37,12 @@ class Runner {
         kernels_(gemm_detail::micro_kernels<float>(set)),
         inner_(gemm_detail::inner_block(c.inner())),
         positions_(c.oh * c.ow),
+        weights_panels_(set, c.rows),
+        vectors_(weights_panels_.vectors),
+        width_(vectors_ * kernels_.lanes),
+        row_panels_(weights_panels_.count),
+        panel_rows_(weights_panels_.panel_rows),
         offsets_(offsets) {
-    vectors_ = c.rows <= kernels_.rows[4] ? 4 : c.rows <= kernels_.rows[3] ? 3 : 2;
-    width_ = vectors_ * kernels_.lanes;
-    row_panels_ = divide_up(c.rows, kernels_.rows[vectors_]);
-    panel_rows_ = divide_up(c.rows, row_panels_);
     const auto taps = static_cast<std::int64_t>(c.taps.size());
     std::int64_t inside = 0;
     for (std::int64_t y = 0; y < c.oh; ++y) inside += taps_inside(y, y).size();
@@ -59,29 +51,23 @@ class Runner {
 
   // weights: [row][inner]
   void pack_weights(const float* weights) {
-    // Panels of rows, block by block of k: for each step, the weights of the panel's rows and what completes a vector.
-    const std::int64_t inner = c_.inner(), padded = divide_up(panel_rows_, kernels_.lanes) * kernels_.lanes;
-    packed_ = empty({row_panels_ * inner * padded});
+    const std::int64_t inner = c_.inner(), padded = weights_panels_.padded;
+    packed_ = empty({weights_panels_.size(inner)});
     float* const packed = packed_.data<float>();
-    use_weights(packed, padded, inner * padded);
-    leaves_out_ = sees_border_ && all_finite(weights, c_.rows, inner, inner);
+    use_packed(packed, sees_border_ && all_finite(weights, c_.rows * inner));
     parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i)
                      for (std::int64_t k = 0; k < inner; k += inner_)
                        kernels_.pack_columns(weights + i * panel_rows_ * inner + k, inner, std::min(inner_, inner - k),
-                                             rows(i), packed + i * weights_panel_ + k * padded, padded);
+                                             rows(i), packed + (i * inner + k) * padded, padded);
                  });
   }
-  // Row i * panel_rows_ + r at step k is weights[i * panel + k * step + r].
-  void use_weights(const float* weights, std::int64_t step, std::int64_t panel) {
+  void use_packed(const float* weights, bool finite) {
     weights_ = weights;
-    weights_step_ = step;
-    weights_panel_ = panel;
-  }
-  void use_columns(const float* weights, std::int64_t stride) {
-    use_weights(weights, stride, panel_rows_);
-    leaves_out_ = sees_border_ && all_finite(weights, c_.inner(), c_.rows, stride);
+    weights_step_ = weights_panels_.padded;
+    weights_panel_ = c_.inner() * weights_panels_.padded;
+    leaves_out_ = sees_border_ && finite;
   }
 
   void run(const ConvSink* sink) const {
@@ -348,7 +334,8 @@ class Runner {
   const Correlation& c_;
   const MicroKernels<float>& kernels_;
   const std::int64_t inner_, positions_;
-  std::int64_t vectors_, width_, row_panels_, panel_rows_;
+  const WeightPanels weights_panels_;
+  const std::int64_t vectors_, width_, row_panels_, panel_rows_;
   Tensor packed_;
   // Results see elements beside the image that are worth leaving out. They are zeros, so the bits stay, but for an
   // infinite weight and for the sign of a sum that is 0 because it underflows; sums then end with + 0.
@@ -367,11 +354,27 @@ void Correlation::run(InstructionSet set, const float* weights, const ConvSink* 
   runner.run(sink);
 }
 
-void Correlation::run_by_columns(InstructionSet set, const float* weights, std::int64_t stride,
-                                 const std::vector<std::int32_t>& offsets) const {
+void Correlation::run_packed(InstructionSet set, const float* weights, bool finite,
+                             const std::vector<std::int32_t>& offsets) const {
   Runner runner(*this, set, offsets);
-  runner.use_columns(weights, stride);
+  runner.use_packed(weights, finite);
   runner.run(nullptr);
+}
+
+WeightPanels::WeightPanels(InstructionSet set, std::int64_t rows) {
+  const auto& kernels = gemm_detail::micro_kernels<float>(set);
+  vectors = rows <= kernels.rows[4] ? 4 : rows <= kernels.rows[3] ? 3 : 2;
+  count = divide_up(rows, kernels.rows[static_cast<std::size_t>(vectors)]);
+  panel_rows = divide_up(rows, count);
+  padded = divide_up(panel_rows, kernels.lanes) * kernels.lanes;
+}
+
+bool all_finite(const float* values, std::int64_t count) {
+  constexpr std::int32_t kExponent = 0x7f800000;
+  std::int32_t strange = 0;
+  for (std::int64_t i = 0; i < count; ++i)
+    strange |= (std::bit_cast<std::int32_t>(values[i]) & kExponent) == kExponent ? 1 : 0;
+  return strange == 0;
 }
 
 std::vector<std::int32_t> Correlation::input_offsets() const {

@@ -24,6 +24,17 @@ struct Tap {
   std::int64_t y, x;
 };
 
+/// Rows of weights in panels, as the kernels read them: row i * panel_rows + r at step k is at
+/// [i * inner * padded + k * padded + r].
+struct WeightPanels {
+  std::int64_t count, panel_rows, padded;
+  std::int64_t vectors;  ///< of results, that a tile has
+  WeightPanels(InstructionSet set, std::int64_t rows);
+  std::int64_t size(std::int64_t inner) const { return count * inner * padded; }
+};
+/// False if one of the values is infinite or NaN.
+bool all_finite(const float* values, std::int64_t count);
+
 /// result[m][y][x] = sum over channels c and taps t of weight[m][c * taps + t] * image[c][y + t.y][x + t.x], for a
 /// batch of images, of one group of channels.
 struct Correlation {
@@ -42,9 +53,9 @@ struct Correlation {
   std::int64_t inner() const { return planes.channels * static_cast<std::int64_t>(taps.size()); }
   /// weights: [rows][inner()]. With a sink, `out` is not used: blocks of images, dense, are handed on.
   void run(InstructionSet set, const float* weights, const ConvSink* sink = nullptr) const;
-  /// weights: [inner()][rows], the rows `stride` floats apart. `offsets`: input_offsets().
-  void run_by_columns(InstructionSet set, const float* weights, std::int64_t stride,
-                      const std::vector<std::int32_t>& offsets) const;
+  /// weights: in panels. `finite`: all of them are. `offsets`: input_offsets().
+  void run_packed(InstructionSet set, const float* weights, bool finite,
+                  const std::vector<std::int32_t>& offsets) const;
   /// Of each step of inner(), from where a position reads.
   std::vector<std::int32_t> input_offsets() const;
 };

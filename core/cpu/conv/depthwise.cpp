@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/core/cpu/conv/depthwise_parts.h"
 #include "lockstep/core/cpu/conv/planes.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
@@ -15,7 +16,6 @@ namespace {
 constexpr std::int64_t kMost = 4;               // vectors of results at a time
 constexpr int kRows = 2;                        // of results at a time
 constexpr std::int64_t kSlack = 2 * kMost * 8;  // elements that vectors read beyond a plane
-constexpr std::int64_t kTaskMacs = 200'000;
 
 // `parted`: by the strides; else rows and columns are as in the image, and what is not needed is read past.
 Planes planes_of(const Conv& c, bool parted = true) {
@@ -55,10 +55,6 @@ const float* readable(const Planes& p, const float* image, float* space) {
       copy_run(image + (q - p.top) * p.w + first - p.left, end - first, space + q * p.pitch + first);
   }
   return space;
-}
-
-std::int64_t planes_per_task(const Conv& c) {
-  return std::max<std::int64_t>(1, kTaskMacs / (c.oh * c.ow * c.kh * c.kw));
 }
 
 struct ResultArguments {
@@ -262,11 +258,13 @@ void backward_data_of_stride_2(const Conv& c, const float* grad, const float* we
 
 }  // namespace
 
-void depthwise_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out) {
+void depthwise_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
+                       InstructionSet set) {
+  if (wide_serves(c, set)) return wide_forward(c, x, weight, bias, relu, out);
   return c.stride_w == 2 ? forward<2>(c, x, weight, bias, relu, out) : forward<1>(c, x, weight, bias, relu, out);
 }
 
-void depthwise_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad) {
+void depthwise_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
   const std::int64_t taps = c.kh * c.kw;
   const std::int64_t top = c.dilation_h * (c.kh - 1) - c.padding_h, left = c.dilation_w * (c.kw - 1) - c.padding_w;
   if (c.stride_h == 1 && c.stride_w == 1 && top >= 0 && left >= 0) {
@@ -277,10 +275,10 @@ void depthwise_backward_data(const Conv& c, const float* grad, const float* weig
     Conv back = c;
     back.h = c.oh, back.w = c.ow, back.oh = c.h, back.ow = c.w;
     back.padding_h = top, back.padding_w = left;
-    return depthwise_forward(back, grad, turned.data(), nullptr, false, x_grad);
+    return depthwise_forward(back, grad, turned.data(), nullptr, false, x_grad, set);
   }
   if (c.stride_h == 2 && c.stride_w == 2 && c.dilation_h == 1 && c.dilation_w == 1)
-    return backward_data_of_stride_2(c, grad, weight, x_grad);
+    return (wide_serves(c, set) ? wide_backward_data_of_stride_2 : backward_data_of_stride_2)(c, grad, weight, x_grad);
   // Each product is added where it belongs, tap by tap, in planes laid out as the forward pass reads them.
   const Planes planes = planes_of(c);
   const std::vector<std::int64_t> offsets = tap_offsets(c, planes);
@@ -298,8 +296,9 @@ void depthwise_backward_data(const Conv& c, const float* grad, const float* weig
   });
 }
 
-void depthwise_backward_weight(const Conv& c, const float* grad, const float* x, float* weight_grad) {
-  constexpr std::int64_t kChains = 16;
+void depthwise_backward_weight(const Conv& c, const float* grad, const float* x, float* weight_grad,
+                               InstructionSet set) {
+  if (wide_serves(c, set)) return wide_backward_weight(c, grad, x, weight_grad);
   const Planes planes = planes_of(c, c.stride_w != 2);
   const std::int64_t pitch = c.stride_w == 2 ? c.stride_h * planes.pitch : planes.pitch;
   const std::vector<std::int64_t> offsets = tap_offsets(c, planes);
@@ -322,12 +321,7 @@ void depthwise_backward_weight(const Conv& c, const float* grad, const float* x,
           tap += left >= 3 ? 3 : 1;
         }
       }
-      for (std::int64_t tap = 0; tap < taps; ++tap) {
-        float* const sum = chains.data<float>() + tap * kChains;
-        for (std::int64_t half = kChains / 2; half > 0; half /= 2)
-          for (std::int64_t j = 0; j < half; ++j) sum[j] += sum[j + half];
-        weight_grad[channel * taps + tap] = sum[0];
-      }
+      add_chains(taps, chains.data<float>(), weight_grad + channel * taps);
     }
   });
 }

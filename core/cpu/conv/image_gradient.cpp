@@ -19,10 +19,10 @@ namespace {
 
 using conv_detail::Correlation;
 using conv_detail::Planes;
+using conv_detail::WeightPanels;
 
 constexpr std::int64_t kBlockFloats = 1 << 16;  // of the image's gradient, that a task computes at a time
 constexpr std::int64_t kSlack = 16;             // read beyond the last image, but not used
-constexpr std::int64_t kRoom = 16;              // between rows of weights, to part them in a cache
 
 // The rows or columns of x that a stride leaves the same remainder: which taps reach them, and where from.
 struct Phase {
@@ -51,7 +51,7 @@ std::vector<Phase> phases_of(std::int64_t size, std::int64_t kernel, std::int64_
 struct Part {
   Correlation correlation;
   std::vector<std::int64_t> taps;  // in the kernel
-  Tensor weights;                  // [out][tap][in]
+  Tensor weights;                  // for each output channel and tap, those of the input channels, in panels
   std::vector<std::int32_t> offsets;
 };
 
@@ -72,8 +72,8 @@ Planes planes_of(const Conv& c, const std::vector<Phase>& ys, const std::vector<
   return {c.group_out(), c.oh, c.ow, y.before, x.before, 1, 1, y.count, x.count, y.last + y.before, x.last + x.before};
 }
 
-Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x, std::int64_t weight_stride) {
-  const std::int64_t in = c.group_in(), out = c.group_out();
+Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x, const WeightPanels& panels) {
+  const std::int64_t in = c.group_in();
   Part part{.correlation = {.planes = planes,
                             .taps = {},
                             .rows = in,
@@ -92,50 +92,82 @@ Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x
     for (const std::int64_t dx : x.offsets) part.correlation.taps.push_back({dy + planes.top, dx + planes.left});
   for (const std::int64_t ky : y.taps)
     for (const std::int64_t kx : x.taps) part.taps.push_back(ky * c.kw + kx);
-  part.weights = empty({out * static_cast<std::int64_t>(part.taps.size()) * weight_stride});
+  part.weights = empty({panels.size(part.correlation.inner())});
   part.offsets = part.correlation.input_offsets();
   return part;
 }
 
+// copy_n() of a few, without a call.
+[[gnu::always_inline]] inline void copy_short(const float* from, std::int64_t count, float* to) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store8(to + i, load8(from + i));
+  if (i < count && count >= kLanes) return store8(to + count - kLanes, load8(from + count - kLanes));
+  for (; i < count; ++i) to[i] = from[i];
+}
+
+// Zeros, likewise.
+[[gnu::always_inline]] inline void clear_short(float* to, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store8(to + i, Vec8{});
+  for (; i < count; ++i) to[i] = 0.0f;
+}
+
 // Gathers the weights of all parts, of one group.
-void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, std::int64_t weight_stride,
+void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, const WeightPanels& panels,
                   InstructionSet set) {
   const auto& kernels = gemm_detail::micro_kernels<float>(set);
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
   parallel_for(out, std::max<std::int64_t>(1, 16384 / (in * kernel)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t o = begin; o < end; ++o)
-      for (Part& part : parts) {
-        float* to = part.weights.data<float>() + o * static_cast<std::int64_t>(part.taps.size()) * weight_stride;
-        if (part.taps.size() == static_cast<std::size_t>(kernel)) {  // all of them, in order
-          kernels.pack_columns(weight + o * in * kernel, kernel, kernel, in, to, weight_stride);
-          continue;
+    for (Part& part : parts)
+      for (std::int64_t panel = 0; panel < panels.count; ++panel)
+        for (std::int64_t o = begin; o < end; ++o) {
+          const auto taps = static_cast<std::int64_t>(part.taps.size());
+          const std::int64_t first = panel * panels.panel_rows, rows = std::min(panels.panel_rows, in - first);
+          const float* const from = weight + (o * in + first) * kernel;
+          float* to = part.weights.data<float>() + (panel * out + o) * taps * panels.padded;
+          if (kernel == 1) {
+            copy_short(from, rows, to);
+            continue;
+          }
+          if (taps == kernel) {  // all of them, in order
+            kernels.pack_columns(from, kernel, kernel, rows, to, panels.padded);
+            continue;
+          }
+          for (const std::int64_t tap : part.taps) {
+            for (std::int64_t i = 0; i < rows; ++i) to[i] = from[i * kernel + tap];
+            to += panels.padded;
+          }
         }
-        for (const std::int64_t tap : part.taps) {
-          const float* const from = weight + o * in * kernel + tap;
-          for (std::int64_t i = 0; i < in; ++i) to[i] = from[i * kernel];
-          to += weight_stride;
-        }
-      }
   });
 }
 
-// to[q * stride + first] = from[first][q], where a phase without elements counts as zeros.
-void merge_row(const std::vector<const float*>& from, std::int64_t width, float* to) {
-  const auto stride = static_cast<std::int64_t>(from.size());
-  if (std::all_of(from.begin(), from.end(), [](const float* phase) { return !phase; })) {
-    std::fill_n(to, width, 0.0f);
-    return;
-  }
+// to[2 * q] = even[q], to[2 * q + 1] = odd[q], where null counts as zeros; up to seven floats behind what is used are
+// read, none are written.
+[[gnu::always_inline]] inline void zip_row(const float* even, const float* odd, std::int64_t width, float* to) {
   std::int64_t q = 0;
-  if (stride == 2)
-    for (; 2 * (q + kLanes) <= width; q += kLanes) {
-      const Vec8 a = from[0] ? load8(from[0] + q) : Vec8{}, b = from[1] ? load8(from[1] + q) : Vec8{};
-      store8(to + 2 * q, __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11));
+  for (; 2 * q + kLanes <= width; q += kLanes) {
+    const Vec8 a = even ? load8(even + q) : Vec8{}, b = odd ? load8(odd + q) : Vec8{};
+    store8(to + 2 * q, __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11));
+    if (2 * (q + kLanes) <= width) {
       store8(to + 2 * q + kLanes, __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
+    } else {
+      q += kLanes / 2;
+      break;
     }
-  for (; q * stride < width; ++q)
+  }
+  for (; 2 * q < width; ++q) {
+    to[2 * q] = even ? even[q] : 0.0f;
+    if (2 * q + 1 < width) to[2 * q + 1] = odd ? odd[q] : 0.0f;
+  }
+}
+
+// to[q * stride + first] = from[first][q], where a phase without elements counts as zeros.
+[[gnu::always_inline]] inline void merge_row(const float* const* from, std::int64_t stride, std::int64_t width,
+                                             float* to) {
+  if (stride == 2) return zip_row(from[0], from[1], width, to);
+  for (std::int64_t q = 0; q * stride < width; ++q)
     for (std::int64_t first = 0; first < std::min(stride, width - q * stride); ++first) {
-      const float* const phase = from[static_cast<std::size_t>(first)];
+      const float* const phase = from[first];
       to[q * stride + first] = phase ? phase[q] : 0.0f;
     }
 }
@@ -145,14 +177,15 @@ class ImageGradient {
   ImageGradient(const Conv& c, const float* weight, InstructionSet set)
       : c_(c),
         set_(set),
-        weight_stride_(c.group_in() + kRoom),
+        finite_(c.kh * c.kw == 1 || conv_detail::all_finite(weight, c.group_out() * c.group_in() * c.kh * c.kw)),
         ys_(phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h)),
         xs_(phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w)),
         planes_(planes_of(c, ys_, xs_)) {
+    const WeightPanels panels(set, c.group_in());
     for (const Phase& y : ys_)
       for (const Phase& x : xs_)
-        if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, planes_, y, x, weight_stride_));
-    fill_weights(c, weight, parts_, weight_stride_, set);
+        if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, planes_, y, x, panels));
+    fill_weights(c, weight, parts_, panels, set);
   }
 
   // grad, x_grad: of the group's first channel.
@@ -163,7 +196,7 @@ class ImageGradient {
     const std::int64_t size = c_.group_in() * c_.h * c_.w;
     const std::int64_t block = std::clamp<std::int64_t>(kBlockFloats / size, 1, c_.n);
     const auto images = [&](std::int64_t begin, std::int64_t end) {
-      const Tensor space = empty({block * size});
+      const Tensor space = empty({block * size + kSlack});
       for (std::int64_t image = begin; image < end; image += block)
         compute(grad, image, std::min(block, end - image), space.data<float>(), x_grad);
     };
@@ -182,7 +215,7 @@ class ImageGradient {
     correlation.images = grad;
     correlation.out = out;
     correlation.out_image = out_image;
-    correlation.run_by_columns(set_, part.weights.data<float>(), weight_stride_, part.offsets);
+    correlation.run_packed(set_, part.weights.data<float>(), finite_, part.offsets);
   }
 
   // Images of the result's gradient with zeros around them, which all phases read. For few input channels each phase
@@ -223,23 +256,31 @@ class ImageGradient {
                   in * y.count * x.count);
         space += count * in * y.count * x.count;
       }
-    std::vector<const float*> rows(static_cast<std::size_t>(c_.stride_w));
-    for (std::int64_t image = 0; image < count; ++image)
-      for (std::int64_t i = 0; i < in; ++i)
-        for (std::int64_t h = 0; h < c_.h; ++h) {
-          const std::int64_t plane = image * in + i, q = h / c_.stride_h;
-          const Phase& y = ys_[static_cast<std::size_t>(h % c_.stride_h)];
-          for (std::size_t x = 0; x < xs_.size(); ++x) {
-            const float* const phase = phases[static_cast<std::size_t>(h % c_.stride_h) * xs_.size() + x];
-            rows[x] = phase ? phase + (plane * y.count + q) * xs_[x].count : nullptr;
+    // Row by row of what one remainder of rows was computed for; where no tap reaches, the gradient is 0.
+    std::vector<const float*> of_phase(xs_.size());
+    const float** const row = of_phase.data();
+    const auto parts = static_cast<std::int64_t>(xs_.size());
+    for (std::size_t y = 0; y < ys_.size(); ++y) {
+      const float* const* const of_row = phases.data() + y * xs_.size();
+      const bool reached = std::any_of(of_row, of_row + xs_.size(), [](const float* phase) { return phase; });
+      for (std::int64_t plane = 0; plane < count * in; ++plane) {
+        float* to = x_grad + ((first + plane / in) * c_.in + plane % in) * c_.h * c_.w + ys_[y].first * c_.w;
+        for (std::int64_t q = 0; q < ys_[y].count; ++q, to += c_.stride_h * c_.w) {
+          if (!reached) {
+            clear_short(to, c_.w);
+            continue;
           }
-          merge_row(rows, c_.w, x_grad + (((first + image) * c_.in + i) * c_.h + h) * c_.w);
+          for (std::size_t x = 0; x < xs_.size(); ++x)
+            row[x] = of_row[x] ? of_row[x] + (plane * ys_[y].count + q) * xs_[x].count : nullptr;
+          merge_row(row, parts, c_.w, to);
         }
+      }
+    }
   }
 
   const Conv& c_;
   const InstructionSet set_;
-  const std::int64_t weight_stride_;
+  const bool finite_;  // the weights are
   const std::vector<Phase> ys_, xs_;
   const Planes planes_;
   std::vector<Part> parts_;
@@ -248,7 +289,7 @@ class ImageGradient {
 }  // namespace
 
 void conv_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
-  if (conv_detail::is_depthwise(c)) return conv_detail::depthwise_backward_data(c, grad, weight, x_grad);
+  if (conv_detail::is_depthwise(c)) return conv_detail::depthwise_backward_data(c, grad, weight, x_grad, set);
   if (conv_detail::winograd_serves(c)) return conv_detail::winograd_backward_data(c, grad, weight, x_grad, set);
   conv_detail::product_backward_data(c, grad, weight, x_grad, set);
 }

@@ -166,8 +166,9 @@ class Gradient {
 }  // namespace
 
 void conv_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad, InstructionSet set) {
-  if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad);
-  if (conv_detail::winograd_serves(conv)) return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
+  if (conv_detail::is_depthwise(conv)) return conv_detail::depthwise_backward_weight(conv, grad, x, weight_grad, set);
+  if (conv.groups == 1 && conv_detail::winograd_serves(conv))
+    return conv_detail::winograd_backward_weight(conv, grad, x, weight_grad, set);
   conv_detail::product_backward_weight(conv, grad, x, weight_grad, set);
 }
 

@@ -33,6 +33,7 @@ struct Correlated {
   std::int64_t n, channels, h, w, padding_h, padding_w;
   std::int64_t rows, oh, ow;
   const float *images, *weight;
+  std::int64_t image_stride, out_stride;    // floats from one image, or one image's results, to the next
   std::int64_t weight_row, weight_channel;  // floats from one to the next
   bool turned;
   const float* bias;
@@ -81,7 +82,7 @@ class Runner {
                    });
       return compute_again(0, c_.n, c_.out);
     }
-    const std::int64_t images = std::max<std::int64_t>(1, block_rows_ / tile_rows_), size = c_.rows * c_.oh * c_.ow;
+    const std::int64_t images = std::max<std::int64_t>(1, block_rows_ / tile_rows_), size = c_.out_stride;
     parallel_for(c_.n, images, [&](std::int64_t begin, std::int64_t end) {
       Work work(*this, images * size);
       for (std::int64_t image = begin; image < end; image += images) {
@@ -97,8 +98,8 @@ class Runner {
  private:
   struct Work {
     Work(const Runner& r, std::int64_t size_values)
-        : tiles(r.c_.images, r.c_.channels * r.c_.h * r.c_.w, r.c_.h, r.c_.w, r.c_.padding_h, r.c_.padding_w,
-                r.tile_rows_, r.tile_columns_, r.block_rows_) {
+        : tiles(r.c_.images, r.c_.image_stride, r.c_.h, r.c_.w, r.c_.padding_h, r.c_.padding_w, r.tile_rows_,
+                r.tile_columns_, r.block_rows_) {
       const std::int64_t size_elements = kPoints * r.elements_point_;
       const std::int64_t size_sums = kPoints * r.sums_point_;
       space = empty({size_elements + size_sums + tiles.space() + size_values + kRoom});
@@ -127,7 +128,7 @@ class Runner {
           const std::int64_t image = t / tile_rows_, y = t % tile_rows_ * kTileSide;
           if (!results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
                                 c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
-                                out + ((image * c_.rows + row) * c_.oh + y) * c_.ow))
+                                out + image * c_.out_stride + (row * c_.oh + y) * c_.ow))
             strange_[static_cast<std::size_t>(image)].store(true, std::memory_order_relaxed);
         }
       }
@@ -138,7 +139,7 @@ class Runner {
   void compute_again(std::int64_t first, std::int64_t last, float* out) const {
     for (std::int64_t image = first; image < last; ++image)
       if (strange_[static_cast<std::size_t>(image)].load(std::memory_order_relaxed))
-        c_.again(image, out + (image - first) * c_.rows * c_.oh * c_.ow);
+        c_.again(image, out + (image - first) * c_.out_stride);
   }
 
   void multiply(Work& work, std::int64_t panel, std::int64_t tiles) const {
@@ -183,62 +184,87 @@ bool winograd_serves(const Conv& c) {
     return 10 * kPoints * tiles <= 6 * kTaps * h * w;
   };
   return c.kh == 3 && c.kw == 3 && c.stride_h == 1 && c.stride_w == 1 && c.dilation_h == 1 && c.dilation_w == 1 &&
-         c.groups == 1 && c.padding_h <= 2 && c.padding_w <= 2 && c.in >= kFewest && c.out >= kFewest &&
+         c.padding_h <= 2 && c.padding_w <= 2 && c.group_in() >= kFewest && c.group_out() >= kFewest &&
          worth(c.h, c.w) && worth(c.oh, c.ow);
 }
 
+namespace {
+
+// One image of one group of channels.
+Conv one_of(const Conv& c) {
+  Conv one = c;
+  one.n = one.groups = 1;
+  one.in = c.group_in();
+  one.out = c.group_out();
+  return one;
+}
+
+}  // namespace
+
 void winograd_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
                       const ConvSink* sink, InstructionSet set) {
-  Conv one = c;
-  one.n = 1;
-  const Correlated correlated{.n = c.n,
-                              .channels = c.in,
-                              .h = c.h,
-                              .w = c.w,
-                              .padding_h = c.padding_h,
-                              .padding_w = c.padding_w,
-                              .rows = c.out,
-                              .oh = c.oh,
-                              .ow = c.ow,
-                              .images = x,
-                              .weight = weight,
-                              .weight_row = c.in * kTaps,
-                              .weight_channel = kTaps,
-                              .turned = false,
-                              .bias = bias,
-                              .relu = relu,
-                              .out = out,
-                              .again = [&](std::int64_t image, float* result) {
-                                product_forward(one, x + image * c.in * c.h * c.w, weight, bias, relu, result, nullptr,
-                                                set);
-                              }};
-  Runner(correlated, set).run(sink);
+  const Conv one = one_of(c);
+  for (std::int64_t group = 0; group < c.groups; ++group) {
+    const float* const images = x + group * one.in * c.h * c.w;
+    const float* const weights = weight + group * one.out * one.in * kTaps;
+    const float* const terms = bias ? bias + group * one.out : nullptr;
+    const Correlated correlated{.n = c.n,
+                                .channels = one.in,
+                                .h = c.h,
+                                .w = c.w,
+                                .padding_h = c.padding_h,
+                                .padding_w = c.padding_w,
+                                .rows = one.out,
+                                .oh = c.oh,
+                                .ow = c.ow,
+                                .images = images,
+                                .weight = weights,
+                                .image_stride = c.in * c.h * c.w,
+                                .out_stride = c.out * c.oh * c.ow,
+                                .weight_row = one.in * kTaps,
+                                .weight_channel = kTaps,
+                                .turned = false,
+                                .bias = terms,
+                                .relu = relu,
+                                .out = out ? out + group * one.out * c.oh * c.ow : nullptr,
+                                .again = [&](std::int64_t image, float* result) {
+                                  product_forward(one, images + image * c.in * c.h * c.w, weights, terms, relu, result,
+                                                  nullptr, set);
+                                }};
+    Runner(correlated, set).run(sink);
+  }
 }
 
 void winograd_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {
-  Conv one = c;
-  one.n = 1;
-  const Correlated correlated{.n = c.n,
-                              .channels = c.out,
-                              .h = c.oh,
-                              .w = c.ow,
-                              .padding_h = 2 - c.padding_h,
-                              .padding_w = 2 - c.padding_w,
-                              .rows = c.in,
-                              .oh = c.h,
-                              .ow = c.w,
-                              .images = grad,
-                              .weight = weight,
-                              .weight_row = kTaps,
-                              .weight_channel = c.in * kTaps,
-                              .turned = true,
-                              .bias = nullptr,
-                              .relu = false,
-                              .out = x_grad,
-                              .again = [&](std::int64_t image, float* result) {
-                                product_backward_data(one, grad + image * c.out * c.oh * c.ow, weight, result, set);
-                              }};
-  Runner(correlated, set).run(nullptr);
+  const Conv one = one_of(c);
+  for (std::int64_t group = 0; group < c.groups; ++group) {
+    const float* const images = grad + group * one.out * c.oh * c.ow;
+    const float* const weights = weight + group * one.out * one.in * kTaps;
+    const Correlated correlated{.n = c.n,
+                                .channels = one.out,
+                                .h = c.oh,
+                                .w = c.ow,
+                                .padding_h = 2 - c.padding_h,
+                                .padding_w = 2 - c.padding_w,
+                                .rows = one.in,
+                                .oh = c.h,
+                                .ow = c.w,
+                                .images = images,
+                                .weight = weights,
+                                .image_stride = c.out * c.oh * c.ow,
+                                .out_stride = c.in * c.h * c.w,
+                                .weight_row = kTaps,
+                                .weight_channel = one.in * kTaps,
+                                .turned = true,
+                                .bias = nullptr,
+                                .relu = false,
+                                .out = x_grad + group * one.in * c.h * c.w,
+                                .again = [&](std::int64_t image, float* result) {
+                                  product_backward_data(one, images + image * c.out * c.oh * c.ow, weights, result,
+                                                        set);
+                                }};
+    Runner(correlated, set).run(nullptr);
+  }
 }
 
 }  // namespace lockstep::cpu::conv_detail

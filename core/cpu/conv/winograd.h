@@ -33,7 +33,8 @@ constexpr std::int64_t kTileSide = 2, kReach = 4, kPoints = 16, kTaps = 9;
 /// True where minimal filtering serves and pays; depends on no batch size, so that an image's result does not either.
 bool winograd_serves(const Conv& conv);
 
-/// out = conv(x, weight) + bias, and its gradients; as the functions of conv.h.
+/// out = conv(x, weight) + bias, and its gradients; as the functions of conv.h. A sink, and the gradient of weights: of
+/// one group.
 void winograd_forward(const Conv& conv, const float* x, const float* weight, const float* bias, bool relu, float* out,
                       const ConvSink* sink, InstructionSet set);
 void winograd_backward_data(const Conv& conv, const float* grad, const float* weight, float* x_grad,
