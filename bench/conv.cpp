@@ -7,8 +7,6 @@
 // oneDNN, then the geometric mean and the worst.
 
 #include <fmt/core.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +15,7 @@
 #include <string_view>
 
 #include "bench/conv_shapes.h"
+#include "bench/turns.h"
 #include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -25,12 +24,6 @@ namespace {
 
 using lockstep::Conv2dPath;
 using lockstep::Tensor;
-
-double now(bool cpu) {
-  timespec t{};
-  clock_gettime(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 struct Options {
   int threads = 1;
@@ -51,15 +44,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// The libraries read these when they are loaded, so the program starts itself again with them.
-void hold_libraries_to(const std::string& cpu, char** argv) {
-  if (std::getenv("LOCKSTEP_KERNELS") && (cpu.empty() || std::getenv("LOCKSTEP_CPU"))) return;
-  setenv("LOCKSTEP_KERNELS", "own", 1);
-  if (!cpu.empty()) setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
-  if (cpu == "avx2") setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
-  execv("/proc/self/exe", argv);
-}
-
 Tensor filled(const lockstep::Shape& sizes) {
   const Tensor t = lockstep::empty(sizes);
   for (std::int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = static_cast<float>(i % 17) - 8;
@@ -69,33 +53,20 @@ Tensor filled(const lockstep::Shape& sizes) {
 // Seconds of one call with each path.
 std::vector<double> measure(const std::function<void()>& call, const std::vector<Conv2dPath>& paths,
                             const Options& options) {
-  const bool cpu = options.threads == 1;
-  std::vector<double> best(paths.size(), 0);
-  std::vector<int> repeats;
-  for (const Conv2dPath path : paths) {
-    lockstep::set_conv2d_path(path);
-    call();
-    const double start = now(cpu);
-    call();
-    repeats.push_back(std::max(1, static_cast<int>(5e-4 / std::max(1e-7, now(cpu) - start))));
-  }
-  const double end = now(false) + options.seconds * static_cast<double>(paths.size());
-  for (int round = 0; round < 4 || now(false) < end; ++round)
-    for (std::size_t i = 0; i < paths.size(); ++i) {
-      lockstep::set_conv2d_path(paths[i]);
-      const double start = now(cpu);
-      for (int r = 0; r < repeats[i]; ++r) call();
-      const double seconds = (now(cpu) - start) / repeats[i];
-      if (best[i] == 0 || seconds < best[i]) best[i] = seconds;
-    }
-  return best;
+  std::vector<std::function<void()>> calls;
+  for (const Conv2dPath path : paths)
+    calls.emplace_back([&call, path] {
+      lockstep::set_conv2d_path(path);
+      call();
+    });
+  return turns::best(calls, options.threads, options.seconds, 5e-4);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  hold_libraries_to(options.cpu, argv);
+  turns::hold_libraries_to(options.cpu, argv);
   lockstep::set_num_threads(options.threads);
   std::vector<Conv2dPath> paths{Conv2dPath::automatic, Conv2dPath::own};
   if (lockstep::conv2d_path_available(Conv2dPath::onednn)) paths.push_back(Conv2dPath::onednn);

@@ -1,14 +1,12 @@
 // Matrix products: ours beside a BLAS and oneDNN, in turns in one run, over the shapes of gemm_shapes.h.
 //   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library]
-// One thread: processor time, so that other programs on the machine disturb little. More: wall-clock time. The best of
-// many short samples counts. Prints a line a shape with GFLOP/s, the share of the core's peak for the instruction set
-// in use, ours divided by the better library; then the geometric mean, the worst shapes, and the large squares.
+// One thread: processor time. More: wall-clock time (bench/turns.h). Prints a line a shape with GFLOP/s, the share of
+// the core's peak for the instruction set in use, ours divided by the better library; then the geometric mean, the
+// worst shapes, and the large squares.
 
 #include "lockstep/core/cpu/gemm/gemm.h"
 
 #include <fmt/core.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,78 +17,22 @@
 
 #include "bench/gemm_peers.h"
 #include "bench/gemm_shapes.h"
+#include "bench/peak.h"
+#include "bench/turns.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/thread_pool.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
 using lockstep::cpu::InstructionSet;
 
-double now(bool cpu) {
-  timespec t{};
-  clock_gettime(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-// The rate of multiply-adds in registers, in flops per second of processor time.
-constexpr int kChains = 12;  // enough to hide the latency of an addition
-constexpr long kSteps = 40'000;
 float kept = 0;
-#if defined(__x86_64__)
-[[gnu::noinline, gnu::target("avx512f")]] void multiply_add16(float seed) {
-  __m512 sums[kChains];
-  const __m512 factor = _mm512_set1_ps(seed), term = _mm512_set1_ps(1 - seed);
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
-  for (long step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sums[i] = _mm512_fmadd_ps(sums[i], factor, term);
-  }
-  for (const __m512& sum : sums) kept += sum[0];
-}
-[[gnu::noinline, gnu::target("avx2,fma")]] void multiply_add8(float seed) {
-  __m256 sums[kChains];
-  const __m256 factor = _mm256_set1_ps(seed), term = _mm256_set1_ps(1 - seed);
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i));
-  for (long step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sums[i] = _mm256_fmadd_ps(sums[i], factor, term);
-  }
-  for (const __m256& sum : sums) kept += sum[0];
-}
-#endif
-double peak([[maybe_unused]] InstructionSet set) {
-#if defined(__x86_64__)
-  const bool wide = set == InstructionSet::avx512;
-  const double start = now(true);
-  wide ? multiply_add16(0.999f) : multiply_add8(0.999f);
-  return 2.0 * (wide ? 16 : 8) * kChains * kSteps / (now(true) - start);
-#else
-  return 0;
-#endif
-}
 
 struct Options {
   int threads = 1;
   std::string cpu, filter;
   double seconds = 0.15;
 };
-
-// The libraries read these when they are loaded, so the program starts itself again with them.
-void hold_libraries_to(const std::string& cpu, char** argv) {
-  if (cpu.empty() || std::getenv("LOCKSTEP_CPU")) return;
-  setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
-  setenv("OMP_WAIT_POLICY", "active", 0);
-  if (cpu == "avx2") {
-    setenv("OPENBLAS_CORETYPE", "Haswell", 1);
-    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
-  } else if (cpu == "avx512") {
-    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // some versions take a newer processor for a very old one
-  }
-  execv("/proc/self/exe", argv);
-}
 
 Options parse(int argc, char** argv) {
   Options options;
@@ -124,35 +66,24 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
                                        .b = {b.data(), peer.ldb(), shape.transpose_b},
                                        .out = c.data(),
                                        .out_stride = shape.n};
-  const std::function<bool()> calls[3] = {[&] {
-                                            lockstep::cpu::gemm_detail::multiply_own(own, set);
-                                            return true;
-                                          },
-                                          [&] { return gemm_peers::blas(peer); },
-                                          [&] { return gemm_peers::onednn(peer); }};
-  const bool cpu = options.threads == 1;
+  // Ours, BLAS, oneDNN, as far as they are there.
+  std::vector<std::function<void()>> calls{[&] { lockstep::cpu::gemm_detail::multiply_own(own, set); }};
+  std::vector<std::size_t> which{0};
+  const std::function<bool()> peers[] = {[&] { return gemm_peers::blas(peer); },
+                                         [&] { return gemm_peers::onednn(peer); }};
+  for (std::size_t l = 0; l < 2; ++l) {
+    if (!peers[l]()) continue;
+    calls.emplace_back(peers[l]);
+    which.push_back(l + 1);
+  }
   Times times;
-  int repeats[3] = {1, 1, 1};
-  for (int l = 0; l < 3; ++l) {
-    if (!calls[l]()) {
-      repeats[l] = 0;
-      continue;
-    }
-    const double start = now(cpu);
-    calls[l]();
-    repeats[l] = std::max(1, static_cast<int>(3e-4 / std::max(1e-7, now(cpu) - start)));
-  }
-  const double end = now(false) + 3 * options.seconds;
-  for (int round = 0; round < 4 || now(false) < end; ++round) {
-    times.peak = std::max(times.peak, peak(set));
-    for (int l = 0; l < 3; ++l) {
-      if (repeats[l] == 0) continue;
-      const double start = now(cpu);
-      for (int r = 0; r < repeats[l]; ++r) calls[l]();
-      const double seconds = (now(cpu) - start) / repeats[l];
-      if (times.seconds[l] == 0 || seconds < times.seconds[l]) times.seconds[l] = seconds;
-    }
-  }
+  const auto measure_peak = [&] {
+    const double start = turns::now(true);
+    const double flops = peak::work(set, 40'000, kept);
+    times.peak = std::max(times.peak, flops / (turns::now(true) - start));
+  };
+  const std::vector<double> best = turns::best(calls, options.threads, options.seconds, 3e-4, measure_peak);
+  for (std::size_t i = 0; i < best.size(); ++i) times.seconds[which[i]] = best[i];
   return times;
 }
 
@@ -160,7 +91,7 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  hold_libraries_to(options.cpu, argv);
+  turns::hold_libraries_to(options.cpu, argv);
   lockstep::set_num_threads(options.threads);
   gemm_peers::blas_threads(options.threads);
   gemm_peers::onednn_threads(options.threads);

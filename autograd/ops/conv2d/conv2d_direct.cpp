@@ -8,6 +8,7 @@
 
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -35,24 +36,51 @@ std::vector<int> channel_blocks(std::int64_t channels) {
   return blocks;
 }
 
+namespace {
+
+bool on_avx512() {
+#if defined(__x86_64__)
+  using cpu::InstructionSet;
+  return cpu::has_instruction_set(InstructionSet::avx512) && cpu::instruction_set() == InstructionSet::avx512;
+#else
+  return false;
+#endif
+}
+
+std::int64_t divide_up(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+}  // namespace
+
 Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_t kh, std::int64_t kw, std::int64_t oh,
                          std::int64_t ow)
-    : image_(image), out_(out), kh_(kh), kw_(kw), oh_(oh), ow_(ow), blocks_(channel_blocks(out)) {
-  const std::int64_t flat_vectors = (oh * image.pitch - (image.pitch - ow) + kLanes - 1) / kLanes;
-  const std::int64_t row_vectors = oh * ((ow + kLanes - 1) / kLanes);
+    : image_(image), out_(out), kh_(kh), kw_(kw), oh_(oh), ow_(ow), tiles_(&kTiles), blocks_(channel_blocks(out)) {
+  const std::int64_t flat_vectors = divide_up(oh * image.pitch - (image.pitch - ow), kLanes);
+  const std::int64_t row_vectors = oh * divide_up(ow, kLanes);
   flat_ = ow < kLanes || flat_vectors < row_vectors;
   flat_plane_ = flat_vectors * kLanes;
+#if defined(__x86_64__)
+  if (on_avx512()) {
+    const std::int64_t wide = kTilesOfSixteen.lanes, wide_vectors = oh * divide_up(ow, wide);
+    // Most loads of a long vector touch two lines of the cache, so a few vectors less do not pay (24 columns: 0.75).
+    const bool serves = ow >= wide && 5 * wide_vectors <= 3 * std::min(flat_vectors, row_vectors);
+    tiles_ = serves ? &kTilesOfSixteen : &kTilesAvx512;
+    if (serves) flat_ = false;
+  }
+#endif
+  const std::int64_t lanes = tiles_->lanes;
   constexpr std::int64_t kFirstLevel = 5 * 1024;  // floats of image rows to a group: 20 KiB of a cache of 32
   const std::int64_t positions = kFirstLevel / image.channels - (kh - 1) * image.pitch;
-  group_ = std::max<std::int64_t>(positions / (3 * kLanes), 1) * 3;
+  group_ = std::max<std::int64_t>(positions / (3 * lanes), 1) * 3;
   if (flat_) {
     for (std::int64_t v = 0; v < flat_vectors; ++v) in_offsets_.push_back(static_cast<std::int32_t>(v * kLanes));
     out_offsets_ = in_offsets_;
     return;
   }
   for (std::int64_t y = 0; y < oh; ++y)
-    for (std::int64_t x = 0; x < ow; x += kLanes) {
-      const std::int64_t start = std::min(x, ow - kLanes);  // the last vector of a row may repeat positions
+    for (std::int64_t x = 0; x < ow; x += lanes) {
+      const std::int64_t start = std::min(x, ow - lanes);  // the last vector of a row may repeat positions
       in_offsets_.push_back(static_cast<std::int32_t>(y * image.pitch + start));
       out_offsets_.push_back(static_cast<std::int32_t>(y * ow + start));
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/autograd/ops/conv2d/conv2d_direct_tiles.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 #include "lockstep/core/cpu/vec8.h"
 
@@ -62,6 +63,7 @@ class Correlation {
  private:
   PaddedImage image_;
   std::int64_t out_, kh_, kw_, oh_, ow_;
+  const Tiles* tiles_;
   bool flat_;                // vectors run over the ends of rows; else each lies within a row
   std::int64_t flat_plane_;  // floats of one channel in flat form
   std::int64_t group_;       // vectors to a group; see run()

@@ -6,8 +6,6 @@
 #include <array>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_direct.h"
-#include "lockstep/autograd/ops/conv2d/conv2d_direct_tiles.h"
-#include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_direct {
@@ -108,14 +106,6 @@ std::int64_t channels_to_sweep(std::int64_t taps) {
   return taps == 5 ? 2 : taps == 4 ? 3 : 4;
 }
 
-const Tiles& tiles_in_use() {
-#if defined(__x86_64__)
-  if (cpu::has_instruction_set(cpu::InstructionSet::avx512) && cpu::instruction_set() == cpu::InstructionSet::avx512)
-    return kTilesAvx512;
-#endif
-  return kTiles;
-}
-
 }  // namespace
 
 // A group of vectors covers a few rows of all channels, which then stay in the first-level cache while every block of
@@ -124,12 +114,11 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
                       float* space) const {
   const auto vectors = static_cast<std::int64_t>(in_offsets_.size());
   const std::int64_t out_plane = flat_ ? flat_plane_ : oh_ * ow_;
-  const Tiles& tiles = tiles_in_use();
   for (std::int64_t begin = 0; begin < vectors; begin += group_) {
     const std::int64_t end = std::min(vectors, begin + group_);
     std::int64_t first = 0;
     for (const int width : blocks_) {
-      const Tile* const row = tiles.row(width, kw_);
+      const Tile* const row = tiles_->row(width, kw_);
       const TileArguments arguments{image,
                                     image_.channels,
                                     image_.plane,
@@ -142,7 +131,7 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
                                     (flat_ ? space : result) + first * out_plane,
                                     out_plane};
       for (std::int64_t v = begin; v < end;) {
-        const std::int64_t left = end - v, parts = (left + tiles.vectors - 1) / tiles.vectors;
+        const std::int64_t left = end - v, parts = (left + tiles_->vectors - 1) / tiles_->vectors;
         const std::int64_t take = (left + parts - 1) / parts;  // 2 + 2 beat 3 + 1
         row[take - 1](arguments, in_offsets_.data() + v, out_offsets_.data() + v);
         v += take;

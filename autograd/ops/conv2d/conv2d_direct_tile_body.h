@@ -11,18 +11,23 @@
 namespace lockstep::conv2d_direct {
 namespace {
 
-using cpu::broadcast8;
-using cpu::fma8;
-using cpu::load8;
-using cpu::store8;
-using Vec = cpu::Vec8;
+// Vectors of eight; others have the same members.
+struct Eight {
+  using Vec = cpu::Vec8;
+  static constexpr int kLanes = 8;
+  [[gnu::always_inline]] static Vec load(const float* p) { return cpu::load8(p); }
+  [[gnu::always_inline]] static void store(float* p, Vec v) { cpu::store8(p, v); }
+  [[gnu::always_inline]] static Vec broadcast(float value) { return cpu::broadcast8(value); }
+  [[gnu::always_inline]] static Vec fused(Vec a, Vec b, Vec c) { return cpu::fma8(a, b, c); }
+};
 
 // KW is the kernel's width, or 0 if known only at run time.
-template <int O, int V, int KW>
+template <typename W, int O, int V, int KW>
 [[gnu::noinline]] void tile(const TileArguments& a, const std::int32_t* in_offset, const std::int32_t* out_offset) {
+  using Vec = typename W::Vec;
   Vec sum[O][V];
   for (int o = 0; o < O; ++o)
-    for (int v = 0; v < V; ++v) sum[o][v] = broadcast8(a.bias ? a.bias[o] : 0.0f);
+    for (int v = 0; v < V; ++v) sum[o][v] = W::broadcast(a.bias ? a.bias[o] : 0.0f);
   const float* in[V];
   for (int v = 0; v < V; ++v) in[v] = a.image + in_offset[v];
   const float* w = a.weights;
@@ -32,10 +37,10 @@ template <int O, int V, int KW>
       const std::int64_t row = c * a.plane + ky * a.pitch;
       for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
         Vec x[V];
-        for (int v = 0; v < V; ++v) x[v] = load8(in[v] + row + kx);
+        for (int v = 0; v < V; ++v) x[v] = W::load(in[v] + row + kx);
         for (int o = 0; o < O; ++o) {
-          const Vec factor = broadcast8(w[o]);
-          for (int v = 0; v < V; ++v) sum[o][v] = fma8(factor, x[v], sum[o][v]);
+          const Vec factor = W::broadcast(w[o]);
+          for (int v = 0; v < V; ++v) sum[o][v] = W::fused(factor, x[v], sum[o][v]);
         }
       }
     }
@@ -44,32 +49,32 @@ template <int O, int V, int KW>
     for (int v = 0; v < V; ++v) {
       Vec value = sum[o][v];
       if (a.relu) value = value < Vec{} ? Vec{} : value;
-      store8(a.out + o * a.out_plane + out_offset[v], value);
+      W::store(a.out + o * a.out_plane + out_offset[v], value);
     }
 }
 
-template <int KW, int O, int V>
+template <typename W, int KW, int O, int V>
 constexpr void fill_row(Tile* row) {
-  row[V - 1] = tile<O, V, KW>;
-  if constexpr (V > 1) fill_row<KW, O, V - 1>(row);
+  row[V - 1] = tile<W, O, V, KW>;
+  if constexpr (V > 1) fill_row<W, KW, O, V - 1>(row);
 }
 
-template <int KW, int V>
+template <typename W, int KW, int V>
 constexpr void fill_width(Tile (*rows)[Tiles::kMaxVectors]) {
-  fill_row<KW, 1, V>(rows[0]);
-  fill_row<KW, 2, V>(rows[1]);
-  fill_row<KW, 3, V>(rows[2]);
-  fill_row<KW, 4, V>(rows[3]);
+  fill_row<W, KW, 1, V>(rows[0]);
+  fill_row<W, KW, 2, V>(rows[1]);
+  fill_row<W, KW, 3, V>(rows[2]);
+  fill_row<W, KW, 4, V>(rows[3]);
 }
 
 // Tiles of up to V vectors.
-template <int V>
+template <typename W, int V>
 constexpr Tiles make_tiles() {
-  Tiles all{V};
-  fill_width<1, V>(all.tiles[0]);
-  fill_width<3, V>(all.tiles[1]);
-  fill_width<5, V>(all.tiles[2]);
-  fill_width<0, V>(all.tiles[3]);
+  Tiles all{W::kLanes, V};
+  fill_width<W, 1, V>(all.tiles[0]);
+  fill_width<W, 3, V>(all.tiles[1]);
+  fill_width<W, 5, V>(all.tiles[2]);
+  fill_width<W, 0, V>(all.tiles[3]);
   return all;
 }
 

@@ -4,6 +4,6 @@
 
 namespace lockstep::conv2d_direct {
 
-constexpr Tiles kTiles = make_tiles<3>();
+constexpr Tiles kTiles = make_tiles<Eight, 3>();
 
 }  // namespace lockstep::conv2d_direct

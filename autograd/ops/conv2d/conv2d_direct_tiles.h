@@ -17,14 +17,15 @@ struct TileArguments {
   std::int64_t out_plane;
 };
 
-/// Computes some output channels at some vectors of eight positions, which start at the given offsets of image and
-/// result. Each sum begins with the bias and is one chain of fused multiply-adds in the order (channel, ky, kx), so the
-/// size of a tile does not enter its bits.
+/// Computes some output channels at some vectors of neighbouring positions, which start at the given offsets of image
+/// and result. Each sum begins with the bias and is one chain of fused multiply-adds in the order (channel, ky, kx), so
+/// the size of a tile does not enter its bits.
 using Tile = void (*)(const TileArguments&, const std::int32_t* in_offset, const std::int32_t* out_offset);
 
 /// The tiles of one instruction set.
 struct Tiles {
   static constexpr int kMaxVectors = 6;
+  int lanes;                           ///< positions of a vector
   int vectors;                         ///< of the largest tile, at most kMaxVectors
   Tile tiles[4][4][kMaxVectors] = {};  ///< by the kernel's width (1, 3, 5, any other), output channels - 1, vectors - 1
 
@@ -34,7 +35,7 @@ struct Tiles {
   }
 };
 
-/// For the build's own instruction set, and for AVX-512 (on x86-64).
-extern const Tiles kTiles, kTilesAvx512;
+/// For the build's own instruction set, and for AVX-512 (on x86-64): vectors of eight and of sixteen positions.
+extern const Tiles kTiles, kTilesAvx512, kTilesOfSixteen;
 
 }  // namespace lockstep::conv2d_direct

@@ -1,10 +1,28 @@
-// Compiled for AVX-512 (F, BW, DQ, VL) whatever the build's own instruction set is. The vectors are those of AVX: rows
-// of small images have no room for longer ones. What counts is that there are 32 registers.
+// Compiled for AVX-512 (F, BW, DQ, VL) whatever the build's own instruction set is. There are 32 registers, and vectors
+// of sixteen for results whose rows have room for them.
+
+#include <immintrin.h>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_direct_tile_body.h"
 
 namespace lockstep::conv2d_direct {
+namespace {
 
-constexpr Tiles kTilesAvx512 = make_tiles<6>();
+struct Sixteen {
+  typedef float Vec __attribute__((vector_size(64)));
+  static constexpr int kLanes = 16;
+  [[gnu::always_inline]] static Vec load(const float* p) { return reinterpret_cast<Vec>(_mm512_loadu_ps(p)); }
+  [[gnu::always_inline]] static void store(float* p, Vec v) { _mm512_storeu_ps(p, reinterpret_cast<__m512>(v)); }
+  [[gnu::always_inline]] static Vec broadcast(float value) { return reinterpret_cast<Vec>(_mm512_set1_ps(value)); }
+  [[gnu::always_inline]] static Vec fused(Vec a, Vec b, Vec c) {
+    return reinterpret_cast<Vec>(
+        _mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(c)));
+  }
+};
+
+}  // namespace
+
+constexpr Tiles kTilesAvx512 = make_tiles<Eight, 6>();
+constexpr Tiles kTilesOfSixteen = make_tiles<Sixteen, 6>();
 
 }  // namespace lockstep::conv2d_direct

@@ -60,7 +60,9 @@ class Product {
   // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
   void run() const {
     const std::int64_t column_panels = divide_up(g_.n, tile_columns_);
-    const double flops = 2.0 * static_cast<double>(g_.m) * static_cast<double>(g_.n) * static_cast<double>(g_.k);
+    const auto m = static_cast<double>(g_.m), n = static_cast<double>(g_.n), k = static_cast<double>(g_.k);
+    // Of few rows, what takes the time is to read.
+    const double flops = std::max(2 * m * n * k, kFlopsOfByte * sizeof(T) * (m * k + k * n + m * n));
     const int threads = flops < 2 * kTaskFlops ? 1 : num_threads();
     if (threads == 1) return task({0, row_panels_.count}, {0, g_.n}, {});
     const auto wanted = static_cast<std::int64_t>(

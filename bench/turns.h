@@ -1,0 +1,84 @@
+#pragma once
+
+// What the benchmarks of kernels share: clocks, and libraries that take turns in one process.
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace turns {
+
+/// Seconds of processor time of this thread, or of wall-clock time.
+inline double now(bool processor) {
+  timespec t{};
+  clock_gettime(processor ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// Starts the program again, once, with what the libraries read when they are loaded: the instruction set that all are
+/// held to ("avx2", "avx512" or empty), the OpenMP build of OpenBLAS where Debian's is there, so that the libraries
+/// have one pool of threads, and for how long that pool spins.
+inline void hold_libraries_to(const std::string& cpu, char** argv) {
+  if (std::getenv("LOCKSTEP_BENCH_HELD")) return;
+  setenv("LOCKSTEP_BENCH_HELD", "1", 1);
+  setenv("LOCKSTEP_KERNELS", "own", 1);
+  if (!cpu.empty()) setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
+  if (cpu == "avx2") {
+    setenv("OPENBLAS_CORETYPE", "Haswell", 1);
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+  } else if (cpu == "avx512") {
+    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // some versions take a newer processor for a very old one
+  }
+  setenv("GOMP_SPINCOUNT", "50000", 0);  // well below kPause
+  const std::string openmp = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
+  if (std::filesystem::is_directory(openmp)) {
+    const char* const before = std::getenv("LD_LIBRARY_PATH");
+    setenv("LD_LIBRARY_PATH", (openmp + (before ? ":" + std::string(before) : "")).c_str(), 1);
+  }
+  execv("/proc/self/exe", argv);
+}
+
+/// The best of many short samples of each call, in turns, in seconds of one call; `around` is called once a round. One
+/// thread: processor time, so that other programs disturb little. More: wall-clock time; then each sample begins with a
+/// pause in which the threads of the others, which wait for work by spinning, go to sleep, and with calls that wake its
+/// own.
+inline std::vector<double> best(
+    const std::vector<std::function<void()>>& calls, int threads, double seconds, double sample,
+    const std::function<void()>& around = [] {}) {
+  constexpr useconds_t kPause = 3000;
+  constexpr double kWaking = 1e-3;
+  const bool alone = threads == 1;
+  std::vector<double> best(calls.size(), 0);
+  std::vector<int> repeats;
+  for (const auto& call : calls) {
+    call();
+    const double start = now(alone);
+    call();
+    repeats.push_back(std::max(1, static_cast<int>(sample / std::max(1e-7, now(alone) - start))));
+  }
+  const double end = now(false) + seconds * static_cast<double>(calls.size()) * (alone ? 1 : 4);
+  for (int round = 0; round < 4 || now(false) < end; ++round) {
+    around();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (!alone) {
+        usleep(kPause);
+        const double woken = now(false) + kWaking;
+        do calls[i]();
+        while (now(false) < woken);
+      }
+      const double start = now(alone);
+      for (int r = 0; r < repeats[i]; ++r) calls[i]();
+      const double one = (now(alone) - start) / repeats[i];
+      if (best[i] == 0 || one < best[i]) best[i] = one;
+    }
+  }
+  return best;
+}
+
+}  // namespace turns
