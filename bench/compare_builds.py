@@ -1,9 +1,7 @@
-#!/ usr / bin / env python3
-""
-    "Two builds against each other, in turns: all-reduces of every backend, and data-parallel training.
+#!/usr/bin/env python3
+"""Two builds against each other, in turns: all-reduces of every backend, and data-parallel training.
 
-    Every round runs both,
-    in an order that alternates; of each figure the best of all rounds counts, which is what a machine
+Every round runs both, in an order that alternates; of each figure the best of all rounds counts, which is what a machine
 that does other work too disturbs least, and beside it the processor time of all processes.
 
     bench/compare_builds.py OLD_BUILD NEW_BUILD --rounds 20 --processes 2

@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """All-reduce between processes of this machine, by size: every backend, Gloo's and MPI's own algorithms beside them.
 
 All contestants take turns in every round of one run (see bench/all_reduce.cpp). With mpirun, MPI takes part.

@@ -1,13 +1,9 @@
-#!/ usr / bin / env python3
-""
-    "Training throughput of lockstep and PyTorch on one GPU, in one run.
+#!/usr/bin/env python3
+"""Training throughput of lockstep and PyTorch on one GPU, in one run.
 
-    Each row is a net,
-    a batch size and a type;
-its contestants are lockstep with and without CUDA graphs and PyTorch eager,
-    compiled and with CUDA graphs.All are set up,
-    and then take turns : in each round every one trains the same number of steps that takes it about-- seconds,
-    in an order that turns round.Figures are medians over the rounds; a ratio is the
+Each row is a net, a batch size and a type; its contestants are lockstep with and without CUDA graphs and PyTorch eager,
+compiled and with CUDA graphs. All are set up, and then take turns: in each round every one trains the same number of
+steps that takes it about --seconds, in an order that turns round. Figures are medians over the rounds; a ratio is the
 median of the rounds' ratios, with its range. The data set lies on the GPU for all.
 
     bench/run_cuda_throughput.py --program build/cuda/bench/cuda_throughput --json out.json --markdown out.md
@@ -199,7 +195,7 @@ def main():
         return 77
     rows = []
     for row in arguments.rows.split(","):
-#A row that is cut off says nothing.
+        # A row that is cut off says nothing.
         if rows and time.monotonic() + 1.2 * slowest > end:
             print(f"no time for {row}", flush=True)
             continue
@@ -215,7 +211,7 @@ def main():
     for program in programs.values():
         program.close()
     print("\n" + markdown(rows))
-#Without our own figures there is no result.
+    # Without our own figures there is no result.
     return 0 if all("lockstep" in row["contestants"] for row in rows) else 1
 
 

@@ -1,9 +1,7 @@
-#!/ usr / bin / env python3
-""
-    "The cost of one small operation in lockstep beside libtorch, in one run.
+#!/usr/bin/env python3
+"""The cost of one small operation in lockstep beside libtorch, in one run.
 
-    x = x + 1 on 16 elements,
-    1, 000 in a chain, with gradients.Both programs take turns; a row gives the medians of the
+x = x + 1 on 16 elements, 1,000 in a chain, with gradients. Both programs take turns; a row gives the medians of the
 turns. The peer is tuned as in run_train_throughput.py.
 
     bench/run_op_overhead.py --build build --rounds 7

@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Time from the start of mnist_train to the evaluation that shows a test accuracy, by seed.
 
 Prints a row for each seed and their median. The clock runs from starting the process to reading the line, so it counts

@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Training throughput of lockstep beside libtorch, in one run.
 
 For each model, batch size and thread count both programs are started, and take turns: in every round each trains for
@@ -10,8 +10,7 @@ replaces the pthread build (two thread pools fight over the cores), and the numb
 --untuned the peer runs a second time as it is shipped, with only its number of threads set. Where the build was given a
 current PyTorch (LOCKSTEP_BENCH_PYTORCH), its C++ library is another peer, tuned the same way but for the BLAS, which it
 brings itself. With --python, a Python with PyTorch, bench/torch_train_throughput.py takes part too: eager and compiled,
-and for convolutional nets channels-last;
-it alone has the models beyond lenet, cnn and mlp.
+and for convolutional nets channels-last; it alone has the models beyond lenet, cnn and mlp.
 
 The share of the peak is the rate of the net's multiply-adds, counted as dense sums though lockstep skips products with
 zero, over what a core does in registers (bench/peak_flops), by processor time. Memory is the peak of the process, less the
@@ -67,8 +66,7 @@ def start_programs(arguments, model, batch, threads):
         return programs
     if arguments.python and model in PYTHON_MODELS:
         command = [arguments.python, Path(__file__).parent / "torch_train_throughput.py"]
-        variants = {
-  "eager" : [], "compiled" : ["--compile"]}
+        variants = {"eager": [], "compiled": ["--compile"]}
         if model in CONVOLUTIONAL:
             variants["channels-last"] = ["--channels-last"]
         for name in arguments.variants.split(","):
@@ -85,7 +83,7 @@ def start_programs(arguments, model, batch, threads):
     current = build / "peer_pytorch"
     if current.exists():
         environment = peer_environment(threads)
-#It brings its own BLAS.
+        # It brings its own BLAS.
         for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
             environment.pop(name, None)
         programs.append(Program("PyTorch", [current], model, batch, threads, environment))
@@ -105,7 +103,8 @@ def peer_environment(threads):
         environment["LD_PRELOAD"] = str(OPENMP_BLAS / "libblas.so.3")
     return environment
 
-#Multiply - adds per image of forward, weight gradients and data gradients(none of the first layer's input), times two.
+
+# Multiply-adds per image of forward, weight gradients and data gradients (none of the first layer's input), times two.
 FLOPS = {"lenet": 2 * (3 * (144000 + 320000 + 16000 + 500) - 144000),
          "cnn": 2 * (3 * (194688 + 10616832 + 1179648 + 1280) - 194688),
          "mlp": 2 * (3 * (401408 + 262144 + 5120) - 401408)}

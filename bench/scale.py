@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """How long a step of a GPT takes on many GPUs, how much memory a rank needs, and which mesh to choose: a model of the
 costs, for machines that are not at hand. docs/scale.md says what it assumes and how far it is off.
 
@@ -7,8 +7,7 @@ costs, for machines that are not at hand. docs/scale.md says what it assumes and
     bench/scale.py --choose 18.4 --gpus 8,64,512,4096 --gpu h100
     bench/scale.py --mesh data=8,pipeline=8,tensor=8 --model 145.6 --batch 2304 --gpu a100
 
-Units: seconds, bytes, floating-point operations;
-a multiply-add counts as two. Bandwidths are of one direction.
+Units: seconds, bytes, floating-point operations; a multiply-add counts as two. Bandwidths are of one direction.
 """
 
 import argparse
@@ -34,13 +33,15 @@ class Machine:
     net_rate: float        # bytes a second of a GPU to other nodes
     net_latency: float
     value_bytes: int = 2   # of an activation
-#Peaks, memory and links are the vendor's; what of them is reached (80 to 85 % of memory and of links) is a usual figure.
-#product_share of the A100 is fitted to one published row, that of the H100 an assumption : see docs / scale.md.
+
+
+# Peaks, memory and links are the vendor's; what of them is reached (80 to 85 % of memory and of links) is a usual figure.
+# product_share of the A100 is fitted to one published row, that of the H100 an assumption: see docs/scale.md.
 MACHINES = {
-  "a100" : Machine("A100 80 GB, 8 a node, one 200 Gbit/s link each", 312e12, 0.68, 80e9, 1.7e12, 8, 240e9, 5e-6, 21e9,
-                   15e-6),
-           "h100" : Machine("H100 80 GB, 8 a node, one 400 Gbit/s link each", 989e12, 0.62, 80e9, 2.8e12, 8, 360e9,
-                            5e-6, 42e9, 15e-6),
+    "a100": Machine("A100 80 GB, 8 a node, one 200 Gbit/s link each", 312e12, 0.68, 80e9, 1.7e12, 8, 240e9, 5e-6, 21e9,
+                    15e-6),
+    "h100": Machine("H100 80 GB, 8 a node, one 400 Gbit/s link each", 989e12, 0.62, 80e9, 2.8e12, 8, 360e9, 5e-6, 42e9,
+                    15e-6),
 }
 
 
@@ -108,7 +109,7 @@ def all_reduce_over_data(size, plan, machine, passes=2):
     within = max(1, min(plan.data, machine.node // plan.tensor))
     across = -(-plan.data // within)
     time = ring(size, within, machine.node_rate, machine.node_latency, passes)
-#Each GPU of the node then sends its part of the sum on its own link.Latencies of a tree, as libraries take it.
+    # Each GPU of the node then sends its part of the sum on its own link. Latencies of a tree, as libraries take it.
     if across > 1:
         time += passes * ((across - 1) / across * size / within / machine.net_rate
                           + math.log2(across) * machine.net_latency)
@@ -120,9 +121,9 @@ def layer_passes(model, plan, machine):
     b, s, h, t = plan.micro_batch, model.context, model.hidden, plan.tensor
     rate = machine.peak * machine.product_share
     forward = (24 * b * s * h * h + 4 * b * s * s * h) / t / rate
-#Sixteen - bit values read and written by kernels that are fused as in Megatron - LM.Whole on each rank : two norms(2
-#each), bias, dropout and residual add twice(3.5).Divided : gelu with bias over four times the width(8), heads apart
-#and together again(8), and of the scores softmax with scale and mask(2) and dropout(2.5).
+    # Sixteen-bit values read and written by kernels that are fused as in Megatron-LM. Whole on each rank: two norms (2
+    # each), bias, dropout and residual add twice (3.5). Divided: gelu with bias over four times the width (8), heads apart
+    # and together again (8), and of the scores softmax with scale and mask (2) and dropout (2.5).
     scores = 0 if plan.blocked else model.heads * s * s
     moved = 2 * b * (11 * s * h + 16 * s * h / t + 4.5 * scores / t)
     elementwise = moved / machine.memory_rate
@@ -130,7 +131,7 @@ def layer_passes(model, plan, machine):
     reduce = ring(machine.value_bytes * b * s * h, t, machine.node_rate if inside else machine.net_rate,
                   machine.node_latency if inside else machine.net_latency, 2)
     passes = 4 if plan.recompute else 3  # a backward is two forwards
-#Two sums forward and two backward, of which recomputation repeats the former.
+    # Two sums forward and two backward, of which recomputation repeats the former.
     return passes * forward, passes * elementwise, (6 if plan.recompute else 4) * reduce
 
 
@@ -146,10 +147,10 @@ def predict(model, machine, plan, sequences):
     b, s, h = plan.micro_batch, model.context, model.hidden
     layers = model.layers // plan.pipeline
     products, elementwise, tensor = (layers * part for part in layer_passes(model, plan, machine))
-#The output layer is on the last stage, which all others wait for.
+    # The output layer is on the last stage, which all others wait for.
     products += 6 * b * s * h * model.vocabulary / plan.tensor / (machine.peak * machine.product_share)
-#Between stages : each rank of the tensor dimension sends its part, and the other side gathers within the node.A
-#stage sends while it computes the next micro - batch, but for the start of each message.
+    # Between stages: each rank of the tensor dimension sends its part, and the other side gathers within the node. A
+    # stage sends while it computes the next micro-batch, but for the start of each message.
     sent = 0.0
     if plan.pipeline > 1:
         inside = plan.tensor * plan.pipeline <= machine.node
@@ -162,8 +163,8 @@ def predict(model, machine, plan, sequences):
     waiting = (plan.pipeline - 1) / plan.chunks * one
     parameters = layers * model.layer_parameters / plan.tensor
     parameters += (model.vocabulary + s) * h / plan.tensor
-#Gradients in float32, after the last backward; ZeRO - 3 gathers 16 - bit parameters twice a step besides.It is taken to
-#be hidden behind the products as far as these last.
+    # Gradients in float32, after the last backward; ZeRO-3 gathers 16-bit parameters twice a step besides. It is taken to
+    # be hidden behind the products as far as these last.
     gradients = all_reduce_over_data(4 * parameters, plan, machine)
     gathered = 2 * all_reduce_over_data(2 * parameters, plan, machine, 1) if plan.zero == 3 else 0.0
     gathered = max(0.0, gathered * micro_batches - 0.5 * micro_batches * products)
@@ -174,7 +175,7 @@ def predict(model, machine, plan, sequences):
         "stages": micro_batches * sent, "bubble": waiting, "data": gradients + gathered, "optimizer": optimizer,
     }
     step = sum(parts.values())
-# 16 - bit weights and float32 gradients, float32 weights and two moments.
+    # 16-bit weights and float32 gradients, float32 weights and two moments.
     state = parameters * (2 / (plan.data if plan.zero == 3 else 1) + 4 / (plan.data if plan.zero >= 2 else 1)
                           + 12 / (plan.data if plan.zero >= 1 else 1))
     scores = 0 if plan.blocked else 5 * model.heads * s / h
@@ -187,8 +188,9 @@ def predict(model, machine, plan, sequences):
     return Prediction(step, parts, state + activations + logits, share,
                       waiting / (waiting + micro_batches * one))
 
-#Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM"(2021), table 1:
-#billions of parameters, heads, hidden width, layers, tensor, pipeline, GPUs, sequences a step, TFLOP / s of a GPU.
+
+# Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM" (2021), table 1:
+# billions of parameters, heads, hidden width, layers, tensor, pipeline, GPUs, sequences a step, TFLOP/s of a GPU.
 MEGATRON = [
     (1.7, 24, 2304, 24, 1, 1, 32, 512, 137), (3.6, 32, 3072, 30, 2, 1, 64, 512, 138),
     (7.5, 32, 4096, 36, 4, 1, 128, 512, 142), (18.4, 48, 6144, 40, 8, 1, 256, 1024, 135),
@@ -232,7 +234,7 @@ def published():
     for billions, heads, hidden, layers, tensor, pipeline, gpus, sequences, measured in MEGATRON:
         model = Model(layers, hidden, heads)
         data = gpus // (tensor * pipeline)
-#The table does not say which micro - batches and chunks were taken : the fastest that fit.
+        # The table does not say which micro-batches and chunks were taken: the fastest that fit.
         fastest = None
         for micro_batch in (1, 2, 4, 8):
             for chunks in (1, 2, 3, 4) if pipeline > 1 else (1,):
@@ -258,7 +260,8 @@ def print_check():
     off = [abs(predicted / measured - 1) for *_, measured, predicted in rows]
     print(f"\noff by {100 * statistics.mean(off):.0f} % on average, {100 * max(off):.0f} % at most")
 
-#The divisions that bench / mesh_steps measures on two processes.
+
+# The divisions that bench/mesh_steps measures on two processes.
 HERE = {"data": Plan(data=2, recompute=False), "pipeline": Plan(pipeline=2, recompute=False),
         "tensor": Plan(tensor=2, recompute=False)}
 

@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """The peer of bench/cuda_ddp in PyTorch: milliseconds a step of the same net with DistributedDataParallel and alone.
 
     torchrun --nproc-per-node 2 bench/torch_cuda_ddp.py [STEPS A ROUND] [WIDTH] [BATCH OF A RANK]

@@ -1,16 +1,14 @@
-#!/ usr / bin / env python3
-""
-    "The peer of bench/cuda_throughput in PyTorch: the same nets, batches, data set, loss and optimizer; the same protocol.
+#!/usr/bin/env python3
+"""The peer of bench/cuda_throughput in PyTorch: the same nets, batches, data set, loss and optimizer; the same protocol.
 
-    Setups have another entry,
-    "variant" : eager operations as they come compile forward under torch.compile compile - max -
-        autotune the same with mode =
-        "max-autotune-no-cudagraphs" graphs the whole step(forward, backward, optimizer)
-captured once as a CUDA graph graphs - channels -
-    last and the images and convolutions in channels_last All have the data set on the GPU,
-    draw batches there and use the fused SGD;
-cuDNN may try its algorithms(benchmark = True).float32 without TF32;
-bf16 by torch.autocast.
+Setups have another entry, "variant":
+  eager                   operations as they come
+  compile                 forward under torch.compile
+  compile-max-autotune    the same with mode="max-autotune-no-cudagraphs"
+  graphs                  the whole step (forward, backward, optimizer) captured once as a CUDA graph
+  graphs-channels-last    and the images and convolutions in channels_last
+All have the data set on the GPU, draw batches there and use the fused SGD; cuDNN may try its algorithms
+(benchmark=True). float32 without TF32; bf16 by torch.autocast.
 """
 
 import argparse
@@ -26,14 +24,16 @@ def nets(torch):
     """apps/models/models.cpp, layer by layer."""
     nn = torch.nn
     return {
-  "lenet" : lambda : nn.Sequential(nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(),
-                                   nn.MaxPool2d(2), nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
-      "cnn" : lambda : nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-                                     nn.Dropout(0.25), nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5),
-                                     nn.Linear(128, 10)),
-      "mlp" : lambda
-      : nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)),
-}
+        "lenet": lambda: nn.Sequential(
+            nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
+        "cnn": lambda: nn.Sequential(
+            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+            nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
+        "mlp": lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)),
+    }
+
 
 class Contestant:
     def __init__(self, torch, setup, device):
@@ -81,7 +81,7 @@ class Contestant:
         return self.order[self.place - self.batch:self.place]
 
     def loss_of(self, x, y):
-#A captured step must not keep the cast weights of the step before.
+        # A captured step must not keep the cast weights of the step before.
         with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=self.bf16,
                                  cache_enabled=self.graph is None and not self.capturing):
             x = x.contiguous(memory_format=self.memory_format)
@@ -139,21 +139,25 @@ def answer(torch, contestants, request, device):
             before = torch.cuda.memory_allocated()
         start = time.perf_counter()
         contestants[request["setup"]] = Contestant(torch, request, device)
-        found = {
-  "setup_seconds" : time.perf_counter() - start
-} if cuda : found["peak_mib"] =
-                (torch.cuda.max_memory_allocated() - before) / MEBIBYTE return found if "drop" in request
-    : contestants.pop(request["drop"], None) if cuda : torch.cuda.empty_cache() return {
-}
-return contestants[request["run"]].run(request["steps"])
+        found = {"setup_seconds": time.perf_counter() - start}
+        if cuda:
+            found["peak_mib"] = (torch.cuda.max_memory_allocated() - before) / MEBIBYTE
+        return found
+    if "drop" in request:
+        contestants.pop(request["drop"], None)
+        if cuda:
+            torch.cuda.empty_cache()
+        return {}
+    return contestants[request["run"]].run(request["steps"])
 
-           def
-           main()
-    : parser =
-           argparse.ArgumentParser(description = __doc__, formatter_class = argparse.RawDescriptionHelpFormatter)
-               parser.add_argument("--cpu", action = "store_true",
-                                   help = "run there, without CUDA graphs: for trying this program out") arguments =
-               parser.parse_args() try : import torch except ImportError as error:
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu", action="store_true", help="run there, without CUDA graphs: for trying this program out")
+    arguments = parser.parse_args()
+    try:
+        import torch
+    except ImportError as error:
         print(f"torch_cuda_throughput: {error}", file=sys.stderr)
         return 77
     if not arguments.cpu and not torch.cuda.is_available():
@@ -163,13 +167,17 @@ return contestants[request["run"]].run(request["steps"])
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    print(json.dumps({
-    "library" : f "PyTorch {torch.__version__}", "device" : "cpu" if arguments.cpu else torch.cuda.get_device_name(0)}), flush=True)
+    print(json.dumps({"library": f"PyTorch {torch.__version__}",
+                      "device": "cpu" if arguments.cpu else torch.cuda.get_device_name(0)}), flush=True)
     contestants = {}
     for line in sys.stdin:
         try:
-            found
-= answer(torch, contestants, json.loads(line), device) except Exception as error
-    : found = {"error" : f "{type(error).__name__}: {error}"[:1000]} print(json.dumps(found), flush = True) return 0
+            found = answer(torch, contestants, json.loads(line), device)
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"[:1000]}
+        print(json.dumps(found), flush=True)
+    return 0
 
-              if __name__ == "__main__" : sys.exit(main())
+
+if __name__ == "__main__":
+    sys.exit(main())

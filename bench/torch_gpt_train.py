@@ -1,11 +1,9 @@
-#!/ usr / bin / env python3
-""
-    "gpt_train's recipe in PyTorch: the same model, data, optimizer and evaluations, eager or compiled.
+#!/usr/bin/env python3
+"""gpt_train's recipe in PyTorch: the same model, data, optimizer and evaluations, eager or compiled.
 
-    usage : torch_gpt_train.py TEXT[--preset nano | small][--lr LR][--steps N][--batch N][--threads N][--compile]
+usage: torch_gpt_train.py TEXT [--preset nano|small] [--lr LR] [--steps N] [--batch N] [--threads N] [--compile]
 
-            Prints a line "result: validation_loss=... seconds=... tokens_per_s=...",
-    the seconds of the training loop; whoever starts
+Prints a line "result: validation_loss=... seconds=... tokens_per_s=...", the seconds of the training loop; whoever starts
 it measures the time of the process.
 """
 
@@ -70,8 +68,7 @@ def main():
     layers, heads, width, context = PRESETS[options.preset]
     with open(options.text, "rb") as file:
         text = file.read()
-    number = {
-byte: i for i, byte in enumerate(sorted(set(text)))}
+    number = {byte: i for i, byte in enumerate(sorted(set(text)))}
     tokens = torch.tensor([number[byte] for byte in text])
     cut = int(len(tokens) * 0.9)
     train, validation = tokens[:cut], tokens[cut:]

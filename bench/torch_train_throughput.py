@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """train_throughput's models and steps in PyTorch, eager or compiled, told over standard input how many steps to run.
 
 usage: torch_train_throughput.py MODEL BATCH THREADS [--compile] [--channels-last] [--bf16]
