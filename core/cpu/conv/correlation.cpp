@@ -19,7 +19,7 @@ using gemm_detail::MicroKernels;
 using gemm_detail::Run;
 using gemm_detail::Tile;
 
-constexpr std::int64_t kGroupPanels = 16;      // to a task, where images are few
+constexpr std::int64_t kGroupPanels = 16;      // to a task, at most, where images are few
 constexpr std::int64_t kBlockPositions = 512;  // of the images of a task, at least
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
@@ -73,8 +73,10 @@ class Runner {
   void run(const ConvSink* sink) const {
     // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
     const std::int64_t per_block = std::clamp<std::int64_t>(kBlockPositions / positions_, 1, c_.n);
-    const std::int64_t blocks = divide_up(c_.n, per_block), group = kGroupPanels * width_;
-    const bool many = sink || num_threads() == 1 || blocks >= kTasksPerThread * num_threads();
+    const std::int64_t blocks = divide_up(c_.n, per_block), tasks = kTasksPerThread * num_threads();
+    const bool many = sink || num_threads() == 1 || blocks >= tasks;
+    const std::int64_t panels = blocks * divide_up(per_block * positions_, width_);
+    const std::int64_t group = std::clamp<std::int64_t>(many ? kGroupPanels : panels / tasks, 1, kGroupPanels) * width_;
     const std::int64_t groups = many ? 1 : divide_up(per_block * positions_, group);
     const Tensor shared = groups > 1 && c_.planes.copied ? copied() : Tensor();
     parallel_for(blocks * groups, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -61,49 +61,93 @@ class Gradient {
   }
 
   void run(std::int64_t row_task, std::int64_t column_task, float* weight_grad) const {
-    const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, positions = c_.oh * c_.ow;
-    const std::int64_t first_panel = column_task * column_panels_ / column_tasks();
-    const std::int64_t end_panel = (column_task + 1) * column_panels_ / column_tasks();
-    const std::int64_t panels = end_panel - first_panel;
-    const std::int64_t first_row = in * row_task / row_tasks(), end_row = in * (row_task + 1) / row_tasks();
-    const std::int64_t block = std::max(images_ * rows_, rows_) * c_.ow;
-    const std::int64_t size_panels = panels * width_ * block,
-                       size_padded = planes_.copied ? images_ * planes_.size() : 0;
-    const std::int64_t size_sums = taps * (end_row - first_row) * panels * width_;
-    const Tensor space = empty({size_panels + size_sums + size_padded + 16});
-    float* const packed = space.data<float>();
-    float* const sums = packed + size_panels;
-    float* const padded = sums + size_sums;
-    bool started = false;
-    for (std::int64_t image = 0; image < c_.n; image += images_) {
-      const std::int64_t count = std::min(images_, c_.n - image);
-      const float* images = x_ + image * c_.in * c_.h * c_.w;
-      if (planes_.copied) {
-        for (std::int64_t i = 0; i < count; ++i)
-          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size(), first_row, end_row);
-        images = padded;
-      }
-      for (std::int64_t y = 0; y < c_.oh; y += rows_) {
-        const std::int64_t rows = std::min(rows_, c_.oh - y);
-        for (std::int64_t p = first_panel; p < end_panel; ++p) {
-          const std::int64_t columns = std::min(width_, c_.group_out() - p * width_);
-          const std::int64_t stride = divide_up(columns, kernels_.lanes) * kernels_.lanes;
-          for (std::int64_t i = 0; i < count; ++i)
-            kernels_.pack_columns(grad_ + ((image + i) * c_.out + p * width_) * positions + y * c_.ow, positions,
-                                  rows * c_.ow, columns,
-                                  packed + (p - first_panel) * width_ * block + i * rows * c_.ow * stride, stride);
-        }
-        add(images, y, rows, count, packed, block, first_panel, end_panel, first_row, end_row, sums, started);
-        started = true;
+    const std::int64_t in = c_.group_in();
+    const Part part{column_task * column_panels_ / column_tasks(), (column_task + 1) * column_panels_ / column_tasks(),
+                    in * row_task / row_tasks(), in * (row_task + 1) / row_tasks()};
+    const Tensor space = empty({space_of_chain(part)}), sums = empty({size_of_sums(part)});
+    for (std::int64_t i = 0; i < chains(); ++i) add_chain(part, i, i > 0, space.data<float>(), sums.data<float>());
+    write(part, sums.data<float>(), weight_grad);
+  }
+
+  // Few channels make no tasks for several threads: then these sum chains, which are added up afterwards.
+  bool runs_by_chains() const {
+    return c_.groups * row_tasks() * column_tasks() < num_threads() && chains() > 1 &&
+           size_of_sums(whole()) <= kSumsOfChains;
+  }
+  void run_by_chains(float* weight_grad) const {
+    const Part part = whole();
+    const std::int64_t size = size_of_sums(part), at_once = std::min(chains(), kSumsOfChains / size);
+    const Tensor of_chains = empty({at_once * size}), sums = empty({size});
+    float* const sum = sums.data<float>();
+    for (std::int64_t first = 0; first < chains(); first += at_once) {
+      const std::int64_t count = std::min(at_once, chains() - first);
+      parallel_for(count, divide_up(count, 2 * num_threads()), [&](std::int64_t begin, std::int64_t end) {
+        const Tensor space = empty({space_of_chain(part)});
+        for (std::int64_t i = begin; i < end; ++i)
+          add_chain(part, first + i, false, space.data<float>(), of_chains.data<float>() + i * size);
+      });
+      for (std::int64_t i = 0; i < count; ++i) {
+        const float* const chain = of_chains.data<float>() + i * size;
+        if (first + i == 0)
+          std::copy_n(chain, size, sum);
+        else
+          for (std::int64_t j = 0; j < size; ++j) sum[j] += chain[j];
       }
     }
-    // [tap][in][out] to [out][in][tap]
-    const std::int64_t end_out = std::min(end_panel * width_, c_.group_out()), pitch = panels * width_;
-    const std::int64_t rows = end_row - first_row;
+    write(part, sum, weight_grad);
+  }
+
+ private:
+  static constexpr std::int64_t kSumsOfChains = 1 << 18;  // floats
+
+  // Panels of output channels and rows of input channels.
+  struct Part {
+    std::int64_t first_panel, end_panel, first_row, end_row;
+    std::int64_t panels() const { return end_panel - first_panel; }
+    std::int64_t rows() const { return end_row - first_row; }
+  };
+  Part whole() const { return {0, column_panels_, 0, c_.group_in()}; }
+
+  std::int64_t chains() const { return divide_up(c_.n, images_) * divide_up(c_.oh, rows_); }
+  std::int64_t block() const { return std::max(images_ * rows_, rows_) * c_.ow; }
+  std::int64_t size_of_sums(const Part& part) const { return c_.kh * c_.kw * part.rows() * part.panels() * width_; }
+  std::int64_t space_of_chain(const Part& part) const {
+    return part.panels() * width_ * block() + (planes_.copied ? images_ * planes_.size() : 0) + 16;
+  }
+
+  // What block `index` of positions gives, added to the sums, or in their place.
+  void add_chain(const Part& part, std::int64_t index, bool adds, float* packed, float* sums) const {
+    const std::int64_t positions = c_.oh * c_.ow, blocks = divide_up(c_.oh, rows_);
+    const std::int64_t image = index / blocks * images_, y = index % blocks * rows_;
+    const std::int64_t count = std::min(images_, c_.n - image), rows = std::min(rows_, c_.oh - y);
+    const float* images = x_ + image * c_.in * c_.h * c_.w;
+    if (planes_.copied) {
+      float* const padded = packed + part.panels() * width_ * block();
+      if (y == 0 || !adds)  // the blocks of an image follow one another
+        for (std::int64_t i = 0; i < count; ++i)
+          planes_.copy(images + i * c_.in * c_.h * c_.w, padded + i * planes_.size(), part.first_row, part.end_row);
+      images = padded;
+    }
+    for (std::int64_t p = part.first_panel; p < part.end_panel; ++p) {
+      const std::int64_t columns = std::min(width_, c_.group_out() - p * width_);
+      const std::int64_t stride = divide_up(columns, kernels_.lanes) * kernels_.lanes;
+      for (std::int64_t i = 0; i < count; ++i)
+        kernels_.pack_columns(grad_ + ((image + i) * c_.out + p * width_) * positions + y * c_.ow, positions,
+                              rows * c_.ow, columns,
+                              packed + (p - part.first_panel) * width_ * block() + i * rows * c_.ow * stride, stride);
+    }
+    add(images, y, rows, count, packed, block(), part.first_panel, part.end_panel, part.first_row, part.end_row, sums,
+        adds);
+  }
+
+  // [tap][in][out] to [out][in][tap]
+  void write(const Part& part, const float* sums, float* weight_grad) const {
+    const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, rows = part.rows();
+    const std::int64_t end_out = std::min(part.end_panel * width_, c_.group_out()), pitch = part.panels() * width_;
     const auto sum_of = [&](std::int64_t at) { return sums + (at % taps * rows + at / taps) * pitch; };
-    for (std::int64_t o = first_panel * width_; o < end_out; o += kLanes) {
-      const std::int64_t from = o - first_panel * width_, count = std::min(kLanes, end_out - o);
-      float* const to = weight_grad + (o * in + first_row) * taps;
+    for (std::int64_t o = part.first_panel * width_; o < end_out; o += kLanes) {
+      const std::int64_t from = o - part.first_panel * width_, count = std::min(kLanes, end_out - o);
+      float* const to = weight_grad + (o * in + part.first_row) * taps;
       std::int64_t at = 0;
       for (; at + kLanes <= rows * taps; at += kLanes) {
         Vec8 square[kLanes];
@@ -116,7 +160,6 @@ class Gradient {
     }
   }
 
- private:
   std::int64_t wanted_tasks() const { return num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups); }
 
   void add(const float* images, std::int64_t y, std::int64_t rows, std::int64_t count, const float* packed,
@@ -176,6 +219,11 @@ void conv_detail::product_backward_weight(const Conv& conv, const float* grad, c
                                           InstructionSet set) {
   const std::int64_t size = conv.group_out() * conv.group_in() * conv.kh * conv.kw;
   const Gradient first(conv, grad, x, 0, set);
+  if (first.runs_by_chains()) {
+    for (std::int64_t group = 0; group < conv.groups; ++group)
+      Gradient(conv, grad, x, group, set).run_by_chains(weight_grad + group * size);
+    return;
+  }
   const std::int64_t row_tasks = first.row_tasks(), column_tasks = first.column_tasks();
   parallel_for(conv.groups * row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {
