@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "lockstep/core/cpu/conv/eight_positions.h"
+#include "lockstep/core/cpu/conv/read_positions.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/gemm/own.h"
-#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -42,7 +42,8 @@ class Runner {
         width_(vectors_ * kernels_.lanes),
         row_panels_(weights_panels_.count),
         panel_rows_(weights_panels_.panel_rows),
-        offsets_(offsets) {
+        offsets_(offsets),
+        wide_(set == InstructionSet::avx512) {
     const auto taps = static_cast<std::int64_t>(c.taps.size());
     std::int64_t inside = 0;
     for (std::int64_t y = 0; y < c.oh; ++y) inside += taps_inside(y, y).size();
@@ -54,7 +55,7 @@ class Runner {
     const std::int64_t inner = c_.inner(), padded = weights_panels_.padded;
     packed_ = empty({weights_panels_.size(inner)});
     float* const packed = packed_.data<float>();
-    use_packed(packed, sees_border_ && all_finite(weights, c_.rows * inner));
+    use_packed(packed, 0, sees_border_ && all_finite(weights, c_.rows * inner));
     parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i)
@@ -63,10 +64,10 @@ class Runner {
                                              rows(i), packed + (i * inner + k) * padded, padded);
                  });
   }
-  void use_packed(const float* weights, bool finite) {
+  void use_packed(const float* weights, std::int64_t columns, bool finite) {
     weights_ = weights;
-    weights_step_ = weights_panels_.padded;
-    weights_panel_ = c_.inner() * weights_panels_.padded;
+    weights_step_ = columns > 0 ? columns : weights_panels_.padded;
+    weights_panel_ = columns > 0 ? panel_rows_ : c_.inner() * weights_panels_.padded;
     leaves_out_ = sees_border_ && finite;
   }
 
@@ -131,7 +132,7 @@ class Runner {
     }
     Tensor space;
     float *panel, *tile, *padded, *values;
-    std::vector<Eight> eights;
+    ReadPositions reads;
     std::vector<std::int64_t> outs;  // where each position's result goes
     std::vector<std::int64_t> ys;    // its row
     std::vector<Run> runs;
@@ -197,8 +198,7 @@ class Runner {
       const bool direct = in_place(work, p, tile.columns);
       float* const to = direct ? out + work.outs[static_cast<std::size_t>(p * width_)] : work.tile;
       tile.out_stride = direct ? c_.out_plane : width_;
-      const Eight* const eights = work.eights.data() + p * width_ / 8;
-      const bool in_runs = c_.rows <= kFewRows && !sees_border_ && all_runs(eights);
+      const bool in_runs = c_.rows <= kFewRows && !sees_border_ && work.reads.all_runs(p * width_, width_);
       const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
       const auto ys = work.ys.begin() + p * width_;
       const auto [lowest, highest] = std::minmax_element(ys, ys + tile.columns);
@@ -213,17 +213,17 @@ class Runner {
           const float* const bias = last ? c_.bias : nullptr;
           few_rows({images, offsets_.data() + k0, tile.k, weights_ + k0 * weights_step_, weights_step_, to,
                     tile.out_stride, k0 > 0, bias, tile.relu},
-                   c_.rows, eights, width_ / 8);
+                   c_.rows, work.reads.eights() + p * width_ / 8, width_ / 8);
           continue;
         }
         const std::int64_t start = runs_of(work, inside, k0, tile.k);
         tile.runs = work.runs.empty() ? nullptr : work.runs.data();
         tile.run_count = static_cast<std::int64_t>(work.runs.size());
-        if (work.runs.empty()) pack_panel(work, images, p, k0, tile.k, work.panel);
+        if (work.runs.empty()) work.reads.pack(p * width_, width_, images, offsets_.data() + k0, tile.k, work.panel);
         std::int64_t from = start;
         float* to_panel = work.panel;
         for (const Run& run : work.runs) {
-          pack_panel(work, images, p, from, run.k, to_panel);
+          work.reads.pack(p * width_, width_, images, offsets_.data() + from, run.k, to_panel);
           from += run.k + run.skip / weights_step_;
           to_panel += run.k * width_;
         }
@@ -236,10 +236,6 @@ class Runner {
       }
       if (!direct) scatter(work, p, tile.columns, out);
     }
-  }
-
-  bool all_runs(const Eight* eights) const {
-    return std::all_of(eights, eights + width_ / 8, [](const Eight& e) { return e.kind == Eight::Kind::run; });
   }
 
   bool in_place(const Work& work, std::int64_t panel, std::int64_t columns) const {
@@ -273,64 +269,7 @@ class Runner {
       bases[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(image * image_size + y * c_.planes.pitch + x);
       work.outs[static_cast<std::size_t>(j)] = image * c_.out_image + y * c_.out_row + x * c_.out_column;
     }
-    work.eights.resize(static_cast<std::size_t>(padded / 8));
-    for (std::size_t e = 0; e < work.eights.size(); ++e) work.eights[e] = eight_of(bases.data() + 8 * e);
-  }
-
-  void pack_panel(const Work& work, const float* images, std::int64_t panel, std::int64_t k0, std::int64_t steps,
-                  float* to) const {
-    const std::int64_t count = width_ / 8;
-    const Eight* const eights = work.eights.data() + panel * count;
-    const std::int32_t* const offsets = offsets_.data() + k0;
-    using Kind = Eight::Kind;
-    if (all_runs(eights)) return copy_runs(images, eights, count, offsets, steps, to);
-    std::int64_t g = 0;
-    for (; g + 2 <= count && eights[g].kind != Kind::scattered && eights[g + 1].kind != Kind::scattered; g += 2) {
-      const Eight &e = eights[g], &f = eights[g + 1];
-      const float *const first = images + e.first, *const second = images + e.second;
-      const float *const third = images + f.first, *const fourth = images + f.second;
-      float* p = to + 8 * g;
-      for (std::int64_t k = 0; k < steps; ++k, p += width_) {
-        const std::int64_t at = offsets[k];
-        store8(p, e.from_second ? load8(second + at) : load8(first + at));
-        store8(p + 8, f.from_second ? load8(fourth + at) : load8(third + at));
-      }
-    }
-    for (; g < count; ++g) {
-      const Eight& e = eights[g];
-      float* p = to + 8 * g;
-      const float *const first = images + e.first, *const second = images + e.second;
-      if (e.kind != Kind::scattered)
-        for (std::int64_t k = 0; k < steps; ++k, p += width_)
-          store8(p, e.from_second ? load8(second + offsets[k]) : load8(first + offsets[k]));
-      else
-        for (std::int64_t k = 0; k < steps; ++k, p += width_)
-          for (std::size_t j = 0; j < 8; ++j) p[j] = e.bases[j] < 0 ? 0.0f : images[e.bases[j] + offsets[k]];
-    }
-  }
-
-  // Four eights at a time: what they read often lies together.
-  static void copy_runs(const float* images, const Eight* eights, std::int64_t count, const std::int32_t* offsets,
-                        std::int64_t steps, float* to) {
-    const std::int64_t width = 8 * count;
-    std::int64_t g = 0;
-    for (; g + 4 <= count; g += 4) {
-      const float *const a = images + eights[g].first, *const b = images + eights[g + 1].first;
-      const float *const c = images + eights[g + 2].first, *const d = images + eights[g + 3].first;
-      float* p = to + 8 * g;
-      for (std::int64_t k = 0; k < steps; ++k, p += width) {
-        const std::int64_t at = offsets[k];
-        store8(p, load8(a + at));
-        store8(p + 8, load8(b + at));
-        store8(p + 16, load8(c + at));
-        store8(p + 24, load8(d + at));
-      }
-    }
-    for (; g < count; ++g) {
-      const float* const from = images + eights[g].first;
-      float* p = to + 8 * g;
-      for (std::int64_t k = 0; k < steps; ++k, p += width) store8(p, load8(from + offsets[k]));
-    }
+    work.reads.set(bases, wide_);
   }
 
   const Correlation& c_;
@@ -345,6 +284,7 @@ class Runner {
   const float* weights_ = nullptr;
   std::int64_t weights_step_ = 0, weights_panel_ = 0;
   const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads
+  const bool wide_;                           // AVX-512
 };
 
 }  // namespace
@@ -356,10 +296,10 @@ void Correlation::run(InstructionSet set, const float* weights, const ConvSink* 
   runner.run(sink);
 }
 
-void Correlation::run_packed(InstructionSet set, const float* weights, bool finite,
+void Correlation::run_packed(InstructionSet set, const float* weights, std::int64_t columns, bool finite,
                              const std::vector<std::int32_t>& offsets) const {
   Runner runner(*this, set, offsets);
-  runner.use_packed(weights, finite);
+  runner.use_packed(weights, columns, finite);
   runner.run(nullptr);
 }
 

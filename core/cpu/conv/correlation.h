@@ -53,8 +53,9 @@ struct Correlation {
   std::int64_t inner() const { return planes.channels * static_cast<std::int64_t>(taps.size()); }
   /// weights: [rows][inner()]. With a sink, `out` is not used: blocks of images, dense, are handed on.
   void run(InstructionSet set, const float* weights, const ConvSink* sink = nullptr) const;
-  /// weights: in panels. `finite`: all of them are. `offsets`: input_offsets().
-  void run_packed(InstructionSet set, const float* weights, bool finite,
+  /// weights: in panels, or with `columns` above 0 as [inner()][rows], the rows so many floats apart. `finite`: all of
+  /// them are. `offsets`: input_offsets().
+  void run_packed(InstructionSet set, const float* weights, std::int64_t columns, bool finite,
                   const std::vector<std::int32_t>& offsets) const;
   /// Of each step of inner(), from where a position reads.
   std::vector<std::int32_t> input_offsets() const;

@@ -124,6 +124,49 @@ void add_scaled(const float* from, float factor, float* to, std::int64_t count) 
   for (std::int64_t j = 0; j < count; ++j) to[j] = std::fma(from[j], factor, to[j]);
 }
 
+// Elements 0, 2, ... or 1, 3, ... of sixteen as one shuffle gives them: in the order 0, 1, 4, 5, 2, 3, 6, 7.
+Vec8 turned_evens(Vec8 a, Vec8 b) {
+  return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14);
+}
+Vec8 turned_odds(Vec8 a, Vec8 b) {
+  return __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
+}
+// Into that order and back.
+Vec8 turned(Vec8 v) {
+  return __builtin_shufflevector(v, v, 0, 1, 4, 5, 2, 3, 6, 7);
+}
+
+// Adds to sums[t][16 chains], for the three neighbouring taps of a row of the kernel and columns two apart, a row of
+// products of gradient and image. Lanes are turned all the while.
+void add_row_of_step_2(const float* grad, const float* image, std::int64_t rows, std::int64_t count, std::int64_t pitch,
+                       float* sums) {
+  constexpr int kTaps = 3;
+  Vec8 low[kTaps], high[kTaps];
+  for (int t = 0; t < kTaps; ++t) low[t] = turned(load8(sums + 16 * t)), high[t] = turned(load8(sums + 16 * t + 8));
+  const auto add = [](const float* d, const float* x, std::int64_t left, Vec8* sum) __attribute__((always_inline)) {
+    const Vec8 a = load8(x), b = load8(x + 8), c = load8(x + 2), e = load8(x + 10);
+    Vec8 g = turned(load8(d)), taps[kTaps] = {turned_evens(a, b), turned_odds(a, b), turned_evens(c, e)};
+    if (left < 8) {
+      const IntVec8 lane = {0, 1, 4, 5, 2, 3, 6, 7};
+      const auto n = static_cast<std::int32_t>(left);
+      const IntVec8 used = lane < IntVec8{n, n, n, n, n, n, n, n};
+      g = used ? g : Vec8{};
+      for (Vec8& tap : taps) tap = used ? tap : Vec8{};
+    }
+    for (int t = 0; t < kTaps; ++t) sum[t] = fma8(g, taps[t], sum[t]);
+  };
+  for (std::int64_t y = 0; y < rows; ++y, grad += count, image += pitch) {
+    std::int64_t j = 0;
+    for (; j + 16 <= count; j += 16) {
+      add(grad + j, image + 2 * j, 8, low);
+      add(grad + j + 8, image + 2 * (j + 8), 8, high);
+    }
+    if (j < count) add(grad + j, image + 2 * j, std::min<std::int64_t>(8, count - j), low);
+    if (j + 8 < count) add(grad + j + 8, image + 2 * (j + 8), count - j - 8, high);
+  }
+  for (int t = 0; t < kTaps; ++t) store8(sums + 16 * t, turned(low[t])), store8(sums + 16 * t + 8, turned(high[t]));
+}
+
 // Adds to sums[t][16 chains], for T taps of one row of the kernel, a row of products of gradient and image.
 template <int kStep, int T>
 void add_row(const float* grad, const float* image, const std::int64_t* offsets, std::int64_t rows, std::int64_t count,
@@ -314,10 +357,16 @@ void depthwise_backward_weight(const Conv& c, const float* grad, const float* x,
         std::copy_n(grad + plane * positions, positions, d.data<float>());
         for (std::int64_t tap = 0; tap < taps;) {
           const std::int64_t left = taps - tap;
+          const std::int64_t* const at = offsets.data() + tap;
+          if (c.stride_w == 2 && left >= 3 && at[1] == at[0] + 1 && at[2] == at[0] + 2) {
+            add_row_of_step_2(d.data<float>(), image + at[0], c.oh, c.ow, pitch, chains.data<float>() + tap * kChains);
+            tap += 3;
+            continue;
+          }
           const auto add = c.stride_w == 2 ? left >= 3 ? add_row<2, 3> : add_row<2, 1>
                            : left >= 3 ? add_row<1, 3>
                                            : add_row<1, 1>;
-          add(d.data<float>(), image, offsets.data() + tap, c.oh, c.ow, pitch, chains.data<float>() + tap * kChains);
+          add(d.data<float>(), image, at, c.oh, c.ow, pitch, chains.data<float>() + tap * kChains);
           tap += left >= 3 ? 3 : 1;
         }
       }

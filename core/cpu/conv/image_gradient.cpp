@@ -51,7 +51,10 @@ std::vector<Phase> phases_of(std::int64_t size, std::int64_t kernel, std::int64_
 struct Part {
   Correlation correlation;
   std::vector<std::int64_t> taps;  // in the kernel
-  Tensor weights;                  // for each output channel and tap, those of the input channels, in panels
+  // For each output channel and tap, those of the input channels: in panels, or as the convolution's own lie.
+  const float* weights = nullptr;
+  std::int64_t columns = 0;  // of the latter
+  Tensor gathered;           // the former
   std::vector<std::int32_t> offsets;
 };
 
@@ -86,26 +89,21 @@ Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x
                             .out_row = x.count,
                             .out_column = 1},
             .taps = {},
-            .weights = {},
+            .gathered = {},
             .offsets = {}};
   for (const std::int64_t dy : y.offsets)
     for (const std::int64_t dx : x.offsets) part.correlation.taps.push_back({dy + planes.top, dx + planes.left});
   for (const std::int64_t ky : y.taps)
     for (const std::int64_t kx : x.taps) part.taps.push_back(ky * c.kw + kx);
-  part.weights = empty({panels.size(part.correlation.inner())});
+  if (c.kh * c.kw > 1) {
+    part.gathered = empty({panels.size(part.correlation.inner())});
+    part.weights = part.gathered.data<float>();
+  }
   part.offsets = part.correlation.input_offsets();
   return part;
 }
 
-// copy_n() of a few, without a call.
-[[gnu::always_inline]] inline void copy_short(const float* from, std::int64_t count, float* to) {
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store8(to + i, load8(from + i));
-  if (i < count && count >= kLanes) return store8(to + count - kLanes, load8(from + count - kLanes));
-  for (; i < count; ++i) to[i] = from[i];
-}
-
-// Zeros, likewise.
+// Zeros, without a call.
 [[gnu::always_inline]] inline void clear_short(float* to, std::int64_t count) {
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store8(to + i, Vec8{});
@@ -124,11 +122,7 @@ void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, 
           const auto taps = static_cast<std::int64_t>(part.taps.size());
           const std::int64_t first = panel * panels.panel_rows, rows = std::min(panels.panel_rows, in - first);
           const float* const from = weight + (o * in + first) * kernel;
-          float* to = part.weights.data<float>() + (panel * out + o) * taps * panels.padded;
-          if (kernel == 1) {
-            copy_short(from, rows, to);
-            continue;
-          }
+          float* to = part.gathered.data<float>() + (panel * out + o) * taps * panels.padded;
           if (taps == kernel) {  // all of them, in order
             kernels.pack_columns(from, kernel, kernel, rows, to, panels.padded);
             continue;
@@ -185,7 +179,11 @@ class ImageGradient {
     for (const Phase& y : ys_)
       for (const Phase& x : xs_)
         if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, planes_, y, x, panels));
-    fill_weights(c, weight, parts_, panels, set);
+    // Those of a single tap are read where they lie: a copy would take longer than it saves.
+    if (c.kh * c.kw > 1)
+      fill_weights(c, weight, parts_, panels, set);
+    else
+      for (Part& part : parts_) part.weights = weight, part.columns = c.group_in();
   }
 
   // grad, x_grad: of the group's first channel.
@@ -215,7 +213,7 @@ class ImageGradient {
     correlation.images = grad;
     correlation.out = out;
     correlation.out_image = out_image;
-    correlation.run_packed(set_, part.weights.data<float>(), finite_, part.offsets);
+    correlation.run_packed(set_, part.weights, part.columns, finite_, part.offsets);
   }
 
   // Images of the result's gradient with zeros around them, which all phases read. For few input channels each phase
