@@ -2,13 +2,17 @@
 """gpt_train's recipe in PyTorch: the same model, data, optimizer and evaluations, eager or compiled.
 
 usage: torch_gpt_train.py TEXT [--preset nano|small] [--lr LR] [--steps N] [--batch N] [--threads N] [--compile]
+                         [--skip-evaluation]
 
-Prints a line "result: validation_loss=... seconds=... tokens_per_s=...", the seconds of the training loop; whoever starts
-it measures the time of the process.
+Started by torchrun, the processes train under DistributedDataParallel (Gloo) and share the batch. Prints a line
+"result: validation_loss=... seconds=... tokens_per_s=... median_tokens_per_s=...": the seconds of the training loop, and
+the rate of the median step; whoever starts it measures the time of the process.
 """
 
 import argparse
 import math
+import os
+import statistics
 import time
 
 import torch
@@ -62,9 +66,13 @@ def main():
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--skip-evaluation", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if options.batch % world:
+        parser.error(f"a batch of {options.batch} cannot be shared by {world} processes")
     layers, heads, width, context = PRESETS[options.preset]
     with open(options.text, "rb") as file:
         text = file.read()
@@ -73,7 +81,13 @@ def main():
     cut = int(len(tokens) * 0.9)
     train, validation = tokens[:cut], tokens[cut:]
     net = Gpt(len(number), layers, heads, width, context)
-    model = torch.compile(net) if options.compile else net
+    model = net
+    if world > 1:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        torch.manual_seed(1 + rank)
+    if options.compile:
+        model = torch.compile(model)
     matrices = [p for p in net.parameters() if p.dim() >= 2]
     vectors = [p for p in net.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=options.lr, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
@@ -88,24 +102,31 @@ def main():
         starts = list(range(0, stride * 240, stride))
         return sum(model(*batch(validation, starts[i : i + 12])).item() for i in range(0, 240, 12)) / 20
 
-    start, seconds, loss = time.monotonic(), 0.0, 0.0
+    start, seconds, loss, times = time.monotonic(), 0.0, math.nan, []
     for step in range(options.steps):
+        began = time.monotonic()
         warm = min(100, options.steps - 1)
         decay = (step - warm) / (options.steps - warm)
         lr = options.lr * (step / warm if step < warm else 0.1 + 0.45 * (1 + math.cos(math.pi * decay)))
         for group in optimizer.param_groups:
             group["lr"] = lr
-        x, y = batch(train, torch.randint(len(train) - context, (options.batch,)).tolist())
+        x, y = batch(train, torch.randint(len(train) - context, (options.batch // world,)).tolist())
         optimizer.zero_grad(set_to_none=True)
         model(x, y).backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
+        times.append(time.monotonic() - began)
         if (step + 1) % 250 == 0 or step + 1 == options.steps:
             seconds += time.monotonic() - start
-            loss = evaluate()
+            if not options.skip_evaluation:
+                loss = evaluate()
             start = time.monotonic()
     rate = options.steps * options.batch * context / seconds
-    print(f"result: validation_loss={loss:.4f} seconds={seconds:.2f} tokens_per_s={rate:.0f}")
+    median = options.batch * context / statistics.median(times[2:] or times)
+    if rank == 0:
+        print(f"result: validation_loss={loss:.4f} seconds={seconds:.2f} tokens_per_s={rate:.0f} median_tokens_per_s={median:.0f}")
+    if world > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
