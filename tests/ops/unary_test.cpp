@@ -239,6 +239,28 @@ TEST_P(Float32, IsWithinAFewUlpEverywhere) {
   EXPECT_LE(worst, function.ulps) << "at " << worst_at;
 }
 
+// In the lower tail too, where 1 + erf would leave no digits.
+TEST(Unary, GeluIsAccurateRelativeToItself) {
+  constexpr std::int64_t kCount = 1 << 16;
+  Tensor x = empty({kCount});
+  for (std::int64_t i = 0; i < kCount; ++i) x.data<float>()[i] = -12.0f + 32.0f * static_cast<float>(i) / kCount;
+  x.set_requires_grad(true);
+  const Tensor y = gelu(x);
+  y.backward(ones({kCount}));
+  const double root = std::sqrt(0.5), factor = root / std::sqrt(std::acos(-1.0));
+  double worst = 0.0, worst_gradient = 0.0;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const double at = x.data<float>()[i], cumulative = 0.5 * std::erfc(-at * root), expected = at * cumulative;
+    const double gradient = cumulative + at * factor * std::exp(-0.5 * at * at);
+    if (at != 0) worst = std::max(worst, std::fabs(y.data<float>()[i] / expected - 1));
+    worst_gradient = std::max(worst_gradient, std::fabs(x.grad().data<float>()[i] - gradient));
+  }
+  EXPECT_LT(worst, 7e-7);
+  EXPECT_LT(worst_gradient, 4e-7);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  expect_close(gelu(tensor<float>({inf, nan, 0.0f, -30.0f})), tensor<float>({inf, nan, 0.0f, 0.0f}), 0.0, 0.0);
+}
+
 TEST(UnarySpecialValues, AreThoseOfC) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = tensor<float>({inf, -inf, nan, 0.0f, -0.0f});

@@ -42,13 +42,10 @@ struct Sigmoid : FunctorOfOutput {
 template <typename T>
 struct Gelu : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
-  LOCKSTEP_HOST_DEVICE static T cumulative(T x) {
-    return std::fma(T(0.5), math::erf(x * T(0.7071067811865476)), T(0.5));
-  }
-  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * cumulative(x); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x * math::normal(x).cumulative; }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    const T density = T(0.3989422804014327) * math::exp(T(-0.5) * x * x);
-    return grad * std::fma(x, density, cumulative(x));
+    const math::Normal<T> normal = math::normal(x);
+    return grad * std::fma(x, T(0.3989422804014327) * normal.gauss, normal.cumulative);
   }
 };
 

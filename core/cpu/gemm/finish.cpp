@@ -1,9 +1,6 @@
 // What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the
 // same bits whatever the product was computed with.
 
-#include <cmath>
-#include <numbers>
-
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/vector_math.h"
 
@@ -12,12 +9,8 @@ namespace {
 
 template <typename T>
 void gelu_impl(T* values, std::int64_t count) {
-  constexpr T root = std::numbers::sqrt2_v<T> / 2;
   LOCKSTEP_VECTORIZE
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T x = values[i];
-    values[i] = x * std::fma(T(0.5), math::erf(x * root), T(0.5));
-  }
+  for (std::int64_t i = 0; i < count; ++i) values[i] *= math::normal(values[i]).cumulative;
 }
 
 template <typename T>
