@@ -52,7 +52,7 @@ inline std::vector<double> best(
     const std::vector<std::function<void()>>& calls, int threads, double seconds, double sample,
     const std::function<void()>& around = [] {}) {
   constexpr useconds_t kPause = 3000;
-  constexpr double kWaking = 1e-3;
+  constexpr double kWaking = 5e-3;  // until a scheduler has moved a thread that woke on the core of another
   const bool alone = threads == 1;
   std::vector<double> best(calls.size(), 0);
   std::vector<int> repeats;

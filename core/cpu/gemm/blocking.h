@@ -6,7 +6,7 @@
 
 namespace lockstep::cpu::gemm_detail {
 
-inline constexpr double kTaskFlops = 3e5;           // of a task of parallel_for, at least: 1.5 to 3 us
+inline constexpr double kTaskFlops = 1.5e5;         // of a task of parallel_for, at least: 0.7 to 1.5 us
 inline constexpr double kFlopsOfByte = 3;           // operations in the time that a byte takes to come from a far cache
 inline constexpr double kLargeTaskFlops = 16e6;     // where there is a task for each thread
 inline constexpr std::int64_t kTasksPerThread = 3;  // so that threads which are held up do not hold up the others
