@@ -25,8 +25,8 @@ inline double now(bool processor) {
 /// held to ("avx2", "avx512" or empty), the OpenMP build of OpenBLAS where Debian's is there, so that the libraries
 /// have one pool of threads, and for how long that pool spins.
 inline void hold_libraries_to(const std::string& cpu, char** argv) {
-  if (std::getenv("LOCKSTEP_BENCH_HELD")) return;
-  setenv("LOCKSTEP_BENCH_HELD", "1", 1);
+  if (std::getenv("BENCH_LIBRARIES_HELD")) return;
+  setenv("BENCH_LIBRARIES_HELD", "1", 1);
   setenv("LOCKSTEP_KERNELS", "own", 1);
   if (!cpu.empty()) setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
   if (cpu == "avx2") {
