@@ -66,7 +66,7 @@ std::vector<double> measure(const std::function<void()>& call, const std::vector
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  turns::hold_libraries_to(options.cpu, argv);
+  turns::hold_libraries_to(options.cpu, argc, argv);
   lockstep::set_num_threads(options.threads);
   std::vector<Conv2dPath> paths{Conv2dPath::automatic, Conv2dPath::own};
   if (lockstep::conv2d_path_available(Conv2dPath::onednn)) paths.push_back(Conv2dPath::onednn);

@@ -91,7 +91,7 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  turns::hold_libraries_to(options.cpu, argv);
+  turns::hold_libraries_to(options.cpu, argc, argv);
   lockstep::set_num_threads(options.threads);
   gemm_peers::blas_threads(options.threads);
   gemm_peers::onednn_threads(options.threads);

@@ -24,9 +24,9 @@ inline double now(bool processor) {
 /// Starts the program again, once, with what the libraries read when they are loaded: the instruction set that all are
 /// held to ("avx2", "avx512" or empty), the OpenMP build of OpenBLAS where Debian's is there, so that the libraries
 /// have one pool of threads, and for how long that pool spins.
-inline void hold_libraries_to(const std::string& cpu, char** argv) {
-  if (std::getenv("BENCH_LIBRARIES_HELD")) return;
-  setenv("BENCH_LIBRARIES_HELD", "1", 1);
+inline void hold_libraries_to(const std::string& cpu, int argc, char** argv) {
+  const std::string held = "--held";  // the mark of the second start; the programs skip options that they do not know
+  if (argc > 1 && argv[argc - 2] == held) return;
   setenv("LOCKSTEP_KERNELS", "own", 1);
   if (!cpu.empty()) setenv("LOCKSTEP_CPU", cpu.c_str(), 1);
   if (cpu == "avx2") {
@@ -37,11 +37,12 @@ inline void hold_libraries_to(const std::string& cpu, char** argv) {
   }
   setenv("GOMP_SPINCOUNT", "50000", 0);  // well below kPause
   const std::string openmp = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
-  if (std::filesystem::is_directory(openmp)) {
-    const char* const before = std::getenv("LD_LIBRARY_PATH");
-    setenv("LD_LIBRARY_PATH", (openmp + (before ? ":" + std::string(before) : "")).c_str(), 1);
-  }
-  execv("/proc/self/exe", argv);
+  if (std::filesystem::is_directory(openmp)) setenv("LD_LIBRARY_PATH", openmp.c_str(), 1);
+  std::vector<char*> arguments(argv, argv + argc);
+  std::string mark[] = {held, "1"};
+  for (std::string& word : mark) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv("/proc/self/exe", arguments.data());
 }
 
 /// The best of many short samples of each call, in turns, in seconds of one call; `around` is called once a round. One
