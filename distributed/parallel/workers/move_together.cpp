@@ -29,7 +29,8 @@ std::vector<Tensor> move_together(const std::vector<Tensor>& tensors, Device dev
       offsets.push_back(elements);
       elements += packed_elements(tensors[i].numel(), kind.first);
     }
-    const auto part = [&](const Tensor& packed, std::size_t place) {
+    // Clang before 16 captures no structured binding that is not named.
+    const auto part = [&, &indices = indices](const Tensor& packed, std::size_t place) {
       const Shape& sizes = tensors[indices[place]].sizes();
       return packed.as_strided(sizes, contiguous_strides(sizes), offsets[place]);
     };
