@@ -73,7 +73,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 14, 6, 4, 2, 7, 4>();
+constexpr MicroKernels<float> kAvx2Float = make_micro_kernels<Float, 14, 6, 4, 2, 11, 4>();
 constexpr MicroKernels<double> kAvx2Double = make_micro_kernels<Double, 14, 6, 4, 2, 7, 4>();
 
 }  // namespace lockstep::cpu::gemm_detail

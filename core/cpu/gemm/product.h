@@ -147,7 +147,9 @@ class Product {
   // Wide tiles for few rows, so that there are enough independent chains, unless b must be transposed: narrow panels
   // are done faster.
   int vectors_of_tile(std::int64_t needed) const {
-    if (b_.column != 1) return 2;
+    // A few rows too many for two vectors are one panel of one vector if b can be transposed in registers on the way.
+    if (b_.column != 1)
+      return g_.m > kernels_.rows[2] && g_.m <= kMaxRows && kernels_.turning_vectors[g_.m] > 0 ? 1 : 2;
     if (g_.m <= kernels_.rows[4]) return 4;
     if (kernels_.rows[4] <= 4) return 2;  // few registers
     if (g_.k <= kShort) return 4;
