@@ -36,6 +36,12 @@ template <typename V>
   }
 }
 
+// The most rows for which a turning kernel reads rows of memory by lines of the cache.
+template <typename V>
+constexpr int turning_lines() {
+  return piece<V>() == 64 / sizeof(typename V::T) ? 4 : 1;
+}
+
 // For few rows and b stored by columns: nothing is packed.
 template <typename V, int kRows, int kVectors, bool kByRows>
 void turning_kernel(const Tile<typename V::T>& tile) {
@@ -57,11 +63,11 @@ void turning_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 16
   for (int g = 0; g < kGroups; ++g) b[g] = apart(tile.b + g * kTurn * b_step);
   std::int64_t p = 0;
-  if constexpr (kRows == 1) {
+  if constexpr (kRows <= turning_lines<V>()) {
     // Vector by vector a line of the cache of each row: few lines are in use at a time, which matters where rows of
     // memory share places of a cache.
     const bool crowded = b_step * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
-    const std::int64_t end = kPiece == kLine || crowded ? k : 0;
+    const std::int64_t end = (kRows == 1 && kPiece == kLine) || crowded ? k : 0;
 #pragma GCC unroll 1
     for (; p + kLine <= end; p += kLine) {
       const T* first = tile.b + p;
@@ -72,7 +78,10 @@ void turning_kernel(const Tile<typename V::T>& tile) {
           Vector x[kPiece];
           turn_piece<V>(first + t, b_step, x);
 #pragma GCC unroll 16
-          for (int r = 0; r < kPiece; ++r) sum[v][0] = V::fused(V::broadcast(a[0] + (t + r) * a_step), x[r], sum[v][0]);
+          for (int r = 0; r < kPiece; ++r)
+#pragma GCC unroll 4
+            for (int i = 0; i < kRows; ++i)
+              sum[v][i] = V::fused(V::broadcast(a[0] + i * a_row + (t + r) * a_step), x[r], sum[v][i]);
         }
         first += kLanes * b_step;
         first = apart(first);

@@ -68,6 +68,7 @@ struct MicroKernels {
   /// at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
   MicroKernel<T> turning[2][kMaxRows + 1];
   int turning_vectors[kMaxRows + 1];  // 0: there is none
+  int turning_lines;                  // up to so many rows they do not mind that rows of b share places in a cache
   /// streaming[by_rows][r]: for r rows and any number of columns, of which b has no more; sums are needed. No resumes,
   /// no pauses.
   MicroKernel<T> streaming[2][kMaxStreamingRows + 1];

@@ -232,6 +232,7 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
                                       .table = {},
                                       .turning = {},
                                       .turning_vectors = {},
+                                      .turning_lines = turning_lines<V>(),
                                       .streaming = {},
                                       .streaming_rows = kStreamingRows,
                                       .pack_columns = pack_columns<V>};

@@ -273,7 +273,7 @@ class Product {
     alignas(64) T sums[kMaxRows * kPanelColumns];
     const std::int64_t m = rows.size();
     const std::int64_t turning = b_.column == 1 ? 0 : kernels_.turning_vectors[m] * kernels_.lanes;
-    const bool places = m == 1 || keep_places<T>(turning, b_.column);  // else rows of memory are copied
+    const bool places = m <= kernels_.turning_lines || keep_places<T>(turning, b_.column);  // else rows are copied
     std::int64_t width = 0;
     for (std::int64_t j = all.begin; j < all.end; j += width) {
       const bool turns = turning > 0 && (places || turning <= kMaxLanes) && j + turning <= all.end;
