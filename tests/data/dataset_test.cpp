@@ -34,6 +34,30 @@ TEST(Batch, HasTheSizeOfWhateverItHas) {
   contains(error_of([&] { (void)Batch{.x = zeros({})}.size(); }), "'x' has no dimension");
 }
 
+TEST(TensorDataset, GathersRows) {
+  const Tensor x = lockstep::testing::make_input({5, 2, 3}, 3, kFloat32);
+  const Tensor y = arange(5);
+  const std::vector<std::int64_t> order = {4, 0, 4};
+  const Batch batch = TensorDataset(lockstep::testing::make_strided(x), y).get_batch(order);
+  EXPECT_EQ(batch.x.sizes(), (Shape{3, 2, 3}));
+  EXPECT_EQ(batch.y.to_vector<std::int64_t>(), order);
+  lockstep::testing::expect_close(rows(batch.x, 0, 1), rows(x, 4, 1), 0.0, 0.0);
+  lockstep::testing::expect_close(rows(batch.x, 1, 1), rows(x, 0, 1), 0.0, 0.0);
+  EXPECT_EQ(TensorDataset(x, y).get_batch({}).x.sizes(), (Shape{0, 2, 3}));
+}
+
+TEST(TensorDataset, RefusesTensorsThatDoNotFit) {
+  EXPECT_EQ(error_of([] {
+              TensorDataset(zeros({3, 2}), zeros({4}));
+            }),
+            "[TensorDataset] x has 3 samples and y has 4; expected the same number");
+  EXPECT_NE(error_of([] { TensorDataset({}, zeros({4})); }).find("x is undefined"), std::string::npos);
+  EXPECT_NE(error_of([] { TensorDataset(zeros({4}), zeros({})); }).find("y has no dimension"), std::string::npos);
+  const TensorDataset set(zeros({3, 2}), zeros({3}));
+  const std::vector<std::int64_t> bad = {3};
+  EXPECT_EQ(error_of([&] { set.get_batch(bad); }), "[TensorDataset] index 3 is out of range; expected 0 to 2");
+}
+
 TEST(TensorDataset, TakesNamedTensorsAndNoTargets) {
   TensorDataset named({.y = tensor<std::int64_t>({7, 8, 9}), .tensors = {{"mask", tensor<float>({1, 0, 1})}}});
   const std::int64_t indices[] = {2, 0};
