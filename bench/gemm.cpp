@@ -1,7 +1,7 @@
 // Matrix products: ours beside a BLAS and oneDNN, in turns in one run, over the shapes of gemm_shapes.h.
 //   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library]
 // One thread: processor time. More: wall-clock time (bench/turns.h). Prints a line a shape with GFLOP/s, the share of
-// the core's peak for the instruction set in use, ours divided by the better library; then the geometric mean, the
+// the cores' peak for the instruction set in use, ours divided by the better library; then the geometric mean, the
 // worst shapes, and the large squares.
 
 #include "lockstep/core/cpu/gemm/gemm.h"
@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include "bench/peak.h"
 #include "bench/turns.h"
 #include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace {
@@ -49,22 +51,23 @@ Options parse(int argc, char** argv) {
 // Ours, BLAS, oneDNN: seconds of one call each, 0 where there is no such library.
 struct Times {
   double seconds[3] = {0, 0, 0};
-  double peak = 0;
+  double peak = 0;  // of all threads
 };
 
 Times measure(const gemm_shapes::Shape& shape, const Options& options, InstructionSet set) {
-  std::vector<float> a(static_cast<std::size_t>(shape.m * shape.k)), b(static_cast<std::size_t>(shape.k * shape.n));
-  std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 17) - 8;
-  for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 13) - 6;
-  const gemm_peers::Product peer{shape.transpose_a, shape.transpose_b, shape.m,  shape.n,
-                                 shape.k,           a.data(),          b.data(), c.data()};
+  // Tensors, whose memory begins with a line of the cache, as that of any program's does.
+  const lockstep::Tensor left = lockstep::empty({shape.m * shape.k}), right = lockstep::empty({shape.k * shape.n});
+  const lockstep::Tensor result = lockstep::zeros({shape.m * shape.n});
+  float *const a = left.data<float>(), *const b = right.data<float>(), *const c = result.data<float>();
+  for (std::int64_t i = 0; i < left.numel(); ++i) a[i] = static_cast<float>(i % 17) - 8;
+  for (std::int64_t i = 0; i < right.numel(); ++i) b[i] = static_cast<float>(i % 13) - 6;
+  const gemm_peers::Product peer{shape.transpose_a, shape.transpose_b, shape.m, shape.n, shape.k, a, b, c};
   const lockstep::cpu::Gemm<float> own{.m = shape.m,
                                        .n = shape.n,
                                        .k = shape.k,
-                                       .a = {a.data(), peer.lda(), shape.transpose_a},
-                                       .b = {b.data(), peer.ldb(), shape.transpose_b},
-                                       .out = c.data(),
+                                       .a = {a, peer.lda(), shape.transpose_a},
+                                       .b = {b, peer.ldb(), shape.transpose_b},
+                                       .out = c,
                                        .out_stride = shape.n};
   // Ours, BLAS, oneDNN, as far as they are there.
   std::vector<std::function<void()>> calls{[&] { lockstep::cpu::gemm_detail::multiply_own(own, set); }};
@@ -77,10 +80,17 @@ Times measure(const gemm_shapes::Shape& shape, const Options& options, Instructi
     which.push_back(l + 1);
   }
   Times times;
+  // Of all threads at once, since cores may slow each other down.
   const auto measure_peak = [&] {
-    const double start = turns::now(true);
-    const double flops = peak::work(set, 40'000, kept);
-    times.peak = std::max(times.peak, flops / (turns::now(true) - start));
+    std::vector<float> values(static_cast<std::size_t>(options.threads));
+    std::atomic<double> flops = 0;
+    const double start = turns::now(options.threads == 1);
+    lockstep::parallel_for(options.threads, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        flops += peak::work(set, options.threads == 1 ? 40'000 : 400'000, values[static_cast<std::size_t>(i)]);
+    });
+    times.peak = std::max(times.peak, flops / (turns::now(options.threads == 1) - start));
+    for (const float value : values) kept += value;
   };
   const std::vector<double> best = turns::best(calls, options.threads, options.seconds, 3e-4, measure_peak);
   for (std::size_t i = 0; i < best.size(); ++i) times.seconds[which[i]] = best[i];
@@ -113,13 +123,13 @@ int main(int argc, char** argv) {
     const double ratio = rate[0] / std::max({rate[1], rate[2], 1.0});
     fmt::print("{:<26} {}{} {:>5} {:>5} {:>5} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.2f} {:>6.2f}\n", shape.name,
                shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N', shape.m, shape.n, shape.k, rate[0] * 1e-9,
-               rate[1] * 1e-9, rate[2] * 1e-9, rate[0] / (times.peak * options.threads), ratio);
+               rate[1] * 1e-9, rate[2] * 1e-9, rate[0] / best_peak, ratio);
     std::fflush(stdout);
     logs += std::log(ratio);
     ratios.emplace_back(ratio, shape.name);
   }
   std::ranges::sort(ratios);
-  fmt::print("{} shapes; geometric mean of ours to the better library {:.3f}; peak of a core {:.1f} GFLOP/s; lowest:",
+  fmt::print("{} shapes; geometric mean of ours to the better library {:.3f}; peak {:.1f} GFLOP/s; lowest:",
              ratios.size(), std::exp(logs / static_cast<double>(ratios.size())), best_peak * 1e-9);
   for (std::size_t i = 0; i < std::min<std::size_t>(5, ratios.size()); ++i)
     fmt::print(" {:.2f} ({})", ratios[i].first, ratios[i].second);
