@@ -38,6 +38,8 @@ std::vector<int> channel_blocks(std::int64_t channels) {
 
 namespace {
 
+constexpr std::int64_t kStepsOfCopy = 3;  // multiply-adds in whose time a vector is copied, by measurement
+
 bool on_avx512() {
 #if defined(__x86_64__)
   using cpu::InstructionSet;
@@ -58,7 +60,9 @@ Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_
     : image_(image), out_(out), kh_(kh), kw_(kw), oh_(oh), ow_(ow), tiles_(&kTiles), blocks_(channel_blocks(out)) {
   const std::int64_t flat_vectors = divide_up(oh * image.pitch - (image.pitch - ow), kLanes);
   const std::int64_t row_vectors = oh * divide_up(ow, kLanes);
-  flat_ = ow < kLanes || flat_vectors < row_vectors;
+  // Flat vectors are fewer, but what they compute is copied after.
+  const std::int64_t saved = (row_vectors - flat_vectors) * kh * kw * image.channels;
+  flat_ = ow < kLanes || saved > kStepsOfCopy * divide_up(oh * ow, kLanes);
   flat_plane_ = flat_vectors * kLanes;
 #if defined(__x86_64__)
   if (on_avx512()) {

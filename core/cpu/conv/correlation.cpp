@@ -19,8 +19,9 @@ using gemm_detail::MicroKernels;
 using gemm_detail::Run;
 using gemm_detail::Tile;
 
-constexpr std::int64_t kGroupPanels = 16;      // to a task, at most, where images are few
-constexpr std::int64_t kBlockPositions = 512;  // of the images of a task, at least
+constexpr std::int64_t kGroupPanels = 16;        // to a task, at most, where images are few
+constexpr std::int64_t kBlockPositions = 512;    // of the images of a task, at least
+constexpr std::int64_t kBorderPositions = 1024;  // the same where steps are left out: the longer a row, the more
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
 // What vectors read beyond the last position that counts is not used, but must be there.
@@ -73,7 +74,8 @@ class Runner {
 
   void run(const ConvSink* sink) const {
     // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
-    const std::int64_t per_block = std::clamp<std::int64_t>(kBlockPositions / positions_, 1, c_.n);
+    const std::int64_t per_block =
+        std::clamp<std::int64_t>((leaves_out_ ? kBorderPositions : kBlockPositions) / positions_, 1, c_.n);
     const std::int64_t blocks = divide_up(c_.n, per_block), tasks = kTasksPerThread * num_threads();
     const bool many = sink || num_threads() == 1 || blocks >= tasks;
     const std::int64_t panels = blocks * divide_up(per_block * positions_, width_);

@@ -171,6 +171,7 @@ class ImageGradient {
   ImageGradient(const Conv& c, const float* weight, InstructionSet set)
       : c_(c),
         set_(set),
+        // A single tap reads nothing beside the image, so there nothing is left out.
         finite_(c.kh * c.kw == 1 || conv_detail::all_finite(weight, c.group_out() * c.group_in() * c.kh * c.kw)),
         ys_(phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h)),
         xs_(phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w)),
