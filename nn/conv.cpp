@@ -1,5 +1,8 @@
 #include "lockstep/nn/conv.h"
 
+#include <initializer_list>
+#include <vector>
+
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -29,6 +32,25 @@ Shape transposed_weight_shape(std::int64_t in, std::int64_t out, Size2d kernel, 
   return {in, out / groups, kernel.h, kernel.w};
 }
 
+// x between elements of its own, for a convolution that then pads with nothing. Of each dimension, from the last one:
+// the padding (-1: so much that the result has x's size), the kernel's size and the distance of its taps.
+struct Side {
+  std::int64_t padding, kernel, dilation, stride;
+};
+Tensor padded(const Tensor& x, std::initializer_list<Side> sides, PadMode mode, const char* layer) {
+  LOCKSTEP_CHECK(x.dim() == static_cast<int>(sides.size()) + 2, "[nn::{}] expected an input of {} dimensions, found {}",
+                 layer, sides.size() + 2, to_string(x.sizes()));
+  std::vector<std::int64_t> padding;
+  for (const Side& side : sides) {
+    LOCKSTEP_CHECK(side.padding >= 0 || side.stride == 1, "[nn::{}] padding kSame needs a stride of 1, found {}", layer,
+                   side.stride);
+    const std::int64_t both = side.padding < 0 ? side.dilation * (side.kernel - 1) : 2 * side.padding;
+    padding.push_back(both / 2);
+    padding.push_back(both - both / 2);
+  }
+  return pad(x, padding, mode);
+}
+
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in, std::int64_t out, Size2d kernel, Conv2dOptions options)
@@ -44,9 +66,15 @@ Conv2d::Conv2d(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Conv2d::forward(Tensor x) {
+  const Size2d stride = options_.stride, padding = options_.padding, dilation = options_.dilation;
+  const bool pads = options_.padding_mode != PadMode::constant;
+  if (pads)
+    x = padded(x,
+               {{padding.w, weight.size(3), dilation.w, stride.w}, {padding.h, weight.size(2), dilation.h, stride.h}},
+               options_.padding_mode, "Conv2d");
   return conv2d(x, weight, bias,
                 {.stride = options_.stride,
-                 .padding = options_.padding,
+                 .padding = pads ? kValid : options_.padding,
                  .dilation = options_.dilation,
                  .groups = options_.groups});
 }
@@ -64,9 +92,13 @@ Conv1d::Conv1d(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Conv1d::forward(Tensor x) {
+  const bool pads = options_.padding_mode != PadMode::constant;
+  if (pads)
+    x = padded(x, {{options_.padding, weight.size(2), options_.dilation, options_.stride}}, options_.padding_mode,
+               "Conv1d");
   return conv1d(x, weight, bias,
                 {.stride = options_.stride,
-                 .padding = options_.padding,
+                 .padding = pads ? 0 : options_.padding,
                  .dilation = options_.dilation,
                  .groups = options_.groups});
 }
@@ -129,9 +161,17 @@ Conv3d::Conv3d(Module* parent, std::string_view name, std::int64_t in, std::int6
 }
 
 Tensor Conv3d::forward(Tensor x) {
+  const Size3d stride = options_.stride, padding = options_.padding, dilation = options_.dilation;
+  const bool pads = options_.padding_mode != PadMode::constant;
+  if (pads)
+    x = padded(x,
+               {{padding.w, weight.size(4), dilation.w, stride.w},
+                {padding.h, weight.size(3), dilation.h, stride.h},
+                {padding.d, weight.size(2), dilation.d, stride.d}},
+               options_.padding_mode, "Conv3d");
   return conv3d(x, weight, bias,
                 {.stride = options_.stride,
-                 .padding = options_.padding,
+                 .padding = pads ? Size3d(0) : options_.padding,
                  .dilation = options_.dilation,
                  .groups = options_.groups});
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/nn/module.h"
 
@@ -9,11 +10,12 @@ namespace lockstep::nn {
 
 /// Options of Conv2d.
 struct Conv2dOptions {
-  Size2d stride = 1;        ///< step of the window, down and to the right
-  Size2d padding = 0;       ///< zeros on each side, kValid or kSame
-  Size2d dilation = 1;      ///< distance between the taps of the kernel
-  std::int64_t groups = 1;  ///< input channels are divided into so many groups
-  bool bias = true;         ///< add a bias for each output channel
+  Size2d stride = 1;                         ///< step of the window, down and to the right
+  Size2d padding = 0;                        ///< zeros on each side, kValid or kSame
+  Size2d dilation = 1;                       ///< distance between the taps of the kernel
+  std::int64_t groups = 1;                   ///< input channels are divided into so many groups
+  bool bias = true;                          ///< add a bias for each output channel
+  PadMode padding_mode = PadMode::constant;  ///< what stands in the padding: zeros, or elements of x
 };
 
 /// 2-D convolution of [n, in, h, w]; see lockstep::conv2d. Parameters weight [out, in / groups, kh, kw] and bias [out],
@@ -35,11 +37,12 @@ class Conv2d : public Module {
 
 /// Options of Conv1d.
 struct Conv1dOptions {
-  std::int64_t stride = 1;    ///< step of the window
-  std::int64_t padding = 0;   ///< zeros on each side; -1: a result of x's length
-  std::int64_t dilation = 1;  ///< distance between the taps of the kernel
-  std::int64_t groups = 1;    ///< input channels are divided into so many groups
-  bool bias = true;           ///< add a bias for each output channel
+  std::int64_t stride = 1;                   ///< step of the window
+  std::int64_t padding = 0;                  ///< zeros on each side; -1: a result of x's length
+  std::int64_t dilation = 1;                 ///< distance between the taps of the kernel
+  std::int64_t groups = 1;                   ///< input channels are divided into so many groups
+  bool bias = true;                          ///< add a bias for each output channel
+  PadMode padding_mode = PadMode::constant;  ///< what stands in the padding: zeros, or elements of x
 };
 
 /// 1-D convolution of [n, in, length]; see lockstep::conv1d. Parameters weight [out, in / groups, k] and bias [out],
@@ -115,11 +118,12 @@ class ConvTranspose1d : public Module {
 
 /// Options of Conv3d.
 struct Conv3dOptions {
-  Size3d stride = 1;        ///< step of the window
-  Size3d padding = 0;       ///< zeros on each side
-  Size3d dilation = 1;      ///< distance between the taps of the kernel
-  std::int64_t groups = 1;  ///< input channels are divided into so many groups
-  bool bias = true;         ///< add a bias for each output channel
+  Size3d stride = 1;                         ///< step of the window
+  Size3d padding = 0;                        ///< zeros on each side
+  Size3d dilation = 1;                       ///< distance between the taps of the kernel
+  std::int64_t groups = 1;                   ///< input channels are divided into so many groups
+  bool bias = true;                          ///< add a bias for each output channel
+  PadMode padding_mode = PadMode::constant;  ///< what stands in the padding: zeros, or elements of x
 };
 
 /// 3-D convolution of [n, in, d, h, w]; see lockstep::conv3d. Parameters weight [out, in / groups, kd, kh, kw] and bias

@@ -133,12 +133,8 @@ std::string Module::path() const {
   return above.empty() ? own->name : above + "." + own->name;
 }
 
-void Module::set_call_hook(std::function<void()> hook) {
-  call_hook_ = hook ? std::make_unique<std::function<void()>>(std::move(hook)) : nullptr;
-}
-
 void detail::ProfiledCall::begin(const Module& module) {
-  if (module.call_hook_) (*module.call_hook_)();
+  if (module.hooks_ && module.hooks_->on_call) module.hooks_->on_call();
   if (!profile::enabled()) return;
   const std::string path = module.path();
   outer_ = profile::enter_module(profile::intern(path.empty() ? "(model)" : path));
@@ -151,9 +147,13 @@ void detail::ProfiledCall::end() {
 
 Tensor Module::watched_call(Tensor x) {
   const detail::ProfiledCall profiled(*this);
-  if (parent_ || called_.load(std::memory_order_relaxed)) return forward(std::move(x));
+  const bool watched = hooks_ && (!hooks_->before.empty() || !hooks_->after.empty());
+  const bool first = !parent_ && !called_.load(std::memory_order_relaxed);
+  if (watched) run_hooks_before(x);
+  if (!watched && !first) return forward(std::move(x));
   Tensor out = forward(x);
-  if (GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
+  if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
+  if (watched) run_hooks_after(x, out);
   return out;
 }
 
@@ -213,14 +213,20 @@ std::vector<Module*> Module::children() const {
 
 std::vector<Module*> Module::modules() {
   std::vector<Module*> out;
-  collect_modules(out);
+  for (const auto& [name, module] : named_modules()) out.push_back(module);
   return out;
 }
 
-void Module::collect_modules(std::vector<Module*>& out) {
-  out.push_back(this);
+std::vector<std::pair<std::string, Module*>> Module::named_modules() {
+  std::vector<std::pair<std::string, Module*>> out;
+  collect_modules("", out);
+  return out;
+}
+
+void Module::collect_modules(const std::string& name, std::vector<std::pair<std::string, Module*>>& out) {
+  out.emplace_back(name, this);
   for (const Member& member : members_)
-    if (member.module) member.module->collect_modules(out);
+    if (member.module) member.module->collect_modules(name.empty() ? member.name : name + "." + member.name, out);
 }
 
 std::int64_t Module::num_parameters() const {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -115,7 +116,7 @@ class Module {
   /// forward(). The first call on a module that has no parent logs a warning if forward() computes with tensors that
   /// require gradients and are none of parameters(): a member that was made without `this`.
   Tensor operator()(Tensor x) {
-    const bool plain = (parent_ || called_.load(std::memory_order_relaxed)) && !call_hook_ && !profile::enabled();
+    const bool plain = (parent_ || called_.load(std::memory_order_relaxed)) && !hooks_ && !profile::enabled();
     return plain ? forward(std::move(x)) : watched_call(std::move(x));
   }
 
@@ -131,6 +132,8 @@ class Module {
   std::vector<Module*> children() const;  ///< the same without their names
   /// This module, then all below it.
   std::vector<Module*> modules();
+  /// The same with their names: "" for this one, then such as "h.3.attn".
+  std::vector<std::pair<std::string, Module*>> named_modules();
   /// Elements of all parameters.
   std::int64_t num_parameters() const;
   /// Bytes of all parameters and buffers.
@@ -156,6 +159,15 @@ class Module {
   void to(DType dtype);
   /// Device of the first parameter (of the first buffer, if there is none); the first CPU for an empty module.
   Device device() const;
+
+  /// Calls `hook(*this, x)` before each forward(x) of this module that operator() calls, in the order in which they
+  /// were added; what it assigns to x is computed with. Returns a key for remove_hook(). Throws Error for an empty
+  /// hook, and for a ModuleOf, whose forward() may take anything.
+  std::uint64_t register_forward_pre_hook(std::function<void(Module&, Tensor& x)> hook);
+  /// The same after forward(), with its result: what is assigned to `out` takes its place. So features are kept:
+  ///   net.conv3.register_forward_hook([&](auto&, const auto&, const auto& out) { features = out; });
+  std::uint64_t register_forward_hook(std::function<void(Module&, const Tensor& x, Tensor& out)> hook);
+  void remove_hook(std::uint64_t key);  ///< of either kind; nothing happens if it is gone
 
   /// Runs `hook` before every forward() of this module that operator() calls; null takes it away. There is one at most,
   /// which a training step that divides the parameters sets.
@@ -193,12 +205,24 @@ class Module {
 
   friend class detail::ProfiledCall;
 
-  /// The first call of a module that has no parent, and each call while a profile is recorded.
+  struct Hooks {
+    std::function<void()> on_call;
+    std::vector<std::pair<std::uint64_t, std::function<void(Module&, Tensor&)>>> before;
+    std::vector<std::pair<std::uint64_t, std::function<void(Module&, const Tensor&, Tensor&)>>> after;
+    std::uint64_t next_key = 1;
+  };
+  Hooks& hooks_for(bool given, const char* function);
+  void run_hooks_before(Tensor& x);
+  void run_hooks_after(const Tensor& x, Tensor& out);
+
+  /// The first call of a module that has no parent, each call of one with hooks, and each while a profile is recorded.
   Tensor watched_call(Tensor x);
   std::string path() const;  ///< from the module above all others: "h.3.attn"
   void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
   void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const;
-  void collect_modules(std::vector<Module*>& out);
+  void collect_modules(const std::string& name, std::vector<std::pair<std::string, Module*>>& out);
+  void print(std::ostream& out, const std::string& indent) const;
+  friend std::ostream& operator<<(std::ostream& out, const Module& module);
   template <typename Convert>
   void convert_all(Convert&& convert);
 
@@ -206,12 +230,15 @@ class Module {
   Module* parent_ = nullptr;
   bool training_ = true;
   std::atomic<bool> called_ = false;
-  std::unique_ptr<std::function<void()>> call_hook_;
+  std::unique_ptr<Hooks> hooks_;  // null unless there are some
 };
+
+/// Writes the tree of modules as Python does: for each its name, its class and the shapes of its own tensors.
+std::ostream& operator<<(std::ostream& out, const Module& module);
 
 namespace detail {
 inline ProfiledCall::ProfiledCall(const Module& module) {
-  if (module.call_hook_ || profile::enabled()) [[unlikely]]
+  if (module.hooks_ || profile::enabled()) [[unlikely]]
     begin(module);
 }
 
