@@ -12,9 +12,6 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
 
 std::vector<Tensor> grad(const std::vector<Tensor>& roots, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients, GradOptions options) {
-  LOCKSTEP_CHECK(!options.create_graph,
-                 "[grad] create_graph: gradients are constants here, there is no backward through a backward pass; "
-                 "docs/porting.md shows how to write a gradient penalty without it");
   std::vector<Tensor> seeds = gradients;
   if (seeds.empty())
     for (std::size_t i = 0; i < roots.size(); ++i) {
@@ -25,7 +22,8 @@ std::vector<Tensor> grad(const std::vector<Tensor>& roots, const std::vector<Ten
           to_string(roots[i].sizes()));
       seeds.push_back(ones_like(roots[i]));
     }
-  std::vector<Tensor> results = Engine::gradients(roots, seeds, inputs, options.retain_graph, true);
+  std::vector<Tensor> results =
+      Engine::gradients(roots, seeds, inputs, options.retain_graph, true, options.create_graph);
   for (std::size_t i = 0; i < results.size(); ++i)
     LOCKSTEP_CHECK(results[i].defined() || options.allow_unused,
                    "[grad] no root depends on input {}, of shape {}; pass allow_unused = true to get an undefined "

@@ -16,14 +16,14 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
 struct GradOptions {
   bool retain_graph = false;  ///< keep the graph, for another pass
   bool allow_unused = false;  ///< the gradient of an input that no root depends on is undefined, not an Error
-  bool create_graph = false;  ///< not possible here: Error, which names docs/porting.md and its way round
+  bool create_graph = false;  ///< the gradients are functions of the inputs again; the graph is kept
 };
 
 /// The gradients of the sum of `roots` with respect to `inputs`, leaves or results of operations: one for each input,
 /// of its shape. No tensor's grad() changes, and what leads to none of the inputs is not computed. `gradients` seeds
 /// the roots; left out, each of them must have one element and is seeded with 1. Throws Error for an input that
-/// requires no gradients. The gradients are no functions of the inputs themselves (there is no create_graph).
-/// torch.autograd.grad.
+/// requires no gradients. With create_graph, for gradient penalties and second derivatives, each operation on the way
+/// must have a second derivative: else Error, naming it. torch.autograd.grad.
 std::vector<Tensor> grad(const std::vector<Tensor>& roots, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, GradOptions options = {});
 

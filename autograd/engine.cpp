@@ -11,6 +11,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/profile_modules.h"
@@ -150,6 +151,8 @@ void add_pending(TensorList& pending, std::uint32_t input, Tensor grad) {
   Tensor& slot = pending[input];
   if (!slot.defined()) {
     slot = std::move(grad);
+  } else if (GradMode::enabled()) {
+    slot = add(slot, grad);
   } else if (slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous()) {
     add_values_(slot, grad);  // nobody else sees this memory
   } else {
@@ -182,7 +185,8 @@ std::vector<Edge> edges_of_roots(const char* what, std::span<const Tensor> roots
 }  // namespace
 
 void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
-                 std::vector<Tensor>* collected, bool hooks_of_leaves) {
+                 std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph) {
+  const GradModeGuard recording(create_graph);
   std::vector<IntrusivePtr<Node>> ready;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     Node* node = edges[i].node.get();
@@ -196,7 +200,6 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
   std::make_heap(ready.begin(), ready.end(), later);
 
   const profile::Scope scope("pass", "backward");
-  const NoGradGuard no_grad;
   const autocast::Pause no_autocast;
   while (!ready.empty()) {
     std::pop_heap(ready.begin(), ready.end(), later);
@@ -216,7 +219,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       if (profile::enabled()) [[unlikely]]
         module.emplace(profile::module_of(node.get()));
       const profile::Scope scope("backward", node->name());
-      results = node->apply(std::move(grads));
+      results = create_graph ? node->apply_recorded(std::move(grads)) : node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
     if (!retain_graph && runs) node->release_saved();
@@ -248,11 +251,12 @@ void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gra
   const std::vector<Edge> edges = edges_of_roots("backward", roots, gradients);
   GraphTask task;
   task.discover(edges, retain_graph);
-  run(task, edges, gradients, retain_graph, nullptr, true);
+  run(task, edges, gradients, retain_graph, nullptr, true, false);
 }
 
 std::vector<Tensor> Engine::gradients(std::span<const Tensor> roots, std::span<const Tensor> gradients,
-                                      std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves) {
+                                      std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves,
+                                      bool create_graph) {
   const std::vector<Edge> edges = edges_of_roots("grad", roots, gradients);
   std::vector<Edge> wanted;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -263,9 +267,9 @@ std::vector<Tensor> Engine::gradients(std::span<const Tensor> roots, std::span<c
   }
   std::vector<Tensor> results(inputs.size());
   GraphTask task;
-  task.discover(edges, retain_graph);
+  task.discover(edges, retain_graph || create_graph);
   task.collect_at(wanted);
-  run(task, edges, gradients, retain_graph, &results, hooks_of_leaves);
+  run(task, edges, gradients, retain_graph || create_graph, &results, hooks_of_leaves, create_graph);
   return results;
 }
 

@@ -19,9 +19,11 @@ class Engine {
   static void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph = false);
 
   /// The gradients of `roots` at `inputs`, leaves or results, undefined where no path leads; no grad() changes. Without
-  /// `hooks_of_leaves`, hooks of leaves do not run: somebody else hands them the whole gradient.
+  /// `hooks_of_leaves`, hooks of leaves do not run: somebody else hands them the whole gradient. With `create_graph`
+  /// the pass is recorded, and the graph kept.
   static std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Tensor> gradients,
-                                       std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves);
+                                       std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves,
+                                       bool create_graph = false);
 
   /// Calls `callback` when the innermost pass of this thread has reached every leaf, before it returns. Throws Error
   /// outside of a pass. Callbacks run in the order given, and not at all if the pass throws.
@@ -32,7 +34,7 @@ class Engine {
 
  private:
   static void run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
-                  std::vector<Tensor>* collected, bool hooks_of_leaves);
+                  std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph);
 };
 
 }  // namespace lockstep

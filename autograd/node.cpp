@@ -70,6 +70,36 @@ void Node::save_one(const Tensor& tensor) {
   saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
 }
 
+TensorList Node::apply_recorded(TensorList) {
+  detail::throw_error(
+      fmt::format("[grad] create_graph: {} has no second derivative here; docs/porting.md says which operations have, "
+                  "and shows a way "
+                  "round",
+                  name()));
+}
+
+namespace {
+
+/// Another tensor of the same values that was computed as output number `output` of `node`.
+Tensor with_history(const Tensor& values, IntrusivePtr<Node> node, std::uint32_t output) {
+  const Tensor tensor = values.detach();
+  AutogradMeta& meta = ensure_autograd_meta(tensor);
+  meta.grad_fn = std::move(node);
+  meta.output_index = output;
+  return tensor;
+}
+
+}  // namespace
+
+Tensor Node::saved_input(std::size_t i, std::size_t input) const {
+  const Edge& edge = edges_[input];
+  return edge.node ? with_history(saved(i), edge.node, edge.input) : saved(i).detach();
+}
+
+Tensor Node::saved_output(std::size_t i, std::uint32_t output) {
+  return with_history(saved(i), IntrusivePtr<Node>(this), output);
+}
+
 void Node::release_saved() {
   for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
   if (released_) saved_.clear();

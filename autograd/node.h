@@ -51,8 +51,8 @@ class SavedTensor {
 };
 
 /// One recorded operation: turns gradients of its outputs into gradients of its inputs. A backward function derives
-/// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off (there is no double
-/// backward).
+/// from it, is made by record() (lockstep/autograd/record.h), and runs with recording off; with apply_recorded() its
+/// gradients can be functions again.
 class Node : public RefCounted {
  public:
   virtual ~Node() = default;
@@ -62,6 +62,10 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
+  /// The same made of recorded operations, called with recording on where gradients are to be functions of the inputs
+  /// (GradOptions::create_graph): of `grads`, saved_input() and saved_output() alone. The one here throws Error: this
+  /// operation has no second derivative.
+  virtual TensorList apply_recorded(TensorList grads);
 
   /// Keeps tensors that apply() needs, inputs and outputs of the operation alike, undefined ones too; call it after
   /// record(). They go after apply(), unless the graph is retained, and with the node.
@@ -103,6 +107,10 @@ class Node : public RefCounted {
   Node() : Node(nullptr) {}
   /// The i-th tensor given to save(). Throws Error if its memory was written since.
   const Tensor& saved(std::size_t i) const { return saved_[i].get(name()); }
+  /// The i-th saved tensor, which holds the values of input number `input`, with the history of that input.
+  Tensor saved_input(std::size_t i, std::size_t input) const;
+  /// The i-th saved tensor, which holds the values of output number `output`, with this node as its history.
+  Tensor saved_output(std::size_t i, std::uint32_t output = 0);
 
   /// `leaf`: the tensor that owns this node, see Note [Accumulators]; null for an operation's node. A leaf's node is
   /// urgent: it runs before all others that are ready, however old it is, so that gradients are accumulated, and their

@@ -7,6 +7,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CUDA_ARCHITECTURES ${LOCKSTEP_CUDA_ARCHITECTURES})
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 
+# Files *_avx512.cpp are compiled for F, BW, DQ and VL, whatever LOCKSTEP_CPU_ARCH is; see Note [One instruction set a file].
+set(LOCKSTEP_AVX512_FLAGS -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(LOCKSTEP_CPU_ARCH x86-64-v3 CACHE STRING "lockstep: value of -march for the CPU kernels (empty: compiler default)")
 else()

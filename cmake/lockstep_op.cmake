@@ -34,7 +34,7 @@ function(lockstep_add_op name)
     list(REMOVE_ITEM sources ${avx512})
   elseif(avx512)
     set_source_files_properties(${avx512} TARGET_DIRECTORY lockstep_autograd PROPERTIES
-      COMPILE_OPTIONS "-mavx2;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl" SKIP_PRECOMPILE_HEADERS ON)
+      COMPILE_OPTIONS "${LOCKSTEP_AVX512_FLAGS}" SKIP_PRECOMPILE_HEADERS ON)
   endif()
   target_sources(lockstep_autograd PRIVATE ${sources})
   if(definitions)

@@ -61,7 +61,7 @@ BRIEF = """
     nn.functional.pairwise_distance nn.functional.normalize
     nn.functional.conv1d nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.max_pool1d
     nn.functional.avg_pool1d nn.functional.adaptive_avg_pool1d nn.functional.interpolate.nearest
-    nn.functional.interpolate.bilinear nn.functional.pixel_shuffle nn.functional.pixel_unshuffle
+    nn.functional.interpolate.bilinear nn.functional.grid_sample nn.functional.pixel_shuffle nn.functional.pixel_unshuffle
     nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate nn.functional.pad.circular
     nn.functional.one_hot repeat tile flip roll unbind unflatten movedim diagonal sort argsort scatter scatter_add
     index_add eye linspace

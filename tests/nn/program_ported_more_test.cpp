@@ -3,7 +3,6 @@
 #include <numbers>
 
 #include "lockstep/autograd/backward.h"
-#include "lockstep/core/error.h"
 #include "programs.h"
 
 namespace lockstep::testing {
@@ -272,14 +271,20 @@ TEST(MorePortedProgramsDouble, CriticWithGradientPenalty) {
       1e-6);
 }
 
-TEST(MorePortedProgramsDouble, AGraphOfGradientsIsRefused) {
-  const Tensor x = ones({2}).requires_grad_();
-  try {
-    grad({x.sum()}, {x}, {}, {.create_graph = true});
-    FAIL() << "grad() with create_graph went through";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("docs/porting.md"), std::string::npos) << error.what();
-  }
+// The same by gradients that are functions.
+TEST(MorePortedProgramsDouble, CriticWithAGraphOfGradients) {
+  const Program p("wgan_gp", kFloat64, "ported");
+  Critic net;
+  p.start(net);
+  optim::Adam optimizer(net.parameters(), {.lr = 0.01});
+  p.expect_losses(
+      optimizer,
+      [&] {
+        const Tensor x = (p["share"] * p["real"] + (1 - p["share"]) * p["fake"]).requires_grad_();
+        const Tensor slope = grad({net(x).sum()}, {x}, {}, {.create_graph = true})[0];
+        return net(p["fake"]).mean() - net(p["real"]).mean() + 10 * (slope.norm(2, 1) - 1).square().mean();
+      },
+      1e-9);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/nll_loss/nll_loss.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
 #include "tests/support/op_case.h"
@@ -54,6 +55,30 @@ TEST_P(CrossEntropy, GradientMatchesCentralDifferences) {
   check({5}, scalar_tensor(4, {.dtype = kInt64}));
   check({7, 5}, labels(7, 5));
   check({2, 5, 3}, with_shape(labels(6, 5), {2, 3}));
+}
+
+// Of images, vectors run over the pixels; the same logits as rows give the same bits.
+TEST_P(CrossEntropy, OfPixelsEqualsThatOfRows) {
+  struct Sizes {
+    std::int64_t n, classes, h, w;
+  };
+  for (const auto [n, classes, h, w] : {Sizes{3, 5, 7, 11}, Sizes{2, 1, 3, 3}, Sizes{1, 21, 40, 33}, Sizes{2, 16, 9, 5},
+                                        Sizes{1, 100, 13, 10}, Sizes{2, 256, 5, 9}, Sizes{1, 300, 4, 5}})
+    for (const DType dtype : {kFloat32, kFloat64}) {
+      const Tensor rows = make_leaf({n * h * w, classes}, 3, dtype, -4, 4);
+      const Tensor target = labels(n * h * w, classes);
+      const Tensor pixels = rows.detach().view({n, h, w, classes}).permute({0, 3, 1, 2}).clone();
+      pixels.set_requires_grad(true);
+      CrossEntropyOptions given = options(classes, 2);
+      if (given.weight.defined()) given.weight = given.weight.to(dtype);
+      const Tensor by_rows = cross_entropy(rows, target, given);
+      const Tensor by_pixels = cross_entropy(pixels, target.view({n, h, w}), given);
+      EXPECT_TRUE(equal(by_rows, by_pixels.reshape(by_rows.sizes()))) << classes;
+      const Tensor weight = by_rows.dim() == 0 ? ones({}, options_of(rows)) : make_input(by_rows.sizes(), 5, dtype);
+      by_rows.backward(weight);
+      by_pixels.backward(weight.reshape(by_pixels.sizes()));
+      EXPECT_TRUE(equal(rows.grad(), pixels.grad().permute({0, 2, 3, 1}).reshape(rows.sizes()))) << classes;
+    }
 }
 
 TEST_P(CrossEntropy, EqualsLogSoftmaxThenNll) {

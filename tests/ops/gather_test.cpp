@@ -1,5 +1,10 @@
 #include "lockstep/autograd/ops/gather/gather.h"
 
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/random.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/op_case.h"
 #include "tests/support/view_testing.h"
 
@@ -121,6 +126,64 @@ TEST(GatherOp, Errors) {
             }),
             "[gather] expected an int64 or int32 index, found float32; convert it with to(kInt64)");
   EXPECT_NE(error_of([&] { zeros({}).gather(1, zeros({}, {.dtype = kInt64})); }).find("[gather]"), std::string::npos);
+}
+
+// An index that was expanded is read where it lies, and one that names slices goes by rows; neither may be seen.
+TEST(Gather, AnExpandedIndexGivesWhatItsCopyDoes) {
+  struct Sizes {
+    Shape x, index, whole;
+    int dim;
+  };
+  const Sizes cases[] = {{{9, 70}, {40, 1}, {40, 70}, 0},          {{3, 9, 33}, {1, 40, 1}, {3, 40, 33}, 1},
+                         {{70, 9}, {1, 40}, {70, 40}, 1},          {{3, 9, 4}, {3, 40, 1}, {3, 40, 4}, 1},
+                         {{4, 70, 9}, {4, 1, 40}, {4, 70, 40}, 2}, {{9, 70}, {40, 1}, {40, 65}, 0}};
+  manual_seed(1);
+  for (const auto& [x_sizes, index_sizes, whole, dim] : cases) {
+    const Tensor x = randn(x_sizes), source = randn(whole), weight = randn(whole), at_x = randn(x_sizes);
+    const Tensor expanded = randint(0, 9, index_sizes, {.dtype = kInt64}).expand(whole), copied = expanded.clone();
+    const auto compare = [&](const auto& compute, const Tensor& like) {
+      TensorList results[2];
+      for (const bool copy : {false, true}) {
+        const Tensor a = x.clone(), b = source.clone();
+        a.set_requires_grad(true);
+        b.set_requires_grad(true);
+        const Tensor out = compute(a, copy ? copied : expanded, b);
+        (out * like).sum().backward();
+        results[copy] = {out, a.grad(), b.grad()};
+      }
+      for (std::size_t i = 0; i < 3; ++i) {
+        ASSERT_EQ(results[0][i].defined(), results[1][i].defined());
+        if (!results[0][i].defined()) continue;
+        EXPECT_TRUE(equal(results[0][i], results[1][i])) << to_string(whole) << " " << i;
+      }
+    };
+    const int before = num_threads();
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      compare([dim = dim](const Tensor& a, const Tensor& index, const Tensor&) { return gather(a, dim, index); },
+              weight);
+      compare([dim = dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter(a, dim, index, b); },
+              at_x);
+      compare(
+          [dim = dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter_add(a, dim, index, b); },
+          at_x);
+      for (const char* reduce : {"mean", "amax", "amin", "prod"})
+        compare([dim = dim, reduce](const Tensor& a, const Tensor& index,
+                                    const Tensor& b) { return scatter_reduce(a, dim, index, b, reduce); },
+                at_x);
+    }
+    set_num_threads(before);
+  }
+}
+
+TEST(Gather, AnExpandedIndexOutOfRangeIsRefused) {
+  const Tensor x = zeros({4, 3}), index = at({0, 4}, {2, 1}).expand({2, 3});
+  EXPECT_NE(error_of([&] { gather(x, 0, index); }).find("[gather] index 4 at position 1 is out of range"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] {
+              scatter_add(x, 0, index, ones({2, 3}));
+            }).find("[scatter_add] index 4 at position 1"),
+            std::string::npos);
 }
 
 }  // namespace

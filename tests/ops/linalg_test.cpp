@@ -93,6 +93,27 @@ TEST(Linalg, CholeskyIsARoot) {
   }
 }
 
+TEST(Linalg, TrianglesAreSolvedWithoutTheRest) {
+  const Tensor a = matrices({2, 3, 3}) + 3.0 * eye(3, 3, {.dtype = kFloat64}), b = make_input({2, 3, 3}, 5);
+  for (const bool upper : {false, true})
+    for (const bool unit : {false, true}) {
+      Tensor triangle = upper ? a.triu(unit ? 1 : 0) : a.tril(unit ? -1 : 0);
+      if (unit) triangle = triangle + eye(3, 3, {.dtype = kFloat64});
+      const Tensor left = linalg::solve_triangular(a, b, upper, true, unit);
+      const Tensor right = linalg::solve_triangular(a, b, upper, false, unit);
+      EXPECT_TRUE(allclose(matmul(triangle, left), b, 1e-12, 1e-12));
+      EXPECT_TRUE(allclose(matmul(right, triangle), b, 1e-12, 1e-12));
+      for (const bool on_left : {true, false})
+        check_gradients(
+            [=](const TensorList& in) { return linalg::solve_triangular(in[0], in[1], upper, on_left, unit); },
+            [=] { return TensorList{a.clone(), b.clone()}; });
+    }
+  const Tensor l = a.tril();
+  EXPECT_TRUE(allclose(matmul(matmul(l, l.transpose(1, 2)), cholesky_solve(b, l)), b, 1e-12, 1e-12));
+  const Tensor u = a.triu();
+  EXPECT_TRUE(allclose(matmul(matmul(u.transpose(1, 2), u), cholesky_solve(b, u, true)), b, 1e-12, 1e-12));
+}
+
 TEST(LinalgErrors, NameTheProblem) {
   const auto error = [](auto&& call) { return error_of([&] { call(); }); };
   EXPECT_NE(error([] {

@@ -67,6 +67,20 @@ Results resized(Call& c, InterpolateMode mode) {
   return interpolate(x, options);
 }
 
+Results sampled(Call& c) {
+  const std::string mode = c.text(2, "mode", "bilinear"), padding = c.text(3, "padding_mode", "zeros");
+  const Tensor x = c.tensor(0, "input"), grid = c.tensor(1, "grid");
+  if (x.dim() == 5) throw NotExpressible{"volumes"};
+  if (mode == "bicubic") throw NotExpressible{"bicubic"};
+  GridSampleOptions options;
+  options.mode = mode == "nearest" ? InterpolateMode::nearest : InterpolateMode::bilinear;
+  options.padding_mode = padding == "zeros"    ? GridPadding::zeros
+                         : padding == "border" ? GridPadding::border
+                                               : GridPadding::reflection;
+  options.align_corners = c.flag(4, "align_corners", false);
+  return grid_sample(x, grid, options);
+}
+
 }  // namespace
 
 std::vector<Operation> loss_calls() {
@@ -165,6 +179,7 @@ std::vector<Operation> loss_calls() {
        [](Call& c) -> Results { return adaptive_avg_pool1d(c.tensor(0, "input"), one(c, 1, "output_size", 0)); }},
       {"nn.functional.interpolate.nearest", [](Call& c) { return resized(c, InterpolateMode::nearest); }},
       {"nn.functional.interpolate.bilinear", [](Call& c) { return resized(c, InterpolateMode::bilinear); }},
+      {"nn.functional.grid_sample", sampled},
   };
 }
 

@@ -2,6 +2,9 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -33,6 +36,26 @@ class BatchNormBackward final : public Node {
                                                    training ? sums : batch_norm_parts::GradientSums{}, eps, pooled);
     if (needs_grad(1)) result[1] = cast_values(sums.weight, factor.dtype());
     if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const std::int64_t n = saved(0).size(0), channels = saved(0).size(1);
+    const Shape planes{n, channels, n * channels == 0 ? 0 : saved(0).numel() / (n * channels)}, column{1, channels, 1};
+    const Tensor x = saved_input(0, 0).reshape(planes), grad = grads[0].reshape(planes).to(x.dtype());
+    const Tensor centre = x - (training ? mean(x, {0, 2}, true) : saved(2).reshape(column).to(x.dtype()));
+    const Tensor var = training ? mean(square(centre), {0, 2}, true) : saved(3).reshape(column).to(x.dtype());
+    const Tensor scale = rsqrt(var + eps), unit = centre * scale;
+    Tensor slope = grad;
+    if (saved(1).defined()) slope = grad * saved_input(1, 1).reshape(column).to(x.dtype());
+    TensorList result(3);
+    if (needs_grad(0)) {
+      Tensor out = slope;
+      if (training) out = slope - mean(slope, {0, 2}, true) - unit * mean(slope * unit, {0, 2}, true);
+      result[0] = (out * scale).reshape(grads[0].sizes());
+    }
+    if (needs_grad(1)) result[1] = sum(grad * unit, {0, 2}).to(saved(1).dtype());
+    if (needs_grad(2)) result[2] = sum(grad, {0, 2}).to(bias_dtype);
     return result;
   }
 

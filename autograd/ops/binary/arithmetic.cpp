@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "lockstep/autograd/ops/binary/arithmetic_nodes.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/autograd/ops/binary/operands.h"
@@ -11,8 +12,13 @@
 
 namespace lockstep {
 
+using binary::AddBackward;
+using binary::AddScalarBackward;
 using binary::compute;
+using binary::DivBackward;
 using binary::Form;
+using binary::MulBackward;
+using binary::MulScalarBackward;
 
 namespace {
 
@@ -51,73 +57,6 @@ void check_not_bool(const Operand& a, const Operand& b, const char* op) {
   LOCKSTEP_CHECK(binary::promote(a, b) != kBool, "[{}] is not defined for bool operands; use ne() for exclusive or",
                  op);
 }
-
-class AddBackward final : public Node {
- public:
-  const char* name() const override { return "AddBackward"; }
-  TensorList apply(TensorList grads) override {
-    TensorList results(2);
-    if (needs_grad(0)) results[0] = a.fit(grads[0]);
-    if (needs_grad(1)) {
-      results[1] = b.fit(grads[0]);
-      if (alpha != 1.0) results[1] = binary_values(BinaryOp::mul, results[1], alpha);
-    }
-    return results;
-  }
-
-  Form a, b;
-  double alpha = 1.0;
-};
-
-/// A number was added: the gradient passes unchanged.
-class AddScalarBackward final : public Node {
- public:
-  const char* name() const override { return "AddScalarBackward"; }
-  TensorList apply(TensorList grads) override { return grads; }
-};
-
-class MulBackward final : public Node {
- public:
-  const char* name() const override { return "MulBackward"; }
-  TensorList apply(TensorList grads) override {
-    const Tensor &a = saved(0), &b = saved(1);  // each defined if the other one needs it
-    TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], b);
-    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], a);
-    return results;
-  }
-
-  Form form_a, form_b;
-};
-
-class MulScalarBackward final : public Node {
- public:
-  const char* name() const override { return "MulScalarBackward"; }
-  TensorList apply(TensorList grads) override { return {binary_values(BinaryOp::mul, grads[0], factor)}; }
-
-  double factor = 1.0;
-};
-
-/// A tensor or a number divided by a tensor (input 1), or a tensor divided by a number.
-class DivBackward final : public Node {
- public:
-  const char* name() const override { return "DivBackward"; }
-  TensorList apply(TensorList grads) override {
-    const Tensor &a = saved(0), &b = saved(1);  // undefined: the number counts, or nobody asks
-    const Operand divisor = b.defined() ? Operand(b) : Operand(scalar_b);
-    TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::div, grads[0], divisor);
-    if (needs_grad(1)) {
-      const Operand dividend = a.defined() ? Operand(a) : Operand(scalar_a);
-      const Tensor factor = binary::compute_wide(BinaryOp::div_by_other, dividend, divisor);
-      results[1] = form_b.fit(BinaryOp::mul, grads[0], factor);
-    }
-    return results;
-  }
-
-  double scalar_a = 0.0, scalar_b = 1.0;
-  Form form_a, form_b;
-};
 
 /// a + b joined to what one of them waits for; undefined if none does, or the kernels that it could join do not take
 /// it.

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/factories.h"
 
@@ -22,8 +23,18 @@ class FactorBackward : public Node {
     if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], factor_b(x, y));
     return results;
   }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), y = saved_input(1, 1);
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = form_a.fit_recorded(grads[0] * slope_a(x, y));
+    if (needs_grad(1)) results[1] = form_b.fit_recorded(grads[0] * slope_b(x, y));
+    return results;
+  }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
   virtual Tensor factor_b(const Tensor& x, const Tensor& y) const = 0;
+  /// The factors as recorded operations; constant unless overridden.
+  virtual Tensor slope_a(const Tensor& x, const Tensor& y) const { return factor_a(x.detach(), y.detach()); }
+  virtual Tensor slope_b(const Tensor& x, const Tensor& y) const { return factor_b(x.detach(), y.detach()); }
 
   Form form_a, form_b;
 };
@@ -59,6 +70,13 @@ class PowBackward final : public FactorBackward {
   Tensor factor_b(const Tensor& x, const Tensor& y) const override {
     return binary::compute_wide(BinaryOp::pow_by_exponent, x, y);
   }
+  Tensor slope_a(const Tensor& x, const Tensor& y) const override {
+    return where(y == 0.0, 0.0, y * pow(x, where(y == 0.0, 1.0, y) - 1.0));
+  }
+  Tensor slope_b(const Tensor& x, const Tensor& y) const override {
+    const Tensor flat = (x == 0.0) * (y >= 0.0);
+    return where(flat, 0.0, pow(x, y) * log(where(flat, 1.0, x)));
+  }
 };
 
 class Atan2Backward final : public FactorBackward {
@@ -66,6 +84,8 @@ class Atan2Backward final : public FactorBackward {
   const char* name() const override { return "Atan2Backward"; }
   Tensor factor_a(const Tensor& y, const Tensor& x) const override { return over_square(y, x, x); }
   Tensor factor_b(const Tensor& y, const Tensor& x) const override { return over_square(y, x, -y); }
+  Tensor slope_a(const Tensor& y, const Tensor& x) const override { return x / (x * x + y * y); }
+  Tensor slope_b(const Tensor& y, const Tensor& x) const override { return -y / (x * x + y * y); }
 
  private:
   /// numerator / (x^2 + y^2); 0 at the origin.
@@ -81,6 +101,8 @@ class HypotBackward final : public FactorBackward {
   const char* name() const override { return "HypotBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override { return share(x, y, x); }
   Tensor factor_b(const Tensor& x, const Tensor& y) const override { return share(x, y, y); }
+  Tensor slope_a(const Tensor& x, const Tensor& y) const override { return x / hypot(x, y); }
+  Tensor slope_b(const Tensor& x, const Tensor& y) const override { return y / hypot(x, y); }
 
  private:
   /// part / hypot(x, y).
@@ -95,6 +117,9 @@ class PowOfScalarBackward final : public Node {
   TensorList apply(TensorList grads) override {
     const Tensor factor = binary_values(BinaryOp::pow_by_exponent, base, saved(0));
     return {binary_values(BinaryOp::mul, grads[0], factor)};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    return {grads[0] * (pow(base, saved_input(0, 0)) * log(full({}, base, options_of(saved(0)))))};
   }
 
   double base = 1.0;

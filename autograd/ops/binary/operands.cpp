@@ -17,6 +17,10 @@ Tensor Form::fit(BinaryOp op, const Tensor& grad, const Operand& other) const {
   return fit(summed ? compute_wide(op, grad, other) : binary_values(op, grad, other));
 }
 
+Tensor Form::fit_recorded(const Tensor& grad) const {
+  return (grad.sizes() == sizes ? grad : recorded_sum_to(grad, sizes)).to(dtype);
+}
+
 void check_operands(const Operand& a, const Operand& b, const char* op) {
   LOCKSTEP_CHECK((!a.tensor || a.tensor->defined()) && (!b.tensor || b.tensor->defined()),
                  "[{}] an operand is undefined", op);

@@ -17,6 +17,8 @@ struct Form {
   Tensor fit(const Tensor& grad) const;
   /// The same for op(grad, other), whose terms are rounded to a half type only after they were summed.
   Tensor fit(BinaryOp op, const Tensor& grad, const Operand& other) const;
+  /// fit() as recorded operations.
+  Tensor fit_recorded(const Tensor& grad) const;
 };
 
 /// Throws Error naming `op` if an operand is undefined or the tensors are on different devices.

@@ -40,6 +40,12 @@ class WhereBackward final : public Node {
     if (needs_grad(1)) results[1] = b.fit(choose(chosen, Scalar(0), grads[0]));
     return results;
   }
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = a.fit_recorded(where(saved(0), grads[0], 0));
+    if (needs_grad(1)) results[1] = b.fit_recorded(where(saved(0), 0, grads[0]));
+    return results;
+  }
 
   Form a, b;
 };

@@ -32,6 +32,18 @@ struct CatBackward final : Node {
     }
     return result;
   }
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList result(parts.size());
+    std::int64_t start = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto& [length, dtype] = parts[i];
+      if (needs_grad(i) && length < 0) result[i] = zeros({0}, {.dtype = dtype, .device = grads[0].device()});
+      if (length < 0) continue;
+      if (needs_grad(i)) result[i] = grads[0].narrow(dim, start, length).to(dtype);
+      start += length;
+    }
+    return result;
+  }
 };
 
 bool is_skipped(const Tensor& tensor) {

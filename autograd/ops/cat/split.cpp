@@ -31,6 +31,15 @@ struct SplitBackward final : Node {
     }
     return {full};
   }
+  TensorList apply_recorded(TensorList grads) override {
+    std::vector<Tensor> parts;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      Shape part = sizes;
+      part[dim] = lengths[i];
+      parts.push_back(grads[i].defined() ? grads[i] : zeros(part, options));
+    }
+    return {cat(parts, dim)};
+  }
 };
 
 std::vector<Tensor> split_at(const Tensor& x, std::vector<std::int64_t> lengths, int d) {

@@ -3,6 +3,8 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_term.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -33,6 +35,15 @@ class Conv2dBackward final : public Node {
     } else {
       conv2d_backward(geometry_, grads[0], as_contiguous(x), as_contiguous(weight), result[0], result[1], result[2]);
     }
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), weight = saved_input(1, 1);
+    TensorList result(3);
+    if (needs_grad(0)) result[0] = conv2d_slope(geometry_, Conv2dPart::x, grads[0], x, weight);
+    if (needs_grad(1)) result[1] = conv2d_slope(geometry_, Conv2dPart::weight, grads[0], x, weight);
+    if (needs_grad(2)) result[2] = sum(grads[0], {0, 2, 3});
     return result;
   }
 

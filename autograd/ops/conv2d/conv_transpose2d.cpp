@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_term.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -29,6 +30,14 @@ class ConvTranspose2dBackward final : public Node {
       result[1] = empty(weight.sizes(), options_of(weight));
       conv2d_weight_gradient(geometry, as_contiguous(x), grad, result[1]);
     }
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), weight = saved_input(1, 1);
+    TensorList result(2);
+    if (needs_grad(0)) result[0] = conv2d_slope(geometry, Conv2dPart::result, x, grads[0], weight);
+    if (needs_grad(1)) result[1] = conv2d_slope(geometry, Conv2dPart::weight, x, grads[0], weight);
     return result;
   }
 

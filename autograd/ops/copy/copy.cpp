@@ -14,12 +14,14 @@ class CloneBackward final : public Node {
  public:
   const char* name() const override { return "CloneBackward"; }
   TensorList apply(TensorList grads) override { return grads; }
+  TensorList apply_recorded(TensorList grads) override { return grads; }
 };
 
 class CastBackward final : public Node {
  public:
   const char* name() const override { return "CastBackward"; }
   TensorList apply(TensorList grads) override { return {cast_values(grads[0], dtype)}; }
+  TensorList apply_recorded(TensorList grads) override { return {grads[0].to(dtype)}; }
 
   DType dtype = kFloat32;
 };
@@ -28,6 +30,7 @@ class MoveBackward final : public Node {
  public:
   const char* name() const override { return "MoveBackward"; }
   TensorList apply(TensorList grads) override { return {move_values(grads[0], device)}; }
+  TensorList apply_recorded(TensorList grads) override { return {grads[0].to(device)}; }
 
   Device device;
 };
@@ -41,6 +44,11 @@ class CopyInPlaceBackward final : public Node {
     if (needs_grad(1)) results[1] = move_values(cast_values(sum_to(grads[0], sizes), dtype), device);
     return results;
   }
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList results(2);
+    if (needs_grad(1)) results[1] = recorded_sum_to(grads[0], sizes).to(dtype).to(device);
+    return results;
+  }
 
   Shape sizes;
   DType dtype = kFloat32;
@@ -51,6 +59,7 @@ class FillBackward final : public Node {
  public:
   const char* name() const override { return "FillBackward"; }
   TensorList apply(TensorList) override { return TensorList(1); }
+  TensorList apply_recorded(TensorList) override { return TensorList(1); }
 };
 
 const Tensor& fill_in_place(const Tensor& target, Scalar value, const char* op) {

@@ -3,7 +3,9 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -41,13 +43,28 @@ class CrossEntropyBackward final : public Node {
     Tensor grad_rows = empty(x.sizes(), options_of(x));
     cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, normalizers, total_weight, grad_rows,
                                      problem);
-    if (sizes.dim() <= 2) {
+    if (sizes.dim() <= 2 || problem.planes) {
       result[0] = std::move(grad_rows);
     } else {
       result[0] = empty(sizes, options_of(x));
       copy_values(grad_rows, classes_last(result[0]));
     }
     return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const bool as_given = sizes.dim() <= 2 || problem.planes;  // else x lies in another order
+    if (saved(2).defined() || !as_given) return Node::apply_recorded(std::move(grads));
+    const int dim = sizes.dim() == 1 ? 0 : 1;
+    const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim);
+    const Tensor counts = ne(target, problem.ignore_index), named = where(counts, target, 0);
+    const double even = problem.label_smoothing / static_cast<double>(problem.rows.classes);
+    const Tensor sharp = full(target.sizes(), 1.0 - problem.label_smoothing, options_of(x));
+    const Tensor share = scatter_add(full(sizes, even, options_of(x)), dim, named, sharp);
+    Tensor grad = grads[0];
+    if (problem.reduction == Reduction::mean) grad = grad / saved(4).to(x.dtype());
+    if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
+    return {where(counts, grad * (softmax(x, dim) - share), 0)};
   }
 
   Shape sizes;
@@ -88,8 +105,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   const ClassRows rows = check_class_targets(logits, target, options.weight, "cross_entropy");
   LOCKSTEP_CHECK(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0,
                  "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);
-  const CrossEntropyProblem problem{rows, options.reduction, options.ignore_index, options.label_smoothing};
-  const Tensor x = as_contiguous(classes_last(logits));
+  const bool planes = logits.device().is_cpu() && rows.inner > 1 && rows.classes > 0 && rows.classes <= kMostPlanes;
+  const CrossEntropyProblem problem{rows, options.reduction, options.ignore_index, options.label_smoothing, planes};
+  const Tensor x = as_contiguous(planes ? logits : classes_last(logits));
   const Tensor targets = as_contiguous(target);
   const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : Tensor();
   const Device device = logits.device();

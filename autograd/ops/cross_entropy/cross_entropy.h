@@ -20,7 +20,8 @@ struct CrossEntropyOptions {
 ///
 /// `logits`: [C], [N, C] or [N, C, d1, ...], floating point. `target`: int64 class indices of shape [], [N] or
 /// [N, d1, ...]. Returns target's shape for Reduction::none (0 where ignored), else a scalar; the mean divides by the
-/// weights of the targets that count, so it is NaN if there are none. Throws Error for shapes, dtypes or devices that
+/// weights of the targets that count, so it is NaN if there are none.
+///
 /// A floating-point target of the logits' shape holds a probability for each class instead, and takes a gradient; it is
 /// not checked that they add up to 1, the mean then divides by the number of samples, and ignore_index has no meaning.
 /// Throws Error for shapes, dtypes or devices that

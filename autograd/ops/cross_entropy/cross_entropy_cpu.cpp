@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
+#include "lockstep/autograd/ops/cross_entropy/cross_entropy_smoothing.h"
 #include "lockstep/autograd/ops/support/block_sums.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
@@ -16,24 +17,6 @@ using cpu::lane_max;
 using cpu::lane_sum;
 
 constexpr std::int64_t kTile = 1024;  // elements that exp runs over at once, so that short rows are vectorised too
-
-/// Note [Smoothed targets]
-/// With smoothing s and class weights w, row i with target t has the target distribution
-///   q[c] = (1 - s) w[t] [c = t] + s / C w[c],   loss = -sum_c q[c] log p[c],   d loss / d logit = (sum q) p - q.
-/// Without smoothing q is w[t] at t. PyTorch computes the same from two separate losses.
-template <typename C>
-struct Smoothing {
-  C sharp;          ///< 1 - s
-  C even;           ///< s / C
-  C weight_of_all;  ///< sum of all class weights
-  template <typename T>
-  Smoothing(const CrossEntropyProblem& problem, const T* w)
-      : sharp(static_cast<C>(1.0 - problem.label_smoothing)),
-        even(static_cast<C>(problem.label_smoothing / static_cast<double>(problem.rows.classes))),
-        weight_of_all(static_cast<C>(problem.rows.classes)) {
-    if (w) weight_of_all = lane_sum<C>(problem.rows.classes, [&](std::int64_t c) { return static_cast<C>(w[c]); });
-  }
-};
 
 template <typename T>
 void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
@@ -171,6 +154,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
 
 void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
                        const Tensor& normalizers, const Tensor& total_weight, const CrossEntropyProblem& problem) {
+  if (problem.planes) return cross_entropy_of_planes(logits, target, weight, loss, normalizers, total_weight, problem);
   dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
     forward<T>(logits, target, weight, loss, normalizers, total_weight, problem);
   });
@@ -179,6 +163,9 @@ void cross_entropy_cpu(const Tensor& logits, const Tensor& target, const Tensor&
 void cross_entropy_backward_cpu(const Tensor& grad, const Tensor& logits, const Tensor& target, const Tensor& weight,
                                 const Tensor& normalizers, const Tensor& total_weight, const Tensor& grad_input,
                                 const CrossEntropyProblem& problem) {
+  if (problem.planes)
+    return cross_entropy_of_planes_backward(grad, logits, target, weight, normalizers, total_weight, grad_input,
+                                            problem);
   dispatch_floating(logits.dtype(), "cross_entropy", [&]<typename T>() {
     backward<T>(grad, logits, target, weight, normalizers, total_weight, grad_input, problem);
   });

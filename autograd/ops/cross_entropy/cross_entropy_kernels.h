@@ -16,12 +16,17 @@ struct CrossEntropyProblem {
   Reduction reduction = Reduction::mean;
   std::int64_t ignore_index = -100;
   double label_smoothing = 0.0;
+  bool planes = false;  ///< logits and their gradient are [batch, classes, inner], on the CPU alone
 };
 
-/// All tensors contiguous; logits are [rows, classes], whatever rows.inner says. `weight` may be undefined. Writes
-/// `loss`: one value a row, or one; `normalizers`: [rows, 2], for each row the largest logit and the log of the sum of
-/// exp(logit - largest), float64 for float64 logits, else float32; `total_weight`: one float64, the sum of the weights
-/// of the targets that count. For a target out of range throws Error, or does what Note [Targets on a device] says.
+/// The most classes of `planes`.
+inline constexpr std::int64_t kMostPlanes = 256;
+
+/// All tensors contiguous; logits are [rows, classes], whatever rows.inner says, unless `planes` is set. `weight` may
+/// be undefined. Writes `loss`: one value a row, or one; `normalizers`: [rows, 2], for each row the largest logit and
+/// the log of the sum of exp(logit - largest), float64 for float64 logits, else float32; `total_weight`: one float64,
+/// the sum of the weights of the targets that count. For a target out of range throws Error, or does what Note [Targets
+/// on a device] says.
 using CrossEntropyKernel = void(const Tensor& logits, const Tensor& target, const Tensor& weight, const Tensor& loss,
                                 const Tensor& normalizers, const Tensor& total_weight,
                                 const CrossEntropyProblem& problem);
@@ -31,5 +36,9 @@ using CrossEntropyBackwardKernel = void(const Tensor& grad, const Tensor& logits
                                         const Tensor& weight, const Tensor& normalizers, const Tensor& total_weight,
                                         const Tensor& grad_input, const CrossEntropyProblem& problem);
 CrossEntropyBackwardKernel cross_entropy_backward_cpu, cross_entropy_backward_cuda;
+
+/// The same for planes, with the same bits.
+CrossEntropyKernel cross_entropy_of_planes;
+CrossEntropyBackwardKernel cross_entropy_of_planes_backward;
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/dropout/dropout_kernels.h"
 #include "lockstep/autograd/record.h"
@@ -25,11 +26,18 @@ struct DropoutBackward final : Node {
   detail::DropoutPlan plan;
 
   const char* name() const override { return "DropoutBackward"; }
-  TensorList apply(TensorList grads) override {
-    const Tensor grad = as_contiguous(grads[0]);
+  TensorList apply(TensorList grads) override { return {applied(grads[0], saved(0), plan)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    const auto again = [mask = saved(0), plan = plan](const Tensor& x) { return applied(x, mask, plan); };
+    return {apply_linear(grads[0], {again, again})};
+  }
+
+ private:
+  static Tensor applied(const Tensor& x, const Tensor& mask, const detail::DropoutPlan& plan) {
+    const Tensor grad = as_contiguous(x);
     const Tensor out = empty(grad.sizes(), options_of(grad));
-    dropout_apply_kernel(grad)(grad, saved(0), out, plan);
-    return {out};
+    dropout_apply_kernel(grad)(grad, mask, out, plan);
+    return out;
   }
 };
 

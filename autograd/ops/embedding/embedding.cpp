@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
@@ -47,9 +48,27 @@ struct EmbeddingBackward final : Node {
       column.push_back(1);
       grad = grad * shares.view(column).to(grad.dtype());
     }
-    const Tensor weight_grad = detail::index_add_rows(grad, positions, weight_sizes, 0);
+    return {of_weight(grad, positions, weight_sizes, padding)};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    if (by_frequency) return Node::apply_recorded(std::move(grads));
+    return {apply_linear(grads[0], {[positions = saved(0), sizes = weight_sizes, padding = padding](
+                                        const Tensor& grad) { return of_weight(grad, positions, sizes, padding); },
+                                    [positions = saved(0), padding = padding](const Tensor& x) {
+                                      const Tensor table = copy_contiguous(x);
+                                      if (padding) fill_values(rows(table, *padding, 1), 0.0);
+                                      Shape sizes = positions.sizes();
+                                      sizes.push_back(x.size(1));
+                                      return table.index_select(0, positions.view({-1})).view(sizes);
+                                    }})};
+  }
+
+ private:
+  static Tensor of_weight(const Tensor& grad, const Tensor& positions, const Shape& sizes,
+                          std::optional<std::int64_t> padding) {
+    const Tensor weight_grad = detail::index_add_rows(grad, positions, sizes, 0);
     if (padding) fill_values(rows(weight_grad, *padding, 1), 0.0);
-    return {weight_grad};
+    return weight_grad;
   }
 };
 

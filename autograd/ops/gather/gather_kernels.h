@@ -6,8 +6,8 @@
 
 namespace lockstep::detail {
 
-/// out = x gathered along dim by a contiguous int64 index; x may be strided, out is contiguous. Any dtype. An
-/// index out of range is an Error on the CPU; on CUDA devices see IndexSelectKernel.
+/// out = x gathered along dim by an int64 index of prepare_positions(); x may be strided, out is contiguous. Any dtype.
+/// For an index out of range on CUDA devices see IndexSelectKernel.
 using GatherKernel = void(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
 GatherKernel gather_cpu, gather_cuda;
 
@@ -29,7 +29,15 @@ using ScatterReduceKernel = void(ScatterReduce reduce, const Tensor& source, int
                                  const Tensor& out);
 ScatterReduceKernel scatter_reduce_cpu;
 
-/// The index of a scatter, checked against x and the source, as contiguous int64; on the CPU its values too.
+/// The positions along dim, [n] and of the index's dtype, where `index` says the same of each line of an x of these
+/// sizes: it was expanded, and is as large as x but along dim. Else undefined.
+Tensor index_of_slices(const Tensor& index, int dim, const Shape& sizes);
+
+/// `index` as int64, checked to lie on x's device and, on the CPU, to point into x along dim. On the CPU it stays
+/// expanded where it was, elsewhere if index_of_slices() is defined; else it is contiguous.
+Tensor prepare_positions(const Tensor& index, const Tensor& x, int dim, const char* op);
+
+/// The index of a scatter, prepared so and checked against x and the source.
 Tensor scatter_index(const Tensor& x, int dim, const Tensor& index, const Tensor& source, const char* op);
 /// The part of the source that an index of these sizes names a place for.
 Tensor scattered_part(const Tensor& source, const Shape& sizes);

@@ -33,6 +33,8 @@ IndexSelectKernel index_select_values;
 /// out.
 using IndexAddKernel = void(const Tensor& grad, const Tensor& index, const Tensor& out);
 IndexAddKernel index_add_cpu, index_add_cuda;
+/// The kernel of grad's device. On the CPU `out` may hold anything: it is added to.
+IndexAddKernel index_add_values;
 
 /// Checks that `index` has an integer dtype and lies on x's device; returns it contiguous and int64.
 Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op);

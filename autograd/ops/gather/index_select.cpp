@@ -1,3 +1,4 @@
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/record.h"
@@ -23,6 +24,10 @@ void index_select_values(const Tensor& x, const Tensor& index, const Tensor& out
   index_select_kernel(x)(x, index, out, op);
 }
 
+void index_add_values(const Tensor& grad, const Tensor& index, const Tensor& out) {
+  index_add_kernel(grad)(grad, index, out);
+}
+
 Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op) {
   LOCKSTEP_CHECK(index.defined(), "[{}] the index tensor is undefined", op);
   LOCKSTEP_CHECK(index.dtype() == kInt64 || index.dtype() == kInt32,
@@ -46,7 +51,7 @@ Tensor index_add_rows(const Tensor& grad, const Tensor& index, const Shape& size
   if (grad.numel() > 0) {
     const Shape around = around_dim(sizes, dim);
     const Tensor dense = as_contiguous(cast_values(grad, compute));
-    index_add_kernel(dense)(dense.view({around[0], index.numel(), around[2]}), index, out.view(around));
+    index_add_values(dense.view({around[0], index.numel(), around[2]}), index, out.view(around));
   }
   return cast_values(out, grad.dtype());
 }
@@ -61,6 +66,13 @@ struct IndexSelectBackward final : Node {
 
   const char* name() const override { return "IndexSelectBackward"; }
   TensorList apply(TensorList grads) override { return {detail::index_add_rows(grads[0], saved(0), sizes, dim)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    return {
+        apply_linear(grads[0], {[rows = saved(0), sizes = sizes, dim = dim](const Tensor& grad) {
+                                  return detail::index_add_rows(grad, rows, sizes, dim);
+                                },
+                                [rows = saved(0), dim = dim](const Tensor& x) { return x.index_select(dim, rows); }})};
+  }
 };
 
 }  // namespace

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
 
@@ -87,32 +90,67 @@ void index_select_cpu(const Tensor& x, const Tensor& index, const Tensor& out, c
   });
 }
 
+namespace {
+
+/// The elements of the index by the range of rows, of `parts` nearly equal ones, that they point to: those of a range
+/// in their order.
+struct ByRange {
+  std::vector<std::int64_t> begin;  ///< of each range in `order`, and the end
+  std::vector<std::int64_t> order;
+
+  ByRange(const std::int64_t* rows, std::int64_t n, std::int64_t size, std::int64_t parts)
+      : begin(static_cast<std::size_t>(parts + 1)), order(static_cast<std::size_t>(n)) {
+    const std::int64_t length = (size + parts - 1) / parts;
+    std::vector<std::int64_t> next(begin.size());
+    for (std::int64_t k = 0; k < n; ++k) ++next[static_cast<std::size_t>(rows[k] / length + 1)];
+    std::partial_sum(next.begin(), next.end(), begin.begin());
+    next = begin;
+    for (std::int64_t k = 0; k < n; ++k)
+      order[static_cast<std::size_t>(next[static_cast<std::size_t>(rows[k] / length)]++)] = k;
+  }
+};
+
+}  // namespace
+
 void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
   const std::int64_t* rows = index.data<std::int64_t>();
   const std::int64_t outer = grad.size(0), n = grad.size(1), inner = grad.size(2), size = out.size(1);
-  // A part owns a range of out's rows and looks through the whole index for them: every row adds its gradients in index
-  // order, however the ranges are cut. Short rows are not worth a second look at the index.
-  const std::int64_t parts =
-      inner < 8 ? 1 : std::clamp<std::int64_t>(n * inner / cpu::kElementBlock, 1, std::min<std::int64_t>(16, size));
-  const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * parts / (n * inner));
+  // Threads own ranges of out's rows, so that every row adds its gradients in index order, however many there are.
+  const std::int64_t work = n * inner, threads = num_threads();
+  const bool shared = threads > 1 && outer < threads && work > 4 * cpu::kElementBlock && size > 1;
+  const std::int64_t parts = shared ? std::min(4 * threads, size) : 1;
+  std::optional<ByRange> ranges;
+  if (shared) ranges.emplace(rows, n, size, parts);
+  const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * parts / work);
   const auto add = [&]<typename T>() {
-    const T* source = grad.data<T>();
-    T* target = out.data<T>();
+    constexpr std::int64_t kAhead = 8, kLine = 64 / sizeof(T);
+    const auto add_row = [&](std::int64_t o, std::int64_t k) __attribute__((always_inline)) {
+      const T* from = grad.data<T>() + (o * n + k) * inner;
+      T* to = out.data<T>() + (o * size + rows[k]) * inner;
+      for (std::int64_t j = 0; j < inner; ++j) to[j] = wrapping_sum<T>(to[j], from[j]);
+    };
     lockstep::parallel_for(outer * parts, block, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t o = task / parts, part = task % parts;
-        const std::int64_t first = size * part / parts, last = size * (part + 1) / parts;
-        if (inner == 1 && parts == 1) {
-          const T* from = source + o * n;
-          T* to = target + o * size;
+        if (ranges) {
+          const auto at = static_cast<std::size_t>(part);
+          const std::int64_t* const order = ranges->order.data();
+          const std::int64_t last = ranges->begin[at + 1];
+          for (std::int64_t i = ranges->begin[at]; i < last; ++i) {
+            // Rows that are far apart are asked for ahead.
+            const std::int64_t ahead = order[std::min(i + kAhead, last - 1)];
+            for (std::int64_t j = 0; j < inner; j += kLine) {
+              __builtin_prefetch(grad.data<T>() + (o * n + ahead) * inner + j);
+              __builtin_prefetch(out.data<T>() + (o * size + rows[ahead]) * inner + j, 1);
+            }
+            add_row(o, order[i]);
+          }
+        } else if (inner == 1) {
+          const T* from = grad.data<T>() + o * n;
+          T* to = out.data<T>() + o * size;
           for (std::int64_t k = 0; k < n; ++k) to[rows[k]] = wrapping_sum<T>(to[rows[k]], from[k]);
-          continue;
-        }
-        for (std::int64_t k = 0; k < n; ++k) {
-          if (rows[k] < first || rows[k] >= last) continue;
-          const T* from = source + (o * n + k) * inner;
-          T* to = target + (o * size + rows[k]) * inner;
-          for (std::int64_t j = 0; j < inner; ++j) to[j] = wrapping_sum<T>(to[j], from[j]);
+        } else {
+          for (std::int64_t k = 0; k < n; ++k) add_row(o, k);
         }
       }
     });

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 Tensor detail::scatter_index(const Tensor& x, int d, const Tensor& index, const Tensor& source, const char* op) {
-  const Tensor positions = prepare_index(index, x, op);
+  const Tensor positions = prepare_positions(index, x, d, op);
   LOCKSTEP_CHECK(source.defined(), "[{}] the source is undefined", op);
   LOCKSTEP_CHECK(source.dtype() == x.dtype() && source.device() == x.device(),
                  "[{}] expected a source of dtype {} on {}, as the tensor, found {} on {}", op, name(x.dtype()),
@@ -28,7 +28,6 @@ Tensor detail::scatter_index(const Tensor& x, int d, const Tensor& index, const 
     LOCKSTEP_CHECK(positions.sizes()[i] <= source.sizes()[i] && (i == d || positions.sizes()[i] <= x.sizes()[i]),
                    "[{}] index shape {} is larger than the source's shape {} or, but in dimension {}, the tensor's {}",
                    op, to_string(positions.sizes()), to_string(source.sizes()), d, to_string(x.sizes()));
-  if (x.device().is_cpu()) check_index_range(positions.data<std::int64_t>(), positions.numel(), x.sizes()[d], op);
   return positions;
 }
 
@@ -60,7 +59,17 @@ class ScatterAddBackward final : public Node {
     if (needs_grad(1)) result[1] = grads[0].gather(dim, saved(0));
     return result;
   }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 };
+
+/// Adds `terms` to `sums` at the places of `positions`: row by row where it speaks of slices.
+void add_at(const Tensor& terms, int dim, const Tensor& positions, const Tensor& sums) {
+  const Tensor slices = detail::index_of_slices(positions, dim, sums.sizes());
+  if (!slices.defined()) return add_kernel(sums)(terms, dim, positions, sums);
+  const Shape around = detail::around_dim(sums.sizes(), dim);
+  detail::index_add_values(terms.view({around[0], slices.numel(), around[2]}), as_contiguous(slices),
+                           sums.view(around));
+}
 
 /// x with the values of `source` at the places of `positions`, for tensors on the CPU.
 Tensor scattered(const Tensor& x, int dim, const Tensor& positions, const Tensor& source) {
@@ -96,6 +105,7 @@ class IndexAddBackward final : public Node {
     if (needs_grad(1)) result[1] = grads[0].index_select(dim, saved(0));
     return result;
   }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 };
 
 }  // namespace
@@ -113,10 +123,10 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
     out = copy_contiguous(cast_values(x, dtype));
     const Tensor terms = as_contiguous(cast_values(part, dtype));
     if (terms.numel() > 0 && out.device().is_cpu()) {
-      add_kernel(out)(terms, d, positions, out);
+      add_at(terms, d, positions, out);
     } else if (terms.numel() > 0) {
       const Tensor sums = zeros(x.sizes(), options_of(out));
-      add_kernel(sums)(terms, d, positions, sums);
+      add_at(terms, d, positions, sums);
       out = out + sums;
     }
     out = cast_values(out, x.dtype());

@@ -121,6 +121,7 @@ class IndexAddBackward final : public Node {
  public:
   const char* name() const override { return "IndexAddBackward"; }
   TensorList apply(TensorList grads) override { return {grads[0], grads[0].index_select(0, saved(0))}; }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 };
 
 Tensor add_rows(const Tensor& rows, const Tensor& values, const Tensor& positions) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/interpolate/interpolate_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -24,6 +25,16 @@ class InterpolateBackwardNode final : public Node {
     const Tensor x_grad = empty(sizes, options_of(grads[0]));
     if (x_grad.numel() > 0) backward_kernel(x_grad)(geometry, as_contiguous(grads[0]), x_grad);
     return {x_grad};
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const KeptNode self(this);
+    return {apply_linear(grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
+                                    [g = geometry, sizes = grads[0].sizes()](const Tensor& x) {
+                                      const Tensor out = empty(sizes, options_of(x));
+                                      if (out.numel() > 0) forward_kernel(x)(g, as_contiguous(x), out);
+                                      return out;
+                                    }})};
   }
 
   InterpolateGeometry geometry;

@@ -27,4 +27,20 @@ struct InterpolateOptions {
 /// is 0.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
+/// What grid_sample() reads beside an image: zeros, the pixel at the edge, or the image mirrored there.
+enum class GridPadding : std::uint8_t { zeros, border, reflection };
+/// Options of grid_sample().
+struct GridSampleOptions {
+  InterpolateMode mode = InterpolateMode::bilinear;  ///< or nearest
+  GridPadding padding_mode = GridPadding::zeros;     ///< what lies beside the image
+  bool align_corners = false;                        ///< -1 and 1 are the corner pixels' centres, not the image's edges
+};
+/// Images [n, c, h, w] at the places of grid [n, h', w', 2], each (x, y) from -1 to 1 across the image: [n, c, h', w'],
+/// as torch.nn.functional.grid_sample. Differentiable in both (nearest: in x). Composed of gather() and arithmetic;
+/// halves are computed in float. Throws Error unless both are floating point of one dtype on one device.
+Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options = {});
+/// The grid for grid_sample() of the affine maps theta [n, 2, 3] and results of `size` {n, c, h, w}: [n, h, w, 2], as
+/// torch.nn.functional.affine_grid. Differentiable in theta.
+Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners = false);
+
 }  // namespace lockstep

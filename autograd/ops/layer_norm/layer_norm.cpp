@@ -6,6 +6,8 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -43,9 +45,27 @@ class LayerNormBackward final : public Node {
     return result;
   }
 
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0).reshape({rows, width}), grad = grads[0].reshape({rows, width}).to(x.dtype());
+    const Tensor centre = centred ? x - mean(x, {1}, true) : x;
+    const Tensor scale = rsqrt(mean(square(centre), {1}, true) + eps), unit = centre * scale;
+    Tensor slope = grad;
+    if (saved(1).defined()) slope = grad * saved_input(1, 1).reshape({width}).to(x.dtype());
+    TensorList result(3);
+    if (needs_grad(0)) {
+      Tensor out = slope - unit * mean(slope * unit, {1}, true);
+      if (centred) out = out - mean(slope, {1}, true);
+      result[0] = (out * scale).reshape(grads[0].sizes());
+    }
+    if (needs_grad(1)) result[1] = sum(grad * unit, {0}).reshape(normalized_shape).to(saved(1).dtype());
+    if (needs_grad(2)) result[2] = sum(grad, {0}).reshape(normalized_shape).to(bias_dtype);
+    return result;
+  }
+
   Shape normalized_shape;
   std::int64_t rows = 0;
   std::int64_t width = 0;
+  double eps = 0.0;
   bool centred = true;
   DType bias_dtype = kFloat32;
 };
@@ -97,6 +117,7 @@ Tensor normalize(const Tensor& input, const Shape& normalized_shape, const Layer
     node->normalized_shape = normalized_shape;
     node->rows = rows;
     node->width = width;
+    node->eps = options.eps;
     node->centred = centred;
     if (bias.defined()) node->bias_dtype = bias.dtype();
   }

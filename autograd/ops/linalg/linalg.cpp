@@ -64,6 +64,13 @@ class SolveBackward final : public Node {
     out[1] = right;
     return out;
   }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor right = solve(transposed(saved_input(0, 0)), grads[0]);
+    TensorList out(2);
+    if (needs_grad(0)) out[0] = -matmul(right, transposed(saved_output(1)));
+    out[1] = right;
+    return out;
+  }
 };
 
 class SlogdetBackward final : public Node {
@@ -73,6 +80,9 @@ class SlogdetBackward final : public Node {
     const Tensor& a = saved(0);
     const Tensor ones = eye(a.size(-1), a.size(-1), options_of(a)).expand(a.sizes());
     return {grads[0].unsqueeze(-1).unsqueeze(-1) * solve_values(transposed(a), ones, "linalg.slogdet")};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    return {grads[0].unsqueeze(-1).unsqueeze(-1) * inv(transposed(saved_input(0, 0)))};
   }
 };
 
@@ -86,6 +96,13 @@ class CholeskyBackward final : public Node {
     const Tensor half = phi - 0.5 * (phi * eye(l.size(-1), l.size(-1), options_of(l)));
     const Tensor left = solve_values(transposed(l), half, "linalg.cholesky");
     const Tensor both = transposed(solve_values(transposed(l), transposed(left), "linalg.cholesky"));
+    return {0.5 * (both + transposed(both))};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor l = saved_output(0), up = transposed(l);
+    const Tensor phi = tril(matmul(up, grads[0]));
+    const Tensor half = phi - 0.5 * (phi * eye(l.size(-1), l.size(-1), options_of(l)));
+    const Tensor both = transposed(solve(up, transposed(solve(up, half))));
     return {0.5 * (both + transposed(both))};
   }
 };
@@ -146,4 +163,25 @@ Tensor cholesky(const Tensor& a) {
   return out;
 }
 
+Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left, bool unitriangular) {
+  check_matrices(a, "linalg.solve_triangular");
+  const int diagonal = unitriangular ? 1 : 0;
+  Tensor triangle = upper ? triu(a, diagonal) : tril(a, -diagonal);
+  if (unitriangular) triangle = triangle + eye(a.size(-1), a.size(-1), options_of(a));
+  if (left) return solve(triangle, b);
+  LOCKSTEP_CHECK(b.defined() && b.dim() >= 2, "[linalg.solve_triangular] expected a left side of matrices, found {}",
+                 b.defined() ? to_string(b.sizes()) : "an undefined tensor");
+  return transposed(solve(transposed(triangle), transposed(b)));
+}
+
 }  // namespace lockstep::linalg
+
+namespace lockstep {
+
+Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper) {
+  linalg::check_matrices(l, "cholesky_solve");
+  const Tensor other = l.transpose(-2, -1);
+  return linalg::solve_triangular(upper ? l : other, linalg::solve_triangular(upper ? other : l, b, false), true);
+}
+
+}  // namespace lockstep

@@ -27,8 +27,14 @@ Tensor det(const Tensor& a);
 /// The lower triangular L with L L^T = a, of which the lower triangle is read. Throws Error, naming the matrix, if it
 /// is not positive definite. The gradient is symmetric.
 Tensor cholesky(const Tensor& a);
+/// solve() for the upper or lower triangle of a, whose other elements are not looked at; with `unitriangular` its
+/// diagonal neither, which counts as ones. Not `left`: the X of X a = b. Throws Error as solve().
+Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left = true, bool unitriangular = false);
 
 }  // namespace linalg
+
+/// The X of l l^T X = b, for l of linalg::cholesky(), or of l^T l X = b for an upper triangle, as torch.cholesky_solve.
+Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper = false);
 
 /// linalg::inv() by PyTorch's older name.
 inline Tensor inverse(const Tensor& a) {

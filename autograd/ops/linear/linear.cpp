@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/linear/linear_kernels.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -49,6 +50,16 @@ class LinearBackward final : public Node {
       else if (outputs > 0)
         linear_bias_grad(grad)(grad, result[2]);
     }
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), weight = saved_input(1, 1);
+    const Tensor grad = grads[0].reshape({rows_, weight.size(0)});
+    TensorList result(3);
+    if (needs_grad(0)) result[0] = matmul(grad, weight).reshape(x.sizes());
+    if (needs_grad(1)) result[1] = matmul(grad.t(), x.reshape({rows_, weight.size(1)}));
+    if (has_bias_ && needs_grad(2)) result[2] = sum(grad, {0});
     return result;
   }
 

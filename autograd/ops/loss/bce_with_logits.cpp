@@ -1,7 +1,9 @@
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/loss/bce_with_logits_kernels.h"
 #include "lockstep/autograd/ops/loss/loss.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -29,6 +31,21 @@ class BceWithLogitsBackward final : public Node {
     if (needs_grad(0)) result[0] = empty_like(x);
     if (needs_grad(1)) result[1] = empty_like(x);
     bce_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, pos_weight, result[0], result[1], reduction);
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), t = saved_input(1, 1);
+    const Tensor &weight = saved(2), &pos_weight = saved(3);
+    Tensor grad = reduction == Reduction::mean ? grads[0] / static_cast<double>(x.numel()) : grads[0];
+    if (weight.defined()) grad = grad * weight;
+    TensorList result(2);
+    if (needs_grad(0)) {
+      const Tensor factor = pos_weight.defined() ? (pos_weight - 1.0) * t + 1.0 : Tensor();
+      const Tensor falling = sigmoid(-x);
+      result[0] = grad * ((1.0 - t) - (factor.defined() ? factor * falling : falling));
+    }
+    if (needs_grad(1)) result[1] = grad * (pos_weight.defined() ? (pos_weight - 1.0) * softplus(-x) - x : -x);
     return result;
   }
 

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/loss/pointwise_loss_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -40,9 +41,39 @@ class PointwiseLossBackward final : public Node {
     return result;
   }
 
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0), t = saved_input(1, 1);
+    const Tensor grad = reduction == Reduction::mean ? grads[0] / static_cast<double>(x.numel()) : grads[0];
+    TensorList result(2);
+    if (needs_grad(0)) result[0] = grad * slope(x, t);
+    if (needs_grad(1) && kind != PointwiseLoss::bce) result[1] = -(grad * slope(x, t));
+    if (needs_grad(1) && kind == PointwiseLoss::bce)
+      result[1] = grad * (clamp(log1p(-x), -100.0) - clamp(log(x), -100.0));
+    return result;
+  }
+
   PointwiseLoss kind = PointwiseLoss::mse;
   double parameter = 0.0;
   Reduction reduction = Reduction::mean;
+
+ private:
+  /// Of an element's loss along the input.
+  Tensor slope(const Tensor& x, const Tensor& t) const {
+    const Tensor d = x - t;
+    switch (kind) {
+      case PointwiseLoss::mse:
+        return 2.0 * d;
+      case PointwiseLoss::l1:
+        return sign(d);
+      case PointwiseLoss::smooth_l1:
+        return where(abs(d) < parameter, d / parameter, sign(d));
+      case PointwiseLoss::huber:
+        return where(abs(d) <= parameter, d, sign(d) * parameter);
+      case PointwiseLoss::bce:
+        return d / clamp((1.0 - x) * x, 1e-12);
+    }
+    return {};
+  }
 };
 
 Tensor run(PointwiseLoss kind, double parameter, const Tensor& input, const Tensor& target, Reduction reduction) {

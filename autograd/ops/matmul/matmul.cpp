@@ -6,6 +6,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
 #include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -120,6 +121,18 @@ class MatmulBackward final : public Node {
     const Tensor grad = reshaped(as_contiguous(grads[0]), product_sizes(left, right));
     if (needs_grad(0)) result[0] = reshaped(grad_left(grad, left, right), a.sizes());
     if (needs_grad(1)) result[1] = reshaped(grad_right(grad, left, right), b.sizes());
+    return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    Tensor a = saved_input(0, 0), b = saved_input(1, 1);
+    const Shape a_sizes = a.sizes(), b_sizes = b.sizes();
+    if (a.dim() == 1) a = a.unsqueeze(0);
+    if (b.dim() == 1) b = b.unsqueeze(1);
+    const Tensor grad = grads[0].reshape(product_sizes(a, b));
+    TensorList result(2);
+    if (needs_grad(0)) result[0] = recorded_sum_to(matmul(grad, b.transpose(-2, -1)), a.sizes()).reshape(a_sizes);
+    if (needs_grad(1)) result[1] = recorded_sum_to(matmul(a.transpose(-2, -1), grad), b.sizes()).reshape(b_sizes);
     return result;
   }
 

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/nll_loss/nll_loss.h"
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/nll_loss/nll_loss_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/copy.h"
@@ -21,15 +22,31 @@ class NllLossBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result(1);
     if (!grads[0].defined()) return result;
-    result[0] = empty(sizes, options);
-    const Tensor &target = saved(0), &weight = saved(1), &total_weight = saved(2);
-    nll_loss_backward_kernel(result[0])(as_contiguous(grads[0]), target, weight, total_weight, result[0], problem);
+    result[0] = of_scores(grads[0], saved(0), saved(1), saved(2));
     return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const KeptNode self(this);
+    return {apply_linear(
+        grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
+                   [target = saved(0), weight = saved(1), problem = problem](const Tensor& x) {
+                     return nll_loss(
+                         x, target,
+                         {.reduction = problem.reduction, .ignore_index = problem.ignore_index, .weight = weight});
+                   }})};
   }
 
   Shape sizes;
   TensorOptions options;
   NllLossProblem problem;
+
+ private:
+  Tensor of_scores(const Tensor& grad, const Tensor& target, const Tensor& weight, const Tensor& total_weight) const {
+    const Tensor out = empty(sizes, options);
+    nll_loss_backward_kernel(out)(as_contiguous(grad), target, weight, total_weight, out, problem);
+    return out;
+  }
 };
 
 }  // namespace

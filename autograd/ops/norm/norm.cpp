@@ -51,6 +51,12 @@ struct VectorNormBackward final : Node {
     const Tensor grad = plan.with_kept_dims(grads[0]), norm = plan.with_kept_dims(saved(1));
     return {gradient_of(grad, saved(0), norm, order, dims)};
   }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor grad = grads[0].reshape(plan.kept_sizes), norm = saved_output(1).reshape(plan.kept_sizes);
+    const Tensor x = saved_input(0, 0);
+    if (order != 2.0) return {gradient_of(grad, x, norm, order, dims)};
+    return {x * where(eq(norm, 0.0), 0.0, grad / where(eq(norm, 0.0), 1.0, norm))};
+  }
 };
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/pool2d/adaptive_avg_pool2d_kernels.h"
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/ops/support/pool2d.h"
@@ -24,6 +25,16 @@ class AdaptiveAvgPool2dBackward final : public Node {
     result[0] = empty(sizes_, options_of(grads[0]));
     if (result[0].numel() > 0) adaptive_avg_pool2d_backward(grads[0])(geometry_, as_contiguous(grads[0]), result[0]);
     return result;
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    const KeptNode self(this);
+    return {apply_linear(grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
+                                    [self](const Tensor& x) {
+                                      const Tensor out = empty(self->geometry_.output_sizes(x.sizes()), options_of(x));
+                                      if (out.numel() > 0)
+                                        adaptive_avg_pool2d_forward(x)(self->geometry_, as_contiguous(x), out);
+                                      return out;
+                                    }})};
   }
 
   Pool2dGeometry geometry_;

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
@@ -25,6 +26,17 @@ bool is_joined(const Pool2dGeometry& g, const Tensor& x) {
   return is_max_pool_2x2(g) && g.oh > 0 && g.ow > 0 && x.numel() > 0 && (x.device().is_cuda() || x.dtype() == kFloat32);
 }
 
+/// Where in its image each result comes from, for positions as the kernels count them.
+Tensor places_in_image(const Pool2dGeometry& g, const Tensor& positions) {
+  const TensorOptions whole{.dtype = kInt64, .device = positions.device()};
+  Tensor in_window = positions.to(kInt64);
+  if (is_max_pool_2x2(g)) in_window = remainder(in_window, kMaxPoolNotPositive);  // without that mark
+  const Tensor down = div(in_window, g.kernel.w, RoundingMode::floor), right = in_window - down * g.kernel.w;
+  const Tensor top = arange(g.oh, whole).view({g.oh, 1}) * g.stride.h - g.padding.h;
+  const Tensor left = arange(g.ow, whole) * g.stride.w - g.padding.w;
+  return (top + down * g.dilation.h) * g.w + (left + right * g.dilation.w);
+}
+
 class MaxPool2dBackwardNode final : public Node {
  public:
   const char* name() const override { return "MaxPool2dBackward"; }
@@ -37,14 +49,31 @@ class MaxPool2dBackwardNode final : public Node {
       const auto computation = make_intrusive<PooledGradient>(geometry_, grad, positions);
       result[0] = computation->add_result(sizes_, options_of(grad));
     } else {
-      result[0] = empty(sizes_, options_of(grad));
-      if (result[0].numel() > 0) max_pool2d_backward(grad)(geometry_, grad, positions, result[0]);
+      result[0] = spread(geometry_, sizes_, positions, grad);
     }
     return result;
   }
 
+  TensorList apply_recorded(TensorList grads) override {
+    return {apply_linear(
+        grads[0], {[g = geometry_, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
+                     return spread(g, sizes, positions, as_contiguous(grad));
+                   },
+                   [g = geometry_, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
+                     const Tensor at = places_in_image(g, positions);
+                     return x.reshape({g.planes, g.h * g.w}).gather(1, at.reshape({g.planes, g.oh * g.ow})).view(sizes);
+                   }})};
+  }
+
   Pool2dGeometry geometry_;
   Shape sizes_;
+
+ private:
+  static Tensor spread(const Pool2dGeometry& g, const Shape& sizes, const Tensor& positions, const Tensor& grad) {
+    const Tensor out = empty(sizes, options_of(grad));
+    if (out.numel() > 0) max_pool2d_backward(grad)(g, grad, positions, out);
+    return out;
+  }
 };
 
 }  // namespace
@@ -122,14 +151,7 @@ Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& option
 
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options) {
   const auto [out, positions, g] = pool(x, kernel, options, true);
-  // From rows and columns of windows to those of the image.
-  const TensorOptions whole{.dtype = kInt64, .device = x.device()};
-  Tensor in_window = positions.to(kInt64);
-  if (is_max_pool_2x2(g)) in_window = remainder(in_window, kMaxPoolNotPositive);  // without that mark
-  const Tensor down = div(in_window, kernel.w, RoundingMode::floor), right = in_window - down * kernel.w;
-  const Tensor top = arange(g.oh, whole).view({g.oh, 1}) * g.stride.h - g.padding.h;
-  const Tensor left = arange(g.ow, whole) * g.stride.w - g.padding.w;
-  return {out, (top + down * g.dilation.h) * g.w + (left + right * g.dilation.w)};
+  return {out, places_in_image(g, positions)};
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/record.h"
@@ -37,6 +38,13 @@ class PadBackward final : public Node {
   Margins back;
   const char* name() const override { return "PadBackward"; }
   TensorList apply(TensorList grads) override { return {moved(grads[0], sizes, back, 0.0)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    Margins margins = back;
+    for (int d = 0; d < sizes.dim(); ++d) margins.before[d] = -back.before[d], margins.after[d] = -back.after[d];
+    return {apply_linear(
+        grads[0], {[sizes = sizes, back = back](const Tensor& grad) { return moved(grad, sizes, back, 0.0); },
+                   [framed = grads[0].sizes(), margins](const Tensor& x) { return moved(x, framed, margins, 0.0); }})};
+  }
 };
 
 Tensor pad_constant(const Tensor& x, const Margins& margins, double value) {

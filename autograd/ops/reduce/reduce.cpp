@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_dims.h"
@@ -53,6 +54,9 @@ class SumBackward final : public Node {
  public:
   const char* name() const override { return "SumBackward"; }
   TensorList apply(TensorList grads) override { return {dims.spread(grads[0])}; }
+  TensorList apply_recorded(TensorList grads) override {
+    return {grads[0].reshape(dims.kept_sizes).expand(dims.sizes)};
+  }
 
   ReduceDims dims;
 };
@@ -62,6 +66,9 @@ class MeanBackward final : public Node {
   const char* name() const override { return "MeanBackward"; }
   TensorList apply(TensorList grads) override {
     return {dims.spread(binary_values(BinaryOp::div, grads[0], static_cast<double>(dims.count)))};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    return {(grads[0] / static_cast<double>(dims.count)).reshape(dims.kept_sizes).expand(dims.sizes)};
   }
 
   ReduceDims dims;
@@ -81,6 +88,14 @@ class VarBackward final : public Node {
     const Tensor centred = binary_values(BinaryOp::add, input, mean, -1.0);
     return {cast_values(binary_values(BinaryOp::mul, centred, scaled), input.dtype())};
   }
+  TensorList apply_recorded(TensorList grads) override {
+    if (every && divisor <= 0) return Node::apply_recorded(std::move(grads));
+    const auto centre = [dims = dims](const Tensor& x) {
+      const Tensor mean = run_kept(ReduceOp::sum, x, static_cast<double>(dims.count), dims, wide(x));
+      return cast_values(binary_values(BinaryOp::add, x, mean, -1.0), x.dtype());
+    };
+    return {apply_linear(saved_input(0, 0), {centre, centre}) * (grads[0].reshape(dims.kept_sizes) * (2.0 / divisor))};
+  }
 
   double divisor = 1.0;
   bool every = false;  // no dimensions were named; PyTorch then has a limit for a divisor of 0 or less
@@ -97,6 +112,10 @@ class ExtremeBackward final : public Node {
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
     return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
   }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor ones = full(dims.result_sizes, 1.0, options_of(saved(0)));
+    return {apply({ones})[0] * grads[0].reshape(dims.kept_sizes)};
+  }
 
   bool every = false;  // no dimensions were named: NaNs share the gradient; else all of it is NaN, as PyTorch's
   ReduceDims dims;
@@ -109,6 +128,10 @@ class LogSumExpBackward final : public Node {
     const Tensor &x = saved(0), &y = saved(1);
     const Tensor share = binary_values(BinaryOp::exp_difference, x, dims.with_kept_dims(y));
     return {binary_values(BinaryOp::mul, share, dims.with_kept_dims(grads[0]))};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor share = exp(saved_input(0, 0) - saved_output(1).reshape(dims.kept_sizes));
+    return {share * grads[0].reshape(dims.kept_sizes)};
   }
 
   ReduceDims dims;

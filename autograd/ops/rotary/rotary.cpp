@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/rotary/rotary.h"
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/rotary/rotary_kernels.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -26,6 +27,12 @@ Tensor rotated(const Tensor& values, const Tensor& cosine, const Tensor& sine, b
 struct RotaryBackward final : Node {
   const char* name() const override { return "RotaryBackward"; }
   TensorList apply(TensorList grads) override { return {rotated(grads[0], saved(0), saved(1), true)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    const auto turn = [c = saved(0), s = saved(1)](bool back) {
+      return [c, s, back](const Tensor& x) { return rotated(x, c, s, back); };
+    };
+    return {apply_linear(grads[0], {turn(true), turn(false)})};
+  }
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/scan/scan.h"
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
@@ -44,6 +45,10 @@ class CumsumBackward final : public Node {
   int dim = 0;
   const char* name() const override { return "CumsumBackward"; }
   TensorList apply(TensorList grads) override { return {scanned(Scan::sum, grads[0], dim, true)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    return {apply_linear(grads[0], {[dim = dim](const Tensor& grad) { return scanned(Scan::sum, grad, dim, true); },
+                                    [dim = dim](const Tensor& x) { return scanned(Scan::sum, x, dim); }})};
+  }
 };
 
 /// d/dx_i = (product before i) * r_i with r_i = g_i + x_(i+1) r_(i+1): no division. Through a zero nothing passes, not

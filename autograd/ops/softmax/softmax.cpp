@@ -1,7 +1,10 @@
 #include "lockstep/autograd/ops/softmax/softmax.h"
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -32,6 +35,13 @@ class SoftmaxBackward final : public Node {
     result[0] = empty(y.sizes(), options_of(y));
     if (y.numel() > 0) softmax_backward_kernel(y)(as_contiguous(grads[0]), y, result[0], slices, log);
     return result;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    const Shape lines{slices.outer, slices.length, slices.inner};
+    const Tensor y = saved_output(0).reshape(lines), grad = grads[0].reshape(lines);
+    const Tensor of_lines = log ? grad - exp(y) * sum(grad, {1}, true) : y * (grad - sum(grad * y, {1}, true));
+    return {of_lines.reshape(grads[0].sizes())};
   }
 
   SoftmaxSlices slices;

@@ -1,7 +1,9 @@
 #include "lockstep/autograd/ops/support/sum_to.h"
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -18,6 +20,12 @@ Tensor sum_to(const Tensor& grad, const Shape& sizes) {
   Tensor out = empty(sizes, options_of(grad));
   reduce_sum(grad, out.as_strided(padded, contiguous_strides(padded), 0));
   return out;
+}
+
+Tensor recorded_sum_to(const Tensor& grad, const Shape& sizes) {
+  const Shape from = grad.sizes();
+  return apply_linear(grad, {[sizes](const Tensor& x) { return sum_to(x, sizes); },
+                             [from](const Tensor& x) { return as_contiguous(x.expand(from)); }});
 }
 
 }  // namespace lockstep

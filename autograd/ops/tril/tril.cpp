@@ -26,6 +26,9 @@ struct TriangleBackward final : Node {
 
   const char* name() const override { return upper ? "TriuBackward" : "TrilBackward"; }
   TensorList apply(TensorList grads) override { return {triangle(grads[0], diagonal, upper)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    return {upper ? triu(grads[0], diagonal) : tril(grads[0], diagonal)};
+  }
 };
 
 Tensor recorded(const Tensor& x, std::int64_t diagonal, bool upper) {

@@ -58,6 +58,13 @@ class UnaryBackward final : public Node {
     return {out};
   }
 
+  TensorList apply_recorded(TensorList grads) override {
+    if (op == UnaryOp::neg) return {-grads[0]};
+    const Tensor values = saves_output(op) ? saved_output(0) : saved_input(0, 0);
+    const Tensor grad = recorded_unary_gradient(op, params, grads[0], values);
+    return grad.defined() ? TensorList{grad} : Node::apply_recorded(std::move(grads));
+  }
+
   UnaryOp op = UnaryOp::neg;
   UnaryParams params;
 };

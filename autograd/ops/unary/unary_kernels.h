@@ -88,4 +88,7 @@ using UnaryBackwardKernel = void(UnaryOp op, UnaryParams params, const Tensor& g
                                  const Tensor& out);
 UnaryBackwardKernel unary_backward_cpu, unary_backward_cuda;
 
+/// UnaryBackwardKernel as recorded operations; undefined for an operation without a second derivative.
+Tensor recorded_unary_gradient(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved);
+
 }  // namespace lockstep

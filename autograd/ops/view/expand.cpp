@@ -12,6 +12,7 @@ struct ExpandBackward final : Node {
 
   const char* name() const override { return "ExpandBackward"; }
   TensorList apply(TensorList grads) override { return {sum_to(grads[0], sizes)}; }
+  TensorList apply_recorded(TensorList grads) override { return {recorded_sum_to(grads[0], sizes)}; }
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ struct PermuteBackward final : Node {
 
   const char* name() const override { return "PermuteBackward"; }
   TensorList apply(TensorList grads) override { return {grads[0].permute(inverse)}; }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 };
 
 /// `dims` is a permutation of 0 .. x.dim() - 1.

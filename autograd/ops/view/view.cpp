@@ -44,6 +44,7 @@ struct ViewBackward final : Node {
 
   const char* name() const override { return "ViewBackward"; }
   TensorList apply(TensorList grads) override { return {grads[0].reshape(sizes)}; }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 };
 
 /// Replaces -1 and checks the number of elements.

@@ -371,7 +371,7 @@ TEST(DistributedTest, ddp_new_tensor_in_fwd_static_graph) {
   expect_new_tensor(true);
 }
 
-// Second derivatives are not there, and saying so is all that is done: a pass leaves no graph behind it.
+// A backward() leaves no graph behind it; gradients that are functions come from grad().
 TEST(DistributedTest, ddp_create_graph) {
   run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
     Net net;

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+
+#include "lockstep/autograd/node.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep {
+
+/// A linear function of one tensor and its transpose, as functions of values: neither records. For .cpp files only.
+struct LinearMap {
+  std::function<Tensor(const Tensor&)> map, transposed;
+};
+
+/// linear.map(x), recorded: differentiable as often as one likes, since the gradient is the transpose of the gradient.
+Tensor apply_linear(const Tensor& x, LinearMap linear);
+
+/// A backward function that lives as long as this does, for the functions of a LinearMap.
+template <typename N>
+class KeptNode {
+ public:
+  explicit KeptNode(N* node) : owner_(node), node_(node) {}
+  N* operator->() const { return node_; }
+
+ private:
+  IntrusivePtr<Node> owner_;
+  N* node_;
+};
+
+}  // namespace lockstep
