@@ -64,13 +64,18 @@ Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_
   const std::int64_t saved = (row_vectors - flat_vectors) * kh * kw * image.channels;
   flat_ = ow < kLanes || saved > kStepsOfCopy * divide_up(oh * ow, kLanes);
   flat_plane_ = flat_vectors * kLanes;
+  std::int64_t rows = 1;  // of a vector
 #if defined(__x86_64__)
   if (on_avx512()) {
     const std::int64_t wide = kTilesOfSixteen.lanes, wide_vectors = oh * divide_up(ow, wide);
     // Most loads of a long vector touch two lines of the cache, so a few vectors less do not pay (24 columns: 0.75).
     const bool serves = ow >= wide && 5 * wide_vectors <= 3 * std::min(flat_vectors, row_vectors);
-    tiles_ = serves ? &kTilesOfSixteen : &kTilesAvx512;
-    if (serves) flat_ = false;
+    // The same for rows of 8 to 15 columns, two at a time.
+    const std::int64_t pairs = divide_up(oh, 2) * divide_up(ow, kLanes);
+    const bool by_two = !serves && oh > 1 && ow >= kLanes && 5 * pairs <= 3 * std::min(flat_vectors, row_vectors);
+    tiles_ = serves ? &kTilesOfSixteen : by_two ? &kTilesOfTwoRows : &kTilesAvx512;
+    if (serves || by_two) flat_ = false;
+    if (by_two) rows = 2;
   }
 #endif
   const std::int64_t lanes = tiles_->lanes;
@@ -82,11 +87,13 @@ Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_
     out_offsets_ = in_offsets_;
     return;
   }
-  for (std::int64_t y = 0; y < oh; ++y)
-    for (std::int64_t x = 0; x < ow; x += lanes) {
-      const std::int64_t start = std::min(x, ow - lanes);  // the last vector of a row may repeat positions
-      in_offsets_.push_back(static_cast<std::int32_t>(y * image.pitch + start));
-      out_offsets_.push_back(static_cast<std::int32_t>(y * ow + start));
+  const std::int64_t columns = lanes / rows;
+  for (std::int64_t y = 0; y < oh; y += rows)
+    for (std::int64_t x = 0; x < ow; x += columns) {
+      // The last vector of a row, and the last rows, may repeat positions.
+      const std::int64_t start = std::min(x, ow - columns), row = std::min(y, oh - rows);
+      in_offsets_.push_back(static_cast<std::int32_t>(row * image.pitch + start));
+      out_offsets_.push_back(static_cast<std::int32_t>(row * ow + start));
     }
 }
 

@@ -129,7 +129,8 @@ void Correlation::run(const float* image, const float* packed_weights, const flo
                                     bias ? bias + first : nullptr,
                                     relu,
                                     (flat_ ? space : result) + first * out_plane,
-                                    out_plane};
+                                    out_plane,
+                                    ow_};
       for (std::int64_t v = begin; v < end;) {
         const std::int64_t left = end - v, parts = (left + tiles_->vectors - 1) / tiles_->vectors;
         const std::int64_t take = (left + parts - 1) / parts;  // 2 + 2 beat 3 + 1

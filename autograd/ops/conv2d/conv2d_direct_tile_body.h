@@ -1,9 +1,9 @@
 #pragma once
 
-// The tiles of Correlation, for the .cpp files that compile them: each for one instruction set, see Note [One
-// instruction set a file] in core/cpu/gemm/micro_kernel_body.h. A tile of O output channels x V vectors of positions
-// keeps its sums in registers, so that O + V loads feed O * V fused multiply-adds: 4 x 3 where there are 16 registers,
-// 4 x 6 where there are 32.
+// The tiles of Correlation, for the .cpp files that compile them: each for one instruction set, see Note
+// [One instruction set a file] in core/cpu/gemm/micro_kernel_body.h. A tile of O output channels x V vectors of
+// positions keeps its sums in registers, so that O + V loads feed O * V fused multiply-adds: 4 x 3 where there are 16
+// registers, 4 x 6 where there are 32.
 
 #include "lockstep/autograd/ops/conv2d/conv2d_direct_tiles.h"
 #include "lockstep/core/cpu/vec8.h"
@@ -11,12 +11,12 @@
 namespace lockstep::conv2d_direct {
 namespace {
 
-// Vectors of eight; others have the same members.
+// Vectors of eight positions of a row; others have the same members. `pitch`: from one row to the next.
 struct Eight {
   using Vec = cpu::Vec8;
   static constexpr int kLanes = 8;
-  [[gnu::always_inline]] static Vec load(const float* p) { return cpu::load8(p); }
-  [[gnu::always_inline]] static void store(float* p, Vec v) { cpu::store8(p, v); }
+  [[gnu::always_inline]] static Vec load(const float* p, std::int64_t /*pitch*/) { return cpu::load8(p); }
+  [[gnu::always_inline]] static void store(float* p, Vec v, std::int64_t /*pitch*/) { cpu::store8(p, v); }
   [[gnu::always_inline]] static Vec broadcast(float value) { return cpu::broadcast8(value); }
   [[gnu::always_inline]] static Vec fused(Vec a, Vec b, Vec c) { return cpu::fma8(a, b, c); }
 };
@@ -37,7 +37,7 @@ template <typename W, int O, int V, int KW>
       const std::int64_t row = c * a.plane + ky * a.pitch;
       for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
         Vec x[V];
-        for (int v = 0; v < V; ++v) x[v] = W::load(in[v] + row + kx);
+        for (int v = 0; v < V; ++v) x[v] = W::load(in[v] + row + kx, a.pitch);
         for (int o = 0; o < O; ++o) {
           const Vec factor = W::broadcast(w[o]);
           for (int v = 0; v < V; ++v) sum[o][v] = W::fused(factor, x[v], sum[o][v]);
@@ -49,7 +49,7 @@ template <typename W, int O, int V, int KW>
     for (int v = 0; v < V; ++v) {
       Vec value = sum[o][v];
       if (a.relu) value = value < Vec{} ? Vec{} : value;
-      W::store(a.out + o * a.out_plane + out_offset[v], value);
+      W::store(a.out + o * a.out_plane + out_offset[v], value, a.out_pitch);
     }
 }
 

@@ -14,7 +14,7 @@ struct TileArguments {
   const float* bias;  ///< for each output channel, or null
   bool relu;
   float* out;
-  std::int64_t out_plane;
+  std::int64_t out_plane, out_pitch;
 };
 
 /// Computes some output channels at some vectors of neighbouring positions, which start at the given offsets of image
@@ -35,7 +35,8 @@ struct Tiles {
   }
 };
 
-/// For the build's own instruction set, and for AVX-512 (on x86-64): vectors of eight and of sixteen positions.
-extern const Tiles kTiles, kTilesAvx512, kTilesOfSixteen;
+/// For the build's own instruction set, and for AVX-512 (on x86-64): vectors of eight positions, of sixteen, and of
+/// eight in each of two rows.
+extern const Tiles kTiles, kTilesAvx512, kTilesOfSixteen, kTilesOfTwoRows;
 
 }  // namespace lockstep::conv2d_direct
