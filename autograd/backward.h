@@ -1,5 +1,7 @@
 #pragma once
 
+#include <concepts>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,5 +28,24 @@ struct GradOptions {
 /// must have a second derivative: else Error, naming it. torch.autograd.grad.
 std::vector<Tensor> grad(const std::vector<Tensor>& roots, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, GradOptions options = {});
+
+/// The same by the arguments of libtorch; `retain_graph` may be std::nullopt, which is create_graph.
+template <typename Flag>
+requires(std::same_as<Flag, bool> || std::same_as<Flag, std::nullopt_t> ||
+         std::same_as<Flag, std::optional<bool>>) std::vector<Tensor> grad(const std::vector<Tensor>& roots,
+                                                                           const std::vector<Tensor>& inputs,
+                                                                           const std::vector<Tensor>& gradients,
+                                                                           Flag retain_graph, bool create_graph = false,
+                                                                           bool allow_unused = false) {
+  const bool retain = std::optional<bool>(retain_graph).value_or(create_graph);
+  return grad(roots, inputs, gradients,
+              GradOptions{.retain_graph = retain, .allow_unused = allow_unused, .create_graph = create_graph});
+}
+
+/// libtorch's names.
+namespace autograd {
+using lockstep::backward;
+using lockstep::grad;
+}  // namespace autograd
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 // clamp() with bounds that are tensors.
 
+#include "lockstep/autograd/composed_gradients.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/record.h"
@@ -23,6 +24,10 @@ class ClampBackward final : public Node {
     if (needs_grad(1)) results[1] = forms[1].fit(shared(at_min, (x < min) * (min <= max)));
     if (needs_grad(2)) results[2] = forms[2].fit(shared(at_max, (max < min) + (x > max) * (min <= max)));
     return results;
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    return composed_gradients([](const std::vector<Tensor>& in) { return minimum(maximum(in[0], in[1]), in[2]); },
+                              {saved_input(0, 0), saved_input(1, 1), saved_input(2, 2)}, grads[0]);
   }
 
   binary::Form forms[3];

@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
@@ -54,8 +55,9 @@ class CrossEntropyBackward final : public Node {
 
   TensorList apply_recorded(TensorList grads) override {
     const bool as_given = sizes.dim() <= 2 || problem.planes;  // else x lies in another order
-    if (saved(2).defined() || !as_given) return Node::apply_recorded(std::move(grads));
+    if (!as_given) return Node::apply_recorded(std::move(grads));
     const int dim = sizes.dim() == 1 ? 0 : 1;
+    if (saved(2).defined()) return weighted(grads[0], dim);
     const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim);
     const Tensor counts = ne(target, problem.ignore_index), named = where(counts, target, 0);
     const double even = problem.label_smoothing / static_cast<double>(problem.rows.classes);
@@ -69,6 +71,23 @@ class CrossEntropyBackward final : public Node {
 
   Shape sizes;
   CrossEntropyProblem problem;
+
+ private:
+  /// With a factor for each class: a row's target distribution as in Note [Smoothed targets].
+  TensorList weighted(const Tensor& given, int dim) {
+    const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim), weight = saved(2);
+    const Tensor counts = ne(target, problem.ignore_index), named = where(counts, target, 0);
+    Shape column = Shape::filled(sizes.dim(), 1);
+    column[dim] = sizes[dim];
+    const double even = problem.label_smoothing / static_cast<double>(problem.rows.classes);
+    const Tensor sharp =
+        weight.index_select(0, named.reshape({-1})).view(named.sizes()) * (1.0 - problem.label_smoothing);
+    const Tensor share = scatter_add(as_contiguous((weight * even).view(column).expand(sizes)), dim, named, sharp);
+    Tensor grad = given;
+    if (problem.reduction == Reduction::mean) grad = grad / saved(4).to(x.dtype());
+    if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
+    return {where(counts, grad * (softmax(x, dim) * sum(share, {dim}, true) - share), 0)};
+  }
 };
 
 /// For targets that are a probability for each class.

@@ -4,12 +4,15 @@
 #include <optional>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/composed_gradients.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/dropout/dropout.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/ops/support/sum_to.h"
+#include "lockstep/autograd/ops/tril/tril.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -79,6 +82,37 @@ Tensor as_mask(const Tensor& mask, const Shape& scores, DType compute) {
   return as_heads(expanded(mask.dtype() == kBool ? mask : cast_values(mask, compute), scores));
 }
 
+/// Key or value [..., G, S, E] with each of its heads as often as `heads` query heads share it.
+Tensor repeated(const Tensor& t, std::int64_t heads) {
+  if (t.dim() < 3 || t.size(-3) == heads) return t;
+  const std::int64_t times = heads / t.size(-3);
+  Shape sizes = t.sizes();
+  sizes[t.dim() - 3] *= times;
+  const Tensor one = t.unsqueeze(-3);
+  Shape wide = one.sizes();
+  wide[wide.dim() - 3] = times;
+  return one.expand(wide).reshape(sizes);
+}
+
+/// What the kernels compute, without dropout, by operations that hold all weights. `mask` as saved.
+Tensor said_again(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
+                  const detail::AttentionPlan& plan) {
+  Tensor scores = matmul(query * plan.scale, key.transpose(-2, -1)), seen;
+  if (plan.causal) seen = tril(ones({query.size(-2), key.size(-2)}, {.dtype = kBool, .device = query.device()}));
+  if (mask.defined()) {
+    const Tensor fitting = as_contiguous(mask).view(scores.sizes());
+    if (mask.dtype() == kBool)
+      seen = fitting;
+    else
+      scores = scores + fitting.to(scores.dtype());
+  }
+  if (!seen.defined()) return matmul(softmax(scores, -1), value);
+  // Not infinite: a query that sees nothing gives 0.
+  const double none = element_size(scores.dtype()) == 2 ? -6e4 : -1e30;
+  const Tensor weights = softmax(where(seen, scores, none), -1);
+  return matmul(where(seen, weights, 0.0), value);
+}
+
 struct AttentionBackward final : Node {
   detail::AttentionPlan plan;
   Shape leading, kv_leading;
@@ -104,6 +138,18 @@ struct AttentionBackward final : Node {
       for (const Tensor& grad : {grad_query, grad_key, grad_value}) fill_values(grad, 0);
     }
     return {sum_to(grad_query, query.sizes()), sum_to(grad_key, key.sizes()), sum_to(grad_value, value.sizes())};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    if (plan.dropout) return Node::apply_recorded(std::move(grads));
+    const auto function = [this](const std::vector<Tensor>& in) {
+      const auto wide = [](const Tensor& t, const Shape& lead) {
+        return t.expand(with_last(lead, t.size(-2), t.size(-1)));
+      };
+      const std::int64_t heads = leading.empty() ? 1 : leading.back();
+      return said_again(wide(in[0], leading), repeated(wide(in[1], kv_leading), heads),
+                        repeated(wide(in[2], kv_leading), heads), saved(3), plan);
+    };
+    return composed_gradients(function, {saved_input(0, 0), saved_input(1, 1), saved_input(2, 2)}, grads[0]);
   }
 };
 
@@ -143,6 +189,19 @@ struct PackedAttentionBackward final : Node {
                                                           .grad = heads_of(as_contiguous(grads[0]), heads)},
                                    results.query, results.key, results.value, plan);
     return {grad};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    if (plan.dropout) return Node::apply_recorded(std::move(grads));
+    const auto function = [this](const std::vector<Tensor>& in) {
+      const std::int64_t batch = in[0].size(0), length = in[0].size(1), d = in[0].size(2) / (heads + 2 * kv_heads);
+      const auto part = [&](std::int64_t first, std::int64_t count) {
+        return in[0].narrow(2, first * d, count * d).reshape({batch, length, count, d}).transpose(1, 2);
+      };
+      const Tensor out = said_again(part(0, heads), repeated(part(heads, kv_heads), heads),
+                                    repeated(part(heads + kv_heads, kv_heads), heads), saved(1), plan);
+      return out.transpose(1, 2).reshape({batch, length, heads * d});
+    };
+    return composed_gradients(function, {saved_input(0, 0)}, grads[0]);
   }
 };
 
@@ -186,23 +245,14 @@ void check_mask(const AttentionOptions& options, const Tensor& query, const Shap
 
 /// By operations that hold all weights, for a mask that requires gradients.
 Tensor composed(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options) {
-  const auto repeated = [&](const Tensor& t) {
-    if (!options.enable_gqa || t.size(-3) == query.size(-3)) return t;
-    const std::int64_t times = query.size(-3) / t.size(-3);
-    Shape sizes = t.sizes();
-    sizes[t.dim() - 3] *= times;
-    const Tensor one = t.unsqueeze(-3);
-    Shape wide = one.sizes();
-    wide[wide.dim() - 3] = times;
-    return one.expand(wide).reshape(sizes);
-  };
+  const auto wide = [&](const Tensor& t) { return options.enable_gqa ? repeated(t, query.size(-3)) : t; };
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
-  const Tensor scores = matmul(query * scale, repeated(key).transpose(-2, -1)) + options.attn_mask.to(query.dtype());
+  const Tensor scores = matmul(query * scale, wide(key).transpose(-2, -1)) + options.attn_mask.to(query.dtype());
   const Tensor weights = softmax(scores, -1);
   const Tensor kept = options.all_heads == 0
                           ? dropout(weights, options.dropout_p)
                           : dropout_of_part(weights, {-3, options.first_head, options.all_heads}, options.dropout_p);
-  return matmul(kept, repeated(value));
+  return matmul(kept, wide(value));
 }
 
 void check_operands(const Tensor& query, const Tensor& key, const Tensor& value) {
