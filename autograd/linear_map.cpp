@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
@@ -18,7 +19,30 @@ class LinearMapBackward final : public Node {
   LinearMap linear;
 };
 
+class FlatBackward final : public Node {
+ public:
+  const char* name() const override { return "FlatBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList results{grads[0], Tensor()};
+    if (needs_grad(1)) results[1] = zeros(sizes, options);
+    return results;
+  }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
+
+  Shape sizes;
+  TensorOptions options;
+};
+
 }  // namespace
+
+Tensor flat_in(const Tensor& value, const Tensor& input) {
+  const Tensor out = value.detach();
+  if (auto* node = record<FlatBackward>(out, {&value, &input})) {
+    node->sizes = input.sizes();
+    node->options = options_of(input);
+  }
+  return out;
+}
 
 Tensor apply_linear(const Tensor& x, LinearMap linear) {
   Tensor out;

@@ -15,6 +15,10 @@ struct LinearMap {
 /// linear.map(x), recorded: differentiable as often as one likes, since the gradient is the transpose of the gradient.
 Tensor apply_linear(const Tensor& x, LinearMap linear);
 
+/// `value`, recorded as a function of `input` too, along which its slope is 0: what a function that is flat in parts
+/// gives is computed from its input all the same.
+Tensor flat_in(const Tensor& value, const Tensor& input);
+
 /// A backward function that lives as long as this does, for the functions of a LinearMap.
 template <typename N>
 class KeptNode {

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -32,9 +33,13 @@ class FactorBackward : public Node {
   }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
   virtual Tensor factor_b(const Tensor& x, const Tensor& y) const = 0;
-  /// The factors as recorded operations; constant unless overridden.
-  virtual Tensor slope_a(const Tensor& x, const Tensor& y) const { return factor_a(x.detach(), y.detach()); }
-  virtual Tensor slope_b(const Tensor& x, const Tensor& y) const { return factor_b(x.detach(), y.detach()); }
+  /// The factors as recorded operations; flat unless overridden.
+  virtual Tensor slope_a(const Tensor& x, const Tensor& y) const {
+    return flat_in(flat_in(factor_a(x.detach(), y.detach()), x), y);
+  }
+  virtual Tensor slope_b(const Tensor& x, const Tensor& y) const {
+    return flat_in(flat_in(factor_b(x.detach(), y.detach()), x), y);
+  }
 
   Form form_a, form_b;
 };
@@ -84,14 +89,16 @@ class Atan2Backward final : public FactorBackward {
   const char* name() const override { return "Atan2Backward"; }
   Tensor factor_a(const Tensor& y, const Tensor& x) const override { return over_square(y, x, x); }
   Tensor factor_b(const Tensor& y, const Tensor& x) const override { return over_square(y, x, -y); }
-  Tensor slope_a(const Tensor& y, const Tensor& x) const override { return x / (x * x + y * y); }
-  Tensor slope_b(const Tensor& y, const Tensor& x) const override { return -y / (x * x + y * y); }
+  Tensor slope_a(const Tensor& y, const Tensor& x) const override { return over(x * x + y * y, x); }
+  Tensor slope_b(const Tensor& y, const Tensor& x) const override { return over(x * x + y * y, -y); }
 
  private:
   /// numerator / (x^2 + y^2); 0 at the origin.
   static Tensor over_square(const Tensor& y, const Tensor& x, const Tensor& numerator) {
     const Tensor xs = binary::compute_wide(BinaryOp::mul, x, x), ys = binary::compute_wide(BinaryOp::mul, y, y);
-    const Tensor square = xs + ys;
+    return over(xs + ys, numerator);
+  }
+  static Tensor over(const Tensor& square, const Tensor& numerator) {
     return where(square == 0.0, 0.0, numerator * (1.0 / where(square == 0.0, 1.0, square)));
   }
 };
@@ -119,7 +126,8 @@ class PowOfScalarBackward final : public Node {
     return {binary_values(BinaryOp::mul, grads[0], factor)};
   }
   TensorList apply_recorded(TensorList grads) override {
-    return {grads[0] * (pow(base, saved_input(0, 0)) * log(full({}, base, options_of(saved(0)))))};
+    const Tensor x = saved_input(0, 0), slope = pow(base, x) * log(full({}, base, options_of(x)));
+    return {grads[0] * (base == 0.0 ? where(x >= 0.0, 0.0, slope) : slope)};
   }
 
   double base = 1.0;

@@ -1,6 +1,8 @@
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -21,6 +23,7 @@ class RoundedDivBackward final : public Node {
       if (needs_grad(i)) results[i] = zeros(forms[i].sizes, {.dtype = forms[i].dtype, .device = device});
     return results;
   }
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 
   Form forms[2];
   Device device;
@@ -36,6 +39,16 @@ class RemainderBackward final : public Node {
     if (needs_grad(1)) {
       const Tensor quotient = binary::compute_wide(this->quotient, saved(0), saved(1));
       results[1] = form_b.fit(BinaryOp::mul, binary::compute_wide(BinaryOp::mul, grads[0], Scalar(-1.0)), quotient);
+    }
+    return results;
+  }
+
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList results(2);
+    if (needs_grad(0)) results[0] = form_a.fit_recorded(grads[0]);
+    if (needs_grad(1)) {
+      const Tensor steps = binary::compute_wide(quotient, saved(0), saved(1));
+      results[1] = form_b.fit_recorded(-(grads[0] * flat_in(flat_in(steps, saved_input(0, 0)), saved_input(1, 1))));
     }
     return results;
   }

@@ -44,7 +44,7 @@ class CrossEntropyBackward final : public Node {
     Tensor grad_rows = empty(x.sizes(), options_of(x));
     cross_entropy_backward_kernel(x)(as_contiguous(grads[0]), x, target, weight, normalizers, total_weight, grad_rows,
                                      problem);
-    if (sizes.dim() <= 2 || problem.planes) {
+    if (sizes.dim() <= 2 || problem.planes || problem.rows.inner <= 1) {
       result[0] = std::move(grad_rows);
     } else {
       result[0] = empty(sizes, options_of(x));
@@ -54,7 +54,7 @@ class CrossEntropyBackward final : public Node {
   }
 
   TensorList apply_recorded(TensorList grads) override {
-    const bool as_given = sizes.dim() <= 2 || problem.planes;  // else x lies in another order
+    const bool as_given = sizes.dim() <= 2 || problem.planes || problem.rows.inner <= 1;  // else x was turned
     if (!as_given) return Node::apply_recorded(std::move(grads));
     const int dim = sizes.dim() == 1 ? 0 : 1;
     if (saved(2).defined()) return weighted(grads[0], dim);
@@ -64,7 +64,7 @@ class CrossEntropyBackward final : public Node {
     const Tensor sharp = full(target.sizes(), 1.0 - problem.label_smoothing, options_of(x));
     const Tensor share = scatter_add(full(sizes, even, options_of(x)), dim, named, sharp);
     Tensor grad = grads[0];
-    if (problem.reduction == Reduction::mean) grad = grad / saved(4).to(x.dtype());
+    if (problem.reduction == Reduction::mean) grad = grad / counted(x.dtype());
     if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
     return {where(counts, grad * (softmax(x, dim) - share), 0)};
   }
@@ -73,6 +73,11 @@ class CrossEntropyBackward final : public Node {
   CrossEntropyProblem problem;
 
  private:
+  /// What a mean divides by; 1 where nothing counts, which gives 0 / 0 in the loss alone.
+  Tensor counted(DType dtype) const {
+    const Tensor total = saved(4).to(dtype);
+    return where(total == 0.0, 1.0, total);
+  }
   /// With a factor for each class: a row's target distribution as in Note [Smoothed targets].
   TensorList weighted(const Tensor& given, int dim) {
     const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim), weight = saved(2);
@@ -84,7 +89,7 @@ class CrossEntropyBackward final : public Node {
         weight.index_select(0, named.reshape({-1})).view(named.sizes()) * (1.0 - problem.label_smoothing);
     const Tensor share = scatter_add(as_contiguous((weight * even).view(column).expand(sizes)), dim, named, sharp);
     Tensor grad = given;
-    if (problem.reduction == Reduction::mean) grad = grad / saved(4).to(x.dtype());
+    if (problem.reduction == Reduction::mean) grad = grad / counted(x.dtype());
     if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
     return {where(counts, grad * (softmax(x, dim) * sum(share, {dim}, true) - share), 0)};
   }
@@ -126,7 +131,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
                  "[cross_entropy] label_smoothing is {}, expected a value in [0, 1]", options.label_smoothing);
   const bool planes = logits.device().is_cpu() && rows.inner > 1 && rows.classes > 0 && rows.classes <= kMostPlanes;
   const CrossEntropyProblem problem{rows, options.reduction, options.ignore_index, options.label_smoothing, planes};
-  const Tensor x = as_contiguous(planes ? logits : classes_last(logits));
+  const Tensor x = as_contiguous(planes || rows.inner <= 1 ? logits : classes_last(logits));
   const Tensor targets = as_contiguous(target);
   const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : Tensor();
   const Device device = logits.device();

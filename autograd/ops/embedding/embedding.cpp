@@ -52,15 +52,18 @@ struct EmbeddingBackward final : Node {
   }
   TensorList apply_recorded(TensorList grads) override {
     if (by_frequency) return Node::apply_recorded(std::move(grads));
-    return {apply_linear(grads[0], {[positions = saved(0), sizes = weight_sizes, padding = padding](
-                                        const Tensor& grad) { return of_weight(grad, positions, sizes, padding); },
-                                    [positions = saved(0), padding = padding](const Tensor& x) {
-                                      const Tensor table = copy_contiguous(x);
-                                      if (padding) fill_values(rows(table, *padding, 1), 0.0);
-                                      Shape sizes = positions.sizes();
-                                      sizes.push_back(x.size(1));
-                                      return table.index_select(0, positions.view({-1})).view(sizes);
-                                    }})};
+    const auto at = [positions = SavedTensor(saved(0))] { return positions.get("EmbeddingBackward"); };
+    const auto map = [at, sizes = weight_sizes, padding = padding](const Tensor& grad) {
+      return of_weight(grad, at(), sizes, padding);
+    };
+    const auto transposed = [at, padding = padding](const Tensor& x) {
+      const Tensor table = copy_contiguous(x);
+      if (padding) fill_values(rows(table, *padding, 1), 0.0);
+      Shape sizes = at().sizes();
+      sizes.push_back(x.size(1));
+      return table.index_select(0, at().view({-1})).view(sizes);
+    };
+    return {apply_linear(grads[0], {map, transposed})};
   }
 
  private:

@@ -44,10 +44,12 @@ struct GatherBackward final : Node {
   const char* name() const override { return "GatherBackward"; }
   TensorList apply(TensorList grads) override { return {spread(grads[0], saved(0), dim, sizes)}; }
   TensorList apply_recorded(TensorList grads) override {
-    return {apply_linear(grads[0], {[index = saved(0), dim = dim, sizes = sizes](const Tensor& grad) {
-                                      return spread(grad, index, dim, sizes);
+    return {apply_linear(grads[0], {[index = SavedTensor(saved(0)), dim = dim, sizes = sizes](const Tensor& grad) {
+                                      return spread(grad, index.get("GatherBackward"), dim, sizes);
                                     },
-                                    [index = saved(0), dim = dim](const Tensor& x) { return x.gather(dim, index); }})};
+                                    [index = SavedTensor(saved(0)), dim = dim](const Tensor& x) {
+                                      return x.gather(dim, index.get("GatherBackward"));
+                                    }})};
   }
 
  private:

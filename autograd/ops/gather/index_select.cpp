@@ -67,11 +67,12 @@ struct IndexSelectBackward final : Node {
   const char* name() const override { return "IndexSelectBackward"; }
   TensorList apply(TensorList grads) override { return {detail::index_add_rows(grads[0], saved(0), sizes, dim)}; }
   TensorList apply_recorded(TensorList grads) override {
-    return {
-        apply_linear(grads[0], {[rows = saved(0), sizes = sizes, dim = dim](const Tensor& grad) {
-                                  return detail::index_add_rows(grad, rows, sizes, dim);
-                                },
-                                [rows = saved(0), dim = dim](const Tensor& x) { return x.index_select(dim, rows); }})};
+    return {apply_linear(grads[0], {[rows = SavedTensor(saved(0)), sizes = sizes, dim = dim](const Tensor& grad) {
+                                      return detail::index_add_rows(grad, rows.get("IndexSelectBackward"), sizes, dim);
+                                    },
+                                    [rows = SavedTensor(saved(0)), dim = dim](const Tensor& x) {
+                                      return x.index_select(dim, rows.get("IndexSelectBackward"));
+                                    }})};
   }
 };
 

@@ -28,13 +28,15 @@ class NllLossBackward final : public Node {
 
   TensorList apply_recorded(TensorList grads) override {
     const KeptNode self(this);
-    return {apply_linear(
-        grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
-                   [target = saved(0), weight = saved(1), problem = problem](const Tensor& x) {
-                     return nll_loss(
-                         x, target,
-                         {.reduction = problem.reduction, .ignore_index = problem.ignore_index, .weight = weight});
-                   }})};
+    const auto at = [target = SavedTensor(saved(0))] { return target.get("NllLossBackward"); };
+    const auto map = [self, at, weight = saved(1), total = saved(2)](const Tensor& grad) {
+      return self->of_scores(grad, at(), weight, total);
+    };
+    const auto transposed = [at, weight = saved(1), problem = problem](const Tensor& x) {
+      return nll_loss(x, at(),
+                      {.reduction = problem.reduction, .ignore_index = problem.ignore_index, .weight = weight});
+    };
+    return {apply_linear(grads[0], {map, transposed})};
   }
 
   Shape sizes;

@@ -114,7 +114,7 @@ class ExtremeBackward final : public Node {
   }
   TensorList apply_recorded(TensorList grads) override {
     const Tensor ones = full(dims.result_sizes, 1.0, options_of(saved(0)));
-    return {apply({ones})[0] * grads[0].reshape(dims.kept_sizes)};
+    return {flat_in(apply({ones})[0], saved_input(0, 0)) * grads[0].reshape(dims.kept_sizes)};
   }
 
   bool every = false;  // no dimensions were named: NaNs share the gradient; else all of it is NaN, as PyTorch's
@@ -130,7 +130,9 @@ class LogSumExpBackward final : public Node {
     return {binary_values(BinaryOp::mul, share, dims.with_kept_dims(grads[0]))};
   }
   TensorList apply_recorded(TensorList grads) override {
-    const Tensor share = exp(saved_input(0, 0) - saved_output(1).reshape(dims.kept_sizes));
+    const Tensor y = saved_output(1).reshape(dims.kept_sizes);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const Tensor share = exp(saved_input(0, 0) - where(y == -kInfinity, 0.0, y));  // nothing was added up: no slope
     return {share * grads[0].reshape(dims.kept_sizes)};
   }
 

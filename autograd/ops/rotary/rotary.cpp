@@ -28,8 +28,9 @@ struct RotaryBackward final : Node {
   const char* name() const override { return "RotaryBackward"; }
   TensorList apply(TensorList grads) override { return {rotated(grads[0], saved(0), saved(1), true)}; }
   TensorList apply_recorded(TensorList grads) override {
-    const auto turn = [c = saved(0), s = saved(1)](bool back) {
-      return [c, s, back](const Tensor& x) { return rotated(x, c, s, back); };
+    const auto turn = [c = SavedTensor(saved(0)), s = SavedTensor(saved(1))](bool back) {
+      return
+          [c, s, back](const Tensor& x) { return rotated(x, c.get("RotaryBackward"), s.get("RotaryBackward"), back); };
     };
     return {apply_linear(grads[0], {turn(true), turn(false)})};
   }

@@ -4,9 +4,11 @@
 #include <limits>
 #include <numbers>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
@@ -121,7 +123,7 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
     case UnaryOp::ceil:
     case UnaryOp::round:
     case UnaryOp::trunc:
-      return grad * 0.0;
+      return zeros_like(grad);
     case UnaryOp::clamp:
       return where((x >= a) * (x <= b), grad, 0.0);
     case UnaryOp::hardtanh:
@@ -147,10 +149,12 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
 }  // namespace
 
 Tensor recorded_unary_gradient(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved) {
-  if (op == UnaryOp::pow && params.a == 0.0) return grad * 0.0;
+  if (op == UnaryOp::pow && params.a == 0.0) return zeros_like(grad);
   Tensor slope = slope_of_result(op, saved);
   if (!slope.defined()) slope = slope_of_input(op, params, saved);
-  return slope.defined() ? grad * slope : gradient_in_parts(op, params, grad, saved);
+  if (slope.defined()) return grad * slope;
+  const Tensor in_parts = gradient_in_parts(op, params, grad, saved);
+  return in_parts.defined() ? flat_in(in_parts, saved) : in_parts;
 }
 
 }  // namespace lockstep

@@ -1,0 +1,107 @@
+// Where second derivatives are easily wrong: flat parts, points without a slope, tensors that change, graphs that are
+// gone.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/autograd/backward.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/factories.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+Tensor leaf(std::initializer_list<double> values, const Shape& sizes) {
+  return tensor<double>(values).view(sizes).clone().requires_grad_();
+}
+Tensor leaf(std::initializer_list<double> values) {
+  return leaf(values, {static_cast<std::int64_t>(values.size())});
+}
+Tensor recorded(const Tensor& y, const Tensor& x, const std::vector<Tensor>& seed = {}) {
+  return grad({y}, {x}, seed, {.create_graph = true})[0];
+}
+
+TEST(SecondDerivativeEdges, AnIndexThatChangedIsRefused) {
+  const auto expect_refusal = [](const auto& compute, const Tensor& index, const Tensor& x, const Shape& sizes) {
+    const Tensor seed = ones(sizes, kFloat64).requires_grad_();
+    const Tensor g = recorded(compute(x, index), x, {seed});
+    index.fill_(0);
+    EXPECT_NE(error_of([&] { g.sum().backward(); }).find("changed in place"), std::string::npos);
+  };
+  const auto positions = [] { return tensor<std::int64_t>({0, 1, 1}); };
+  const Tensor x = leaf({1, 2, 3});
+  expect_refusal([](const Tensor& a, const Tensor& i) { return a.gather(0, i); }, positions(), x, {3});
+  expect_refusal([](const Tensor& a, const Tensor& i) { return a.index_select(0, i); }, positions(), x, {3});
+  const Tensor table = leaf({1, 2, 3, 4}, {2, 2}), scores = leaf({1, 2, 3, 4, 5, 6}, {3, 2});
+  expect_refusal([](const Tensor& a, const Tensor& i) { return embedding(a, i); }, positions(), table, {3, 2});
+  expect_refusal([](const Tensor& a, const Tensor& i) { return nll_loss(a, i, {.reduction = Reduction::none}); },
+                 positions(), scores, {3});
+}
+
+TEST(SecondDerivativeEdges, RecordedGradientsAreThePlainOnesAtPointsWithoutASlope) {
+  const auto expect_same = [](const auto& compute, const Tensor& x) {
+    expect_close(recorded(compute(x).sum(), x).detach(), grad({compute(x).sum()}, {x})[0]);
+  };
+  expect_same([](const Tensor& x) { return pow(0.0, x); }, leaf({0, 1, 2, 0.5}));
+  expect_same([](const Tensor& x) { return atan2(x, x); }, leaf({0, 1}));
+  expect_same([](const Tensor& x) { return sqrt(abs(floor(x))); }, leaf({0, 1}));
+  expect_same([](const Tensor& x) { return sqrt(pow(x, 0.0) - 1.0); }, leaf({0, 1}));
+  expect_same([](const Tensor& x) { return logsumexp(x, {0}); }, leaf({-INFINITY, -INFINITY}));
+}
+
+TEST(SecondDerivativeEdges, NothingThatCountsHasNoSlope) {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3});
+  const Tensor loss = cross_entropy(x, tensor<std::int64_t>({1, 1}), {.ignore_index = 1});
+  const Tensor g = recorded(loss, x);
+  EXPECT_EQ(g.abs().sum().item<double>(), 0.0);
+  EXPECT_EQ(grad({g.sum()}, {x})[0].abs().sum().item<double>(), 0.0);
+}
+
+TEST(SecondDerivativeEdges, AThirdPassMayFollowARelease) {
+  const Tensor x = leaf({1, 2, 3, 4}, {2, 2}), v = leaf({1, 1}), w = leaf({1, 2, 3, 4}, {2, 2}), u = leaf({5, 6});
+  const Tensor y = nll_loss(x, tensor<std::int64_t>({0, 1}), {.reduction = Reduction::none});
+  const Tensor g = recorded(y, x, {v});
+  y.backward(ones({2}, kFloat64));
+  const Tensor h = recorded(g, v, {w});
+  expect_close(h.detach(), tensor<double>({-1, -4}));
+  expect_close(recorded(h, w, {u}).detach(), tensor<double>({-5, 0, 0, -6}).view({2, 2}));
+}
+
+TEST(SecondDerivativeEdges, ImagesOfAColumnHaveOne) {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3, 1}), flat = leaf({1, 2, 3, 4, 5, 6}, {2, 3});
+  const Tensor target = tensor<std::int64_t>({1, 2});
+  const auto second = [](const Tensor& loss, const Tensor& in) {
+    return grad({recorded(loss, in).square().sum()}, {in})[0];
+  };
+  expect_close(second(cross_entropy(x, target.view({2, 1})), x).view({2, 3}),
+               second(cross_entropy(flat, target), flat));
+  const Tensor none = zeros({2, 3, 0, 2}, kFloat64).requires_grad_();
+  const Tensor loss = cross_entropy(none, zeros({2, 0, 2}, kInt64), {.reduction = Reduction::sum});
+  EXPECT_EQ(recorded(loss, none).sizes(), none.sizes());
+}
+
+TEST(SecondDerivativeEdges, FlatPartsKeepTheirInputs) {
+  const Tensor x = leaf({1, 2, 3}), w = leaf({1, 2, 3});
+  const auto expect_second = [&](const Tensor& y) {
+    const auto g = grad({recorded(y.sum(), x).square().sum()}, {x, w});
+    expect_close(g[0], zeros({3}, kFloat64));
+    expect_close(g[1], 2.0 * w.detach());
+  };
+  expect_second(relu(x * w));
+  expect_second(abs(x * w));
+  expect_second(maximum(x * w, zeros({3}, kFloat64)));
+  expect_second(clamp(x * w, 0.0, 100.0));
+}
+
+TEST(SecondDerivativeEdges, RemaindersPassThrough) {
+  const Tensor a = leaf({5.5, -3.2}), b = leaf({2.0, 1.5});
+  const Tensor g = recorded((fmod(a, b) * a).sum(), a);
+  expect_close(grad({g.sum()}, {a})[0], full({2}, 2.0, kFloat64));
+  const Tensor grid = make_leaf({1, 2, 2, 2}, 3, kFloat64, -2, 2), x = make_leaf({1, 1, 3, 3}, 4, kFloat64);
+  EXPECT_TRUE(recorded(grid_sample(x, grid, {.padding_mode = GridPadding::reflection}).sum(), grid).requires_grad());
+}
+
+}  // namespace
+}  // namespace lockstep::testing
