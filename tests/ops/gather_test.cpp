@@ -138,9 +138,11 @@ TEST(Gather, AnExpandedIndexGivesWhatItsCopyDoes) {
                          {{70, 9}, {1, 40}, {70, 40}, 1},          {{3, 9, 4}, {3, 40, 1}, {3, 40, 4}, 1},
                          {{4, 70, 9}, {4, 1, 40}, {4, 70, 40}, 2}, {{9, 70}, {40, 1}, {40, 65}, 0}};
   manual_seed(1);
-  for (const auto& [x_sizes, index_sizes, whole, dim] : cases) {
-    const Tensor x = randn(x_sizes), source = randn(whole), weight = randn(whole), at_x = randn(x_sizes);
-    const Tensor expanded = randint(0, 9, index_sizes, {.dtype = kInt64}).expand(whole), copied = expanded.clone();
+  for (const Sizes& sizes : cases) {
+    const Shape whole = sizes.whole;
+    const int dim = sizes.dim;
+    const Tensor x = randn(sizes.x), source = randn(whole), weight = randn(whole), at_x = randn(sizes.x);
+    const Tensor expanded = randint(0, 9, sizes.index, {.dtype = kInt64}).expand(whole), copied = expanded.clone();
     const auto compare = [&](const auto& compute, const Tensor& like) {
       TensorList results[2];
       for (const bool copy : {false, true}) {
@@ -160,16 +162,13 @@ TEST(Gather, AnExpandedIndexGivesWhatItsCopyDoes) {
     const int before = num_threads();
     for (const int threads : {1, 3}) {
       set_num_threads(threads);
-      compare([dim = dim](const Tensor& a, const Tensor& index, const Tensor&) { return gather(a, dim, index); },
-              weight);
-      compare([dim = dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter(a, dim, index, b); },
+      compare([dim](const Tensor& a, const Tensor& index, const Tensor&) { return gather(a, dim, index); }, weight);
+      compare([dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter(a, dim, index, b); }, at_x);
+      compare([dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter_add(a, dim, index, b); },
               at_x);
-      compare(
-          [dim = dim](const Tensor& a, const Tensor& index, const Tensor& b) { return scatter_add(a, dim, index, b); },
-          at_x);
       for (const char* reduce : {"mean", "amax", "amin", "prod"})
-        compare([dim = dim, reduce](const Tensor& a, const Tensor& index,
-                                    const Tensor& b) { return scatter_reduce(a, dim, index, b, reduce); },
+        compare([dim, reduce](const Tensor& a, const Tensor& index,
+                              const Tensor& b) { return scatter_reduce(a, dim, index, b, reduce); },
                 at_x);
     }
     set_num_threads(before);
