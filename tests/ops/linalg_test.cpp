@@ -106,7 +106,9 @@ TEST(Linalg, TrianglesAreSolvedWithoutTheRest) {
       for (const bool on_left : {true, false})
         check_gradients(
             [=](const TensorList& in) { return linalg::solve_triangular(in[0], in[1], upper, on_left, unit); },
-            [=] { return TensorList{a.clone(), b.clone()}; });
+            [=] {
+              return TensorList{a.clone(), b.clone()};
+            });
     }
   const Tensor l = a.tril();
   EXPECT_TRUE(allclose(matmul(matmul(l, l.transpose(1, 2)), cholesky_solve(b, l)), b, 1e-12, 1e-12));
