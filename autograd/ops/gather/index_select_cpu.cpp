@@ -137,9 +137,9 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
           const std::int64_t* const order = ranges->order.data();
           const std::int64_t last = ranges->begin[at + 1];
           for (std::int64_t i = ranges->begin[at]; i < last; ++i) {
-            // Rows that are far apart are asked for ahead.
+            // Rows that are far apart are asked for ahead, the first lines of long ones.
             const std::int64_t ahead = order[std::min(i + kAhead, last - 1)];
-            for (std::int64_t j = 0; j < inner; j += kLine) {
+            for (std::int64_t j = 0; j < std::min(inner, kAhead * kLine); j += kLine) {
               __builtin_prefetch(grad.data<T>() + (o * n + ahead) * inner + j);
               __builtin_prefetch(out.data<T>() + (o * size + rows[ahead]) * inner + j, 1);
             }
