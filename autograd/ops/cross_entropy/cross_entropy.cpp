@@ -56,31 +56,10 @@ class CrossEntropyBackward final : public Node {
   TensorList apply_recorded(TensorList grads) override {
     const bool as_given = sizes.dim() <= 2 || problem.planes || problem.rows.inner <= 1;  // else x was turned
     if (!as_given) return Node::apply_recorded(std::move(grads));
+    // A row's target distribution, as in Note [Smoothed targets].
     const int dim = sizes.dim() == 1 ? 0 : 1;
-    if (saved(2).defined()) return weighted(grads[0], dim);
     const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim);
-    const Tensor counts = ne(target, problem.ignore_index), named = where(counts, target, 0);
-    const double even = problem.label_smoothing / static_cast<double>(problem.rows.classes);
-    const Tensor sharp = full(target.sizes(), 1.0 - problem.label_smoothing, options_of(x));
-    const Tensor share = scatter_add(full(sizes, even, options_of(x)), dim, named, sharp);
-    Tensor grad = grads[0];
-    if (problem.reduction == Reduction::mean) grad = grad / counted(x.dtype());
-    if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
-    return {where(counts, grad * (softmax(x, dim) - share), 0)};
-  }
-
-  Shape sizes;
-  CrossEntropyProblem problem;
-
- private:
-  /// What a mean divides by; 1 where nothing counts, which gives 0 / 0 in the loss alone.
-  Tensor counted(DType dtype) const {
-    const Tensor total = saved(4).to(dtype);
-    return where(total == 0.0, 1.0, total);
-  }
-  /// With a factor for each class: a row's target distribution as in Note [Smoothed targets].
-  TensorList weighted(const Tensor& given, int dim) {
-    const Tensor x = saved_input(0, 0), target = saved(1).unsqueeze(dim), weight = saved(2);
+    const Tensor weight = saved(2).defined() ? saved(2) : ones({sizes[dim]}, options_of(x));
     const Tensor counts = ne(target, problem.ignore_index), named = where(counts, target, 0);
     Shape column = Shape::filled(sizes.dim(), 1);
     column[dim] = sizes[dim];
@@ -88,11 +67,17 @@ class CrossEntropyBackward final : public Node {
     const Tensor sharp =
         weight.index_select(0, named.reshape({-1})).view(named.sizes()) * (1.0 - problem.label_smoothing);
     const Tensor share = scatter_add(as_contiguous((weight * even).view(column).expand(sizes)), dim, named, sharp);
-    Tensor grad = given;
-    if (problem.reduction == Reduction::mean) grad = grad / counted(x.dtype());
+    Tensor grad = grads[0];
+    if (problem.reduction == Reduction::mean) {
+      const Tensor total = saved(4).to(x.dtype());
+      grad = grad / where(total == 0.0, 1.0, total);  // 0: nothing counts, and only the loss is 0 / 0
+    }
     if (problem.reduction == Reduction::none) grad = grad.unsqueeze(dim);
     return {where(counts, grad * (softmax(x, dim) * sum(share, {dim}, true) - share), 0)};
   }
+
+  Shape sizes;
+  CrossEntropyProblem problem;
 };
 
 /// For targets that are a probability for each class.

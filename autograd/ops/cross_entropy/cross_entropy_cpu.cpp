@@ -84,10 +84,7 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
     }
     return sum;
   });
-  *total_weight.data<double>() = sums[1];
-  if (problem.reduction != Reduction::none)
-    *loss.data<T>() =
-        static_cast<T>(static_cast<C>(problem.reduction == Reduction::mean ? sums[0] / sums[1] : sums[0]));
+  write_totals<T>(sums, problem, loss, total_weight);
 }
 
 template <typename T>

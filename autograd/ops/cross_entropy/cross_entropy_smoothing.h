@@ -1,9 +1,12 @@
 #pragma once
 
-// What both kernels of the CPU know of a target distribution. For .cpp files only.
+// What both kernels of the CPU share. For .cpp files only.
+
+#include <array>
 
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_kernels.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/dispatch.h"
 
 namespace lockstep {
 
@@ -24,5 +27,15 @@ struct Smoothing {
     if (w) weight_of_all = cpu::lane_sum<C>(problem.rows.classes, [&](std::int64_t c) { return static_cast<C>(w[c]); });
   }
 };
+
+/// What a forward pass gives for all rows, from the sums of their losses and of their targets' weights.
+template <typename T>
+void write_totals(const std::array<double, 2>& sums, const CrossEntropyProblem& problem, const Tensor& loss,
+                  const Tensor& total_weight) {
+  *total_weight.data<double>() = sums[1];
+  if (problem.reduction != Reduction::none)
+    *loss.data<T>() =
+        static_cast<T>(static_cast<compute_t<T>>(problem.reduction == Reduction::mean ? sums[0] / sums[1] : sums[0]));
+}
 
 }  // namespace lockstep
