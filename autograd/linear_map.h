@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include "lockstep/autograd/node.h"
 #include "lockstep/core/tensor.h"
@@ -30,5 +31,12 @@ class KeptNode {
   IntrusivePtr<Node> owner_;
   N* node_;
 };
+
+/// apply() of a node that keeps no tensors and whose gradient is linear, recorded; `forward` is its operation.
+template <typename N>
+TensorList applied_linearly(N* node, const Tensor& grad, std::function<Tensor(const Tensor&)> forward) {
+  const auto map = [self = KeptNode(node)](const Tensor& g) { return self->apply({g})[0]; };
+  return {apply_linear(grad, {map, std::move(forward)})};
+}
 
 }  // namespace lockstep

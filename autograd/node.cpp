@@ -71,11 +71,10 @@ void Node::save_one(const Tensor& tensor) {
 }
 
 TensorList Node::apply_recorded(TensorList) {
-  detail::throw_error(
-      fmt::format("[grad] create_graph: {} has no second derivative here; docs/porting.md says which operations have, "
-                  "and shows a way "
-                  "round",
-                  name()));
+  detail::throw_error(fmt::format(
+      "[grad] create_graph: {} has no second derivative here; docs/porting.md says which have none, and a way "
+      "round",
+      name()));
 }
 
 namespace {

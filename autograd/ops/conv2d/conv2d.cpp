@@ -3,7 +3,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
-#include "lockstep/autograd/ops/conv2d/conv2d_term.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"

@@ -1,4 +1,4 @@
-#include "lockstep/autograd/ops/conv2d/conv2d_term.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
 
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 #include "lockstep/autograd/record.h"

@@ -4,7 +4,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
-#include "lockstep/autograd/ops/conv2d/conv2d_term.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"

@@ -28,13 +28,11 @@ class InterpolateBackwardNode final : public Node {
   }
 
   TensorList apply_recorded(TensorList grads) override {
-    const KeptNode self(this);
-    return {apply_linear(grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
-                                    [g = geometry, sizes = grads[0].sizes()](const Tensor& x) {
-                                      const Tensor out = empty(sizes, options_of(x));
-                                      if (out.numel() > 0) forward_kernel(x)(g, as_contiguous(x), out);
-                                      return out;
-                                    }})};
+    return applied_linearly(this, grads[0], [g = geometry, sizes = grads[0].sizes()](const Tensor& x) {
+      const Tensor out = empty(sizes, options_of(x));
+      if (out.numel() > 0) forward_kernel(x)(g, as_contiguous(x), out);
+      return out;
+    });
   }
 
   InterpolateGeometry geometry;

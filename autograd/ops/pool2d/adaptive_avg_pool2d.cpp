@@ -15,6 +15,12 @@ constexpr KernelTable<AdaptiveAvgPool2dKernel> adaptive_avg_pool2d_forward{
 constexpr KernelTable<AdaptiveAvgPool2dKernel> adaptive_avg_pool2d_backward{
     "adaptive_avg_pool2d", adaptive_avg_pool2d_backward_cpu, LOCKSTEP_CUDA_KERNEL(adaptive_avg_pool2d_backward_cuda)};
 
+Tensor values(const Pool2dGeometry& g, const Tensor& x) {
+  const Tensor out = empty(g.output_sizes(x.sizes()), options_of(x));
+  if (out.numel() > 0) adaptive_avg_pool2d_forward(x)(g, as_contiguous(x), out);
+  return out;
+}
+
 class AdaptiveAvgPool2dBackward final : public Node {
  public:
   const char* name() const override { return "AdaptiveAvgPool2dBackward"; }
@@ -27,14 +33,7 @@ class AdaptiveAvgPool2dBackward final : public Node {
     return result;
   }
   TensorList apply_recorded(TensorList grads) override {
-    const KeptNode self(this);
-    return {apply_linear(grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
-                                    [self](const Tensor& x) {
-                                      const Tensor out = empty(self->geometry_.output_sizes(x.sizes()), options_of(x));
-                                      if (out.numel() > 0)
-                                        adaptive_avg_pool2d_forward(x)(self->geometry_, as_contiguous(x), out);
-                                      return out;
-                                    }})};
+    return applied_linearly(this, grads[0], [g = geometry_](const Tensor& x) { return values(g, x); });
   }
 
   Pool2dGeometry geometry_;
@@ -50,8 +49,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Size2d output) {
   Pool2dGeometry g;
   g.h = x.size(-2), g.w = x.size(-1), g.oh = output.h, g.ow = output.w;
   g.planes = x.numel() / (g.h * g.w);
-  Tensor out = empty(g.output_sizes(x.sizes()), options_of(x));
-  if (out.numel() > 0) adaptive_avg_pool2d_forward(x)(g, as_contiguous(x), out);
+  const Tensor out = values(g, x);
   if (auto* node = record<AdaptiveAvgPool2dBackward>(out, {&x})) {
     node->geometry_ = g;
     node->sizes_ = x.sizes();

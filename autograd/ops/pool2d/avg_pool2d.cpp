@@ -15,6 +15,12 @@ constexpr KernelTable<AvgPool2dKernel> avg_pool2d_forward{"avg_pool2d", avg_pool
 constexpr KernelTable<AvgPool2dKernel> avg_pool2d_backward{"avg_pool2d", avg_pool2d_backward_cpu,
                                                            LOCKSTEP_CUDA_KERNEL(avg_pool2d_backward_cuda)};
 
+Tensor values(const Pool2dGeometry& g, const AvgPool2dDivisor& divisor, const Tensor& x) {
+  const Tensor out = empty(g.output_sizes(x.sizes()), options_of(x));
+  if (out.numel() > 0) avg_pool2d_forward(x)(g, divisor, as_contiguous(x), out);
+  return out;
+}
+
 class AvgPool2dBackward final : public Node {
  public:
   const char* name() const override { return "AvgPool2dBackward"; }
@@ -27,14 +33,8 @@ class AvgPool2dBackward final : public Node {
     return result;
   }
   TensorList apply_recorded(TensorList grads) override {
-    const KeptNode self(this);
-    return {apply_linear(grads[0], {[self](const Tensor& grad) { return self->apply({grad})[0]; },
-                                    [self](const Tensor& x) {
-                                      const Tensor out = empty(self->geometry_.output_sizes(x.sizes()), options_of(x));
-                                      if (out.numel() > 0)
-                                        avg_pool2d_forward(x)(self->geometry_, self->divisor_, as_contiguous(x), out);
-                                      return out;
-                                    }})};
+    return applied_linearly(this, grads[0],
+                            [g = geometry_, divisor = divisor_](const Tensor& x) { return values(g, divisor, x); });
   }
 
   Pool2dGeometry geometry_;
@@ -48,8 +48,7 @@ Tensor avg_pool2d(const Tensor& x, Size2d kernel, const AvgPool2dOptions& option
   const Pool2dGeometry g =
       pool2d_geometry(x, "avg_pool2d", kernel, options.stride, options.padding, 1, options.ceil_mode);
   const AvgPool2dDivisor divisor{options.count_include_pad, options.divisor_override};
-  Tensor out = empty(g.output_sizes(x.sizes()), options_of(x));
-  if (out.numel() > 0) avg_pool2d_forward(x)(g, divisor, as_contiguous(x), out);
+  const Tensor out = values(g, divisor, x);
   if (auto* node = record<AvgPool2dBackward>(out, {&x})) {
     node->geometry_ = g;
     node->divisor_ = divisor;
