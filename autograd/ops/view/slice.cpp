@@ -19,21 +19,15 @@ struct SliceBackward final : Node {
   std::int64_t part_offset = 0;
 
   const char* name() const override { return "SliceBackward"; }
-  TensorList apply(TensorList grads) override { return {around(grads[0])}; }
-  TensorList apply_recorded(TensorList grads) override {
-    const KeptNode self(this);
-    return {apply_linear(grads[0], {[self](const Tensor& part) { return self->around(part); },
-                                    [self](const Tensor& x) {
-                                      return copy_contiguous(as_contiguous(x).as_strided(
-                                          self->part_sizes, self->part_strides, self->part_offset));
-                                    }})};
+  TensorList apply(TensorList grads) override {
+    Tensor full = zeros(sizes, options_of(grads[0]));
+    if (grads[0].numel() > 0) copy_values(grads[0], full.as_strided(part_sizes, part_strides, part_offset));
+    return {full};
   }
-
- private:
-  Tensor around(const Tensor& part) const {
-    Tensor full = zeros(sizes, options_of(part));
-    if (part.numel() > 0) copy_values(part, full.as_strided(part_sizes, part_strides, part_offset));
-    return full;
+  TensorList apply_recorded(TensorList grads) override {
+    return applied_linearly(this, grads[0], [self = KeptNode(this)](const Tensor& x) {
+      return copy_contiguous(as_contiguous(x).as_strided(self->part_sizes, self->part_strides, self->part_offset));
+    });
   }
 };
 
