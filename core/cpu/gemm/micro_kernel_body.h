@@ -57,31 +57,71 @@ template <typename V, int kRows, int kVectors, bool kByRows>
   }
 }
 
-// Stores or adds a tile; the last vector of its rows has `last` lanes.
+// Loads and stores the vectors of a row of a tile, the last of which has `last` lanes.
+template <typename V, int kVectors>
+[[gnu::always_inline]] inline typename V::Vector load_of_row(const typename V::T* row, int v, std::int64_t last) {
+  const typename V::T* const at = row + v * V::kLanes;
+  return v < kVectors - 1 || last == V::kLanes ? V::load(at) : V::load_first(at, last);
+}
+template <typename V, int kVectors>
+[[gnu::always_inline]] inline void store_of_row(typename V::T* row, int v, std::int64_t last,
+                                                typename V::Vector value) {
+  typename V::T* const at = row + v * V::kLanes;
+  if (v < kVectors - 1 || last == V::kLanes)
+    V::store(at, value);
+  else
+    V::store_first(at, value, last);
+}
+
+// change(i, v, sum) for each vector of a tile, in registers.
+template <int kRows, int kVectors, typename Vector, typename Change>
+[[gnu::always_inline]] inline void for_each_sum(Vector (&sum)[kRows][kVectors], Change&& change) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) change(i, v, sum[i][v]);
+}
+
+// What follows the sums of a tile `column` columns behind tile.out, for a beta of 0 or 1: as finish(), in registers.
 template <typename V, int kRows, int kVectors>
-[[gnu::always_inline]] inline void store_sums(typename V::T* to, std::int64_t stride, bool add, std::int64_t last,
-                                              const typename V::Vector (&sum)[kRows][kVectors]) {
+[[gnu::always_inline]] inline void finish_in_registers(const Tile<typename V::T>& tile, std::int64_t column,
+                                                       typename V::Vector (&sum)[kRows][kVectors]) {
   using T = typename V::T;
-  constexpr int kLanes = V::kLanes, kWhole = kVectors - 1;
-  if (!add && last == kLanes) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) V::store(to + i * stride + v * kLanes, sum[i][v]);
-    return;
+  using Vector = typename V::Vector;
+  T* const out = tile.out + column;
+  const std::int64_t stride = tile.out_stride, last = tile.columns - (kVectors - 1) * V::kLanes;
+  if (tile.alpha != T(1)) {
+    const Vector alpha = V::broadcast(&tile.alpha);
+    for_each_sum(
+        sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::multiply(alpha, s); });
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    T* const out = to + i * stride;
+  if (tile.beta != T(0))
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) {
+          s = V::add(load_of_row<V, kVectors>(out + i * stride, v, last), s);
+        });
+  if (tile.bias) {
+    Vector bias[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kWhole; ++v)
-      V::store(out + v * kLanes, add ? V::add(V::load(out + v * kLanes), sum[i][v]) : sum[i][v]);
-    T* const end = out + kWhole * kLanes;
-    if (last == kLanes)
-      V::store(end, add ? V::add(V::load(end), sum[i][kWhole]) : sum[i][kWhole]);
-    else
-      V::store_first(end, add ? V::add(V::load_first(end, last), sum[i][kWhole]) : sum[i][kWhole], last);
+    for (int v = 0; v < kVectors; ++v) bias[v] = load_of_row<V, kVectors>(tile.bias + column, v, last);
+    for_each_sum(
+        sum, [&](int, int v, Vector& s) __attribute__((always_inline)) { s = V::add(s, bias[v]); });
   }
+  if (tile.row_bias)
+    for_each_sum(
+        sum, [&](int i, int, Vector& s)
+                 __attribute__((always_inline)) { s = V::add(s, V::broadcast(tile.row_bias + i)); });
+  if (tile.relu)
+    for_each_sum(
+        sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::positive(s); });
+  if (last == V::kLanes)
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s)
+                 __attribute__((always_inline)) { V::store(out + i * stride + v * V::kLanes, s); });
+  else
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s)
+                 __attribute__((always_inline)) { store_of_row<V, kVectors>(out + i * stride, v, last, s); });
 }
 
 template <typename V, int kRows, int kVectors, bool kByRows>
@@ -92,9 +132,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  // Most tiles are only stored or added.
-  const bool plain =
-      tile.alpha == T(1) && (tile.beta == T(0) || tile.beta == T(1)) && !tile.bias && !tile.row_bias && !tile.relu;
+  const bool in_registers = tile.beta == T(0) || tile.beta == T(1);
   // Behind a short chain lies nothing that is needed soon.
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
@@ -149,15 +187,12 @@ void micro_kernel(const Tile<typename V::T>& tile) {
         for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
       return;
     }
-    if (plain) {
-      const std::int64_t last = tile.columns - (kVectors - 1) * kLanes;
-      store_sums<V, kRows, kVectors>(tile.out + column, tile.out_stride, tile.beta != T(0), last, sum);
+    if (in_registers) {
+      finish_in_registers<V>(tile, column, sum);
     } else {
       Vector sums[kRows * kVectors];
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sums[i * kVectors + v] = sum[i][v];
+      for_each_sum(
+          sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) { sums[i * kVectors + v] = s; });
       finish<V>(tile, sums, kRows, kVectors, column);
     }
     b += tile.b_tile;

@@ -36,6 +36,7 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
   if (width < padded) std::memset(to, 0, static_cast<std::size_t>(k * padded) * sizeof(T));
   for (std::int64_t p = 0; p < k; ++p, from += stride, to += padded) {
+    __builtin_prefetch(from + 16 * stride);
     if (width >= kLanes) {
       for (std::int64_t j = 0; j + kLanes <= width; j += kLanes) store_vector(to + j, load_vector<V>(from + j));
       if (width % kLanes) store_vector(to + width - kLanes, load_vector<V>(from + width - kLanes));
@@ -60,8 +61,10 @@ void pack_row_panels(const T* from, std::int64_t stride, std::int64_t k, std::in
     const std::int64_t end = first + kRows < k ? first + kRows : k;
     for (std::int64_t column = 0; column < whole; column += width)
       for (std::int64_t p = first; p < end; ++p)
-        for (std::int64_t j = 0; j < width; j += kLanes)
+        for (std::int64_t j = 0; j < width; j += kLanes) {
+          __builtin_prefetch(from + (p + kRows) * stride + column + j);
           store_vector(to + column * k + p * width + j, load_vector<V>(from + p * stride + column + j));
+        }
   }
   for (std::int64_t column = whole; column < columns; column += width) {
     const std::int64_t rest = columns - column < width ? columns - column : width;
