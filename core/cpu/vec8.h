@@ -71,6 +71,23 @@ typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
   return sum;
 #endif
 }
+/// a > b ? a : b and a < b ? a : b of each lane: b where one of them is NaN.
+[[gnu::always_inline]] inline Vec8 larger8(Vec8 a, Vec8 b) {
+#if defined(__AVX__)
+  return _mm256_max_ps(a, b);
+#else
+  for (int i = 0; i < 8; ++i) a[i] = a[i] > b[i] ? a[i] : b[i];
+  return a;
+#endif
+}
+[[gnu::always_inline]] inline Vec8 smaller8(Vec8 a, Vec8 b) {
+#if defined(__AVX__)
+  return _mm256_min_ps(a, b);
+#else
+  for (int i = 0; i < 8; ++i) a[i] = a[i] < b[i] ? a[i] : b[i];
+  return a;
+#endif
+}
 /// The sum of all lanes, always in the same order.
 [[gnu::always_inline]] inline float sum8(Vec8 s) {
   return ((s[0] + s[4]) + (s[1] + s[5])) + ((s[2] + s[6]) + (s[3] + s[7]));

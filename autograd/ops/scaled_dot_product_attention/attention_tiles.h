@@ -23,7 +23,7 @@ namespace lockstep::detail {
 // add to one gradient. Where a causal diagonal goes through a tile, its products are cut into strips, which end behind
 // the last key that one of their queries sees: what is left out are weights of zero. Keys and values that products need
 // transposed are so once for all tiles of a head (TurnedRows).
-inline constexpr std::int64_t kQueries = 64;
+inline constexpr std::int64_t kQueries = 128;
 inline constexpr std::int64_t kKeys = 256;
 inline constexpr std::int64_t kStrip = 32;
 inline constexpr std::int64_t kPad = 16;  // keys that a row is completed to
@@ -87,7 +87,10 @@ class TurnedRows {
         std::int64_t d = 0;
         for (; d + cpu::kLanes <= width_; d += cpu::kLanes) {
           cpu::Vec8 square[cpu::kLanes];
-          for (int i = 0; i < cpu::kLanes; ++i) square[i] = cpu::load8(rows.at(j + i) + d);
+          for (int i = 0; i < cpu::kLanes; ++i) {
+            square[i] = cpu::load8(rows.at(j + i) + d);
+            __builtin_prefetch(rows.at(j + cpu::kLanes + i) + d);
+          }
           cpu::transpose8(square);
           for (int i = 0; i < cpu::kLanes; ++i) cpu::store8(to + (d + i) * stride_ + j, square[i]);
         }

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_rows.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiles.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/profile_flops.h"
@@ -54,11 +55,9 @@ void forward_block(const AttentionPlan& plan, philox::Key dropout_key, const Hea
         std::fill(s + seen, s + padded, kNone);  // instead of loops to `seen`, whose last elements go one by one
         if (seen > 0) {
           tile.mask(i, s);
-          const C highest = std::max(top[i], cpu::lane_max<C>(padded, s));
+          const C highest = std::max(top[i], highest_score<C>(padded, s));
           const C shift = highest == kNone ? C(0) : highest;
-          LOCKSTEP_VECTORIZE
-          for (std::int64_t j = 0; j < padded; ++j) s[j] = math::exp(s[j] - shift);
-          const C row_sum = cpu::lane_sum<C>(seen, [&](std::int64_t j) { return s[j]; });
+          const C row_sum = exponentials<C>(s, seen, padded, shift);
           if (k > 0) {
             const C factor = top[i] == kNone ? C(0) : math::exp(top[i] - shift);
             sum[i] *= factor;
@@ -146,16 +145,16 @@ void backward_head(const AttentionPlan& plan, philox::Key dropout_key, const Hea
           const std::int64_t seen = tile.seen(i), padded = std::min(across, (seen + kPad - 1) / kPad * kPad);
           tile.mask(i, p);
           const C log_sum = log_sums[first + i];
-          LOCKSTEP_VECTORIZE
-          for (std::int64_t j = 0; j < padded; ++j) p[j] = math::exp(p[j] - log_sum);
           if (plan.dropout) {
+            LOCKSTEP_VECTORIZE
+            for (std::int64_t j = 0; j < padded; ++j) p[j] = math::exp(p[j] - log_sum);
             const C* factor = keep + i * keys;
             for (std::int64_t j = 0; j < seen; ++j) {
               s[j] = p[j] * (s[j] * factor[j] - delta[i]) * scale;
               p[j] *= factor[j];
             }
           } else {
-            for (std::int64_t j = 0; j < padded; ++j) s[j] = p[j] * (s[j] - delta[i]) * scale;
+            weights_and_slopes<C>(p, s, padded, log_sum, delta[i], scale);
           }
           std::fill(p + seen, p + across, C(0));
           std::fill(s + seen, s + across, C(0));
