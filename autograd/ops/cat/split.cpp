@@ -19,6 +19,7 @@ struct SplitBackward final : Node {
 
   const char* name() const override { return "SplitBackward"; }
   TensorList apply(TensorList grads) override {
+    if (const Tensor joined = neighbours(grads); joined.defined()) return {joined};
     const Tensor full = empty(sizes, options);
     std::int64_t start = 0;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -39,6 +40,19 @@ struct SplitBackward final : Node {
       parts.push_back(grads[i].defined() ? grads[i] : zeros(part, options));
     }
     return {cat(parts, dim)};
+  }
+
+ private:
+  /// The gradients as one tensor, if they lie beside each other in memory as in a contiguous one; else undefined.
+  Tensor neighbours(const TensorList& grads) const {
+    const Shape strides = contiguous_strides(sizes);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      if (!grads[i].defined() || grads[i].numel() == 0 || grads[i].strides() != strides ||
+          grads[i].storage() != grads[0].storage())
+        return {};
+      if (i > 0 && grads[i].offset() != grads[i - 1].offset() + lengths[i - 1] * strides[dim]) return {};
+    }
+    return grads[0].as_strided(sizes, strides, grads[0].offset());
   }
 };
 

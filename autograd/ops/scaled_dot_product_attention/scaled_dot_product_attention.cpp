@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/dropout/dropout.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_layout.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
 #include "lockstep/autograd/ops/support/sum_to.h"
 #include "lockstep/autograd/ops/tril/tril.h"
@@ -120,11 +121,7 @@ struct AttentionBackward final : Node {
   const char* name() const override { return "AttentionBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &query = saved(0), &key = saved(1), &value = saved(2), &out = saved(4);
-    const auto gradient_of = [](const Tensor& t, const Shape& lead) {
-      return empty(with_last(lead, t.size(-2), t.size(-1)), options_of(t));
-    };
-    const Tensor grad_query = gradient_of(query, leading), grad_key = gradient_of(key, kv_leading),
-                 grad_value = gradient_of(value, kv_leading);
+    const auto [grad_query, grad_key, grad_value] = gradients();
     if (out.numel() > 0 && key.numel() > 0) {
       attention_backward_kernel(query)(detail::AttentionSaved{.query = as_operand(query, leading),
                                                               .key = as_operand(key, kv_leading),
@@ -151,20 +148,22 @@ struct AttentionBackward final : Node {
     };
     return composed_gradients(function, {saved_input(0, 0), saved_input(1, 1), saved_input(2, 2)}, grads[0]);
   }
+
+ private:
+  /// Empty. Those of neighbours are neighbours, so that the gradient of what these were cut out of is there already.
+  detail::Parts gradients() const {
+    const Tensor &query = saved(0), &key = saved(1), &value = saved(2);
+    const auto wide = [](const Tensor& t, const Shape& lead) { return with_last(lead, t.size(-2), t.size(-1)); };
+    if (query.sizes() == wide(query, leading) && detail::are_parts({query, key, value})) {
+      const std::int64_t heads = query.size(1), kv_heads = key.size(1);
+      const Shape whole{query.size(0), query.size(2), (heads + 2 * kv_heads) * query.size(3)};
+      return detail::parts_of(empty(whole, options_of(query)), heads, kv_heads);
+    }
+    return {detail::empty_as(wide(query, leading), query), detail::empty_as(wide(key, kv_leading), key),
+            detail::empty_as(wide(value, kv_leading), value)};
+  }
 };
 
-/// Of qkv [N, T, width]: as_strided() views of queries, keys and values, or of their gradients.
-struct Parts {
-  Tensor query, key, value;
-};
-Parts parts_of(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
-  const std::int64_t batch = qkv.size(0), length = qkv.size(1), width = qkv.size(2);
-  const std::int64_t d = width / (heads + 2 * kv_heads);
-  const auto part = [&](std::int64_t first, std::int64_t count) {
-    return qkv.as_strided({batch, count, length, d}, {length * width, d, width, 1}, qkv.offset() + first * d);
-  };
-  return {part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads)};
-}
 Tensor heads_of(const Tensor& rows, std::int64_t heads) {
   const std::int64_t length = rows.size(1), width = rows.size(2), d = width / heads;
   return rows.as_strided({rows.size(0), heads, length, d}, {length * width, d, width, 1}, rows.offset());
@@ -179,7 +178,8 @@ struct PackedAttentionBackward final : Node {
     const Tensor& qkv = saved(0);
     const Tensor grad = empty(qkv.sizes(), options_of(qkv));
     if (qkv.numel() == 0) return {grad};
-    const Parts parts = parts_of(qkv, heads, kv_heads), results = parts_of(grad, heads, kv_heads);
+    const detail::Parts parts = detail::parts_of(qkv, heads, kv_heads),
+                        results = detail::parts_of(grad, heads, kv_heads);
     attention_backward_kernel(qkv)(detail::AttentionSaved{.query = parts.query,
                                                           .key = parts.key,
                                                           .value = parts.value,
@@ -308,7 +308,7 @@ Tensor scaled_dot_product_attention(const Tensor& query, const Tensor& key, cons
   const detail::AttentionPlan plan =
       make_plan(options, leading.empty() ? 1 : leading.back(), query.size(-1), query.device());
   const DType compute = compute_dtype(query);
-  const Tensor out = empty(with_last(leading, query.size(-2), value.size(-1)), options_of(query));
+  const Tensor out = detail::empty_as(with_last(leading, query.size(-2), value.size(-1)), query);
   const Tensor log_sums = empty(with_last(leading, query.size(-2), 1), {.dtype = compute, .device = query.device()});
   const Tensor mask = as_mask(options.attn_mask, scores, compute);
   if (out.numel() > 0 && key.numel() > 0) {
@@ -350,7 +350,7 @@ Tensor packed_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_h
   const Tensor log_sums = empty({batch, heads, length}, {.dtype = compute, .device = qkv.device()});
   const Tensor mask = as_mask(options.attn_mask, scores, compute);
   if (qkv.numel() > 0) {
-    const Parts parts = parts_of(dense, heads, kv_heads);
+    const detail::Parts parts = detail::parts_of(dense, heads, kv_heads);
     attention_kernel(qkv)(parts.query, parts.key, parts.value, mask, heads_of(out, heads), log_sums, plan);
   }
   if (auto* node = record<PackedAttentionBackward>(out, {&qkv})) {
