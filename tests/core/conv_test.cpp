@@ -268,6 +268,43 @@ TEST(Conv, AnImageHasTheBitsItHasAlone) {
   EXPECT_EQ(std::memcmp(all.out.data(), first.out.data(), 33 * 30 * sizeof(float)), 0);
 }
 
+// Vectors read beyond a plane, into its neighbours: nothing of these reaches its results.
+TEST(Conv, ADepthwiseChannelSeesItselfAlone) {
+  constexpr std::int64_t kChannels = 5, kChannel = 2;
+  for (const Conv& c : {make(2, kChannels, 28, 28, kChannels, 3, 3, 2, 1, 1, kChannels),
+                        make(2, kChannels, 13, 15, kChannels, 3, 3, 2, 1, 1, kChannels),
+                        make(2, kChannels, 12, 17, kChannels, 3, 3, 1, 2, 1, kChannels),
+                        make(2, kChannels, 7, 7, kChannels, 5, 5, 1, 2, 1, kChannels),
+                        make(2, kChannels, 6, 7, kChannels, 7, 7, 2, 3, 1, kChannels)}) {
+    SCOPED_TRACE(::testing::Message() << c.h << "x" << c.w << ", kernel " << c.kh << ", stride " << c.stride_h);
+    std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), grad = values(c.n * c.out * c.oh * c.ow, 4);
+    const std::vector<float> weight = values(c.out * c.kh * c.kw, 2);
+    const auto results = [&](InstructionSet set) {
+      Results r{std::vector<float>(grad.size()), std::vector<float>(x.size()), std::vector<float>(weight.size())};
+      conv_forward(c, x.data(), weight.data(), nullptr, false, r.out.data(), nullptr, set);
+      conv_backward_data(c, grad.data(), weight.data(), r.x_grad.data(), set);
+      conv_backward_weight(c, grad.data(), x.data(), r.weight_grad.data(), set);
+      return r;
+    };
+    // All channels but one become `value`.
+    const auto overwrite = [](std::vector<float>& planes, std::int64_t images, float value) {
+      const std::size_t size = planes.size() / static_cast<std::size_t>(images * kChannels);
+      for (std::size_t i = 0; i < planes.size(); ++i)
+        if (i / size % kChannels != kChannel) planes[i] = value;
+    };
+    for (const InstructionSet set : instruction_sets()) {
+      overwrite(x, c.n, 0), overwrite(grad, c.n, 0);
+      Results zeros = results(set);
+      overwrite(x, c.n, std::numeric_limits<float>::quiet_NaN()),
+          overwrite(grad, c.n, std::numeric_limits<float>::infinity());
+      Results strange = results(set);
+      for (Results* r : {&zeros, &strange})
+        overwrite(r->out, c.n, 0), overwrite(r->x_grad, c.n, 0), overwrite(r->weight_grad, 1, 0);
+      EXPECT_TRUE(zeros == strange) << name(set);
+    }
+  }
+}
+
 // A channel's result does not depend on how many are computed with it: few are computed without packing the image.
 TEST(Conv, AFewChannelsHaveTheBitsTheyHaveAmongMany) {
   constexpr std::int64_t kMany = 8, kTaps = 25;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "lockstep/core/cpu/conv/depthwise_eight.h"
 #include "lockstep/core/cpu/conv/depthwise_parts.h"
 #include "lockstep/core/cpu/conv/planes.h"
 #include "lockstep/core/cpu/vec8.h"
@@ -122,49 +123,6 @@ Vec8 first_lanes(Vec8 v, std::int64_t count) {
 // to[j] += from[j] * factor for j < count, each a fused multiply-add.
 void add_scaled(const float* from, float factor, float* to, std::int64_t count) {
   for (std::int64_t j = 0; j < count; ++j) to[j] = std::fma(from[j], factor, to[j]);
-}
-
-// Elements 0, 2, ... or 1, 3, ... of sixteen as one shuffle gives them: in the order 0, 1, 4, 5, 2, 3, 6, 7.
-Vec8 turned_evens(Vec8 a, Vec8 b) {
-  return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14);
-}
-Vec8 turned_odds(Vec8 a, Vec8 b) {
-  return __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
-}
-// Into that order and back.
-Vec8 turned(Vec8 v) {
-  return __builtin_shufflevector(v, v, 0, 1, 4, 5, 2, 3, 6, 7);
-}
-
-// Adds to sums[t][16 chains], for the three neighbouring taps of a row of the kernel and columns two apart, a row of
-// products of gradient and image. Lanes are turned all the while.
-void add_row_of_step_2(const float* grad, const float* image, std::int64_t rows, std::int64_t count, std::int64_t pitch,
-                       float* sums) {
-  constexpr int kTaps = 3;
-  Vec8 low[kTaps], high[kTaps];
-  for (int t = 0; t < kTaps; ++t) low[t] = turned(load8(sums + 16 * t)), high[t] = turned(load8(sums + 16 * t + 8));
-  const auto add = [](const float* d, const float* x, std::int64_t left, Vec8* sum) __attribute__((always_inline)) {
-    const Vec8 a = load8(x), b = load8(x + 8), c = load8(x + 2), e = load8(x + 10);
-    Vec8 g = turned(load8(d)), taps[kTaps] = {turned_evens(a, b), turned_odds(a, b), turned_evens(c, e)};
-    if (left < 8) {
-      const IntVec8 lane = {0, 1, 4, 5, 2, 3, 6, 7};
-      const auto n = static_cast<std::int32_t>(left);
-      const IntVec8 used = lane < IntVec8{n, n, n, n, n, n, n, n};
-      g = used ? g : Vec8{};
-      for (Vec8& tap : taps) tap = used ? tap : Vec8{};
-    }
-    for (int t = 0; t < kTaps; ++t) sum[t] = fma8(g, taps[t], sum[t]);
-  };
-  for (std::int64_t y = 0; y < rows; ++y, grad += count, image += pitch) {
-    std::int64_t j = 0;
-    for (; j + 16 <= count; j += 16) {
-      add(grad + j, image + 2 * j, 8, low);
-      add(grad + j + 8, image + 2 * (j + 8), 8, high);
-    }
-    if (j < count) add(grad + j, image + 2 * j, std::min<std::int64_t>(8, count - j), low);
-    if (j + 8 < count) add(grad + j + 8, image + 2 * (j + 8), count - j - 8, high);
-  }
-  for (int t = 0; t < kTaps; ++t) store8(sums + 16 * t, turned(low[t])), store8(sums + 16 * t + 8, turned(high[t]));
 }
 
 // Adds to sums[t][16 chains], for T taps of one row of the kernel, a row of products of gradient and image.
@@ -304,6 +262,7 @@ void backward_data_of_stride_2(const Conv& c, const float* grad, const float* we
 void depthwise_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
                        InstructionSet set) {
   if (wide_serves(c, set)) return wide_forward(c, x, weight, bias, relu, out);
+  if (eight_serves(c)) return eight_forward(c, x, weight, bias, relu, out);
   return c.stride_w == 2 ? forward<2>(c, x, weight, bias, relu, out) : forward<1>(c, x, weight, bias, relu, out);
 }
 
@@ -342,6 +301,7 @@ void depthwise_backward_data(const Conv& c, const float* grad, const float* weig
 void depthwise_backward_weight(const Conv& c, const float* grad, const float* x, float* weight_grad,
                                InstructionSet set) {
   if (wide_serves(c, set)) return wide_backward_weight(c, grad, x, weight_grad);
+  if (eight_serves(c)) return eight_backward_weight(c, grad, x, weight_grad);
   const Planes planes = planes_of(c, c.stride_w != 2);
   const std::int64_t pitch = c.stride_w == 2 ? c.stride_h * planes.pitch : planes.pitch;
   const std::vector<std::int64_t> offsets = tap_offsets(c, planes);
@@ -358,11 +318,6 @@ void depthwise_backward_weight(const Conv& c, const float* grad, const float* x,
         for (std::int64_t tap = 0; tap < taps;) {
           const std::int64_t left = taps - tap;
           const std::int64_t* const at = offsets.data() + tap;
-          if (c.stride_w == 2 && left >= 3 && at[1] == at[0] + 1 && at[2] == at[0] + 2) {
-            add_row_of_step_2(d.data<float>(), image + at[0], c.oh, c.ow, pitch, chains.data<float>() + tap * kChains);
-            tap += 3;
-            continue;
-          }
           const auto add = c.stride_w == 2 ? left >= 3 ? add_row<2, 3> : add_row<2, 1>
                            : left >= 3 ? add_row<1, 3>
                                            : add_row<1, 1>;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the two ways to compute a depthwise convolution share, and the way by wide vectors with masks. For .cpp files
+// What the ways to compute a depthwise convolution share, and the one by wide vectors with masks. For .cpp files
 // only.
 
 #include <algorithm>
