@@ -300,7 +300,8 @@ void depthwise_backward_data(const Conv& c, const float* grad, const float* weig
 
 void depthwise_backward_weight(const Conv& c, const float* grad, const float* x, float* weight_grad,
                                InstructionSet set) {
-  if (wide_serves(c, set)) return wide_backward_weight(c, grad, x, weight_grad);
+  // By measurement vectors of eight are faster for nine taps, whose chains fit in registers.
+  if (wide_serves(c, set) && c.kh > 3) return wide_backward_weight(c, grad, x, weight_grad);
   if (eight_serves(c)) return eight_backward_weight(c, grad, x, weight_grad);
   const Planes planes = planes_of(c, c.stride_w != 2);
   const std::int64_t pitch = c.stride_w == 2 ? c.stride_h * planes.pitch : planes.pitch;

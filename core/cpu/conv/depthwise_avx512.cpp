@@ -180,11 +180,11 @@ void gradients(const WidePlane& p, const float* grad, const float* weights, floa
   if (x < p.ow) gradients<K, 1>(p, grad, weights, x, x_grad);
 }
 
-// Of kRows rows of the kernel's taps from `first_row` on, V vectors of a row of gradients.
-template <int K, int kStep, int kRows, int V>
+// Of one row of the kernel's taps, V vectors of a row of gradients.
+template <int K, int kStep, int V>
 [[gnu::always_inline]] inline void add_to_chains(const WidePlane& p, const float* image, const float* grad,
-                                                 std::int64_t first_row, std::int64_t y, std::int64_t x,
-                                                 __m512 (&sum)[kRows][K]) {
+                                                 std::int64_t tap_row, std::int64_t y, std::int64_t x,
+                                                 __m512 (&sum)[K]) {
   __m512 g[V];
   __mmask16 used[V];
   for (int v = 0; v < V; ++v) {
@@ -194,40 +194,30 @@ template <int K, int kStep, int kRows, int V>
     used[v] = left > kWide / 2 ? __mmask16{0xffff} : __mmask16{0x00ff};
   }
   Row<kStep, V> row;
-  for_each<kRows>([&](auto i) __attribute__((always_inline)) {
-    const std::int64_t at = kStep * y + first_row + i.value - K / 2;
-    at >= 0 && at < p.h ? row.read(image + at * p.w, x, p.w) : row.clear();
-    for_each<V>([&](auto v) __attribute__((always_inline)) {
-      for_each<K>([&](auto kx) __attribute__((always_inline)) {
-        // Behind the last column a gradient is 0; what it meets there may be no number.
-        const __m512 seen =
-            _mm512_maskz_mov_ps(first(p.ow - x - v.value * kWide), row.template at<kx.value - K / 2>(v.value));
-        sum[i.value][kx.value] = _mm512_mask3_fmadd_ps(g[v.value], seen, sum[i.value][kx.value], used[v.value]);
-      });
+  const std::int64_t at = kStep * y + tap_row - K / 2;
+  at >= 0 && at < p.h ? row.read(image + at * p.w, x, p.w) : row.clear();
+  for_each<V>([&](auto v) __attribute__((always_inline)) {
+    for_each<K>([&](auto kx) __attribute__((always_inline)) {
+      // Behind the last column a gradient is 0; what it meets there may be no number.
+      const __m512 seen =
+          _mm512_maskz_mov_ps(first(p.ow - x - v.value * kWide), row.template at<kx.value - K / 2>(v.value));
+      sum[kx.value] = _mm512_mask3_fmadd_ps(g[v.value], seen, sum[kx.value], used[v.value]);
     });
   });
 }
 
-template <int K, int kStep, int kRows>
-void weight_chains(const WidePlane& p, const float* image, const float* grad, std::int64_t first_row, float* chains) {
-  __m512 sum[kRows][K];
-  for (int i = 0; i < kRows; ++i)
-    for (int k = 0; k < K; ++k) sum[i][k] = _mm512_loadu_ps(chains + kWide * (i * K + k));
-  for (std::int64_t y = 0; y < p.oh; ++y) {
-    std::int64_t x = 0;
-    for (; x + kWide < p.ow; x += 2 * kWide) add_to_chains<K, kStep, kRows, 2>(p, image, grad, first_row, y, x, sum);
-    if (x < p.ow) add_to_chains<K, kStep, kRows, 1>(p, image, grad, first_row, y, x, sum);
-  }
-  for (int i = 0; i < kRows; ++i)
-    for (int k = 0; k < K; ++k) _mm512_storeu_ps(chains + kWide * (i * K + k), sum[i][k]);
-}
-
-// As many rows of taps at once as there are registers for their chains.
 template <int K, int kStep>
 void weight_chains(const WidePlane& p, const float* image, const float* grad, float* chains) {
-  constexpr int kRows = K == 3 ? 3 : 1;
-  for (std::int64_t row = 0; row < K; row += kRows)
-    weight_chains<K, kStep, kRows>(p, image, grad, row, chains + row * K * kWide);
+  for (std::int64_t row = 0; row < K; ++row, chains += K * kWide) {
+    __m512 sum[K];
+    for (int k = 0; k < K; ++k) sum[k] = _mm512_loadu_ps(chains + kWide * k);
+    for (std::int64_t y = 0; y < p.oh; ++y) {
+      std::int64_t x = 0;
+      for (; x + kWide < p.ow; x += 2 * kWide) add_to_chains<K, kStep, 2>(p, image, grad, row, y, x, sum);
+      if (x < p.ow) add_to_chains<K, kStep, 1>(p, image, grad, row, y, x, sum);
+    }
+    for (int k = 0; k < K; ++k) _mm512_storeu_ps(chains + kWide * k, sum[k]);
+  }
 }
 
 }  // namespace
@@ -250,8 +240,6 @@ void wide_image_gradient_of_step_2(const WidePlane& p, const float* grad, const 
 }
 
 void wide_weight_chains(const WidePlane& p, const float* image, const float* grad, float* chains) {
-  if (p.side == 3)
-    return p.step == 1 ? weight_chains<3, 1>(p, image, grad, chains) : weight_chains<3, 2>(p, image, grad, chains);
   if (p.side == 5)
     return p.step == 1 ? weight_chains<5, 1>(p, image, grad, chains) : weight_chains<5, 2>(p, image, grad, chains);
   return p.step == 1 ? weight_chains<7, 1>(p, image, grad, chains) : weight_chains<7, 2>(p, image, grad, chains);

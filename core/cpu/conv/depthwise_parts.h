@@ -32,6 +32,7 @@ bool wide_serves(const Conv& conv, InstructionSet set);
 void wide_forward(const Conv& conv, const float* x, const float* weight, const float* bias, bool relu, float* out);
 /// For strides of 2 without dilation.
 void wide_backward_data_of_stride_2(const Conv& conv, const float* grad, const float* weight, float* x_grad);
+/// For kernels of 5 x 5 and 7 x 7.
 void wide_backward_weight(const Conv& conv, const float* grad, const float* x, float* weight_grad);
 
 }  // namespace lockstep::cpu::conv_detail

@@ -19,7 +19,7 @@ struct WidePlane {
 void wide_results(const WidePlane& plane, const float* image, const float* weights, float term, bool relu, float* out);
 /// The gradient of the image, of a step of 2: sums over the taps from the last to the first.
 void wide_image_gradient_of_step_2(const WidePlane& plane, const float* grad, const float* weights, float* x_grad);
-/// chains[tap][column % 16] += grad * what the tap sees, row by row.
+/// chains[tap][column % 16] += grad * what the tap sees, row by row; for sides of 5 and 7.
 void wide_weight_chains(const WidePlane& plane, const float* image, const float* grad, float* chains);
 
 }  // namespace lockstep::cpu::conv_detail
