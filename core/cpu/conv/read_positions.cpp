@@ -87,11 +87,12 @@ void ReadPositions::pack(std::int64_t first, std::int64_t width, const float* im
     const Eight &e = eights[g], &f = eights[g + 1];
     const float *const first = images + e.first, *const second = images + e.second;
     const float *const third = images + f.first, *const fourth = images + f.second;
+    const IntVec8 from_second = e.from_second, from_fourth = f.from_second;
     float* p = to + 8 * g;
     for (std::int64_t k = 0; k < steps; ++k, p += width) {
       const std::int64_t at = offsets[k];
-      store8(p, e.from_second ? load8(second + at) : load8(first + at));
-      store8(p + 8, f.from_second ? load8(fourth + at) : load8(third + at));
+      store8(p, from_second < 0 ? load8(second + at) : load8(first + at));
+      store8(p + 8, from_fourth < 0 ? load8(fourth + at) : load8(third + at));
     }
   }
   for (; g < count; ++g) {
