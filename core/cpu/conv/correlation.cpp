@@ -22,6 +22,7 @@ using gemm_detail::Tile;
 constexpr std::int64_t kGroupPanels = 16;        // to a task, at most, where images are few
 constexpr std::int64_t kBlockPositions = 512;    // of the images of a task, at least
 constexpr std::int64_t kBorderPositions = 1024;  // the same where steps are left out: the longer a row, the more
+constexpr std::int64_t kBlockWeights = 1 << 16;  // that leave room in the second-level cache
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
 // What vectors read beyond the last position that counts is not used, but must be there.
@@ -29,6 +30,15 @@ constexpr std::int64_t kSlack = 16;
 
 std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
+}
+
+// Without a call.
+[[gnu::always_inline]] inline void copy_short(const float* from, std::int64_t count, float* to) {
+  std::int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) store8(to + j, load8(from + j));
+  if (j == count) return;
+  if (count >= kLanes) return store8(to + count - kLanes, load8(from + count - kLanes));
+  for (; j < count; ++j) to[j] = from[j];
 }
 
 class Runner {
@@ -44,6 +54,7 @@ class Runner {
         row_panels_(weights_panels_.count),
         panel_rows_(weights_panels_.panel_rows),
         offsets_(offsets),
+        by_blocks_(c.inner() > inner_ && c.rows * inner_ <= kBlockWeights),
         wide_(set == InstructionSet::avx512) {
     const auto taps = static_cast<std::int64_t>(c.taps.size());
     std::int64_t inside = 0;
@@ -120,10 +131,26 @@ class Runner {
     return to;
   }
 
+  struct Range {
+    std::int64_t begin, end;
+    std::int64_t size() const { return end - begin; }
+  };
+
+  // Of the positions of a group.
+  struct Panel {
+    std::int64_t first, columns;
+    bool direct;   // its results are neighbours where they belong; else they are put there from a tile
+    bool in_runs;  // few rows read what they need where it lies
+    float* to;
+    std::int64_t stride;
+    Range inside;  // taps
+  };
+
   struct Work {
     Work(const Runner& r, std::int64_t images, const ConvSink* sink) {
       const std::int64_t size_padded = r.c_.planes.copied ? images * r.c_.planes.size() + kSlack : 0;
-      const std::int64_t size_panel = r.width_ * std::min(r.inner_, r.c_.inner()), size_tile = r.c_.rows * r.width_;
+      const std::int64_t size_panel = r.width_ * std::min(r.inner_, r.c_.inner());
+      const std::int64_t size_tile = (r.by_blocks_ ? kGroupPanels : 1) * r.c_.rows * r.width_;
       const std::int64_t size_values = sink ? images * r.c_.rows * r.positions_ : 0;
       space = empty({size_panel + size_tile + size_padded + size_values});
       panel = space.data<float>();
@@ -138,11 +165,7 @@ class Runner {
     std::vector<std::int64_t> outs;  // where each position's result goes
     std::vector<std::int64_t> ys;    // its row
     std::vector<Run> runs;
-  };
-
-  struct Range {
-    std::int64_t begin, end;
-    std::int64_t size() const { return end - begin; }
+    std::vector<Panel> panels;
   };
 
   // Of the taps, those that read inside the image for some of the rows [first, last] of results. Taps rise or fall, so
@@ -187,71 +210,94 @@ class Runner {
                     float* out) const {
     locate(work, first, count, end);
     const std::int64_t inner = c_.inner(), panels = divide_up(count, width_);
+    work.panels.clear();
+    for (std::int64_t p = 0; p < panels; ++p)
+      work.panels.push_back(panel_of(work, p, std::min(width_, count - p * width_), out));
+    // A panel is used by all rows while it is in the first-level cache, and weights by all panels while they are in the
+    // second.
+    const std::int64_t together = by_blocks_ ? panels : 1;
+    for (std::int64_t p0 = 0; p0 < panels; p0 += together)
+      for (std::int64_t k0 = 0; k0 < inner; k0 += inner_)
+        for (std::int64_t p = p0; p < p0 + together; ++p) {
+          const Panel& panel = work.panels[static_cast<std::size_t>(p)];
+          add_block(work, panel, images, k0);
+          if (k0 + inner_ >= inner && !panel.direct) scatter(work, panel, out);
+        }
+  }
+
+  Panel panel_of(const Work& work, std::int64_t number, std::int64_t columns, float* out) const {
+    const std::int64_t first = number * width_;
+    const bool direct = in_place(work, first, columns);
+    float* const tile = work.tile + (by_blocks_ ? number * c_.rows * width_ : 0);
+    const auto ys = work.ys.begin() + first;
+    const auto [lowest, highest] = std::minmax_element(ys, ys + columns);
+    return {
+        .first = first,
+        .columns = columns,
+        .direct = direct,
+        .in_runs = c_.rows <= kFewRows && !sees_border_ && work.reads.all_runs(first, width_),
+        .to = direct ? out + work.outs[static_cast<std::size_t>(first)] : tile,
+        .stride = direct ? c_.out_plane : width_,
+        .inside = leaves_out_ ? taps_inside(*lowest, *highest) : Range{0, static_cast<std::int64_t>(c_.taps.size())}};
+  }
+
+  // Adds the block of steps from k0 on to a panel's results.
+  void add_block(Work& work, const Panel& panel, const float* images, std::int64_t k0) const {
+    const std::int64_t steps = std::min(inner_, c_.inner() - k0);
+    const bool last = k0 + steps >= c_.inner();
+    const float* const bias = last ? c_.bias : nullptr;
+    const bool relu = last && c_.relu;
+    if (panel.in_runs)
+      return few_rows({images, offsets_.data() + k0, steps, weights_ + k0 * weights_step_, weights_step_, panel.to,
+                       panel.stride, k0 > 0, bias, relu},
+                      c_.rows, work.reads.eights() + panel.first / 8, width_ / 8);
+    const std::int64_t start = runs_of(work, panel.inside, k0, steps);
+    if (work.runs.empty()) work.reads.pack(panel.first, width_, images, offsets_.data() + k0, steps, work.panel);
+    std::int64_t from = start;
+    float* to_panel = work.panel;
+    for (const Run& run : work.runs) {
+      work.reads.pack(panel.first, width_, images, offsets_.data() + from, run.k, to_panel);
+      from += run.k + run.skip / weights_step_;
+      to_panel += run.k * width_;
+    }
     Tile<float> tile{};
     tile.alpha = 1;
+    tile.beta = k0 == 0 ? 0.0f : 1.0f;
     tile.a_row = 1;
     tile.a_step = weights_step_;
     tile.b = work.panel;
     tile.b_step = width_;
+    tile.k = steps;
+    tile.runs = work.runs.empty() ? nullptr : work.runs.data();
+    tile.run_count = static_cast<std::int64_t>(work.runs.size());
     tile.plus_zero = sees_border_;
-    // A panel is used by all rows while it is in the first-level cache.
-    for (std::int64_t p = 0; p < panels; ++p) {
-      tile.columns = std::min(width_, count - p * width_);
-      const bool direct = in_place(work, p, tile.columns);
-      float* const to = direct ? out + work.outs[static_cast<std::size_t>(p * width_)] : work.tile;
-      tile.out_stride = direct ? c_.out_plane : width_;
-      const bool in_runs = c_.rows <= kFewRows && !sees_border_ && work.reads.all_runs(p * width_, width_);
-      const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
-      const auto ys = work.ys.begin() + p * width_;
-      const auto [lowest, highest] = std::minmax_element(ys, ys + tile.columns);
-      const Range inside =
-          leaves_out_ ? taps_inside(*lowest, *highest) : Range{0, static_cast<std::int64_t>(c_.taps.size())};
-      for (std::int64_t k0 = 0; k0 < inner; k0 += inner_) {
-        const bool last = k0 + inner_ >= inner;
-        tile.k = std::min(inner_, inner - k0);
-        tile.beta = k0 == 0 ? 0.0f : 1.0f;
-        tile.relu = last && c_.relu;
-        if (in_runs) {
-          const float* const bias = last ? c_.bias : nullptr;
-          few_rows({images, offsets_.data() + k0, tile.k, weights_ + k0 * weights_step_, weights_step_, to,
-                    tile.out_stride, k0 > 0, bias, tile.relu},
-                   c_.rows, work.reads.eights() + p * width_ / 8, width_ / 8);
-          continue;
-        }
-        const std::int64_t start = runs_of(work, inside, k0, tile.k);
-        tile.runs = work.runs.empty() ? nullptr : work.runs.data();
-        tile.run_count = static_cast<std::int64_t>(work.runs.size());
-        if (work.runs.empty()) work.reads.pack(p * width_, width_, images, offsets_.data() + k0, tile.k, work.panel);
-        std::int64_t from = start;
-        float* to_panel = work.panel;
-        for (const Run& run : work.runs) {
-          work.reads.pack(p * width_, width_, images, offsets_.data() + from, run.k, to_panel);
-          from += run.k + run.skip / weights_step_;
-          to_panel += run.k * width_;
-        }
-        for (std::int64_t i = 0; i < row_panels_; ++i) {
-          tile.a = weights_ + i * weights_panel_ + start * weights_step_;
-          tile.row_bias = last && c_.bias ? c_.bias + i * panel_rows_ : nullptr;
-          tile.out = to + i * panel_rows_ * tile.out_stride;
-          kernels_.table[0][vectors][rows(i)](tile);
-        }
-      }
-      if (!direct) scatter(work, p, tile.columns, out);
+    tile.columns = panel.columns;
+    tile.out_stride = panel.stride;
+    tile.relu = relu;
+    const auto vectors = static_cast<std::size_t>(divide_up(panel.columns, kernels_.lanes));
+    for (std::int64_t i = 0; i < row_panels_; ++i) {
+      tile.a = weights_ + i * weights_panel_ + start * weights_step_;
+      tile.row_bias = bias ? bias + i * panel_rows_ : nullptr;
+      tile.out = panel.to + i * panel_rows_ * panel.stride;
+      kernels_.table[0][vectors][rows(i)](tile);
     }
   }
 
-  bool in_place(const Work& work, std::int64_t panel, std::int64_t columns) const {
-    const std::int64_t* const outs = work.outs.data() + panel * width_;
+  bool in_place(const Work& work, std::int64_t first, std::int64_t columns) const {
+    const std::int64_t* const outs = work.outs.data() + first;
     for (std::int64_t j = 1; j < columns; ++j)
       if (outs[j] != outs[0] + j) return false;
     return true;
   }
 
-  void scatter(const Work& work, std::int64_t panel, std::int64_t columns, float* out) const {
-    const float* from = work.tile;
-    const std::int64_t* const outs = work.outs.data() + panel * width_;
-    for (std::int64_t m = 0; m < c_.rows; ++m, from += width_)
-      for (std::int64_t j = 0; j < columns; ++j) out[outs[j] + m * c_.out_plane] = from[j];
+  void scatter(const Work& work, const Panel& panel, float* out) const {
+    const std::int64_t* const outs = work.outs.data() + panel.first;
+    for (std::int64_t first = 0, end = 0; first < panel.columns; first = end) {  // neighbours are copied together
+      for (end = first + 1; end < panel.columns && outs[end] == outs[first] + end - first;) ++end;
+      const float* from = panel.to + first;
+      float* to = out + outs[first];
+      for (std::int64_t m = 0; m < c_.rows; ++m, from += width_, to += c_.out_plane) copy_short(from, end - first, to);
+    }
   }
 
   // Where the positions [first, first + count) of a block read and write; `end` is the block's.
@@ -286,6 +332,7 @@ class Runner {
   const float* weights_ = nullptr;
   std::int64_t weights_step_ = 0, weights_panel_ = 0;
   const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads
+  const bool by_blocks_;                      // of steps go all panels of a group, else panel by panel
   const bool wide_;                           // AVX-512
 };
 
@@ -322,11 +369,11 @@ bool all_finite(const float* values, std::int64_t count) {
 }
 
 std::vector<std::int32_t> Correlation::input_offsets() const {
-  std::vector<std::int32_t> offsets;
-  offsets.reserve(static_cast<std::size_t>(inner()));
-  for (std::int64_t channel = 0; channel < planes.channels; ++channel)
-    for (const Tap& tap : taps)
-      offsets.push_back(static_cast<std::int32_t>(channel * planes.plane() + planes.offset(tap.y, tap.x)));
+  std::vector<std::int32_t> offsets(static_cast<std::size_t>(inner()));
+  for (std::size_t t = 0; t < taps.size(); ++t)
+    offsets[t] = static_cast<std::int32_t>(planes.offset(taps[t].y, taps[t].x));
+  const auto plane = static_cast<std::int32_t>(planes.plane());
+  for (std::size_t i = taps.size(); i < offsets.size(); ++i) offsets[i] = offsets[i - taps.size()] + plane;
   return offsets;
 }
 
