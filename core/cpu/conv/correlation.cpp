@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -362,10 +363,14 @@ WeightPanels::WeightPanels(InstructionSet set, std::int64_t rows) {
 
 bool all_finite(const float* values, std::int64_t count) {
   constexpr std::int32_t kExponent = 0x7f800000;
-  std::int32_t strange = 0;
-  for (std::int64_t i = 0; i < count; ++i)
-    strange |= (std::bit_cast<std::int32_t>(values[i]) & kExponent) == kExponent ? 1 : 0;
-  return strange == 0;
+  std::atomic<bool> finite = true;
+  parallel_for(count, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
+    std::int32_t strange = 0;
+    for (std::int64_t i = begin; i < end; ++i)
+      strange |= (std::bit_cast<std::int32_t>(values[i]) & kExponent) == kExponent ? 1 : 0;
+    if (strange) finite = false;
+  });
+  return finite;
 }
 
 std::vector<std::int32_t> Correlation::input_offsets() const {
