@@ -244,6 +244,34 @@ TYPED_TEST(GemmTest, ARowOrAColumnHasTheBitsItHasInALargerProduct) {
   }
 }
 
+// Lengths with and without a rest, of one, two and three blocks; rows that share places of a cache (no gap) or do not.
+TYPED_TEST(GemmTest, OneRowTimesATransposedMatrixHasTheBitsOfThatRowAmongMany) {
+  for (const std::int64_t k : {3, 16, 29, 384, 512, 768, 777, 1024, 1032, 1536, 2560})
+    for (const std::int64_t gap : {0, 16})
+      for (const bool finished : {false, true}) {
+        Case<TypeParam> many(false, true, 20, 75, k, 1, gap);
+        if (finished) {
+          many.g.alpha = TypeParam(0.75);
+          many.g.beta = TypeParam(-0.5);
+          many.g.bias = many.bias.data();
+          many.g.activation = Activation::relu;
+        }
+        const std::vector<TypeParam> expected = many.own(instruction_sets()[0]);
+        Case<TypeParam> one = many;
+        one.g.m = 1;
+        // The same row, its elements side by side or apart.
+        for (const std::int64_t step : {1, 3}) {
+          std::vector<TypeParam> row(static_cast<std::size_t>(k * step));
+          for (std::int64_t p = 0; p < k; ++p)
+            row[static_cast<std::size_t>(p * step)] = many.a[static_cast<std::size_t>(p)];
+          one.g.a = {row.data(), step == 1 ? k : step, step != 1};
+          for (const InstructionSet set : instruction_sets())
+            EXPECT_EQ(std::memcmp(one.own(set).data(), expected.data(), 75 * sizeof(TypeParam)), 0)
+                << name(set) << " " << k << " " << gap << " " << finished << " " << step;
+        }
+      }
+}
+
 // Note [Order of a product], spelled out.
 TYPED_TEST(GemmTest, EachElementIsOneChainOfFusedMultiplyAddsInEachBlock) {
   const Case<TypeParam> c(false, true, 3, 5, 2 * gemm_detail::kInner + 11);

@@ -19,15 +19,15 @@ template <typename T>
 // lane j of x[p] is from[j * stride + p], for p below piece<V>()
 template <typename V>
 constexpr int piece() {
-  if constexpr (requires { V::turn_line; })
-    return 64 / sizeof(typename V::T);
+  if constexpr (requires { V::turn_square; })
+    return V::kLanes;
   else
     return V::kTurn;
 }
 template <typename V>
 [[gnu::always_inline]] inline void turn_piece(const typename V::T* from, std::int64_t stride, typename V::Vector* x) {
-  if constexpr (requires { V::turn_line; }) {
-    V::turn_line(from, stride, x);
+  if constexpr (requires { V::turn_square; }) {
+    V::turn_square(from, stride, x);
   } else {
     const typename V::T* group[V::kLanes / V::kTurn];
 #pragma GCC unroll 4
@@ -39,16 +39,16 @@ template <typename V>
 // The most rows for which a turning kernel reads rows of memory by lines of the cache.
 template <typename V>
 constexpr int turning_lines() {
-  return piece<V>() == 64 / sizeof(typename V::T) ? 4 : 1;
+  return piece<V>() == 64 / sizeof(typename V::T) ? 4 : 0;
 }
 
-// For few rows and b stored by columns: nothing is packed.
+// For two and more rows, but few, and b stored by columns: nothing is packed.
 template <typename V, int kRows, int kVectors, bool kByRows>
 void turning_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes, kTurn = V::kTurn, kGroups = kVectors * kLanes / kTurn, kRowGroups = (kRows + 3) / 4;
-  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine, kPiece = piece<V>();
+  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine;
   const std::int64_t b_step = tile.b_step, k = tile.k;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
   Vector sum[kVectors][kRows];
@@ -67,22 +67,19 @@ void turning_kernel(const Tile<typename V::T>& tile) {
     // Vector by vector a line of the cache of each row: few lines are in use at a time, which matters where rows of
     // memory share places of a cache.
     const bool crowded = b_step * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
-    const std::int64_t end = (kRows == 1 && kPiece == kLine) || crowded ? k : 0;
+    const std::int64_t end = crowded ? k : 0;
 #pragma GCC unroll 1
     for (; p + kLine <= end; p += kLine) {
       const T* first = tile.b + p;
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-#pragma GCC unroll 4
-        for (int t = 0; t < kLine; t += kPiece) {
-          Vector x[kPiece];
-          turn_piece<V>(first + t, b_step, x);
+        Vector x[kLine];
+        turn_piece<V>(first, b_step, x);
 #pragma GCC unroll 16
-          for (int r = 0; r < kPiece; ++r)
+        for (int r = 0; r < kLine; ++r)
 #pragma GCC unroll 4
-            for (int i = 0; i < kRows; ++i)
-              sum[v][i] = V::fused(V::broadcast(a[0] + i * a_row + (t + r) * a_step), x[r], sum[v][i]);
-        }
+          for (int i = 0; i < kRows; ++i)
+            sum[v][i] = V::fused(V::broadcast(a[0] + i * a_row + r * a_step), x[r], sum[v][i]);
         first += kLanes * b_step;
         first = apart(first);
       }
@@ -96,40 +93,24 @@ void turning_kernel(const Tile<typename V::T>& tile) {
   for (; p + kTurn <= k; p += kTurn, row = row == 3 * b_step ? 0 : row + b_step) {
 #pragma GCC unroll 16
     for (int g = 0; g < kGroups; ++g) __builtin_prefetch(b[g] + kFarAhead + row);
-    if constexpr (kRows == 1) {  // vector by vector, so that registers suffice
-      Vector y[kTurn];
+    Vector x[kVectors][kTurn];
 #pragma GCC unroll 4
-      for (int r = 0; r < kTurn; ++r) y[r] = V::broadcast(a[0] + r * a_step);
+    for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
+#pragma GCC unroll 16
+    for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        Vector x[kTurn];
-        V::turn(b + v * (kLanes / kTurn), b_step, x);
+    for (int r = 0; r < kTurn; ++r) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
 #pragma GCC unroll 4
-        for (int r = 0; r < kTurn; ++r) sum[v][0] = V::fused(y[r], x[r], sum[v][0]);
+        for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
       }
-      a[0] += kTurn * a_step;
-#pragma GCC unroll 16
-      for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
-    } else {
-      Vector x[kVectors][kTurn];
+      if constexpr (!kByRows)
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
-#pragma GCC unroll 16
-      for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
-#pragma GCC unroll 4
-      for (int r = 0; r < kTurn; ++r) {
-#pragma GCC unroll 16
-        for (int i = 0; i < kRows; ++i) {
-          const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
-#pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
-        }
-        if constexpr (!kByRows)
-#pragma GCC unroll 4
-          for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
-      }
+        for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
     }
-    if constexpr (kByRows && kRows > 1)
+    if constexpr (kByRows)
 #pragma GCC unroll 4
       for (int g = 0; g < kRowGroups; ++g) a[g] += kTurn;
   }
@@ -197,17 +178,13 @@ void streaming_kernel(const Tile<typename V::T>& tile) {
 }
 
 // Enough chains to hide the latency of one.
-constexpr int turning_vectors(int lanes, int rows) {
-  return rows == 1 && lanes <= 8 ? 4 : rows < 4 ? 2 : 1;
-}
-
 template <typename V, int kRows>
 constexpr void fill_turning(MicroKernels<typename V::T>& kernels) {
-  constexpr int kVectors = turning_vectors(V::kLanes, kRows);
+  constexpr int kVectors = kRows < 4 ? 2 : 1;
   kernels.turning[0][kRows] = turning_kernel<V, kRows, kVectors, false>;
   kernels.turning[1][kRows] = turning_kernel<V, kRows, kVectors, true>;
   kernels.turning_vectors[kRows] = kVectors;
-  if constexpr (kRows > 1) fill_turning<V, kRows - 1>(kernels);
+  if constexpr (kRows > 2) fill_turning<V, kRows - 1>(kernels);
 }
 
 template <typename V, int kRows>

@@ -47,6 +47,12 @@ struct Tile {
 template <typename T>
 using MicroKernel = void (*)(const Tile<T>&);
 
+/// One row and one or more blocks of k: blocks[0], blocks[1] ... are tiles of the same columns, each with its own part
+/// of k. b is asked for ahead of time; after these blocks it is read from `next` on. A null `next` with one block: rows
+/// of b share places in a cache, so that what comes early would be lost.
+template <typename T>
+using OneRowKernel = void (*)(const Tile<T>* blocks, const T* next);
+
 /// to[p * to_stride + j] = from[j * stride + p] for p < k and j < width, with zeros up to whole vectors: rows of memory
 /// become the columns of a panel.
 template <typename T>
@@ -56,6 +62,7 @@ using PackColumns = void (*)(const T* from, std::int64_t stride, std::int64_t k,
 inline constexpr int kMaxVectors = 4;  // of one row of a tile
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxStreamingRows = 4;
+inline constexpr int kMaxBlocks = 2;  // side by side, of one row
 
 /// The kernels of one instruction set and element type.
 template <typename T>
@@ -64,11 +71,15 @@ struct MicroKernels {
   int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
   /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
   MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
-  /// turning[by_rows][r]: for tiles of r rows and turning_vectors[r] vectors where b is stored by columns: b[p][j] is
-  /// at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
+  /// turning[by_rows][r]: for tiles of r > 1 rows and turning_vectors[r] vectors where b is stored by columns: b[p][j]
+  /// is at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
   MicroKernel<T> turning[2][kMaxRows + 1];
   int turning_vectors[kMaxRows + 1];  // 0: there is none
   int turning_lines;                  // up to so many rows they do not mind that rows of b share places in a cache
+  /// one_row[by_rows][c]: the same for one row, one_row_vectors[c] vectors and c blocks of k side by side, which are
+  /// more chains for the same rows of b. The last block may be the shortest.
+  OneRowKernel<T> one_row[2][kMaxBlocks + 1];
+  int one_row_vectors[kMaxBlocks + 1];
   /// streaming[by_rows][r]: for r rows and any number of columns, of which b has no more; sums are needed. No resumes,
   /// no pauses.
   MicroKernel<T> streaming[2][kMaxStreamingRows + 1];

@@ -36,6 +36,28 @@ struct Float {
     for (int i = 0; i < 4; ++i)
       r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(group[0] + i * stride)),
                                   _mm_loadu_ps(group[1] + i * stride), 1);
+    turn4(r, x);
+  }
+  // Whole vectors, each of which is read once: squares of four within halves first, then the halves.
+  [[gnu::always_inline]] static void turn_square(const T* from, std::int64_t stride, Vector* x) {
+    Vector turned[2][4];
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g) {
+      Vector r[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i, from += stride) r[i] = load(from);
+      turn4(r, turned[g]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      x[c] = _mm256_permute2f128_ps(turned[0][c], turned[1][c], 0x20);
+      x[4 + c] = _mm256_permute2f128_ps(turned[0][c], turned[1][c], 0x31);
+    }
+  }
+
+ private:
+  // Squares of 4 x 4 within halves.
+  [[gnu::always_inline]] static void turn4(const Vector* r, Vector* x) {
     const Vector even0 = _mm256_unpacklo_ps(r[0], r[1]), odd0 = _mm256_unpackhi_ps(r[0], r[1]);
     const Vector even1 = _mm256_unpacklo_ps(r[2], r[3]), odd1 = _mm256_unpackhi_ps(r[2], r[3]);
     x[0] = _mm256_shuffle_ps(even0, even1, 0x44);

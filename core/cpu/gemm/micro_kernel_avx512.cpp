@@ -36,7 +36,7 @@ struct Float {
     turn4(r, x);
   }
   // Whole lines, each of which is read once: squares of four within quarters first, then the quarters.
-  [[gnu::always_inline]] static void turn_line(const T* from, std::int64_t stride, Vector* x) {
+  [[gnu::always_inline]] static void turn_square(const T* from, std::int64_t stride, Vector* x) {
     Vector low[2][4], high[2][4];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
@@ -60,6 +60,27 @@ struct Float {
       x[4 + c] = _mm512_maskz_shuffle_f32x4(0xffff, low[0][c], low[1][c], 0xdd);
       x[8 + c] = _mm512_maskz_shuffle_f32x4(0xffff, high[0][c], high[1][c], 0x88);
       x[12 + c] = _mm512_maskz_shuffle_f32x4(0xffff, high[0][c], high[1][c], 0xdd);
+    }
+  }
+  // Halves of lines of 16 rows, of which the first eight begin at `low`: halves of two rows are joined while loading.
+  [[gnu::always_inline]] static void turn_half(const T* low, const T* high, std::int64_t stride, Vector* x) {
+    Vector turned[2][4];
+#pragma GCC unroll 2
+    for (int g = 0; g < 2; ++g, low += 4 * stride, high += 4 * stride) {
+      Vector r[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+        r[i] = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(low + i * stride)),
+                                  _mm256_loadu_ps(high + i * stride), 1);
+      turn4(r, turned[g]);
+    }
+    const __m512i even = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+                  odd = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const __m512d first = _mm512_castps_pd(turned[0][c]), second = _mm512_castps_pd(turned[1][c]);
+      x[c] = _mm512_castpd_ps(_mm512_permutex2var_pd(first, even, second));
+      x[4 + c] = _mm512_castpd_ps(_mm512_permutex2var_pd(first, odd, second));
     }
   }
 

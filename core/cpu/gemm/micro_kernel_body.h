@@ -23,6 +23,7 @@
 #include "lockstep/core/cpu/gemm/few_rows_body.h"
 #include "lockstep/core/cpu/gemm/finish_body.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/one_row_body.h"
 
 namespace lockstep::cpu::gemm_detail {
 namespace {
@@ -57,73 +58,6 @@ template <typename V, int kRows, int kVectors, bool kByRows>
   }
 }
 
-// Loads and stores the vectors of a row of a tile, the last of which has `last` lanes.
-template <typename V, int kVectors>
-[[gnu::always_inline]] inline typename V::Vector load_of_row(const typename V::T* row, int v, std::int64_t last) {
-  const typename V::T* const at = row + v * V::kLanes;
-  return v < kVectors - 1 || last == V::kLanes ? V::load(at) : V::load_first(at, last);
-}
-template <typename V, int kVectors>
-[[gnu::always_inline]] inline void store_of_row(typename V::T* row, int v, std::int64_t last,
-                                                typename V::Vector value) {
-  typename V::T* const at = row + v * V::kLanes;
-  if (v < kVectors - 1 || last == V::kLanes)
-    V::store(at, value);
-  else
-    V::store_first(at, value, last);
-}
-
-// change(i, v, sum) for each vector of a tile, in registers.
-template <int kRows, int kVectors, typename Vector, typename Change>
-[[gnu::always_inline]] inline void for_each_sum(Vector (&sum)[kRows][kVectors], Change&& change) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) change(i, v, sum[i][v]);
-}
-
-// What follows the sums of a tile `column` columns behind tile.out, for a beta of 0 or 1: as finish(), in registers.
-template <typename V, int kRows, int kVectors>
-[[gnu::always_inline]] inline void finish_in_registers(const Tile<typename V::T>& tile, std::int64_t column,
-                                                       typename V::Vector (&sum)[kRows][kVectors]) {
-  using T = typename V::T;
-  using Vector = typename V::Vector;
-  T* const out = tile.out + column;
-  const std::int64_t stride = tile.out_stride, last = tile.columns - (kVectors - 1) * V::kLanes;
-  if (tile.alpha != T(1)) {
-    const Vector alpha = V::broadcast(&tile.alpha);
-    for_each_sum(
-        sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::multiply(alpha, s); });
-  }
-  if (tile.beta != T(0))
-    for_each_sum(
-        sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) {
-          s = V::add(load_of_row<V, kVectors>(out + i * stride, v, last), s);
-        });
-  if (tile.bias) {
-    Vector bias[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) bias[v] = load_of_row<V, kVectors>(tile.bias + column, v, last);
-    for_each_sum(
-        sum, [&](int, int v, Vector& s) __attribute__((always_inline)) { s = V::add(s, bias[v]); });
-  }
-  if (tile.row_bias)
-    for_each_sum(
-        sum, [&](int i, int, Vector& s)
-                 __attribute__((always_inline)) { s = V::add(s, V::broadcast(tile.row_bias + i)); });
-  if (tile.relu)
-    for_each_sum(
-        sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::positive(s); });
-  if (last == V::kLanes)
-    for_each_sum(
-        sum, [&](int i, int v, Vector& s)
-                 __attribute__((always_inline)) { V::store(out + i * stride + v * V::kLanes, s); });
-  else
-    for_each_sum(
-        sum, [&](int i, int v, Vector& s)
-                 __attribute__((always_inline)) { store_of_row<V, kVectors>(out + i * stride, v, last, s); });
-}
-
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
@@ -132,7 +66,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  const bool in_registers = tile.beta == T(0) || tile.beta == T(1);
+  const bool in_registers = ends_in_registers(tile);
   // Behind a short chain lies nothing that is needed soon.
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
@@ -268,6 +202,8 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
                                       .turning = {},
                                       .turning_vectors = {},
                                       .turning_lines = turning_lines<V>(),
+                                      .one_row = {},
+                                      .one_row_vectors = {},
                                       .streaming = {},
                                       .streaming_rows = kStreamingRows,
                                       .pack_columns = pack_columns<V>};
@@ -276,6 +212,7 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
   fill<V, 3, kRows3>(kernels);
   fill<V, 4, kRows4>(kernels);
   fill_turning<V, kTurningRows>(kernels);
+  fill_one_row<V, kMaxBlocks>(kernels);
   fill_streaming<V, kStreamingRows>(kernels);
   return kernels;
 }

@@ -6,9 +6,25 @@
 #include <cstdint>
 #include <cstring>
 
+#include "lockstep/core/cpu/gemm/blocking.h"
+#include "lockstep/core/factories.h"
+
 #pragma GCC diagnostic ignored "-Wpsabi"  // every function that takes or returns vectors is inlined
 
 namespace lockstep::cpu::gemm_detail {
+
+// Work space, on the stack if it is small.
+template <typename T>
+struct Space {
+  explicit Space(std::int64_t size) {
+    if (size <= kLocalElements) return;
+    large = empty({size}, {.dtype = dtype_of<T>});
+    data = large.data<T>();
+  }
+  alignas(64) T local[kLocalElements];
+  Tensor large;
+  T* data = local;
+};
 
 /// 32 bytes of T.
 template <typename T>

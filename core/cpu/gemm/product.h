@@ -9,6 +9,7 @@
 
 #include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/one_row.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/cpu/gemm/pack.h"
@@ -159,18 +160,6 @@ class Product {
   std::int64_t padded(std::int64_t columns) const { return divide_up(columns, kernels_.lanes) * kernels_.lanes; }
   Range rows_of(std::int64_t panel) const { return {row_panels_.begin(panel), row_panels_.begin(panel + 1)}; }
 
-  // Work space, on the stack if it is small.
-  struct Space {
-    explicit Space(std::int64_t size) {
-      if (size <= kLocalElements) return;
-      large = empty({size}, {.dtype = dtype_of<T>});
-      data = large.data<T>();
-    }
-    alignas(64) T local[kLocalElements];
-    Tensor large;
-    T* data = local;
-  };
-
   [[gnu::noinline]] void task(Range panels, Range columns, const Packed& packed) const {
     if (streams_)
       streaming_rows(rows_of(panels.begin), columns);
@@ -191,7 +180,7 @@ class Product {
     const bool partial = all.size() % kernels_.lanes != 0 && (all.size() > group || !has_overlap(all));
     const std::int64_t columns_here = packed.b ? 0 : pack_b_ ? padded(group) : partial ? tile_columns_ : 0;
     const std::int64_t rows_here = !pack_a_ || packed.a ? 0 : a_.row == 1 ? kGroupRows + tile_rows : tile_rows;
-    Space space(columns_here * inner + rows_here * (inner + kGap));
+    Space<T> space(columns_here * inner + rows_here * (inner + kGap));
     T* const packed_a = space.data + columns_here * inner;
     for (std::int64_t column = all.begin; column < all.end; column += group)
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
@@ -272,6 +261,13 @@ class Product {
     alignas(64) T packed[std::max(kStep * kPanelColumns, kMaxLanes * (kInner + kGap))];
     alignas(64) T sums[kMaxRows * kPanelColumns];
     const std::int64_t m = rows.size();
+    if (m == 1 && b_.column != 1)
+      all.begin = multiply_one_row(kernels_, a_.column == 1, b_, g_.k, all.begin, all.end,
+                                   [&](std::int64_t j, std::int64_t width, std::int64_t k0, std::int64_t k1) {
+                                     Tile<T> tile = tile_of(rows, {k0, k1});
+                                     set_columns(tile, rows, {j, j + width}, {k0, k1});
+                                     return tile;
+                                   });
     const std::int64_t turning = b_.column == 1 ? 0 : kernels_.turning_vectors[m] * kernels_.lanes;
     const bool places = m <= kernels_.turning_lines || keep_places<T>(turning, b_.column);  // else rows are copied
     std::int64_t width = 0;

@@ -1,0 +1,51 @@
+#pragma once
+
+// One row times a matrix stored by columns. For .cpp files only.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/core/cpu/gemm/micro_kernel.h"
+#include "lockstep/core/cpu/gemm/operand.h"
+#include "lockstep/core/cpu/gemm/own.h"
+
+namespace lockstep::cpu::gemm_detail {
+
+// Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left.
+// tile_of(j, width, k0, k1) describes columns [j, j + width) and steps [k0, k1), apart from b.
+template <typename T, typename TileOf>
+std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, const Strided<T>& b, std::int64_t k,
+                              std::int64_t j, std::int64_t end, const TileOf& tile_of) {
+  const auto& kernel = kernels.one_row[by_rows];
+  const std::int64_t width = kernels.one_row_vectors[1] * kernels.lanes, inner = inner_block(k);
+  const std::int64_t narrow = kernels.one_row_vectors[2] * kernels.lanes;  // of two blocks side by side
+  // Every other row of b, or even each, shares its places in a cache. Of fewer rows at a time, with both of two blocks
+  // for as many chains, lines are still there when they are needed.
+  const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
+  const bool crowded = row_bytes % 2048 == 0, joins = row_bytes % 4096 == 0;
+  const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
+    Tile<T> tile = tile_of(at, columns, k0, k1);
+    tile.b = b.at(k0, at);
+    tile.b_step = b.column;
+    return tile;
+  };
+  for (; j + width <= end; j += width)
+    for (std::int64_t k0 = 0, k1 = 0; k0 < k; k0 = k1) {
+      const bool both = joins && k0 + inner < k;
+      k1 = std::min(k, k0 + (both ? 2 : 1) * inner);
+      // What is read next; behind the last columns, nothing that is known.
+      const T* const next = k1 < k ? b.at(k1, j) : b.at(0, j + 2 * width <= end ? j + width : j);
+      if (!both) {
+        const Tile<T> block = block_of(j, width, k0, k1);
+        kernel[1](&block, crowded ? nullptr : next);
+        continue;
+      }
+      for (std::int64_t i = j; i < j + width; i += narrow) {
+        const Tile<T> blocks[] = {block_of(i, narrow, k0, k0 + inner), block_of(i, narrow, k0 + inner, k1)};
+        kernel[2](blocks, i + narrow < j + width ? b.at(k0, i + narrow) : next);
+      }
+    }
+  return j;
+}
+
+}  // namespace lockstep::cpu::gemm_detail
