@@ -18,6 +18,7 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cpu/exp8.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
@@ -41,6 +42,21 @@ struct WithReference {
   WithReference() { set_reference_kernels(true); }
   ~WithReference() { set_reference_kernels(false); }
 };
+
+TEST(FastKernels, EightExponentialsAtOnceHaveTheBitsOfOne) {
+  std::vector<float> values{0.0f,    -0.0f,   1.0f,    -1.0f,  88.7f, 89.0f,  89.1f,     -87.4f,
+                            -104.0f, -103.9f, -1e-40f, 1e-40f, 1e30f, -1e30f, kInfinity, -kInfinity};
+  for (int i = 0; i < 200000; ++i) values.push_back(-110.0f + 0.001f * static_cast<float>(i));
+  for (std::size_t i = 0; i + 8 <= values.size(); i += 8) {
+    float together[8];
+    cpu::store8(together, cpu::exp8(cpu::load8(&values[i])));
+    for (std::size_t j = 0; j < 8; ++j)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(together[j]), std::bit_cast<std::uint32_t>(math::exp(values[i + j])))
+          << values[i + j];
+  }
+  const cpu::Vec8 none = cpu::exp8(cpu::broadcast8(kNan));
+  for (int j = 0; j < 8; ++j) EXPECT_TRUE(std::isnan(none[j]));
+}
 
 TEST(FastKernels, RecurrentStepsHaveTheBitsOfSteps1By1) {
   manual_seed(3);

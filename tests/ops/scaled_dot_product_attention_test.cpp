@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/random.h"
@@ -206,6 +207,57 @@ TEST_P(PackedAttention, IsAttentionOfTheParts) {
                                         .transpose(1, 2)
                                         .reshape({2, length, heads * d})};
                 }});
+}
+
+// Heads cut out of one tensor: what is computed from them has the bits that contiguous copies give, and lies as they
+// do.
+TEST(AttentionLayout, HeadsCutOutOfOneTensorAreNotCopied) {
+  for (const auto& [batch, kv_heads] : {std::pair{2, 4}, {1, 4}, {2, 2}}) {
+    const std::int64_t heads = 4, length = 20, d = 8, width = (heads + 2 * kv_heads) * d;
+    manual_seed(1);
+    const Tensor x = randn({batch, length, width}).set_requires_grad(true), weight = randn({batch, length, heads * d});
+    const auto run = [&, n = batch, kv = kv_heads](bool copies) {
+      const std::vector<Tensor> parts = x.split_with_sizes({heads * d, kv * d, kv * d}, 2);
+      const auto apart = [&](std::size_t i, std::int64_t count) {
+        const Tensor part = parts[i].view({n, length, count, d}).transpose(1, 2);
+        return copies ? part.contiguous() : part;
+      };
+      const Tensor y = scaled_dot_product_attention(apart(0, heads), apart(1, kv), apart(2, kv),
+                                                    {.is_causal = true, .enable_gqa = true});
+      EXPECT_EQ(y.is_contiguous(), copies);
+      const Tensor joined = y.transpose(1, 2).reshape({n, length, heads * d});
+      EXPECT_EQ(joined.storage() == y.storage(), !copies);
+      return std::pair{joined.detach(), autograd::grad({(joined * weight).sum()}, {x})[0]};
+    };
+    const auto [values, gradient] = run(false);
+    const auto [copied_values, copied_gradient] = run(true);
+    EXPECT_TRUE(equal(values, copied_values)) << batch << " " << kv_heads;
+    EXPECT_TRUE(equal(gradient, copied_gradient)) << batch << " " << kv_heads;
+  }
+}
+
+TEST(AttentionLayout, GradientsOfLeavesAreTheirOwn) {
+  const std::vector<Tensor> parts = make_input({2, 5, 3 * 6}, 1).split(6, 2);
+  TensorList leaves;
+  for (const Tensor& part : parts)
+    leaves.push_back(part.view({2, 5, 2, 3}).transpose(1, 2).detach().set_requires_grad(true));
+  scaled_dot_product_attention(leaves[0], leaves[1], leaves[2]).sum().backward();
+  for (const Tensor& leaf : leaves) {
+    EXPECT_TRUE(leaf.grad().is_contiguous());
+    EXPECT_NE(leaf.grad().storage(), leaf.storage());
+  }
+  EXPECT_NE(leaves[0].grad().storage(), leaves[1].grad().storage());
+}
+
+// Gradients of parts that lie beside each other become the gradient of the whole without a copy; others are put
+// together.
+TEST(AttentionLayout, OneMissingPartIsZero) {
+  const Tensor x = make_leaf({2, 5, 3 * 6}, 1);
+  const std::vector<Tensor> parts = x.split(6, 2);
+  const auto apart = [&](int i) { return parts[static_cast<std::size_t>(i)].view({2, 5, 2, 3}).transpose(1, 2); };
+  scaled_dot_product_attention(apart(0), apart(1), apart(1)).sum().backward();
+  EXPECT_TRUE((x.grad().narrow(2, 12, 6) == 0.0).all().item<bool>());
+  EXPECT_FALSE((x.grad().narrow(2, 6, 6) == 0.0).any().item<bool>());
 }
 
 TEST(AttentionErrors, NameTheProblem) {
