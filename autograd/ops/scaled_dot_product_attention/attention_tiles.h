@@ -25,7 +25,7 @@ namespace lockstep::detail {
 // transposed are so once for all tiles of a head (TurnedRows).
 inline constexpr std::int64_t kQueries = 128;
 inline constexpr std::int64_t kKeys = 256;
-inline constexpr std::int64_t kStrip = 32;
+inline constexpr std::int64_t kStrip = 16;
 inline constexpr std::int64_t kPad = 16;  // keys that a row is completed to
 
 template <typename C>

@@ -58,11 +58,26 @@ template <typename V, int kRows, int kVectors, bool kByRows>
   }
 }
 
+// Asks for `count` lines of the cache of each row of a panel, or of as many steps of one by columns, from number
+// `from`.
+template <typename T, int kRows, bool kByRows>
+[[gnu::always_inline]] inline void ask_for_panel(const T* panel, std::int64_t a_row, std::int64_t a_step,
+                                                 std::int64_t from, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t line = from; line < from + count; ++line) {
+    if constexpr (kByRows) {
+      for (int i = 0; i < kRows; ++i) __builtin_prefetch(panel + i * a_row + line * kLine);
+    } else {
+      __builtin_prefetch(panel + line * a_step);
+    }
+  }
+}
+
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
-  constexpr int kLanes = V::kLanes;
+  constexpr int kLanes = V::kLanes, kLine = 64 / sizeof(T);
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
@@ -71,8 +86,16 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
   std::int64_t tiles = tile.tiles, column = 0;
+  // Of the next panel, lines of each row, or steps of one by columns: all, and those to ask for with each tile.
+  const std::int64_t lines = !tile.next ? 0 : kByRows ? (tile.k + kLine - 1) / kLine : tile.k;
+  const std::int64_t asks = lines / (tiles > 0 ? tiles : 1) + 1;
+  std::int64_t asked = 0;
   do {
     const T* a = tile.a;
+    if (asked < lines) {
+      ask_for_panel<T, kRows, kByRows>(tile.next, a_row, a_step, asked, asks);
+      asked += asks;
+    }
     if (tile.k > 48)  // else there is no time for it
       for (int i = 0; i < kRows; ++i) {
         __builtin_prefetch(tile.out + i * tile.out_stride + column, 1);

@@ -29,6 +29,13 @@ struct Strided {
   const T* data;
   std::int64_t row, column;
   const T* at(std::int64_t i, std::int64_t j) const { return data + i * row + j * column; }
+  // Where to find, in column j, lines of the cache that the rows [begin, end) have and the row before has not: those of
+  // their first elements, or of the last one if rows are neighbours in memory. Null if there are none.
+  const T* new_lines(std::int64_t begin, std::int64_t end, std::int64_t j) const {
+    if (row != 1) return at(begin, j);
+    const auto line = [&](std::int64_t i) { return reinterpret_cast<std::uintptr_t>(at(i, j)) / 64; };
+    return line(begin - 1) == line(end - 1) ? nullptr : at(end - 1, j);
+  }
 };
 
 template <typename T>

@@ -50,6 +50,7 @@ class Product {
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
     const bool often = g_.n > (stride % 2048 == 0 ? 2 * tile_columns_ : kManyColumns);
     pack_a_ = pack_b_ && stride % (a_.row == 1 ? 1024 : 4096) == 0 && often && g_.m > 4;
+    a_is_far_ = g_.k > kShort && g_.m * g_.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     // Few rows read b once, and tiles, which take a little of each of its rows, read slowly if it comes from far and
     // its rows have the same places in a cache.
     const std::int64_t row_bytes = b_.row * static_cast<std::int64_t>(sizeof(T));
@@ -203,6 +204,8 @@ class Product {
               const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
               tile.a = a + (row_panels_.begin(i) - row_panels_.begin(first)) * step;
               (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
+            } else if (i + 1 < end && a_is_far_) {
+              tile.next = a_.new_lines(row_panels_.begin(i + 1), row_panels_.begin(i + 2), steps.begin);
             }
             compute_tiles(tile, rows_of(i), range, b);
           };
@@ -240,6 +243,7 @@ class Product {
       tile.b_tile = pack_b_ ? 0 : tile_columns_ - b.steps.size() * b_.row;
       set_columns(tile, rows, {columns.begin, columns.begin + tile_columns_}, b.steps);
       kernels_.table[tile.a_step == 1][vectors_][rows.size()](tile);
+      tile.next = nullptr;
     }
     Range rest{columns.begin + whole * tile_columns_, columns.end};
     if (rest.size() == 0) return;
@@ -355,6 +359,7 @@ class Product {
     tile.a = a_.at(rows.begin, steps.begin);
     tile.a_row = a_.row;
     tile.a_step = a_.column;
+    tile.next = nullptr;
     tile.b = nullptr;
     tile.b_step = tile.b_tile = tile.columns = 0;
     tile.k = steps.size();
@@ -389,8 +394,7 @@ class Product {
   Parts row_panels_;
   int vectors_;
   std::int64_t tile_columns_;
-  bool pack_a_, pack_b_;
-  bool short_chains_, overlaps_, streams_;
+  bool pack_a_, pack_b_, a_is_far_, short_chains_, overlaps_, streams_;
 };
 
 }  // namespace lockstep::cpu::gemm_detail
