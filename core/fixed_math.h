@@ -30,10 +30,9 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // Inlined always, as all functions for loops over vectors: a call would keep a loop from being vectorised, and
 // compilers stop inlining where a function has many loops.
-[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp(float x) {
-  // x = n ln 2 + r with |r| <= ln 2 / 2. The bounds give 0 and infinity; NaN fails both comparisons and passes through.
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -104.0f ? -104.0f : x;
+/// exp(x) for -104 <= x <= 89, or NaN.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_within(float x) {
+  // x = n ln 2 + r with |r| <= ln 2 / 2.
   const float shifted = std::fma(x, 1.44269504f, kRound);
   const std::int32_t n = static_cast<std::int32_t>(as_bits(shifted) - as_bits(kRound));
   const float whole = shifted - kRound;
@@ -47,6 +46,17 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
   // Two steps, because 2^n itself may be subnormal or beyond the largest float.
   const std::int32_t half = n >> 1;
   return p * power_of_two(half) * power_of_two(n - half);
+}
+
+// The bounds give 0 and infinity; NaN fails both comparisons and passes through.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  return exp_within(x < -104.0f ? -104.0f : x);
+}
+
+/// The same where x is at most 0, or NaN, without the comparison that it does not need.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_to_one(float x) {
+  return exp_within(x < -104.0f ? -104.0f : x);
 }
 
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float log(float x) {

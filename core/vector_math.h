@@ -209,9 +209,13 @@ inline double log1p_any(double x) {
   return portable_log1p(x);
 }
 #endif
+/// exp(-|x|)
+LOCKSTEP_HOST_DEVICE inline double exp_below(double x) {
+  return math::exp(-std::fabs(x));
+}
 /// 1 / (1 + exp(-x)), without overflow.
 LOCKSTEP_HOST_DEVICE inline double sigmoid(double x) {
-  const double e = math::exp(-std::fabs(x));
+  const double e = exp_below(x);
   return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 
@@ -230,6 +234,9 @@ LOCKSTEP_HOST_DEVICE inline Normal<double> normal(double x) {
 
 __device__ inline float exp(float x) {
   return ::expf(x);
+}
+__device__ inline float exp_below(float x) {
+  return ::expf(-::fabsf(x));
 }
 __device__ inline float log(float x) {
   return ::logf(x);
@@ -325,8 +332,12 @@ using fixed::power_of_two;
   return std::copysign(a < 0.625f ? small : large, x);
 }
 
+[[gnu::always_inline]] inline float exp_below(float x) {
+  return fixed::exp_to_one(-std::fabs(x));
+}
+
 [[gnu::always_inline]] inline float sigmoid(float x) {
-  const float e = exp(-std::fabs(x));
+  const float e = exp_below(x);
   return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
 }
 

@@ -55,11 +55,11 @@ struct GeluTanh : FunctorOfInput {
   // (1 + tanh(z)) / 2 is sigmoid(2 z), which takes one exponential and loses nothing to cancellation.
   LOCKSTEP_HOST_DEVICE static T twice_inner(T x) { return T(1.5957691216057308) * std::fma(T(0.044715) * x * x, x, x); }
   LOCKSTEP_HOST_DEVICE T value(T x) const {
-    const T z = twice_inner(x), e = math::exp(-std::fabs(z));
+    const T z = twice_inner(x), e = math::exp_below(z);
     return x * ((z >= T(0) ? T(1) : e) / (T(1) + e));
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    const T z = twice_inner(x), e = math::exp(-std::fabs(z)), inverse = T(1) / (T(1) + e);
+    const T z = twice_inner(x), e = math::exp_below(z), inverse = T(1) / (T(1) + e);
     const T slope = T(1.5957691216057308) * std::fma(T(3 * 0.044715) * x, x, T(1));
     return grad * std::fma(x * (e * inverse * inverse), slope, (z >= T(0) ? T(1) : e) * inverse);
   }
@@ -79,11 +79,11 @@ template <typename T>
 struct Mish : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
   LOCKSTEP_HOST_DEVICE T value(T x) const {
-    const T soft = (x > T(0) ? x : T(0)) + math::log1p(math::exp(-std::fabs(x)));
+    const T soft = (x > T(0) ? x : T(0)) + math::log1p(math::exp_below(x));
     return x * math::tanh(soft);
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
-    const T t = math::tanh((x > T(0) ? x : T(0)) + math::log1p(math::exp(-std::fabs(x))));
+    const T t = math::tanh((x > T(0) ? x : T(0)) + math::log1p(math::exp_below(x)));
     return grad * std::fma(x * math::sigmoid(x), std::fma(-t, t, T(1)), t);
   }
 };
@@ -115,7 +115,7 @@ struct Softplus {
   explicit Softplus(UnaryParams params) : beta(static_cast<T>(params.a)), threshold(static_cast<T>(params.b)) {}
   LOCKSTEP_HOST_DEVICE T value(T x) const {
     const T z = beta * x;
-    const T soft = ((z > T(0) ? z : T(0)) + math::log1p(math::exp(-std::fabs(z)))) / beta;
+    const T soft = ((z > T(0) ? z : T(0)) + math::log1p(math::exp_below(z))) / beta;
     return z > threshold ? x : soft;
   }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
@@ -136,7 +136,7 @@ struct Softsign : FunctorOfInput {
 template <typename T>
 struct LogSigmoid : FunctorOfInput {
   using FunctorOfInput::FunctorOfInput;
-  LOCKSTEP_HOST_DEVICE T value(T x) const { return (x < T(0) ? x : T(0)) - math::log1p(math::exp(-std::fabs(x))); }
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return (x < T(0) ? x : T(0)) - math::log1p(math::exp_below(x)); }
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return grad * math::sigmoid(-x); }
 };
 
