@@ -38,6 +38,29 @@ template <int kRows, int kVectors, typename Vector, typename Change>
     for (int v = 0; v < kVectors; ++v) change(i, v, sum[i][v]);
 }
 
+// Whether they are only stored. Of short chains that is asked first: all other questions take as long as the sums.
+template <typename T>
+bool is_plain(const Tile<T>& tile) {
+  return tile.alpha == T(1) && tile.beta == T(0) && !tile.bias && !tile.row_bias && !tile.relu;
+}
+
+// Stores the sums of a tile `column` columns behind tile.out.
+template <typename V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void store_sums(const Tile<typename V::T>& tile, std::int64_t column,
+                                              typename V::Vector (&sum)[kRows][kVectors]) {
+  using Vector = typename V::Vector;
+  typename V::T* const out = tile.out + column;
+  const std::int64_t stride = tile.out_stride, last = tile.columns - (kVectors - 1) * V::kLanes;
+  if (last == V::kLanes)
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s)
+                 __attribute__((always_inline)) { V::store(out + i * stride + v * V::kLanes, s); });
+  else
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s)
+                 __attribute__((always_inline)) { store_of_row<V, kVectors>(out + i * stride, v, last, s); });
+}
+
 // What follows the sums of a tile `column` columns behind tile.out: as finish(), in registers, where
 // ends_in_registers().
 template <typename V, int kRows, int kVectors>
@@ -71,14 +94,7 @@ template <typename V, int kRows, int kVectors>
   if (tile.relu)
     for_each_sum(
         sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::positive(s); });
-  if (last == V::kLanes)
-    for_each_sum(
-        sum, [&](int i, int v, Vector& s)
-                 __attribute__((always_inline)) { V::store(out + i * stride + v * V::kLanes, s); });
-  else
-    for_each_sum(
-        sum, [&](int i, int v, Vector& s)
-                 __attribute__((always_inline)) { store_of_row<V, kVectors>(out + i * stride, v, last, s); });
+  store_sums<V>(tile, column, sum);
 }
 
 // The end of a tile, from sums in memory: [rows][vectors][kLanes]. The tile is `column` columns behind tile.out.

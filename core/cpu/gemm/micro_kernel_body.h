@@ -81,14 +81,14 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  const bool in_registers = ends_in_registers(tile);
+  const bool in_registers = ends_in_registers(tile), plain = is_plain(tile);
   // Behind a short chain lies nothing that is needed soon.
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
   std::int64_t tiles = tile.tiles, column = 0;
   // Of the next panel, lines of each row, or steps of one by columns: all, and those to ask for with each tile.
   const std::int64_t lines = !tile.next ? 0 : kByRows ? (tile.k + kLine - 1) / kLine : tile.k;
-  const std::int64_t asks = lines / (tiles > 0 ? tiles : 1) + 1;
+  const std::int64_t asks = lines == 0 ? 0 : lines / (tiles > 0 ? tiles : 1) + 1;
   std::int64_t asked = 0;
   do {
     const T* a = tile.a;
@@ -144,7 +144,9 @@ void micro_kernel(const Tile<typename V::T>& tile) {
         for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
       return;
     }
-    if (in_registers) {
+    if (plain) {
+      store_sums<V>(tile, column, sum);
+    } else if (in_registers) {
       finish_in_registers<V>(tile, column, sum);
     } else {
       Vector sums[kRows * kVectors];
