@@ -24,6 +24,11 @@ LOCKSTEP_HOST_DEVICE inline float power_of_two(std::int32_t n) {
 }
 /// Adding it leaves the nearest integer in the low bits of the float.
 inline constexpr float kRound = 0x1.8p23f;
+// ln 2 in two parts, the first of which has few bits, so that products with small integers are exact; and
+// exp(r) = 1 + r + r^2 (kExp2 + kExp3 r + ...) for |r| <= ln 2 / 2.
+inline constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+inline constexpr float kExp2 = 0.5f, kExp3 = 0.16666576846f, kExp4 = 0.0416665544377f, kExp5 = 0.00836320297158f,
+                       kExp6 = 0.00139262134663f;
 inline constexpr float kSmallest = std::numeric_limits<float>::min();
 inline constexpr float kInfinite = std::numeric_limits<float>::infinity();
 inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
@@ -33,15 +38,15 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 /// exp(x) for -104 <= x <= 89, or NaN.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_within(float x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2.
-  const float shifted = std::fma(x, 1.44269504f, kRound);
+  const float shifted = std::fma(x, kLog2E, kRound);
   const std::int32_t n = static_cast<std::int32_t>(as_bits(shifted) - as_bits(kRound));
   const float whole = shifted - kRound;
-  const float r = std::fma(whole, 2.12194440e-4f, std::fma(whole, -0.693359375f, x));
-  float p = 0.00139262134663f;
-  p = std::fma(p, r, 0.00836320297158f);
-  p = std::fma(p, r, 0.0416665544377f);
-  p = std::fma(p, r, 0.16666576846f);
-  p = std::fma(p, r, 0.5f);
+  const float r = std::fma(whole, -kLn2Low, std::fma(whole, -kLn2High, x));
+  float p = kExp6;
+  p = std::fma(p, r, kExp5);
+  p = std::fma(p, r, kExp4);
+  p = std::fma(p, r, kExp3);
+  p = std::fma(p, r, kExp2);
   p = std::fma(p * r, r, r) + 1.0f;
   // Two steps, because 2^n itself may be subnormal or beyond the largest float.
   const std::int32_t half = n >> 1;
@@ -72,8 +77,8 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
   const float r =
       z * std::fma(z, std::fma(z, std::fma(z, 0.233305624972f, 0.285508173142f), 0.400001218707f), 0.666666665545f);
   const float square = 0.5f * f * f;
-  const float low = std::fma(s, square + r, k * -2.12194440e-4f);
-  const float y = std::fma(k, 0.693359375f, f - (square - low));
+  const float low = std::fma(s, square + r, k * kLn2Low);
+  const float y = std::fma(k, kLn2High, f - (square - low));
   const float limit = x == 0.0f ? -kInfinite : (x < 0.0f ? kNotANumber : x);  // infinity, NaN
   return x > 0.0f && x < kInfinite ? y : limit;
 }

@@ -293,16 +293,16 @@ using fixed::power_of_two;
   // As exp(): 2^n (1 + p) - 1 = 2^n p + (2^n - 1), whose last part is exact for small n.
   float low = x > 80.0f ? 80.0f : x;
   low = low < -30.0f ? -30.0f : low;
-  const float shifted = std::fma(low, 1.44269504f, detail::kRound);
+  const float shifted = std::fma(low, fixed::kLog2E, detail::kRound);
   const std::int32_t n =
       static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(detail::kRound));
   const float whole = shifted - detail::kRound;
-  const float r = std::fma(whole, 2.12194440e-4f, std::fma(whole, -0.693359375f, low));
-  float p = 0.00139262134663f;
-  p = std::fma(p, r, 0.00836320297158f);
-  p = std::fma(p, r, 0.0416665544377f);
-  p = std::fma(p, r, 0.16666576846f);
-  p = std::fma(p, r, 0.5f);
+  const float r = std::fma(whole, -fixed::kLn2Low, std::fma(whole, -fixed::kLn2High, low));
+  float p = fixed::kExp6;
+  p = std::fma(p, r, fixed::kExp5);
+  p = std::fma(p, r, fixed::kExp4);
+  p = std::fma(p, r, fixed::kExp3);
+  p = std::fma(p, r, fixed::kExp2);
   p = std::fma(p * r, r, r);
   const float scale = detail::power_of_two(n);
   const float y = std::fma(scale, p, scale - 1.0f);

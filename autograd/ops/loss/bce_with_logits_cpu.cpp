@@ -23,7 +23,7 @@ const T* data_or_null(const Tensor& tensor) {
 /// log(1 + exp(-x)) without overflow.
 template <typename C>
 C softplus_of_minus(C x) {
-  return math::log1p(math::exp(-std::abs(x))) + (x < C(0) ? -x : C(0));
+  return math::log1p(math::exp_below(x)) + (x < C(0) ? -x : C(0));
 }
 
 /// out[i] = softplus_of_minus(x[i]). Flattened, as the next one: a call in the loop would keep it from being
@@ -37,7 +37,7 @@ template <typename C, typename T>
 /// 1 / (1 + exp(x)).
 template <typename C>
 C sigmoid_of_minus(C x) {
-  const C e = math::exp(-std::abs(x));
+  const C e = math::exp_below(x);
   return (x < C(0) ? C(1) : e) / (C(1) + e);
 }
 

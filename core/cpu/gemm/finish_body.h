@@ -7,12 +7,6 @@
 namespace lockstep::cpu::gemm_detail {
 namespace {
 
-// Whether finish_in_registers() can end a tile: nearly always.
-template <typename T>
-bool ends_in_registers(const Tile<T>& tile) {
-  return tile.beta == T(0) || tile.beta == T(1);
-}
-
 // Loads and stores the vectors of a row of a tile, the last of which has `last` lanes.
 template <typename V, int kVectors>
 [[gnu::always_inline]] inline typename V::Vector load_of_row(const typename V::T* row, int v, std::int64_t last) {
@@ -61,8 +55,7 @@ template <typename V, int kRows, int kVectors>
                  __attribute__((always_inline)) { store_of_row<V, kVectors>(out + i * stride, v, last, s); });
 }
 
-// What follows the sums of a tile `column` columns behind tile.out: as finish(), in registers, where
-// ends_in_registers().
+// What follows the sums of a tile `column` columns behind tile.out: as finish(), in registers.
 template <typename V, int kRows, int kVectors>
 [[gnu::always_inline]] inline void finish_in_registers(const Tile<typename V::T>& tile, std::int64_t column,
                                                        typename V::Vector (&sum)[kRows][kVectors]) {
@@ -75,11 +68,18 @@ template <typename V, int kRows, int kVectors>
     for_each_sum(
         sum, [&](int, int, Vector& s) __attribute__((always_inline)) { s = V::multiply(alpha, s); });
   }
-  if (tile.beta != T(0))
+  if (tile.beta == T(1)) {
     for_each_sum(
         sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) {
           s = V::add(load_of_row<V, kVectors>(out + i * stride, v, last), s);
         });
+  } else if (tile.beta != T(0)) {
+    const Vector beta = V::broadcast(&tile.beta);
+    for_each_sum(
+        sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) {
+          s = V::add(V::multiply(beta, load_of_row<V, kVectors>(out + i * stride, v, last)), s);
+        });
+  }
   if (tile.bias) {
     Vector bias[kVectors];
 #pragma GCC unroll 4

@@ -81,7 +81,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  const bool in_registers = ends_in_registers(tile), plain = is_plain(tile);
+  const bool plain = is_plain(tile);
   // Behind a short chain lies nothing that is needed soon.
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
@@ -144,16 +144,10 @@ void micro_kernel(const Tile<typename V::T>& tile) {
         for (int v = 0; v < kVectors; ++v) V::store(tile.sums + (i * kVectors + v) * kLanes, sum[i][v]);
       return;
     }
-    if (plain) {
+    if (plain)
       store_sums<V>(tile, column, sum);
-    } else if (in_registers) {
+    else
       finish_in_registers<V>(tile, column, sum);
-    } else {
-      Vector sums[kRows * kVectors];
-      for_each_sum(
-          sum, [&](int i, int v, Vector& s) __attribute__((always_inline)) { sums[i * kVectors + v] = s; });
-      finish<V>(tile, sums, kRows, kVectors, column);
-    }
     b += tile.b_tile;
     column += kVectors * kLanes;
   } while (--tiles > 0);

@@ -57,10 +57,7 @@ class OneRow {
     for (int c = 0; c < kBlocks; ++c) {
       const Tile<T>& tile = blocks_[c];
       if (whole_ < tile.k) rest(tile, sum_[c][0]);
-      if (ends_in_registers(tile))
-        finish_in_registers<V>(tile, 0, sum_[c]);
-      else
-        finish<V>(tile, sum_[c][0], 1, kVectors, 0);
+      finish_in_registers<V>(tile, 0, sum_[c]);
     }
   }
 

@@ -7,24 +7,10 @@
 #include <cstring>
 
 #include "lockstep/core/cpu/gemm/blocking.h"
-#include "lockstep/core/factories.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // every function that takes or returns vectors is inlined
 
 namespace lockstep::cpu::gemm_detail {
-
-// Work space, on the stack if it is small.
-template <typename T>
-struct Space {
-  explicit Space(std::int64_t size) {
-    if (size <= kLocalElements) return;
-    large = empty({size}, {.dtype = dtype_of<T>});
-    data = large.data<T>();
-  }
-  alignas(64) T local[kLocalElements];
-  Tensor large;
-  T* data = local;
-};
 
 /// 32 bytes of T.
 template <typename T>
@@ -44,6 +30,8 @@ template <typename V>
   std::memcpy(p, &v, sizeof v);
 }
 
+constexpr std::int64_t kRowsAhead = 16;  // between what is copied and what is prefetched
+
 /// to[p * padded + j] = from[p * stride + j] for p < k and j < width; 0 for width <= j < padded.
 template <typename T>
 void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, std::int64_t padded, T* to) {
@@ -52,7 +40,7 @@ void pack_rows(const T* from, std::int64_t stride, std::int64_t k, std::int64_t 
   constexpr std::int64_t kLanes = PackVector<T>::kLanes;
   if (width < padded) std::memset(to, 0, static_cast<std::size_t>(k * padded) * sizeof(T));
   for (std::int64_t p = 0; p < k; ++p, from += stride, to += padded) {
-    __builtin_prefetch(from + 16 * stride);
+    __builtin_prefetch(from + kRowsAhead * stride);
     if (width >= kLanes) {
       for (std::int64_t j = 0; j + kLanes <= width; j += kLanes) store_vector(to + j, load_vector<V>(from + j));
       if (width % kLanes) store_vector(to + width - kLanes, load_vector<V>(from + width - kLanes));

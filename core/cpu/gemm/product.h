@@ -13,6 +13,7 @@
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/cpu/gemm/pack.h"
+#include "lockstep/core/cpu/gemm/work_space.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -359,8 +360,7 @@ class Product {
     tile.a = a_.at(rows.begin, steps.begin);
     tile.a_row = a_.row;
     tile.a_step = a_.column;
-    tile.next = nullptr;
-    tile.b = nullptr;
+    tile.next = tile.b = nullptr;
     tile.b_step = tile.b_tile = tile.columns = 0;
     tile.k = steps.size();
     tile.segments = tile.repeats = tile.a_segment = tile.a_repeat = tile.tiles = 0;
