@@ -86,7 +86,9 @@ TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
       make(2, 3, 13, 25, 3, 7, 7, 2, 3, 1, 3),   make(1, 2, 1, 1, 2, 3, 3, 2, 1, 1, 2),
       make(2, 3, 17, 36, 3, 3, 3, 1, 0, 1, 3),   make(2, 34, 9, 12, 40, 3, 3, 1, 1, 1, 2),
       make(3, 18, 10, 9, 36, 1, 1, 2, 0, 1, 2),  make(2, 3, 9, 13, 5, 1, 1, 4, 0, 1, 1),
-      make(2, 2, 5, 1, 4, 3, 1, 2, 1, 1, 1),
+      make(2, 2, 5, 1, 4, 3, 1, 2, 1, 1, 1),     make(7, 12, 19, 14, 24, 3, 3, 2, 1, 1, 4),
+      make(1, 1024, 5, 6, 9, 1, 1, 1, 0, 1, 1),  make(5, 16, 17, 23, 32, 3, 3, 1, 1, 1, 2),
+      make(2, 1024, 4, 3, 40, 1, 1, 2, 0, 1, 2),
   };
   for (const Conv& c : convolutions) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", kernel " << c.kh << "x" << c.kw);

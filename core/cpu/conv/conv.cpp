@@ -33,27 +33,28 @@ void conv_forward(const Conv& c, const float* x, const float* weight, const floa
 void conv_detail::product_forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu,
                                   float* out, const ConvSink* sink, InstructionSet set) {
   const std::int64_t in = c.group_in(), rows = c.group_out(), positions = c.oh * c.ow;
-  for (std::int64_t group = 0; group < c.groups; ++group) {
-    Correlation correlation{.planes = Planes(in, c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
-                                             c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
-                            .taps = {},
-                            .rows = rows,
-                            .n = c.n,
-                            .oh = c.oh,
-                            .ow = c.ow,
-                            .images = x + group * in * c.h * c.w,
-                            .image_stride = c.in * c.h * c.w,
-                            .out = out ? out + group * rows * positions : nullptr,
-                            .out_image = c.out * positions,
-                            .out_plane = positions,
-                            .out_row = c.ow,
-                            .out_column = 1,
-                            .bias = bias ? bias + group * rows : nullptr,
-                            .relu = relu};
-    for (std::int64_t ky = 0; ky < c.kh; ++ky)
-      for (std::int64_t kx = 0; kx < c.kw; ++kx) correlation.taps.push_back({ky * c.dilation_h, kx * c.dilation_w});
-    correlation.run(set, weight + group * rows * in * c.kh * c.kw, sink);
-  }
+  Correlation correlation{.planes = Planes(in, c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
+                                           c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
+                          .taps = {},
+                          .rows = rows,
+                          .n = c.n,
+                          .oh = c.oh,
+                          .ow = c.ow,
+                          .images = x,
+                          .image_stride = c.in * c.h * c.w,
+                          .out = out,
+                          .out_image = c.out * positions,
+                          .out_plane = positions,
+                          .out_row = c.ow,
+                          .out_column = 1,
+                          .bias = bias,
+                          .relu = relu,
+                          .groups = c.groups,
+                          .image_group = in * c.h * c.w,
+                          .out_group = rows * positions};
+  for (std::int64_t ky = 0; ky < c.kh; ++ky)
+    for (std::int64_t kx = 0; kx < c.kw; ++kx) correlation.taps.push_back({ky * c.dilation_h, kx * c.dilation_w});
+  correlation.run(set, weight, sink);
 }
 
 }  // namespace lockstep::cpu

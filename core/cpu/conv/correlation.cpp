@@ -4,10 +4,10 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstring>
+#include <optional>
 
 #include "lockstep/core/cpu/conv/eight_positions.h"
-#include "lockstep/core/cpu/conv/read_positions.h"
+#include "lockstep/core/cpu/conv/positions.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/factories.h"
@@ -33,15 +33,6 @@ std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-// Without a call.
-[[gnu::always_inline]] inline void copy_short(const float* from, std::int64_t count, float* to) {
-  std::int64_t j = 0;
-  for (; j + kLanes <= count; j += kLanes) store8(to + j, load8(from + j));
-  if (j == count) return;
-  if (count >= kLanes) return store8(to + count - kLanes, load8(from + count - kLanes));
-  for (; j < count; ++j) to[j] = from[j];
-}
-
 class Runner {
  public:
   Runner(const Correlation& c, InstructionSet set, const std::vector<std::int32_t>& offsets)
@@ -63,24 +54,29 @@ class Runner {
     sees_border_ = kWorth * inside < (kWorth - 1) * taps * c.oh;
   }
 
-  // weights: [row][inner]
+  // weights: [group][row][inner]
   void pack_weights(const float* weights) {
-    const std::int64_t inner = c_.inner(), padded = weights_panels_.padded;
-    packed_ = empty({weights_panels_.size(inner)});
+    const std::int64_t inner = c_.inner(), padded = weights_panels_.padded, size = weights_panels_.size(inner);
+    packed_ = empty({c_.groups * size});
     float* const packed = packed_.data<float>();
-    use_packed(packed, 0, sees_border_ && all_finite(weights, c_.rows * inner));
-    parallel_for(row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
+    use_packed(packed, 0, sees_border_ && all_finite(weights, c_.groups * c_.rows * inner));
+    parallel_for(c_.groups * row_panels_, std::max<std::int64_t>(1, 65536 / (inner * panel_rows_)),
                  [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i)
+                   for (std::int64_t p = begin; p < end; ++p) {
+                     const std::int64_t group = p / row_panels_, i = p % row_panels_;
+                     const float* const from = weights + (group * c_.rows + i * panel_rows_) * inner;
+                     float* const to = packed + group * size + i * inner * padded;
                      for (std::int64_t k = 0; k < inner; k += inner_)
-                       kernels_.pack_columns(weights + i * panel_rows_ * inner + k, inner, std::min(inner_, inner - k),
-                                             rows(i), packed + (i * inner + k) * padded, padded);
+                       kernels_.pack_columns(from + k, inner, std::min(inner_, inner - k), rows(i), to + k * padded,
+                                             padded);
+                   }
                  });
   }
   void use_packed(const float* weights, std::int64_t columns, bool finite) {
     weights_ = weights;
     weights_step_ = columns > 0 ? columns : weights_panels_.padded;
     weights_panel_ = columns > 0 ? panel_rows_ : c_.inner() * weights_panels_.padded;
+    weights_group_ = columns > 0 ? c_.inner() * columns : weights_panels_.size(c_.inner());
     leaves_out_ = sees_border_ && finite;
   }
 
@@ -89,44 +85,54 @@ class Runner {
     const std::int64_t per_block =
         std::clamp<std::int64_t>((leaves_out_ ? kBorderPositions : kBlockPositions) / positions_, 1, c_.n);
     const std::int64_t blocks = divide_up(c_.n, per_block), tasks = kTasksPerThread * num_threads();
-    const bool many = sink || num_threads() == 1 || blocks >= tasks;
-    const std::int64_t panels = blocks * divide_up(per_block * positions_, width_);
-    const std::int64_t group = std::clamp<std::int64_t>(many ? kGroupPanels : panels / tasks, 1, kGroupPanels) * width_;
-    const std::int64_t groups = many ? 1 : divide_up(per_block * positions_, group);
-    const Tensor shared = groups > 1 && c_.planes.copied ? copied() : Tensor();
-    parallel_for(blocks * groups, 1, [&](std::int64_t begin, std::int64_t end) {
+    const bool many = sink || num_threads() == 1 || c_.groups * blocks >= tasks;
+    const Positions whole(c_, per_block, leaves_out_, width_, wide_);
+    const std::int64_t last = c_.n - (blocks - 1) * per_block;
+    const std::optional<Positions> partial =
+        last == per_block ? std::optional<Positions>()
+                          : std::optional<Positions>(std::in_place, c_, last, leaves_out_, width_, wide_);
+    const std::int64_t panels = divide_up(whole.count(), width_);
+    const std::int64_t part =
+        many ? panels : std::clamp<std::int64_t>(c_.groups * blocks * panels / tasks, 1, kGroupPanels);
+    const std::int64_t parts = divide_up(panels, part);
+    const Tensor shared = parts > 1 && c_.planes.copied ? copied() : Tensor();
+    parallel_for(c_.groups * blocks * parts, 1, [&](std::int64_t begin, std::int64_t end) {
       Work work(*this, shared.defined() ? 0 : per_block, sink);
       for (std::int64_t task = begin; task < end; ++task) {
-        const std::int64_t first = task / groups * per_block, count = std::min(per_block, c_.n - first);
-        const std::int64_t columns = count * positions_, start = task % groups * group;
-        if (start >= columns) continue;
-        const float* images = c_.images + first * c_.image_stride;
+        const std::int64_t group = task / parts / blocks, block = task / parts % blocks, from = task % parts * part;
+        const std::int64_t first = block * per_block, count = std::min(per_block, c_.n - first);
+        const Positions& positions = count == per_block ? whole : *partial;
+        const std::int64_t stop = std::min(from + part, divide_up(positions.count(), width_));
+        if (from >= stop) continue;
+        const float* images = c_.images + first * c_.image_stride + group * c_.image_group;
         if (shared.defined()) {
-          images = shared.data<float>() + first * c_.planes.size();
+          images = shared.data<float>() + (group * c_.n + first) * c_.planes.size();
         } else if (c_.planes.copied) {
           for (std::int64_t i = 0; i < count; ++i)
             c_.planes.copy(images + i * c_.image_stride, work.padded + i * c_.planes.size());
           images = work.padded;
         }
-        float* out = sink ? work.values : c_.out + first * c_.out_image;
-        for (std::int64_t j = start; j < (groups == 1 ? columns : std::min(columns, start + group)); j += group)
-          column_group(work, images, j, std::min(group, columns - j), columns, out);
+        float* out = sink ? work.values : c_.out + first * c_.out_image + group * c_.out_group;
+        const Block all{positions, weights_ + group * weights_group_, c_.bias ? c_.bias + group * c_.rows : nullptr,
+                        images, out};
+        for (std::int64_t panel = from; panel < stop; panel += kGroupPanels)
+          compute(work, all, panel, std::min(stop, panel + kGroupPanels));
         if (sink) (*sink)(first, count, out);
       }
     });
   }
 
  private:
-  // All images as the planes lay them out.
+  // All images as the planes lay them out, group by group.
   Tensor copied() const {
-    const Tensor to = empty({c_.n * c_.planes.size() + kSlack});
-    std::fill_n(to.data<float>() + c_.n * c_.planes.size(), kSlack, 0.0f);
-    parallel_for(c_.n * c_.planes.channels, std::max<std::int64_t>(1, 16384 / c_.planes.plane()),
+    const Tensor to = empty({c_.groups * c_.n * c_.planes.size() + kSlack});
+    std::fill_n(to.data<float>() + to.numel() - kSlack, kSlack, 0.0f);
+    parallel_for(c_.groups * c_.n * c_.planes.channels, std::max<std::int64_t>(1, 16384 / c_.planes.plane()),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
-                     const std::int64_t image = i / c_.planes.channels, channel = i % c_.planes.channels;
-                     c_.planes.copy(c_.images + image * c_.image_stride, to.data<float>() + image * c_.planes.size(),
-                                    channel, channel + 1);
+                     const std::int64_t at = i / c_.planes.channels, channel = i % c_.planes.channels;
+                     const float* const image = c_.images + at % c_.n * c_.image_stride + at / c_.n * c_.image_group;
+                     c_.planes.copy(image, to.data<float>() + at * c_.planes.size(), channel, channel + 1);
                    }
                  });
     return to;
@@ -137,7 +143,14 @@ class Runner {
     std::int64_t size() const { return end - begin; }
   };
 
-  // Of the positions of a group.
+  // Some images of a group of channels.
+  struct Block {
+    const Positions& positions;
+    const float *weights, *bias, *images;
+    float* out;
+  };
+
+  // Some of their positions.
   struct Panel {
     std::int64_t first, columns;
     bool direct;   // its results are neighbours where they belong; else they are put there from a tile
@@ -162,9 +175,6 @@ class Runner {
     }
     Tensor space;
     float *panel, *tile, *padded, *values;
-    ReadPositions reads;
-    std::vector<std::int64_t> outs;  // where each position's result goes
-    std::vector<std::int64_t> ys;    // its row
     std::vector<Run> runs;
     std::vector<Panel> panels;
   };
@@ -207,13 +217,12 @@ class Runner {
 
   std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
 
-  void column_group(Work& work, const float* images, std::int64_t first, std::int64_t count, std::int64_t end,
-                    float* out) const {
-    locate(work, first, count, end);
-    const std::int64_t inner = c_.inner(), panels = divide_up(count, width_);
+  // Panels [first, end), kGroupPanels of them at most.
+  void compute(Work& work, const Block& block, std::int64_t first, std::int64_t end) const {
+    const std::int64_t inner = c_.inner(), panels = end - first;
     work.panels.clear();
     for (std::int64_t p = 0; p < panels; ++p)
-      work.panels.push_back(panel_of(work, p, std::min(width_, count - p * width_), out));
+      work.panels.push_back(panel_of(block, first + p, work.tile + (by_blocks_ ? p * c_.rows * width_ : 0)));
     // A panel is used by all rows while it is in the first-level cache, and weights by all panels while they are in the
     // second.
     const std::int64_t together = by_blocks_ ? panels : 1;
@@ -221,43 +230,44 @@ class Runner {
       for (std::int64_t k0 = 0; k0 < inner; k0 += inner_)
         for (std::int64_t p = p0; p < p0 + together; ++p) {
           const Panel& panel = work.panels[static_cast<std::size_t>(p)];
-          add_block(work, panel, images, k0);
-          if (k0 + inner_ >= inner && !panel.direct) scatter(work, panel, out);
+          add_block(work, block, panel, k0);
+          if (k0 + inner_ >= inner && !panel.direct)
+            block.positions.scatter(panel.first, panel.columns, panel.to, width_, block.out);
         }
   }
 
-  Panel panel_of(const Work& work, std::int64_t number, std::int64_t columns, float* out) const {
-    const std::int64_t first = number * width_;
-    const bool direct = in_place(work, first, columns);
-    float* const tile = work.tile + (by_blocks_ ? number * c_.rows * width_ : 0);
-    const auto ys = work.ys.begin() + first;
-    const auto [lowest, highest] = std::minmax_element(ys, ys + columns);
-    return {
-        .first = first,
-        .columns = columns,
-        .direct = direct,
-        .in_runs = c_.rows <= kFewRows && !sees_border_ && work.reads.all_runs(first, width_),
-        .to = direct ? out + work.outs[static_cast<std::size_t>(first)] : tile,
-        .stride = direct ? c_.out_plane : width_,
-        .inside = leaves_out_ ? taps_inside(*lowest, *highest) : Range{0, static_cast<std::int64_t>(c_.taps.size())}};
+  Panel panel_of(const Block& block, std::int64_t number, float* tile) const {
+    const Positions& positions = block.positions;
+    const std::int64_t first = number * width_, columns = std::min(width_, positions.count() - first);
+    const bool direct = positions.in_place(first, columns);
+    Range inside{0, static_cast<std::int64_t>(c_.taps.size())};
+    if (leaves_out_) inside = taps_inside(positions.row_of(first), positions.row_of(first + columns - 1));
+    return {.first = first,
+            .columns = columns,
+            .direct = direct,
+            .in_runs = c_.rows <= kFewRows && !sees_border_ && positions.reads().all_runs(first, width_),
+            .to = direct ? block.out + positions.out_of(first) : tile,
+            .stride = direct ? c_.out_plane : width_,
+            .inside = inside};
   }
 
   // Adds the block of steps from k0 on to a panel's results.
-  void add_block(Work& work, const Panel& panel, const float* images, std::int64_t k0) const {
+  void add_block(Work& work, const Block& block, const Panel& panel, std::int64_t k0) const {
     const std::int64_t steps = std::min(inner_, c_.inner() - k0);
     const bool last = k0 + steps >= c_.inner();
-    const float* const bias = last ? c_.bias : nullptr;
+    const float* const bias = last ? block.bias : nullptr;
     const bool relu = last && c_.relu;
+    const ReadPositions& reads = block.positions.reads();
     if (panel.in_runs)
-      return few_rows({images, offsets_.data() + k0, steps, weights_ + k0 * weights_step_, weights_step_, panel.to,
-                       panel.stride, k0 > 0, bias, relu},
-                      c_.rows, work.reads.eights() + panel.first / 8, width_ / 8);
+      return few_rows({block.images, offsets_.data() + k0, steps, block.weights + k0 * weights_step_, weights_step_,
+                       panel.to, panel.stride, k0 > 0, bias, relu},
+                      c_.rows, reads.eights() + panel.first / 8, width_ / 8);
     const std::int64_t start = runs_of(work, panel.inside, k0, steps);
-    if (work.runs.empty()) work.reads.pack(panel.first, width_, images, offsets_.data() + k0, steps, work.panel);
+    if (work.runs.empty()) reads.pack(panel.first, width_, block.images, offsets_.data() + k0, steps, work.panel);
     std::int64_t from = start;
     float* to_panel = work.panel;
     for (const Run& run : work.runs) {
-      work.reads.pack(panel.first, width_, images, offsets_.data() + from, run.k, to_panel);
+      reads.pack(panel.first, width_, block.images, offsets_.data() + from, run.k, to_panel);
       from += run.k + run.skip / weights_step_;
       to_panel += run.k * width_;
     }
@@ -277,48 +287,11 @@ class Runner {
     tile.relu = relu;
     const auto vectors = static_cast<std::size_t>(divide_up(panel.columns, kernels_.lanes));
     for (std::int64_t i = 0; i < row_panels_; ++i) {
-      tile.a = weights_ + i * weights_panel_ + start * weights_step_;
+      tile.a = block.weights + i * weights_panel_ + start * weights_step_;
       tile.row_bias = bias ? bias + i * panel_rows_ : nullptr;
       tile.out = panel.to + i * panel_rows_ * panel.stride;
       kernels_.table[0][vectors][rows(i)](tile);
     }
-  }
-
-  bool in_place(const Work& work, std::int64_t first, std::int64_t columns) const {
-    const std::int64_t* const outs = work.outs.data() + first;
-    for (std::int64_t j = 1; j < columns; ++j)
-      if (outs[j] != outs[0] + j) return false;
-    return true;
-  }
-
-  void scatter(const Work& work, const Panel& panel, float* out) const {
-    const std::int64_t* const outs = work.outs.data() + panel.first;
-    for (std::int64_t first = 0, end = 0; first < panel.columns; first = end) {  // neighbours are copied together
-      for (end = first + 1; end < panel.columns && outs[end] == outs[first] + end - first;) ++end;
-      const float* from = panel.to + first;
-      float* to = out + outs[first];
-      for (std::int64_t m = 0; m < c_.rows; ++m, from += width_, to += c_.out_plane) copy_short(from, end - first, to);
-    }
-  }
-
-  // Where the positions [first, first + count) of a block read and write; `end` is the block's.
-  void locate(Work& work, std::int64_t first, std::int64_t count, std::int64_t end) const {
-    const std::int64_t padded = divide_up(count, width_) * width_;
-    const std::int64_t image_size = c_.planes.copied ? c_.planes.size() : c_.image_stride;
-    std::vector<std::int32_t> bases(static_cast<std::size_t>(padded), -1);
-    work.outs.assign(static_cast<std::size_t>(padded), 0);
-    work.ys.assign(static_cast<std::size_t>(padded), 0);
-    // Where taps are left out, positions of all images go row by row, so that those of a panel see the same taps.
-    const std::int64_t images = end / positions_;
-    for (std::int64_t j = 0; j < std::min(count, end - first); ++j) {
-      const std::int64_t at = first + j, x = at % c_.ow;
-      const std::int64_t image = leaves_out_ ? at / c_.ow % images : at / positions_;
-      const std::int64_t y = leaves_out_ ? at / (c_.ow * images) : at / c_.ow % c_.oh;
-      work.ys[static_cast<std::size_t>(j)] = y;
-      bases[static_cast<std::size_t>(j)] = static_cast<std::int32_t>(image * image_size + y * c_.planes.pitch + x);
-      work.outs[static_cast<std::size_t>(j)] = image * c_.out_image + y * c_.out_row + x * c_.out_column;
-    }
-    work.reads.set(bases, wide_);
   }
 
   const Correlation& c_;
@@ -331,7 +304,7 @@ class Runner {
   // infinite weight and for the sign of a sum that is 0 because it underflows; sums then end with + 0.
   bool sees_border_ = false, leaves_out_ = false;
   const float* weights_ = nullptr;
-  std::int64_t weights_step_ = 0, weights_panel_ = 0;
+  std::int64_t weights_step_ = 0, weights_panel_ = 0, weights_group_ = 0;
   const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads
   const bool by_blocks_;                      // of steps go all panels of a group, else panel by panel
   const bool wide_;                           // AVX-512
@@ -355,7 +328,9 @@ void Correlation::run_packed(InstructionSet set, const float* weights, std::int6
 
 WeightPanels::WeightPanels(InstructionSet set, std::int64_t rows) {
   const auto& kernels = gemm_detail::micro_kernels<float>(set);
-  vectors = rows <= kernels.rows[4] ? 4 : rows <= kernels.rows[3] ? 3 : 2;
+  // Two panels a little too high for tiles of two vectors would have few sums to hide the latency of one.
+  const bool two = rows > kernels.rows[2] && rows <= 2 * kernels.rows[3];
+  vectors = rows <= kernels.rows[4] ? 4 : rows <= kernels.rows[3] || two ? 3 : 2;
   count = divide_up(rows, kernels.rows[static_cast<std::size_t>(vectors)]);
   panel_rows = divide_up(rows, count);
   padded = divide_up(panel_rows, kernels.lanes) * kernels.lanes;

@@ -36,7 +36,7 @@ struct WeightPanels {
 bool all_finite(const float* values, std::int64_t count);
 
 /// result[m][y][x] = sum over channels c and taps t of weight[m][c * taps + t] * image[c][y + t.y][x + t.x], for a
-/// batch of images, of one group of channels.
+/// batch of images and for groups of channels, each with weights of its own.
 struct Correlation {
   Planes planes;
   std::vector<Tap> taps;
@@ -47,14 +47,17 @@ struct Correlation {
   float* out = nullptr;                         ///< of the first image's result
   std::int64_t out_image = 0;                   ///< elements from one image's result to the next
   std::int64_t out_plane, out_row, out_column;  ///< from one channel, row, column to the next
-  const float* bias = nullptr;                  ///< for each row, or null
+  const float* bias = nullptr;                  ///< for each row of all groups, or null
   bool relu = false;
+  std::int64_t groups = 1;
+  std::int64_t image_group = 0, out_group = 0;  ///< elements from one group of an image, and of a result, to the next
 
   std::int64_t inner() const { return planes.channels * static_cast<std::int64_t>(taps.size()); }
-  /// weights: [rows][inner()]. With a sink, `out` is not used: blocks of images, dense, are handed on.
+  /// weights: [groups][rows][inner()]. With a sink, for one group, `out` is not used: blocks of images, dense, are
+  /// handed on.
   void run(InstructionSet set, const float* weights, const ConvSink* sink = nullptr) const;
-  /// weights: in panels, or with `columns` above 0 as [inner()][rows], the rows so many floats apart. `finite`: all of
-  /// them are. `offsets`: input_offsets().
+  /// weights: of each group, in panels, or with `columns` above 0 as [inner()][rows], the rows so many floats apart.
+  /// `finite`: all of them are. `offsets`: input_offsets().
   void run_packed(InstructionSet set, const float* weights, std::int64_t columns, bool finite,
                   const std::vector<std::int32_t>& offsets) const;
   /// Of each step of inner(), from where a position reads.

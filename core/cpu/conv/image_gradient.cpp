@@ -47,11 +47,12 @@ std::vector<Phase> phases_of(std::int64_t size, std::int64_t kernel, std::int64_
   return phases;
 }
 
-// A phase of rows and one of columns, of one group of channels: a correlation with its weights.
+// A phase of rows and one of columns: a correlation with its weights.
 struct Part {
   Correlation correlation;
   std::vector<std::int64_t> taps;  // in the kernel
-  // For each output channel and tap, those of the input channels: in panels, or as the convolution's own lie.
+  // Group by group, for each output channel and tap, those of the input channels: in panels, or as the convolution's
+  // own lie.
   const float* weights = nullptr;
   std::int64_t columns = 0;  // of the latter
   Tensor gathered;           // the former
@@ -75,7 +76,7 @@ Planes planes_of(const Conv& c, const std::vector<Phase>& ys, const std::vector<
   return {c.group_out(), c.oh, c.ow, y.before, x.before, 1, 1, y.count, x.count, y.last + y.before, x.last + x.before};
 }
 
-Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x, const WeightPanels& panels) {
+Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x, const WeightPanels* panels) {
   const std::int64_t in = c.group_in();
   Part part{.correlation = {.planes = planes,
                             .taps = {},
@@ -87,7 +88,10 @@ Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x
                             .out_image = 0,
                             .out_plane = y.count * x.count,
                             .out_row = x.count,
-                            .out_column = 1},
+                            .out_column = 1,
+                            .groups = c.groups,
+                            .image_group = c.group_out() * c.oh * c.ow,
+                            .out_group = in * y.count * x.count},
             .taps = {},
             .gathered = {},
             .offsets = {}};
@@ -95,8 +99,8 @@ Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x
     for (const std::int64_t dx : x.offsets) part.correlation.taps.push_back({dy + planes.top, dx + planes.left});
   for (const std::int64_t ky : y.taps)
     for (const std::int64_t kx : x.taps) part.taps.push_back(ky * c.kw + kx);
-  if (c.kh * c.kw > 1) {
-    part.gathered = empty({panels.size(part.correlation.inner())});
+  if (panels) {
+    part.gathered = empty({c.groups * panels->size(part.correlation.inner())});
     part.weights = part.gathered.data<float>();
   }
   part.offsets = part.correlation.input_offsets();
@@ -110,28 +114,27 @@ Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x
   for (; i < count; ++i) to[i] = 0.0f;
 }
 
-// Gathers the weights of all parts, of one group.
-void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, const WeightPanels& panels,
+// Gathers the weights of all parts.
+void fill_weights(const Conv& c, const float* weight, const std::vector<Part>& parts, const WeightPanels& panels,
                   InstructionSet set) {
   const auto& kernels = gemm_detail::micro_kernels<float>(set);
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
-  parallel_for(out, std::max<std::int64_t>(1, 16384 / (in * kernel)), [&](std::int64_t begin, std::int64_t end) {
-    for (Part& part : parts)
+  const auto fill = [&](const Part& part, std::int64_t o, std::int64_t panel) {
+    const auto taps = static_cast<std::int64_t>(part.taps.size());
+    const std::int64_t first = panel * panels.panel_rows, rows = std::min(panels.panel_rows, in - first);
+    const float* const from = weight + (o * in + first) * kernel;
+    float* to = part.gathered.data<float>() + ((o / out * panels.count + panel) * out + o % out) * taps * panels.padded;
+    if (taps == kernel && kernel > 1)  // all of them, in order
+      return kernels.pack_columns(from, kernel, kernel, rows, to, panels.padded);
+    for (const std::int64_t tap : part.taps) {
+      for (std::int64_t i = 0; i < rows; ++i) to[i] = from[i * kernel + tap];
+      to += panels.padded;
+    }
+  };
+  parallel_for(c.out, std::max<std::int64_t>(1, 16384 / (in * kernel)), [&](std::int64_t begin, std::int64_t end) {
+    for (const Part& part : parts)
       for (std::int64_t panel = 0; panel < panels.count; ++panel)
-        for (std::int64_t o = begin; o < end; ++o) {
-          const auto taps = static_cast<std::int64_t>(part.taps.size());
-          const std::int64_t first = panel * panels.panel_rows, rows = std::min(panels.panel_rows, in - first);
-          const float* const from = weight + (o * in + first) * kernel;
-          float* to = part.gathered.data<float>() + (panel * out + o) * taps * panels.padded;
-          if (taps == kernel) {  // all of them, in order
-            kernels.pack_columns(from, kernel, kernel, rows, to, panels.padded);
-            continue;
-          }
-          for (const std::int64_t tap : part.taps) {
-            for (std::int64_t i = 0; i < rows; ++i) to[i] = from[i * kernel + tap];
-            to += panels.padded;
-          }
-        }
+        for (std::int64_t o = begin; o < end; ++o) fill(part, o, panel);
   });
 }
 
@@ -166,33 +169,40 @@ void fill_weights(const Conv& c, const float* weight, std::vector<Part>& parts, 
     }
 }
 
+// Whether the rows of the weights of a single tap share places in a cache, where a panel uses them little by little.
+bool is_crowded(const Conv& c, const WeightPanels& panels) {
+  return c.group_in() * sizeof(float) % 2048 == 0 && panels.panel_rows <= 8;
+}
+
 class ImageGradient {
  public:
   ImageGradient(const Conv& c, const float* weight, InstructionSet set)
       : c_(c),
         set_(set),
         // A single tap reads nothing beside the image, so there nothing is left out.
-        finite_(c.kh * c.kw == 1 || conv_detail::all_finite(weight, c.group_out() * c.group_in() * c.kh * c.kw)),
+        gathers_(c.kh * c.kw > 1 || is_crowded(c, WeightPanels(set, c.group_in()))),
+        finite_(c.kh * c.kw == 1 || conv_detail::all_finite(weight, c.out * c.group_in() * c.kh * c.kw)),
         ys_(phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h)),
         xs_(phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w)),
         planes_(planes_of(c, ys_, xs_)) {
     const WeightPanels panels(set, c.group_in());
     for (const Phase& y : ys_)
       for (const Phase& x : xs_)
-        if (!y.taps.empty() && !x.taps.empty()) parts_.push_back(part_of(c, planes_, y, x, panels));
-    // Those of a single tap are read where they lie: a copy would take longer than it saves.
-    if (c.kh * c.kw > 1)
+        if (!y.taps.empty() && !x.taps.empty())
+          parts_.push_back(part_of(c, planes_, y, x, gathers_ ? &panels : nullptr));
+    // Those of a single tap are read where they lie, as a copy would take longer than it saves, but where the rows that
+    // a tile reads from share places in a cache.
+    if (gathers_)
       fill_weights(c, weight, parts_, panels, set);
     else
       for (Part& part : parts_) part.weights = weight, part.columns = c.group_in();
   }
 
-  // grad, x_grad: of the group's first channel.
   void run(const float* grad, float* x_grad) const {
     if (c_.stride_h == 1 && c_.stride_w == 1)
       return correlate(parts_.front().correlation, parts_.front(), grad, c_.n, x_grad, c_.in * c_.h * c_.w);
     // Images, computed phase by phase and put together while they lie in the cache.
-    const std::int64_t size = c_.group_in() * c_.h * c_.w;
+    const std::int64_t size = c_.in * c_.h * c_.w;
     const std::int64_t block = std::clamp<std::int64_t>(kBlockFloats / size, 1, c_.n);
     const auto images = [&](std::int64_t begin, std::int64_t end) {
       const Tensor space = empty({block * size + kSlack});
@@ -217,26 +227,27 @@ class ImageGradient {
     correlation.run_packed(set_, part.weights, part.columns, finite_, part.offsets);
   }
 
-  // Images of the result's gradient with zeros around them, which all phases read. For few input channels each phase
-  // copies them itself, by measurement: for the three of a 7 x 7 kernel on 224 x 224 one copy took twice as long.
+  // Images of the result's gradient with zeros around them, which all phases read, group by group. For few input
+  // channels each phase copies them itself, by measurement: for the three of a 7 x 7 kernel on 224 x 224 one copy took
+  // twice as long.
   Tensor padded(const float* grad, std::int64_t images) const {
-    const Tensor to = empty({images * planes_.size() + kSlack});
-    std::fill_n(to.data<float>() + images * planes_.size(), kSlack, 0.0f);
-    parallel_for(images * planes_.channels, std::max<std::int64_t>(1, 16384 / planes_.plane()),
+    const std::int64_t all = c_.groups * images, group = planes_.channels * c_.oh * c_.ow;
+    const Tensor to = empty({all * planes_.size() + kSlack});
+    std::fill_n(to.data<float>() + all * planes_.size(), kSlack, 0.0f);
+    parallel_for(all * planes_.channels, std::max<std::int64_t>(1, 16384 / planes_.plane()),
                  [&](std::int64_t begin, std::int64_t end) {
                    for (std::int64_t i = begin; i < end; ++i) {
-                     const std::int64_t image = i / planes_.channels, channel = i % planes_.channels;
-                     planes_.copy(grad + image * c_.out * c_.oh * c_.ow, to.data<float>() + image * planes_.size(),
-                                  channel, channel + 1);
+                     const std::int64_t at = i / planes_.channels, channel = i % planes_.channels;
+                     planes_.copy(grad + (at % images * c_.groups + at / images) * group,
+                                  to.data<float>() + at * planes_.size(), channel, channel + 1);
                    }
                  });
     return to;
   }
 
   void compute(const float* grad, std::int64_t first, std::int64_t count, float* space, float* x_grad) const {
-    const std::int64_t in = c_.group_in();
     grad += first * c_.out * c_.oh * c_.ow;
-    const bool shares = planes_.copied && parts_.size() > 1 && in > conv_detail::kFewRows;
+    const bool shares = planes_.copied && parts_.size() > 1 && c_.group_in() > conv_detail::kFewRows;
     const Tensor copy = shares ? padded(grad, count) : Tensor();
     std::vector<const float*> phases;  // [y][x], null: no tap reaches it
     std::size_t next = 0;
@@ -250,10 +261,11 @@ class ImageGradient {
         if (copy.defined()) {
           correlation.planes.copied = false;
           correlation.image_stride = planes_.size();
+          correlation.image_group = count * planes_.size();
         }
         correlate(std::move(correlation), part, copy.defined() ? copy.data<float>() : grad, count, space,
-                  in * y.count * x.count);
-        space += count * in * y.count * x.count;
+                  c_.in * y.count * x.count);
+        space += count * c_.in * y.count * x.count;
       }
     // Row by row of what one remainder of rows was computed for; where no tap reaches, the gradient is 0.
     std::vector<const float*> of_phase(xs_.size());
@@ -262,8 +274,8 @@ class ImageGradient {
     for (std::size_t y = 0; y < ys_.size(); ++y) {
       const float* const* const of_row = phases.data() + y * xs_.size();
       const bool reached = std::any_of(of_row, of_row + xs_.size(), [](const float* phase) { return phase; });
-      for (std::int64_t plane = 0; plane < count * in; ++plane) {
-        float* to = x_grad + ((first + plane / in) * c_.in + plane % in) * c_.h * c_.w + ys_[y].first * c_.w;
+      for (std::int64_t plane = 0; plane < count * c_.in; ++plane) {
+        float* to = x_grad + (first * c_.in + plane) * c_.h * c_.w + ys_[y].first * c_.w;
         for (std::int64_t q = 0; q < ys_[y].count; ++q, to += c_.stride_h * c_.w) {
           if (!reached) {
             clear_short(to, c_.w);
@@ -279,7 +291,8 @@ class ImageGradient {
 
   const Conv& c_;
   const InstructionSet set_;
-  const bool finite_;  // the weights are
+  const bool gathers_;  // the weights into panels
+  const bool finite_;   // the weights are
   const std::vector<Phase> ys_, xs_;
   const Planes planes_;
   std::vector<Part> parts_;
@@ -295,10 +308,7 @@ void conv_backward_data(const Conv& c, const float* grad, const float* weight, f
 
 void conv_detail::product_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad,
                                         InstructionSet set) {
-  const std::int64_t in = c.group_in(), out = c.group_out();
-  for (std::int64_t group = 0; group < c.groups; ++group)
-    ImageGradient(c, weight + group * out * in * c.kh * c.kw, set)
-        .run(grad + group * out * c.oh * c.ow, x_grad + group * in * c.h * c.w);
+  ImageGradient(c, weight, set).run(grad, x_grad);
 }
 
 }  // namespace lockstep::cpu

@@ -54,12 +54,18 @@ void copy_runs(const float* images, const Eight* eights, std::int64_t count, con
 
 }  // namespace
 
-void ReadPositions::set(const std::vector<std::int32_t>& bases, [[maybe_unused]] bool wide) {
-  eights_.resize(bases.size() / 8);
-  for (std::size_t e = 0; e < eights_.size(); ++e) eights_[e] = eight_of(bases.data() + 8 * e);
+void ReadPositions::resize(std::int64_t count, bool wide) {
+  eights_.resize(static_cast<std::size_t>(count / 8));
+  sixteens_.resize(static_cast<std::size_t>(wide ? count / 16 : 0));
+}
+
+void ReadPositions::set(std::int64_t first, const std::int32_t* bases, std::int64_t count) {
+  Eight* const eights = eights_.data() + first / 8;
+  for (std::int64_t e = 0; e < count / 8; ++e) eights[e] = eight_of(bases + 8 * e);
 #if defined(__x86_64__)
-  sixteens_.resize(wide ? bases.size() / 16 : 0);
-  for (std::size_t e = 0; e < sixteens_.size(); ++e) sixteens_[e] = sixteen_of(bases.data() + 16 * e);
+  if (sixteens_.empty()) return;
+  Sixteen* const sixteens = sixteens_.data() + first / 16;
+  for (std::int64_t e = 0; e < count / 16; ++e) sixteens[e] = sixteen_of(bases + 16 * e);
 #endif
 }
 

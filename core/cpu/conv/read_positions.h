@@ -12,9 +12,10 @@ namespace lockstep::cpu::conv_detail {
 
 class ReadPositions {
  public:
-  /// bases: of each position, from where in the images; -1: no position. A multiple of sixteen, or of eight if not
-  /// `wide`: whether AVX-512 packs them.
-  void set(const std::vector<std::int32_t>& bases, bool wide);
+  /// A multiple of sixteen positions, or of eight if not `wide`: whether AVX-512 packs them.
+  void resize(std::int64_t count, bool wide);
+  /// Of as many from `first` on, from where in the images each reads; -1: no position. Of whole vectors.
+  void set(std::int64_t first, const std::int32_t* bases, std::int64_t count);
 
   const Eight* eights() const { return eights_.data(); }
   /// Whether positions [first, first + width) are eights of neighbours.
