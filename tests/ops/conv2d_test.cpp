@@ -136,7 +136,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"one_by_one", {3, 8, 7, 7}, {5, 8, 1, 1}, true}, Case{"kernel_is_image", {3, 2, 5, 5}, {4, 2, 5, 5}, true},
         Case{"seven_wide", {2, 2, 16, 17}, {7, 2, 7, 7}, true, {.padding = 3}},
         Case{"six_wide", {2, 2, 9, 13}, {3, 2, 2, 6}, true}, Case{"one_pixel", {1, 1, 1, 1}, {1, 1, 1, 1}, true},
-        Case{"narrow", {2, 3, 10, 3}, {4, 3, 3, 2}, true}),
+        Case{"narrow", {2, 3, 10, 3}, {4, 3, 3, 2}, true},
+        Case{"few_channels", {3, 8, 14, 14}, {16, 8, 3, 3}, true, {.padding = 1}},
+        Case{"few_to_fewer", {3, 16, 9, 13}, {6, 16, 5, 5}, true},
+        Case{"sixteen", {3, 16, 12, 14}, {16, 16, 3, 3}, true, {.padding = 1}},
+        Case{"groups_of_four", {5, 16, 9, 11}, {32, 4, 3, 3}, true, {.stride = 2, .padding = 1, .groups = 4}}),
     case_name);
 
 class Conv2dOperation : public ::testing::TestWithParam<Case> {};

@@ -42,11 +42,12 @@ enum class Pass : unsigned char { forward, backward_data, backward_weight };
 // Where the direct kernels beat products on AVX2 and AVX-512 taken together: few channels, which leave tiles empty. The
 // choice must not depend on the processor, as the order of sums does on the engine.
 bool direct_beats_own(const Conv2dGeometry& g, Pass pass) {
+  if (pass != Pass::backward_weight && conv2d_own_filters_minimally(g)) return false;
   switch (pass) {
     case Pass::forward:
       return g.in <= 4 || (g.in <= 16 && g.out <= 32);
     case Pass::backward_data:
-      return g.in <= 16 && g.out <= 32 && conv2d_direct_scatters(g);
+      return conv2d_direct_scatters(g) ? g.in <= 16 && g.out <= 32 : g.in <= 32 && g.out <= 16;
     case Pass::backward_weight:
       return g.in <= 4 && g.out <= 16;
   }

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 #include "lockstep/core/cpu/conv/conv.h"
+#include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -30,6 +31,10 @@ cpu::Conv sizes_of(const Conv2dGeometry& g) {
 }
 
 }  // namespace
+
+bool conv2d_own_filters_minimally(const Conv2dGeometry& g) {
+  return cpu::conv_detail::winograd_serves(sizes_of(g));
+}
 
 void conv2d_forward_own(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& out, bool relu) {
