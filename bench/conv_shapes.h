@@ -2,6 +2,7 @@
 
 // The convolutions of some models.
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,22 @@ inline std::vector<Shape> all() {
           make("depthwise 32", 8, 32, 56, 32, 3, 1, 1, 32),
           make("depthwise 128", 8, 128, 28, 128, 3, 1, 1, 128),
           make("depthwise 128 strided", 8, 128, 28, 128, 3, 2, 1, 128)};
+}
+
+/// The arguments of make() behind the name, separated by commas; shapes by colons.
+inline std::vector<Shape> parse(const std::string& text) {
+  std::vector<Shape> shapes;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ':');) {
+    std::int64_t values[] = {1, 1, 1, 1, 1, 1, 0, 1, 1};
+    std::istringstream numbers(word);
+    std::string number;
+    for (std::int64_t* value = values; value < std::end(values) && std::getline(numbers, number, ','); ++value)
+      *value = std::stoll(number);
+    shapes.push_back(
+        make(word, values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7], values[8]));
+  }
+  return shapes;
 }
 
 }  // namespace conv_shapes

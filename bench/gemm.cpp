@@ -1,8 +1,10 @@
 // Matrix products: ours beside a BLAS and oneDNN, in turns in one run, over the shapes of gemm_shapes.h.
-//   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library]
-// One thread: processor time. More: wall-clock time (bench/turns.h). Prints a line a shape with GFLOP/s, the share of
-// the cores' peak for the instruction set in use, ours divided by the better library; then the geometric mean, the
-// worst shapes, and the large squares.
+//   gemm [--threads 1|2|...] [--cpu avx2|avx512] [--filter TEXT] [--ms MILLISECONDS a shape and library] [--passes N]
+//        [--shapes NN|NT|TN|TT,M,N,K:...]
+// One thread: processor time. More: wall-clock time (bench/turns.h). Goes through all shapes N times, so that what else
+// runs on the machine for some seconds spoils no row; the best sample of each counts. Prints a line a shape with
+// GFLOP/s, the share of the cores' peak for the instruction set in use, ours divided by the better library; then the
+// geometric mean and the worst shapes.
 
 #include "lockstep/core/cpu/gemm/gemm.h"
 
@@ -34,6 +36,8 @@ struct Options {
   int threads = 1;
   std::string cpu, filter;
   double seconds = 0.15;
+  int passes = 1;
+  std::vector<gemm_shapes::Shape> shapes = gemm_shapes::all();
 };
 
 Options parse(int argc, char** argv) {
@@ -44,6 +48,8 @@ Options parse(int argc, char** argv) {
     if (name == "--cpu") options.cpu = argv[i + 1];
     if (name == "--filter") options.filter = argv[i + 1];
     if (name == "--ms") options.seconds = 1e-3 * std::atof(argv[i + 1]);
+    if (name == "--passes") options.passes = std::atoi(argv[i + 1]);
+    if (name == "--shapes") options.shapes = gemm_shapes::parse(argv[i + 1]);
   }
   return options;
 }
@@ -52,6 +58,12 @@ Options parse(int argc, char** argv) {
 struct Times {
   double seconds[3] = {0, 0, 0};
   double peak = 0;  // of all threads
+
+  void keep_best(const Times& other) {
+    for (int l = 0; l < 3; ++l)
+      if (seconds[l] == 0 || other.seconds[l] < seconds[l]) seconds[l] = other.seconds[l];
+    peak = std::max(peak, other.peak);
+  }
 };
 
 Times measure(const gemm_shapes::Shape& shape, const Options& options, InstructionSet set) {
@@ -110,21 +122,25 @@ int main(int argc, char** argv) {
              options.threads);
   fmt::print("{:<26} {:>2} {:>5} {:>5} {:>5} {:>8} {:>8} {:>8} {:>6} {:>6}\n", "shape", "", "m", "n", "k", "ours",
              "blas", "onednn", "share", "ratio");
+  std::vector<gemm_shapes::Shape> shapes = options.shapes;
+  std::erase_if(shapes, [&](const auto& shape) { return shape.name.find(options.filter) == std::string::npos; });
+  std::vector<Times> best(shapes.size());
+  for (int pass = 0; pass < options.passes; ++pass)
+    for (std::size_t i = 0; i < shapes.size(); ++i) best[i].keep_best(measure(shapes[i], options, set));
   double logs = 0, best_peak = 0;
+  for (const Times& times : best) best_peak = std::max(best_peak, times.peak);
   std::vector<std::pair<double, std::string>> ratios;
-  for (const gemm_shapes::Shape& shape : gemm_shapes::all()) {
-    if (shape.name.find(options.filter) == std::string::npos) continue;
-    const Times times = measure(shape, options, set);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const gemm_shapes::Shape& shape = shapes[i];
+    const Times& times = best[i];
     const double flops =
         2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
     double rate[3];
     for (int l = 0; l < 3; ++l) rate[l] = times.seconds[l] > 0 ? flops / times.seconds[l] : 0;
-    best_peak = std::max(best_peak, times.peak);
     const double ratio = rate[0] / std::max({rate[1], rate[2], 1.0});
     fmt::print("{:<26} {}{} {:>5} {:>5} {:>5} {:>8.1f} {:>8.1f} {:>8.1f} {:>6.2f} {:>6.2f}\n", shape.name,
                shape.transpose_a ? 'T' : 'N', shape.transpose_b ? 'T' : 'N', shape.m, shape.n, shape.k, rate[0] * 1e-9,
                rate[1] * 1e-9, rate[2] * 1e-9, rate[0] / best_peak, ratio);
-    std::fflush(stdout);
     logs += std::log(ratio);
     ratios.emplace_back(ratio, shape.name);
   }

@@ -3,6 +3,7 @@
 // The matrix products of some models, forward and for both gradients.
 
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,20 @@ inline std::vector<Shape> all() {
   shapes.push_back({"gpt 768 scores, one head", false, true, 256, 256, 64});
   shapes.push_back({"gpt 768 values, one head", false, false, 256, 64, 256});
   add_linear(shapes, "gpt 768 one token", 1, 768, 768);
+  return shapes;
+}
+
+/// "NT,64,10,50": whether each operand is transposed, m, n, k; shapes are separated by colons.
+inline std::vector<Shape> parse(const std::string& text) {
+  std::vector<Shape> shapes;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ':');) {
+    std::istringstream numbers(word.substr(2));
+    Shape shape{word, word.at(0) == 'T', word.at(1) == 'T', 0, 0, 0};
+    char comma = 0;
+    numbers >> comma >> shape.m >> comma >> shape.n >> comma >> shape.k;
+    shapes.push_back(shape);
+  }
   return shapes;
 }
 
