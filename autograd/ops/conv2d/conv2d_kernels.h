@@ -77,7 +77,8 @@ Conv2dForward conv2d_forward_own;
 Conv2dBackwardData conv2d_backward_data_own;
 Conv2dBackwardWeight conv2d_backward_weight_own;
 Conv2dForwardToSink conv2d_forward_own_to_sink;
-/// Whether these use minimal filtering, forward and for the gradient of x: fewer multiplications than any direct kernel.
+/// Whether these use minimal filtering, forward and for the gradient of x: fewer multiplications than any direct
+/// kernel.
 bool conv2d_own_filters_minimally(const Conv2dGeometry& g);
 
 // oneDNN: float32, any geometry.
