@@ -249,6 +249,24 @@ TEST(AttentionLayout, GradientsOfLeavesAreTheirOwn) {
   EXPECT_NE(leaves[0].grad().storage(), leaves[1].grad().storage());
 }
 
+// One head of keys and values that all of a query's broadcast to: their gradients are sums of gradients, which have no
+// room among the parts.
+TEST(AttentionLayout, OneHeadOfKeysThatBroadcasts) {
+  constexpr std::int64_t heads = 4, length = 20, d = 8;
+  const Tensor x = make_leaf({2, length, (heads + 2) * d}, 1);
+  const Tensor weight = make_input({2, heads, length, d}, 2);
+  const auto run = [&](bool copies) {
+    const std::vector<Tensor> parts = x.split_with_sizes({heads * d, d, d}, 2);
+    const auto apart = [&](std::size_t i, std::int64_t count) {
+      const Tensor part = parts[i].view({2, length, count, d}).transpose(1, 2);
+      return copies ? part.contiguous() : part;
+    };
+    const Tensor y = scaled_dot_product_attention(apart(0, heads), apart(1, 1), apart(2, 1));
+    return autograd::grad({(y * weight).sum()}, {x})[0];
+  };
+  EXPECT_TRUE(equal(run(false), run(true)));
+}
+
 // Gradients of parts that lie beside each other become the gradient of the whole without a copy; others are put
 // together.
 TEST(AttentionLayout, OneMissingPartIsZero) {

@@ -154,7 +154,8 @@ struct AttentionBackward final : Node {
   detail::Parts gradients() const {
     const Tensor &query = saved(0), &key = saved(1), &value = saved(2);
     const auto wide = [](const Tensor& t, const Shape& lead) { return with_last(lead, t.size(-2), t.size(-1)); };
-    if (query.sizes() == wide(query, leading) && detail::are_parts({query, key, value})) {
+    const bool as_saved = query.sizes() == wide(query, leading) && key.sizes() == wide(key, kv_leading);
+    if (as_saved && detail::are_parts({query, key, value})) {
       const std::int64_t heads = query.size(1), kv_heads = key.size(1);
       const Shape whole{query.size(0), query.size(2), (heads + 2 * kv_heads) * query.size(3)};
       return detail::parts_of(empty(whole, options_of(query)), heads, kv_heads);
