@@ -116,11 +116,25 @@ TEST(Linalg, TrianglesAreSolvedWithoutTheRest) {
   EXPECT_TRUE(allclose(matmul(matmul(u.transpose(1, 2), u), cholesky_solve(b, u, true)), b, 1e-12, 1e-12));
 }
 
+TEST(Linalg, LargerMatrices) {
+  const Tensor x = matrices({2, 60, 60}).detach(), a = matmul(x, x.transpose(-2, -1)), b = make_input({2, 60, 7}, 5);
+  const Tensor l = linalg::cholesky(a);
+  EXPECT_TRUE(allclose(matmul(l, l.transpose(-2, -1)), a, 1e-11, 1e-11));
+  EXPECT_TRUE(equal(l, l.tril()));
+  EXPECT_TRUE(allclose(matmul(l, linalg::solve_triangular(l, b, false)), b, 1e-11, 1e-11));
+  EXPECT_TRUE(allclose(matmul(a, cholesky_solve(b, l)), b, 1e-9, 1e-9));
+  EXPECT_TRUE(allclose(matmul(x, linalg::solve(x, b)), b, 1e-10, 1e-10));
+}
+
 TEST(LinalgErrors, NameTheProblem) {
   const auto error = [](auto&& call) { return error_of([&] { call(); }); };
   EXPECT_NE(error([] {
               linalg::solve(ones({2, 3, 3}), ones({3, 1}));
             }).find("[linalg.solve] matrix 0 is singular"),
+            std::string::npos);
+  EXPECT_NE(error([] {
+              linalg::solve(zeros({1, 2, 2}), ones({1, 2, 1}));
+            }).find("matrix 0 is singular"),
             std::string::npos);
   EXPECT_NE(error([] { linalg::inv(ones({2, 3})); }).find("expected square matrices, found [2, 3]"), std::string::npos);
   EXPECT_NE(error([] { linalg::cholesky(-eye(2)); }).find("matrix 0 is not positive definite"), std::string::npos);

@@ -67,6 +67,14 @@ TEST(ProgramOperations, SmallOnes) {
   EXPECT_TRUE(allclose(x, x + 1e-9));
   EXPECT_TRUE((~(x < 3.0) | (x == 0.0)).sum().item<std::int64_t>() == 4);
   EXPECT_EQ(adaptive_max_pool2d(x.view({1, 2, 3}), {1, 2}).to_vector<double>(), (std::vector<double>{4, 5}));
+  // Windows that overlap: rows 0-1, 1-3, 3-4 and columns 0-2, 2-5, 5-7 of 5 x 8.
+  const Tensor image = (arange(40) * 7).remainder(40).to(kFloat64).view({1, 1, 5, 8});
+  const Tensor pooled = adaptive_max_pool2d(image, {3, 3});
+  const std::int64_t rows[][2] = {{0, 2}, {1, 4}, {3, 5}}, columns[][2] = {{0, 3}, {2, 6}, {5, 8}};
+  for (std::int64_t i = 0; i < 3; ++i)
+    for (std::int64_t j = 0; j < 3; ++j)
+      EXPECT_EQ(pooled[0][0][i][j].item<double>(),
+                max(image.slice(2, rows[i][0], rows[i][1]).slice(3, columns[j][0], columns[j][1])).item<double>());
   const Tensor weights = x.clone();
   EXPECT_EQ(weights.clamp_(1.0, 3.0).to_vector<double>(), (std::vector<double>{1, 1, 2, 3, 3, 3}));
 }

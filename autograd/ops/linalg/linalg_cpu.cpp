@@ -60,6 +60,37 @@ double eliminate(double* a, std::int64_t n, double* b, std::int64_t k) {
   return sign;
 }
 
+/// to[j] -= factor * from[j].
+void subtract_multiple(double* to, const double* from, double factor, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) to[j] -= factor * from[j];
+}
+
+/// The X of a X = b in the place of b [n, k], for the upper triangle of a. Row by row, so that neighbours of a row are
+/// computed side by side; each element subtracts in the order of the columns of a.
+void substitute_backwards(const double* a, std::int64_t n, double* b, std::int64_t k) {
+  for (std::int64_t r = n - 1; r >= 0; --r) {
+    for (std::int64_t c = r + 1; c < n; ++c) subtract_multiple(b + r * k, b + c * k, a[r * n + c], k);
+    for (std::int64_t j = 0; j < k; ++j) b[r * k + j] /= a[r * n + r];
+  }
+}
+
+/// The same for the lower triangle. False if it is singular.
+bool substitute_forwards(const double* a, std::int64_t n, double* b, std::int64_t k) {
+  for (std::int64_t r = 0; r < n; ++r) {
+    if (a[r * n + r] == 0.0) return false;
+    for (std::int64_t c = 0; c < r; ++c) subtract_multiple(b + r * k, b + c * k, a[r * n + c], k);
+    for (std::int64_t j = 0; j < k; ++j) b[r * k + j] /= a[r * n + r];
+  }
+  return true;
+}
+
+bool is_lower_triangular(const double* a, std::int64_t n) {
+  for (std::int64_t r = 0; r < n; ++r)
+    for (std::int64_t c = r + 1; c < n; ++c)
+      if (a[r * n + c] != 0.0) return false;
+  return true;
+}
+
 }  // namespace
 
 void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::int64_t& first_failed) {
@@ -69,17 +100,14 @@ void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::in
     for_each_matrix(count, n, [&](std::int64_t i) {
       const T *from = a.data<T>() + i * n * n, *right = b.data<T>() + i * n * k;
       std::vector<double> m(from, from + n * n), v(right, right + n * k);
-      if (eliminate(m.data(), n, v.data(), k) == 0.0) return note_failure(failed, i);
+      if (is_lower_triangular(m.data(), n)) {
+        if (!substitute_forwards(m.data(), n, v.data(), k)) return note_failure(failed, i);
+      } else {
+        if (eliminate(m.data(), n, v.data(), k) == 0.0) return note_failure(failed, i);
+        substitute_backwards(m.data(), n, v.data(), k);
+      }
       T* to = x.data<T>() + i * n * k;
-      for (std::int64_t r = n - 1; r >= 0; --r)
-        for (std::int64_t j = 0; j < k; ++j) {
-          double value = v[static_cast<std::size_t>(r * k + j)];
-          for (std::int64_t c = r + 1; c < n; ++c)
-            value -= m[static_cast<std::size_t>(r * n + c)] * v[static_cast<std::size_t>(c * k + j)];
-          value /= m[static_cast<std::size_t>(r * n + r)];
-          v[static_cast<std::size_t>(r * k + j)] = value;
-          to[r * k + j] = static_cast<T>(value);
-        }
+      for (std::int64_t j = 0; j < n * k; ++j) to[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
     });
   });
   first_failed = failed;
@@ -110,16 +138,20 @@ void linalg_cholesky_cpu(const Tensor& a, const Tensor& l, std::int64_t& first_f
     for_each_matrix(a.size(0), n, [&](std::int64_t i) {
       const T* from = a.data<T>() + i * n * n;
       T* to = l.data<T>() + i * n * n;
-      std::vector<double> m(static_cast<std::size_t>(n * n), 0.0);
-      const auto at = [&](std::int64_t r, std::int64_t c) -> double& { return m[static_cast<std::size_t>(r * n + c)]; };
+      std::vector<double> m(static_cast<std::size_t>(n * n));  // L^T: its rows are the columns of L, side by side
       for (std::int64_t r = 0; r < n; ++r)
-        for (std::int64_t c = 0; c <= r; ++c) {
-          double value = static_cast<double>(from[r * n + c]);
-          for (std::int64_t j = 0; j < c; ++j) value -= at(r, j) * at(c, j);
-          if (r == c && !(value > 0.0)) return note_failure(failed, i);
-          at(r, c) = r == c ? std::sqrt(value) : value / at(c, c);
-        }
-      for (std::int64_t j = 0; j < n * n; ++j) to[j] = static_cast<T>(m[static_cast<std::size_t>(j)]);
+        for (std::int64_t c = 0; c <= r; ++c)
+          m[static_cast<std::size_t>(c * n + r)] = static_cast<double>(from[r * n + c]);
+      for (std::int64_t c = 0; c < n; ++c) {
+        double* const row = m.data() + c * n;
+        if (!(row[c] > 0.0)) return note_failure(failed, i);
+        row[c] = std::sqrt(row[c]);
+        for (std::int64_t r = c + 1; r < n; ++r) row[r] /= row[c];
+        for (std::int64_t r = c + 1; r < n; ++r) subtract_multiple(m.data() + r * n + r, row + r, row[r], n - r);
+      }
+      for (std::int64_t r = 0; r < n; ++r)
+        for (std::int64_t c = 0; c < n; ++c)
+          to[r * n + c] = c > r ? T(0) : static_cast<T>(m[static_cast<std::size_t>(c * n + r)]);
     });
   });
   first_failed = failed;

@@ -63,17 +63,15 @@ Tensor adaptive_max_pool2d(const Tensor& x, Size2d output) {
                  "[adaptive_max_pool2d] expected images with elements and an output of at least 1x1");
   const std::int64_t h = x.size(-2), w = x.size(-1);
   if (h % output.h == 0 && w % output.w == 0) return max_pool2d(x, {h / output.h, w / output.w});
-  std::vector<Tensor> rows;
-  for (std::int64_t i = 0; i < output.h; ++i) {
-    const std::int64_t top = i * h / output.h, bottom = ((i + 1) * h + output.h - 1) / output.h;
-    std::vector<Tensor> columns;
-    for (std::int64_t j = 0; j < output.w; ++j) {
-      const std::int64_t left = j * w / output.w, right = ((j + 1) * w + output.w - 1) / output.w;
-      columns.push_back(max(x.slice(-2, top, bottom).slice(-1, left, right), {-2, -1}));
-    }
-    rows.push_back(stack(columns, -1));
-  }
-  return stack(rows, -2);
+  // Maxima of maxima: over rows first, then over columns.
+  const auto maxima = [](const Tensor& in, std::int64_t dim, std::int64_t count) {
+    const std::int64_t size = in.size(dim);
+    std::vector<Tensor> parts;
+    for (std::int64_t i = 0; i < count; ++i)
+      parts.push_back(max(in.slice(dim, i * size / count, ((i + 1) * size + count - 1) / count), {dim}));
+    return stack(parts, dim);
+  };
+  return maxima(maxima(x, -2, output.h), -1, output.w);
 }
 
 }  // namespace lockstep
