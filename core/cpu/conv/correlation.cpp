@@ -24,6 +24,7 @@ constexpr std::int64_t kGroupPanels = 16;        // to a task, at most, where im
 constexpr std::int64_t kBlockPositions = 512;    // of the images of a task, at least
 constexpr std::int64_t kBorderPositions = 1024;  // the same where steps are left out: the longer a row, the more
 constexpr std::int64_t kBlockWeights = 1 << 16;  // that leave room in the second-level cache
+constexpr std::int64_t kShortPanel = 1 << 12;  // elements of tiles that are computed by one call, which takes time too
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
 // What vectors read beyond the last position that counts is not used, but must be there.
@@ -47,6 +48,8 @@ class Runner {
         panel_rows_(weights_panels_.panel_rows),
         offsets_(offsets),
         by_blocks_(c.inner() > inner_ && c.rows * inner_ <= kBlockWeights),
+        tiles_together_(
+            c.rows <= kFewRows ? 1 : std::clamp<std::int64_t>(kShortPanel / (width_ * c.inner()), 1, kGroupPanels)),
         wide_(set == InstructionSet::avx512) {
     const auto taps = static_cast<std::int64_t>(c.taps.size());
     std::int64_t inside = 0;
@@ -153,8 +156,9 @@ class Runner {
   // Some of their positions.
   struct Panel {
     std::int64_t first, columns;
-    bool direct;   // its results are neighbours where they belong; else they are put there from a tile
-    bool in_runs;  // few rows read what they need where it lies
+    std::int64_t tiles;  // whole ones, if there are several
+    bool direct;         // its results are neighbours where they belong; else they are put there from a tile
+    bool in_runs;        // few rows read what they need where it lies
     float* to;
     std::int64_t stride;
     Range inside;  // taps
@@ -163,7 +167,7 @@ class Runner {
   struct Work {
     Work(const Runner& r, std::int64_t images, const ConvSink* sink) {
       const std::int64_t size_padded = r.c_.planes.copied ? images * r.c_.planes.size() + kSlack : 0;
-      const std::int64_t size_panel = r.width_ * std::min(r.inner_, r.c_.inner());
+      const std::int64_t size_panel = r.tiles_together_ * r.width_ * std::min(r.inner_, r.c_.inner());
       const std::int64_t size_tile = (r.by_blocks_ ? kGroupPanels : 1) * r.c_.rows * r.width_;
       const std::int64_t size_values = sink ? images * r.c_.rows * r.positions_ : 0;
       space = empty({size_panel + size_tile + size_padded + size_values});
@@ -221,29 +225,35 @@ class Runner {
   void compute(Work& work, const Block& block, std::int64_t first, std::int64_t end) const {
     const std::int64_t inner = c_.inner(), panels = end - first;
     work.panels.clear();
-    for (std::int64_t p = 0; p < panels; ++p)
-      work.panels.push_back(panel_of(block, first + p, work.tile + (by_blocks_ ? p * c_.rows * width_ : 0)));
+    for (std::int64_t p = 0; p < panels; p += work.panels.back().tiles)
+      work.panels.push_back(
+          panel_of(block, first + p, panels - p, work.tile + (by_blocks_ ? p * c_.rows * width_ : 0)));
     // A panel is used by all rows while it is in the first-level cache, and weights by all panels while they are in the
     // second.
-    const std::int64_t together = by_blocks_ ? panels : 1;
-    for (std::int64_t p0 = 0; p0 < panels; p0 += together)
+    const std::size_t count = work.panels.size(), together = by_blocks_ ? count : 1;
+    for (std::size_t p0 = 0; p0 < count; p0 += together)
       for (std::int64_t k0 = 0; k0 < inner; k0 += inner_)
-        for (std::int64_t p = p0; p < p0 + together; ++p) {
-          const Panel& panel = work.panels[static_cast<std::size_t>(p)];
+        for (std::size_t p = p0; p < p0 + together; ++p) {
+          const Panel& panel = work.panels[p];
           add_block(work, block, panel, k0);
           if (k0 + inner_ >= inner && !panel.direct)
             block.positions.scatter(panel.first, panel.columns, panel.to, width_, block.out);
         }
   }
 
-  Panel panel_of(const Block& block, std::int64_t number, float* tile) const {
+  // The panel that begins with tile `number`, of up to so many tiles.
+  Panel panel_of(const Block& block, std::int64_t number, std::int64_t tiles, float* tile) const {
     const Positions& positions = block.positions;
-    const std::int64_t first = number * width_, columns = std::min(width_, positions.count() - first);
-    const bool direct = positions.in_place(first, columns);
+    const std::int64_t first = number * width_, left = positions.count() - first;
+    tiles = std::min({tiles, tiles_together_, left / width_});
+    if (tiles < 2 || !positions.in_place(first, tiles * width_)) tiles = 1;
+    const std::int64_t columns = std::min(tiles * width_, left);
+    const bool direct = tiles > 1 || positions.in_place(first, columns);
     Range inside{0, static_cast<std::int64_t>(c_.taps.size())};
     if (leaves_out_) inside = taps_inside(positions.row_of(first), positions.row_of(first + columns - 1));
     return {.first = first,
             .columns = columns,
+            .tiles = tiles,
             .direct = direct,
             .in_runs = c_.rows <= kFewRows && !sees_border_ && positions.reads().all_runs(first, width_),
             .to = direct ? block.out + positions.out_of(first) : tile,
@@ -263,13 +273,18 @@ class Runner {
                        panel.to, panel.stride, k0 > 0, bias, relu},
                       c_.rows, reads.eights() + panel.first / 8, width_ / 8);
     const std::int64_t start = runs_of(work, panel.inside, k0, steps);
-    if (work.runs.empty()) reads.pack(panel.first, width_, block.images, offsets_.data() + k0, steps, work.panel);
-    std::int64_t from = start;
-    float* to_panel = work.panel;
-    for (const Run& run : work.runs) {
-      reads.pack(panel.first, width_, block.images, offsets_.data() + from, run.k, to_panel);
-      from += run.k + run.skip / weights_step_;
-      to_panel += run.k * width_;
+    float* to = work.panel;
+    for (std::int64_t t = 0; t < panel.tiles; ++t) {
+      const auto pack = [&](std::int64_t from, std::int64_t count) {
+        reads.pack(panel.first + t * width_, width_, block.images, offsets_.data() + from, count, to);
+        to += count * width_;
+      };
+      if (work.runs.empty()) pack(k0, steps);
+      std::int64_t from = start;
+      for (const Run& run : work.runs) {
+        pack(from, run.k);
+        from += run.k + run.skip / weights_step_;
+      }
     }
     Tile<float> tile{};
     tile.alpha = 1;
@@ -282,10 +297,11 @@ class Runner {
     tile.runs = work.runs.empty() ? nullptr : work.runs.data();
     tile.run_count = static_cast<std::int64_t>(work.runs.size());
     tile.plus_zero = sees_border_;
-    tile.columns = panel.columns;
+    tile.tiles = panel.tiles;
+    tile.columns = std::min(panel.columns, width_);
     tile.out_stride = panel.stride;
     tile.relu = relu;
-    const auto vectors = static_cast<std::size_t>(divide_up(panel.columns, kernels_.lanes));
+    const auto vectors = static_cast<std::size_t>(divide_up(tile.columns, kernels_.lanes));
     for (std::int64_t i = 0; i < row_panels_; ++i) {
       tile.a = block.weights + i * weights_panel_ + start * weights_step_;
       tile.row_bias = bias ? bias + i * panel_rows_ : nullptr;
@@ -307,6 +323,7 @@ class Runner {
   std::int64_t weights_step_ = 0, weights_panel_ = 0, weights_group_ = 0;
   const std::vector<std::int32_t>& offsets_;  // of each k, from where a position reads
   const bool by_blocks_;                      // of steps go all panels of a group, else panel by panel
+  const std::int64_t tiles_together_;         // of a panel, where chains are short
   const bool wide_;                           // AVX-512
 };
 
