@@ -308,6 +308,16 @@ TEST(Conv, ADepthwiseChannelSeesItselfAlone) {
 }
 
 // A channel's result does not depend on how many are computed with it: few are computed without packing the image.
+TEST(Conv, AnImageTooLargeIsRefused) {
+  const Conv c = make(1, 2, 40000, 40000, 3, 1, 1, 1, 0, 1, 1);
+  try {
+    conv_forward(c, nullptr, nullptr, nullptr, false, nullptr);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("an image of 3200000000 elements"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Conv, AFewChannelsHaveTheBitsTheyHaveAmongMany) {
   constexpr std::int64_t kMany = 8, kTaps = 25;
   for (const InstructionSet set : instruction_sets()) {

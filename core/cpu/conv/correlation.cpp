@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <limits>
 #include <optional>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/cpu/conv/eight_positions.h"
 #include "lockstep/core/cpu/conv/positions.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
@@ -25,6 +27,7 @@ constexpr std::int64_t kBlockPositions = 512;    // of the images of a task, at 
 constexpr std::int64_t kBorderPositions = 1024;  // the same where steps are left out: the longer a row, the more
 constexpr std::int64_t kBlockWeights = 1 << 16;  // that leave room in the second-level cache
 constexpr std::int64_t kShortPanel = 1 << 12;  // elements of tiles that are computed by one call, which takes time too
+constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();  // that positions tell apart
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kWorth = 16;  // one step of so many beside the image is worth leaving out
 // What vectors read beyond the last position that counts is not used, but must be there.
@@ -85,8 +88,9 @@ class Runner {
 
   void run(const ConvSink* sink) const {
     // Blocks of images; where these are few, their positions are cut too. Neither matters to the bits.
-    const std::int64_t per_block =
-        std::clamp<std::int64_t>((leaves_out_ ? kBorderPositions : kBlockPositions) / positions_, 1, c_.n);
+    const std::int64_t most = kMostElements / std::max(c_.planes.size(), c_.image_stride);
+    const std::int64_t per_block = std::clamp<std::int64_t>(
+        (leaves_out_ ? kBorderPositions : kBlockPositions) / positions_, 1, std::min(c_.n, most));
     const std::int64_t blocks = divide_up(c_.n, per_block), tasks = kTasksPerThread * num_threads();
     const bool many = sink || num_threads() == 1 || c_.groups * blocks >= tasks;
     const Positions whole(c_, per_block, leaves_out_, width_, wide_);
@@ -366,6 +370,10 @@ bool all_finite(const float* values, std::int64_t count) {
 }
 
 std::vector<std::int32_t> Correlation::input_offsets() const {
+  LOCKSTEP_CHECK(std::max(planes.size(), image_stride) <= kMostElements,
+                 "[conv2d] an image of {} elements, with the zeros around it {}, is too large: at most {} can be told "
+                 "apart; cut it into parts",
+                 image_stride, planes.size(), kMostElements);
   std::vector<std::int32_t> offsets(static_cast<std::size_t>(inner()));
   for (std::size_t t = 0; t < taps.size(); ++t)
     offsets[t] = static_cast<std::int32_t>(planes.offset(taps[t].y, taps[t].x));
