@@ -138,6 +138,20 @@ TYPED_TEST(GemmTest, RowsAPowerOfTwoApart) {
     }
 }
 
+// A transposed matrix of more than a few MiB and few columns beside it: computed as the transpose, its rows as columns.
+TYPED_TEST(GemmTest, FewColumnsBesideALargeTransposedMatrix) {
+  const std::int64_t m = 6144 / static_cast<std::int64_t>(sizeof(TypeParam));
+  for (const std::int64_t n : {5, 10, 16, 17}) {
+    Case<TypeParam> c(true, false, m - 7, n, 1200, 1, 7);
+    c.g.beta = TypeParam(n % 2);
+    c.g.bias = c.bias.data();
+    const std::vector<TypeParam> first = c.own(instruction_sets()[0]);
+    expect_near_reference(c, first);
+    for (const InstructionSet set : instruction_sets())
+      EXPECT_TRUE(same_bits(c.own(set), first)) << name(set) << " " << n;
+  }
+}
+
 // Large operands that are read once, whose rows would share places of a cache.
 TYPED_TEST(GemmTest, FewRowsTimesALargeMatrix) {
   const int before = num_threads();

@@ -10,13 +10,18 @@ inline constexpr double kTaskFlops = 1.5e5;         // of a task of parallel_for
 inline constexpr double kFlopsOfByte = 3;           // operations in the time that a byte takes to come from a far cache
 inline constexpr double kLargeTaskFlops = 16e6;     // where there is a task for each thread
 inline constexpr std::int64_t kTasksPerThread = 3;  // so that threads which are held up do not hold up the others
-inline constexpr std::int64_t kGroupBytes = 2 << 20;  // of b packed at a time
+inline constexpr std::int64_t kLargeCache = 2 << 20;  // bytes of a second level
 inline constexpr std::int64_t kGroupColumns = 2048;
-inline constexpr std::int64_t kGroupRows = 56;        // rows of a transposed a packed at a time
-inline constexpr std::int64_t kStep = 128;            // along k, of a panel of b that a single panel of rows uses
-inline constexpr std::int64_t kShort = 48;            // k for which nothing is packed
-inline constexpr std::int64_t kManyColumns = 256;     // for which a transposed a is packed sooner
-inline constexpr std::int64_t kFewPanels = 6;         // of rows, for which b is not packed
+inline constexpr std::int64_t kGroupRows = 56;         // rows of a transposed a packed at a time
+inline constexpr std::int64_t kStep = 128;             // along k, of a panel of b that a single panel of rows uses
+inline constexpr std::int64_t kShort = 48;             // k for which nothing is packed
+inline constexpr std::int64_t kSecondWay = 128 << 10;  // bytes of a way of a second-level cache, at most
+inline constexpr std::int64_t kManyColumns = 256;      // for which a transposed a is packed sooner
+inline constexpr std::int64_t kFewPanels = 6;          // of rows, for which b is not packed
+inline constexpr std::int64_t kFewAlignedPanels =
+    16;  // the same where far_is_slow(), if no vector of b lies in two lines of the cache
+inline constexpr std::int64_t kFarRows = 12;          // of a result, for which a far b is read along its rows
+inline constexpr std::int64_t kFewColumns = 16;       // of a result whose far a is read as b
 inline constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
 inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
 inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
@@ -26,5 +31,20 @@ inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay i
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
 inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
+
+/// Bytes of a core's second-level cache, or of a usual one if the system does not say.
+std::int64_t second_level_cache();
+
+/// Whether what does not fit the second level comes slowly: processors that have a large one have a third level that is
+/// far.
+inline bool far_is_slow() {
+  return second_level_cache() >= kLargeCache;
+}
+
+/// Bytes of b that are packed at a time: what stays in the second level where the third is slow, else what halves the
+/// number of groups.
+inline std::int64_t group_bytes() {
+  return far_is_slow() ? second_level_cache() / 2 : kLargeCache;
+}
 
 }  // namespace lockstep::cpu::gemm_detail

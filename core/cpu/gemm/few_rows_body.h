@@ -138,7 +138,9 @@ template <typename V, int kRows, bool kByRows>
 void streaming_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
-  constexpr int kLanes = V::kLanes, kSteps = 8 / kRows;  // registers hold kRows * kSteps elements of a
+  constexpr int kLanes = V::kLanes;
+  constexpr int kSteps = 8 / kRows;  // registers hold kRows * kSteps elements of a
+  constexpr int kRowsAhead = 8;      // of b, between what is in use and what is asked for
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
   const std::int64_t vectors = (tile.columns + kLanes - 1) / kLanes, last = tile.columns - (vectors - 1) * kLanes;
   const std::int64_t width = vectors * kLanes;
@@ -156,6 +158,7 @@ void streaming_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 8
       for (int q = 0; q < kCount; ++q) {
         const Vector x = load(b + q * tile.b_step + j);
+        if (kRows > 2 && j * sizeof(T) % 64 == 0) __builtin_prefetch(b + (q + kRowsAhead) * tile.b_step + j);
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) sum[i] = V::fused(y[q][i], x, sum[i]);
       }

@@ -132,11 +132,11 @@ class OneRow {
     const std::int64_t ahead = p + kAhead * kLine;
     return ahead < whole_ ? blocks_->b + ahead : next_ + (ahead - whole_);
   }
-  // A line of each of so many rows, which are not read again soon.
+  // A line of each of so many rows.
   template <int kCount>
   [[gnu::always_inline]] void ask(const T* at) const {
 #pragma GCC unroll 16
-    for (int i = 0; i < kCount; ++i) __builtin_prefetch(at + i * b_step_, 0, 0);
+    for (int i = 0; i < kCount; ++i) __builtin_prefetch(at + i * b_step_);
   }
 
   // A line of each row of a vector.

@@ -28,7 +28,15 @@ void transpose(const MicroKernels<T>& kernels, const T* from, std::int64_t rows,
 template <typename T>
 bool is_turned(const Gemm<T>& g, int lanes) {
   if (g.m < 2 * lanes || (g.bias && g.row_bias) || g.activation == Activation::gelu) return false;
-  return g.n < lanes || (g.b.transposed && !g.a.transposed && (g.m * g.k + 2 * g.m * g.n) < g.n * g.k);
+  // Vectors that are well filled cost less than to transpose a.
+  if (g.n < lanes && (g.a.transposed || 2 * g.n < lanes + 4)) return true;
+  // Of a far matrix whose rows share places in a cache a tile would read a little of each; as b it is read in longer
+  // runs.
+  const std::int64_t row_bytes = g.a.stride * static_cast<std::int64_t>(sizeof(T));
+  if (g.a.transposed && !g.b.transposed && g.n <= kFewColumns && g.k > kShort && row_bytes % 2048 == 0 &&
+      row_bytes * g.k >= std::max(kFarBytes, second_level_cache()))
+    return true;
+  return g.b.transposed && !g.a.transposed && (g.m * g.k + 2 * g.m * g.n) < g.n * g.k;
 }
 
 template <typename T>

@@ -43,9 +43,15 @@ class Product {
     row_panels_ = Parts(g_.m, divide_up(g_.m, kernels.rows[vectors_]));
     // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
     // of b, as they lie, have places of their own in a cache.
-    const bool crowded = b_.row * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
+    const std::int64_t b_bytes = b_.row * static_cast<std::int64_t>(sizeof(T));
+    const bool crowded = b_bytes % 2048 == 0;
     short_chains_ = row_panels_.count <= 2 || (g_.k <= kShort && (!crowded || g_.k <= kWays));
-    const bool once = b_.column == 1 && !short_chains_ && row_panels_.count <= kFewPanels && !crowded;
+    const bool aligned = (b_bytes | reinterpret_cast<std::intptr_t>(b_.data)) % 64 == 0;
+    // Crowded rows lose their places in a cache of the first level, and keep those of the second.
+    const bool keeps = !crowded || (far_is_slow() && kernels.lanes * sizeof(T) == 64 &&
+                                    inner_ * std::min(b_bytes & -b_bytes, kSecondWay) <= second_level_cache());
+    const bool once = b_.column == 1 && !short_chains_ && keeps &&
+                      row_panels_.count <= (aligned && far_is_slow() ? kFewAlignedPanels : kFewPanels);
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache.
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
@@ -54,10 +60,13 @@ class Product {
     a_is_far_ = g_.k > kShort && g_.m * g_.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     // Few rows read b once, and tiles, which take a little of each of its rows, read slowly if it comes from far and
     // its rows have the same places in a cache.
-    const std::int64_t row_bytes = b_.row * static_cast<std::int64_t>(sizeof(T));
-    streams_ = b_.column == 1 && row_panels_.count == 1 && row_bytes * g_.k >= kFarBytes &&
-               row_bytes % (128 * kernels.lanes) == 0 && g_.m <= (row_bytes % 4096 == 0 ? kernels.streaming_rows : 2) &&
-               g_.n >= kManyColumns;
+    const bool reads_slowly =
+        g_.m <= 2 ? b_bytes % (128 * kernels.lanes) == 0
+                  : kernels.streaming_rows > 2 &&
+                        (far_is_slow() ? g_.m <= kFarRows : g_.m <= kernels.streaming_rows && b_bytes % 4096 == 0);
+    streams_ = reads_slowly && b_.column == 1 && g_.n >= kManyColumns &&
+               b_bytes * g_.k >= std::max(kFarBytes, second_level_cache());
+    if (streams_) row_panels_ = Parts(g_.m, divide_up(g_.m, kernels.streaming_rows));
   }
 
   // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
@@ -155,7 +164,6 @@ class Product {
       return g_.m > kernels_.rows[2] && g_.m <= kMaxRows && kernels_.turning_vectors[g_.m] > 0 ? 1 : 2;
     if (g_.m <= kernels_.rows[4]) return 4;
     if (kernels_.rows[4] <= 4) return 2;  // few registers
-    if (g_.k <= kShort) return 4;
     return g_.m <= kernels_.rows[3] && needed > 4 ? 3 : 2;
   }
 
@@ -164,7 +172,7 @@ class Product {
 
   [[gnu::noinline]] void task(Range panels, Range columns, const Packed& packed) const {
     if (streams_)
-      streaming_rows(rows_of(panels.begin), columns);
+      streaming_rows(panels, columns);
     else if (panels.size() == 1 && !packed.b && (pack_b_ || columns.size() < kernels_.lanes))
       single_panel_of_rows(rows_of(panels.begin), columns);
     else
@@ -178,7 +186,7 @@ class Product {
     const std::int64_t inner = std::min(inner_, g_.k), tile_rows = rows_of(0).size();
     const std::int64_t panel_bytes = tile_columns_ * inner * static_cast<std::int64_t>(sizeof(T));
     const std::int64_t group = std::min({all.size(), kGroupColumns / tile_columns_ * tile_columns_,
-                                         std::max<std::int64_t>(1, kGroupBytes / panel_bytes) * tile_columns_});
+                                         std::max<std::int64_t>(1, group_bytes() / panel_bytes) * tile_columns_});
     const bool partial = all.size() % kernels_.lanes != 0 && (all.size() > group || !has_overlap(all));
     const std::int64_t columns_here = packed.b ? 0 : pack_b_ ? padded(group) : partial ? tile_columns_ : 0;
     const std::int64_t rows_here = !pack_a_ || packed.a ? 0 : a_.row == 1 ? kGroupRows + tile_rows : tile_rows;
@@ -205,7 +213,7 @@ class Product {
               const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
               tile.a = a + (row_panels_.begin(i) - row_panels_.begin(first)) * step;
               (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
-            } else if (i + 1 < end && a_is_far_) {
+            } else if (i + 1 < end && a_is_far_ && columns.size() > 2 * tile_columns_) {
               tile.next = a_.new_lines(row_panels_.begin(i + 1), row_panels_.begin(i + 2), steps.begin);
             }
             compute_tiles(tile, rows_of(i), range, b);
@@ -309,19 +317,21 @@ class Product {
     }
   }
 
-  [[gnu::noinline]] void streaming_rows(Range rows, Range all) const {
+  [[gnu::noinline]] void streaming_rows(Range panels, Range all) const {
     alignas(64) T sums[kStreamedElements];
-    const std::int64_t most = kStreamedElements / rows.size() / kernels_.lanes * kernels_.lanes;
+    const std::int64_t most = kStreamedElements / rows_of(0).size() / kernels_.lanes * kernels_.lanes;
     for (std::int64_t j = all.begin; j < all.end; j += most)
-      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
-        const Range columns{j, std::min(j + most, all.end)}, steps{k0, std::min(k0 + inner_, g_.k)};
-        Tile<T> tile = tile_of(rows, steps);
-        tile.b = b_.at(k0, j);
-        tile.b_step = b_.row;
-        tile.sums = sums;
-        set_columns(tile, rows, columns, steps);
-        kernels_.streaming[a_.column == 1][rows.size()](tile);
-      }
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_)
+        for (std::int64_t i = panels.begin; i < panels.end; ++i) {
+          const Range rows = rows_of(i), columns{j, std::min(j + most, all.end)},
+                      steps{k0, std::min(k0 + inner_, g_.k)};
+          Tile<T> tile = tile_of(rows, steps);
+          tile.b = b_.at(k0, j);
+          tile.b_step = b_.row;
+          tile.sums = sums;
+          set_columns(tile, rows, columns, steps);
+          kernels_.streaming[a_.column == 1][rows.size()](tile);
+        }
   }
 
   void pack_columns_of_b(Range columns, Range steps, T* to) const {
