@@ -30,63 +30,47 @@ namespace {
 
 constexpr int kAhead = 12;  // steps between what is in use and what is prefetched
 
-// The rows of a tile's a, one step of them after the other. Five rows are addressed from one pointer, so that pointers
-// and strides stay in registers.
-template <typename T, int kRows, bool kByRows>
-class Steps {
+// Many rows of a, one step of them after the other. Five are addressed from one pointer, so that pointers and strides
+// stay in registers.
+template <typename T, int kRows>
+class ManyRows {
  public:
-  [[gnu::always_inline]] Steps(const T* a, std::int64_t a_row, std::int64_t a_step)
-      : a_step_(a_step), a_row_(a_row), row_(a_row * static_cast<std::int64_t>(sizeof(T))), rows3_(3 * row_) {
+  [[gnu::always_inline]] ManyRows(const T* a, std::int64_t a_row)
+      : row_(a_row * static_cast<std::int64_t>(sizeof(T))), rows3_(3 * row_) {
 #pragma GCC unroll 4
     for (int g = 0; g < kPointers; ++g) a_[g] = apart(a + g * kRowsOfPointer * a_row);
   }
-  // Row i, `step` steps behind the current one.
-  template <int kStep>
   [[gnu::always_inline]] const T* at(int i) const {
-    if constexpr (!kByRows) return a_[0] + i;
-    if constexpr (!kGroups) return a_[0] + i * a_row_ + kStep;
-    const T* const a = a_[i / kRowsOfPointer];
     const int row = i % kRowsOfPointer;
     const std::int64_t offset = row == 3 ? rows3_ : row * row_;
-    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(a) + offset) + kStep;
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(a_[i / kRowsOfPointer]) + offset);
   }
-  // The next steps; the compiler forgets the multiples of strides, for which it would need registers.
-  template <int kCount>
-  [[gnu::always_inline]] void advance() {
-    if constexpr (kByRows) {
-      if constexpr (kGroups) asm("" : "+r"(row_), "+r"(rows3_));
-      move(kCount);
-    } else {
-      move(a_step_);
-    }
-  }
-  [[gnu::always_inline]] void move(std::int64_t elements) {
+  // The compiler forgets the multiples of strides, for which it would need registers.
+  [[gnu::always_inline]] void advance(int steps) {
+    asm("" : "+r"(row_), "+r"(rows3_));
 #pragma GCC unroll 4
-    for (int g = 0; g < kPointers; ++g) a_[g] += elements;
+    for (int g = 0; g < kPointers; ++g) a_[g] += steps;
   }
-  [[gnu::always_inline]] void ask(std::int64_t steps) const {
-    __builtin_prefetch(a_[0] + steps * a_step_);
-  }
-
-  static constexpr bool kGroups = kByRows && kRows > 9;
 
  private:
-  static constexpr int kRowsOfPointer = kGroups ? 5 : kRows, kPointers = (kRows + kRowsOfPointer - 1) / kRowsOfPointer;
+  static constexpr int kRowsOfPointer = 5, kPointers = (kRows + kRowsOfPointer - 1) / kRowsOfPointer;
   const T* a_[kPointers];
-  std::int64_t a_step_, a_row_, row_, rows3_;
+  std::int64_t row_, rows3_;
 };
 
-// k steps along a and b, which are moved on; what lies `ahead` steps behind them is prefetched.
+// k steps along a and b, which are moved on; a_ahead and b_ahead elements behind them are prefetched.
 template <typename V, int kRows, int kVectors, bool kByRows>
-[[gnu::always_inline]] inline void add_steps(std::int64_t k, Steps<typename V::T, kRows, kByRows>& a,
-                                             const typename V::T*& b, std::int64_t b_step, std::int64_t ahead,
+[[gnu::always_inline]] inline void add_steps(std::int64_t k, const typename V::T*& a, std::int64_t a_row,
+                                             std::int64_t a_step, const typename V::T*& b, std::int64_t b_step,
+                                             std::int64_t a_ahead, std::int64_t b_ahead,
                                              typename V::Vector (&sum)[kRows][kVectors]) {
+  using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
-  const std::int64_t b_ahead = ahead * b_step;
-  const auto step = [&]<int kStep>() __attribute__((always_inline)) {
+  // One step, of which row i of a is at at(i).
+  const auto add_step = [&](const auto& at) __attribute__((always_inline)) {
     Vector x[kVectors];
-    if constexpr (!kByRows) a.ask(ahead);
+    if constexpr (!kByRows) __builtin_prefetch(a + a_ahead);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       x[v] = V::load(b + v * kLanes);
@@ -94,32 +78,32 @@ template <typename V, int kRows, int kVectors, bool kByRows>
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Vector y = V::broadcast(a.template at<kStep>(i));
+      const Vector y = V::broadcast(at(i));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
     }
   };
-  using A = Steps<typename V::T, kRows, kByRows>;
-  if constexpr (!A::kGroups) {
-#pragma GCC unroll 2
-    for (; k > 0; --k) {
-      step.template operator()<0>();
-      a.template advance<1>();
+  if constexpr (kByRows && kRows > 9) {
+    ManyRows<T, kRows> rows(a, a_row);
+    a += k;
+#pragma GCC unroll 1
+    for (std::int64_t p = k / 2; p > 0; --p) {
+      add_step([&](int i) __attribute__((always_inline)) { return rows.at(i); });
+      b = apart(b + b_step);
+      add_step([&](int i) __attribute__((always_inline)) { return rows.at(i) + 1; });
+      b = apart(b + b_step);
+      rows.advance(2);
+    }
+    if (k % 2 == 1) {
+      add_step([&](int i) __attribute__((always_inline)) { return rows.at(i); });
       b += b_step;
     }
   } else {
-#pragma GCC unroll 1
-    for (std::int64_t p = k / 2; p > 0; --p) {
-      step.template operator()<0>();
-      b = apart(b + b_step);
-      step.template operator()<1>();
-      b = apart(b + b_step);
-      a.template advance<2>();
-    }
-    if (k % 2 == 1) {
-      step.template operator()<0>();
+#pragma GCC unroll 2
+    for (std::int64_t p = k; p > 0; --p) {
+      add_step([&](int i) __attribute__((always_inline)) { return a + i * a_row; });
+      a += a_step;
       b += b_step;
-      a.template advance<1>();
     }
   }
 }
@@ -150,14 +134,14 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const bool plain = is_plain(tile);
   // Behind a short chain lies nothing that is needed soon.
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
-  const std::int64_t ahead = goes_on ? kAhead : 0;
+  const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
   std::int64_t tiles = tile.tiles, column = 0;
   // Of the next panel, lines of each row, or steps of one by columns: all, and those to ask for with each tile.
   const std::int64_t lines = !tile.next ? 0 : kByRows ? (tile.k + kLine - 1) / kLine : tile.k;
   const std::int64_t asks = lines == 0 ? 0 : lines / (tiles > 0 ? tiles : 1) + 1;
   std::int64_t asked = 0;
   do {
-    Steps<T, kRows, kByRows> a(tile.a, a_row, a_step);
+    const T* a = tile.a;
     if (asked < lines) {
       ask_for_panel<T, kRows, kByRows>(tile.next, a_row, a_step, asked, asks);
       asked += asks;
@@ -182,18 +166,18 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       do {
         std::int64_t segments = tile.segments;
         do {
-          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, b, b_step, ahead, sum);
-          a.move(tile.a_segment);
+          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
+          a += tile.a_segment;
         } while (--segments > 0);
-        a.move(tile.a_repeat);
+        a += tile.a_repeat;
       } while (--repeats > 0);
     } else {
       const Run all{tile.k, 0};
       const Run* run = tile.runs ? tile.runs : &all;
       std::int64_t runs = tile.run_count;
       do {
-        add_steps<V, kRows, kVectors, kByRows>(run->k, a, b, b_step, ahead, sum);
-        a.move(run++->skip);
+        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
+        a += run++->skip;
       } while (--runs > 0);
       if (tile.plus_zero) [[unlikely]] {
 #pragma GCC unroll 16
