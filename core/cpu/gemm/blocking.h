@@ -18,14 +18,13 @@ inline constexpr std::int64_t kShort = 48;             // k for which nothing is
 inline constexpr std::int64_t kSecondWay = 128 << 10;  // bytes of a way of a second-level cache, at most
 inline constexpr std::int64_t kManyColumns = 256;      // for which a transposed a is packed sooner
 inline constexpr std::int64_t kFewPanels = 6;          // of rows, for which b is not packed
-inline constexpr std::int64_t kFewAlignedPanels =
-    16;  // the same where far_is_slow(), if no vector of b lies in two lines of the cache
-inline constexpr std::int64_t kFarRows = 12;          // of a result, for which a far b is read along its rows
-inline constexpr std::int64_t kFewColumns = 16;       // of a result whose far a is read as b
-inline constexpr std::int64_t kGap = 16;              // elements between rows that are copied, to part them in a cache
-inline constexpr std::int64_t kPanelColumns = 64;     // the widest panel of b
-inline constexpr std::int64_t kMaxLanes = 16;         // of a vector
-inline constexpr std::int64_t kLocalElements = 4096;  // of work space on the stack
+inline constexpr std::int64_t kFewAlignedPanels = 16;  // where far_is_slow() and vectors of b are whole lines
+inline constexpr std::int64_t kFarRows = 12;           // of a result, for which a far b is read along its rows
+inline constexpr std::int64_t kFewColumns = 16;        // of a result whose far a is read as b
+inline constexpr std::int64_t kGap = 16;               // elements between rows that are copied, to part them in a cache
+inline constexpr std::int64_t kPanelColumns = 64;      // the widest panel of b
+inline constexpr std::int64_t kMaxLanes = 16;          // of a vector
+inline constexpr std::int64_t kLocalElements = 4096;   // of work space on the stack
 inline constexpr std::int64_t kStreamedElements = 2048;    // of sums that stay in a cache of the first level
 inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay in a core's own caches
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
@@ -39,6 +38,26 @@ std::int64_t second_level_cache();
 /// far.
 inline bool far_is_slow() {
   return second_level_cache() >= kLargeCache;
+}
+
+/// Whether a matrix of so many bytes comes from beyond a core's own caches.
+inline bool is_far(std::int64_t bytes) {
+  return bytes >= kFarBytes && bytes >= second_level_cache();
+}
+
+/// Whether so many rows, `row_bytes` apart, keep their places in the second level until they are used again.
+inline bool keep_second_places(std::int64_t rows, std::int64_t row_bytes) {
+  const std::int64_t apart = row_bytes & -row_bytes;
+  return rows * (apart < kSecondWay ? apart : kSecondWay) <= second_level_cache();
+}
+
+/// Whether m rows, which read a far b once, read it slowly by tiles, which take a little of each of its rows: where
+/// these have the same places in a cache, or come slowly anyway. `streaming_rows`: the most that a kernel reads along
+/// b's rows.
+inline bool tiles_read_slowly(std::int64_t m, std::int64_t row_bytes, int lanes, int streaming_rows) {
+  if (m <= 2) return row_bytes % (128 * lanes) == 0;
+  if (streaming_rows <= 2) return false;
+  return far_is_slow() ? m <= kFarRows : m <= streaming_rows && row_bytes % 4096 == 0;
 }
 
 /// Bytes of b that are packed at a time: what stays in the second level where the third is slow, else what halves the

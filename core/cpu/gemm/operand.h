@@ -44,6 +44,11 @@ Strided<T> strided(const GemmOperand<T>& operand, std::int64_t index) {
   return operand.transposed ? Strided<T>{data, 1, operand.stride} : Strided<T>{data, operand.stride, 1};
 }
 
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
 // [0, size) in `count` parts whose lengths differ by one at most.
 struct Parts {
   Parts(std::int64_t total, std::int64_t parts) : count(parts), length_(total / parts), longer_(total % parts) {}

@@ -34,7 +34,7 @@ bool is_turned(const Gemm<T>& g, int lanes) {
   // runs.
   const std::int64_t row_bytes = g.a.stride * static_cast<std::int64_t>(sizeof(T));
   if (g.a.transposed && !g.b.transposed && g.n <= kFewColumns && g.k > kShort && row_bytes % 2048 == 0 &&
-      row_bytes * g.k >= std::max(kFarBytes, second_level_cache()))
+      is_far(row_bytes * g.k))
     return true;
   return g.b.transposed && !g.a.transposed && (g.m * g.k + 2 * g.m * g.n) < g.n * g.k;
 }

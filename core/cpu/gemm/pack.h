@@ -76,4 +76,11 @@ void pack_row_panels(const T* from, std::int64_t stride, std::int64_t k, std::in
   }
 }
 
+/// to[i * (k + kGap) + p] = from[i * stride + p] for i < rows and p < k.
+template <typename T>
+void copy_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t k, T* to) {
+  for (std::int64_t i = 0; i < rows; ++i)
+    std::memcpy(to + i * (k + kGap), from + i * stride, static_cast<std::size_t>(k) * sizeof(T));
+}
+
 }  // namespace lockstep::cpu::gemm_detail

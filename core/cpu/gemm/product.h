@@ -48,24 +48,18 @@ class Product {
     short_chains_ = row_panels_.count <= 2 || (g_.k <= kShort && (!crowded || g_.k <= kWays));
     const bool aligned = (b_bytes | reinterpret_cast<std::intptr_t>(b_.data)) % 64 == 0;
     // Crowded rows lose their places in a cache of the first level, and keep those of the second.
-    const bool keeps = !crowded || (far_is_slow() && kernels.lanes * sizeof(T) == 64 &&
-                                    inner_ * std::min(b_bytes & -b_bytes, kSecondWay) <= second_level_cache());
-    const bool once = b_.column == 1 && !short_chains_ && keeps &&
-                      row_panels_.count <= (aligned && far_is_slow() ? kFewAlignedPanels : kFewPanels);
+    const bool keeps =
+        !crowded || (far_is_slow() && kernels.lanes * sizeof(T) == 64 && keep_second_places(inner_, b_bytes));
+    const std::int64_t few = aligned && far_is_slow() ? kFewAlignedPanels : kFewPanels;
+    const bool once = b_.column == 1 && !short_chains_ && keeps && row_panels_.count <= few;
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache.
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
     const bool often = g_.n > (stride % 2048 == 0 ? 2 * tile_columns_ : kManyColumns);
     pack_a_ = pack_b_ && stride % (a_.row == 1 ? 1024 : 4096) == 0 && often && g_.m > 4;
     a_is_far_ = g_.k > kShort && g_.m * g_.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
-    // Few rows read b once, and tiles, which take a little of each of its rows, read slowly if it comes from far and
-    // its rows have the same places in a cache.
-    const bool reads_slowly =
-        g_.m <= 2 ? b_bytes % (128 * kernels.lanes) == 0
-                  : kernels.streaming_rows > 2 &&
-                        (far_is_slow() ? g_.m <= kFarRows : g_.m <= kernels.streaming_rows && b_bytes % 4096 == 0);
-    streams_ = reads_slowly && b_.column == 1 && g_.n >= kManyColumns &&
-               b_bytes * g_.k >= std::max(kFarBytes, second_level_cache());
+    streams_ = b_.column == 1 && g_.n >= kManyColumns && is_far(b_bytes * g_.k) &&
+               tiles_read_slowly(g_.m, b_bytes, kernels.lanes, kernels.streaming_rows);
     if (streams_) row_panels_ = Parts(g_.m, divide_up(g_.m, kernels.streaming_rows));
   }
 
@@ -118,11 +112,6 @@ class Product {
   }
 
  private:
-  struct Range {
-    std::int64_t begin, end;
-    std::int64_t size() const { return end - begin; }
-  };
-
   // Whole operands, packed; null: not. One block of k lies behind the other.
   struct Packed {
     T *a = nullptr, *b = nullptr;
@@ -321,10 +310,10 @@ class Product {
     alignas(64) T sums[kStreamedElements];
     const std::int64_t most = kStreamedElements / rows_of(0).size() / kernels_.lanes * kernels_.lanes;
     for (std::int64_t j = all.begin; j < all.end; j += most)
-      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_)
+      for (std::int64_t k0 = 0; k0 < g_.k; k0 += inner_) {
+        const Range columns{j, std::min(j + most, all.end)}, steps{k0, std::min(k0 + inner_, g_.k)};
         for (std::int64_t i = panels.begin; i < panels.end; ++i) {
-          const Range rows = rows_of(i), columns{j, std::min(j + most, all.end)},
-                      steps{k0, std::min(k0 + inner_, g_.k)};
+          const Range rows = rows_of(i);
           Tile<T> tile = tile_of(rows, steps);
           tile.b = b_.at(k0, j);
           tile.b_step = b_.row;
@@ -332,6 +321,7 @@ class Product {
           set_columns(tile, rows, columns, steps);
           kernels_.streaming[a_.column == 1][rows.size()](tile);
         }
+      }
   }
 
   void pack_columns_of_b(Range columns, Range steps, T* to) const {
@@ -359,10 +349,6 @@ class Product {
                   to + (rows.begin - first) * steps.size() + (k - steps.begin) * rows.size());
       }
     }
-  }
-
-  void copy_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t k, T* to) const {
-    for (std::int64_t i = 0; i < rows; ++i) std::copy_n(from + i * stride, k, to + i * (k + kGap));
   }
 
   Tile<T> tile_of(Range rows, Range steps) const {
