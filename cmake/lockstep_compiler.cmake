@@ -29,6 +29,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 if(LOCKSTEP_CPU_ARCH)
   target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=${LOCKSTEP_CPU_ARCH}>)
+  # __builtin_prefetch(p, 1) becomes prefetchw, which processors that do not know it ignore, instead of a plain prefetch.
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_options(lockstep_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-mprfchw>)
+  endif()
 endif()
 # errno and trapping semantics keep sqrt and friends from vectorising; nothing here reads either.
 target_compile_options(lockstep_flags INTERFACE

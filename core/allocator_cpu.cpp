@@ -1,8 +1,12 @@
 #include "lockstep/core/allocator_cpu.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
@@ -63,6 +67,43 @@ std::size_t class_bytes(std::size_t index) {
 
 constexpr std::size_t kSlack = std::size_t{64} << 20;
 
+// Note [Huge pages]
+// Blocks that hold a huge page are mapped by themselves, from the beginning of one, and the system is asked for huge
+// pages where it gives them on request: rows that lie far apart then do not each need the address of a page of 4 KiB
+// looked up, and what lies together in a block has places of its own in a cache. The end of a block that is no whole
+// huge page has small ones, so that no more memory is taken than asked for. Blocks begin at different pages behind the
+// boundary: elements with the same index of several tensors would share places in the second-level cache otherwise.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kMostPage = std::size_t{64} << 10;  // of a system's small pages
+constexpr std::size_t kBeginnings = 8, kApart = 4096;
+
+bool is_mapped(std::size_t bytes) {
+  return kCache && bytes >= kHugePage;
+}
+
+std::size_t mapped_bytes(std::size_t bytes) {
+  return (bytes + kBeginnings * kApart + kMostPage - 1) / kMostPage * kMostPage;
+}
+
+void* map_block(std::size_t bytes) {
+  static std::atomic<std::size_t> blocks = 0;
+  const std::size_t size = mapped_bytes(bytes), whole = size + kHugePage;
+  void* const mapped = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* const first = static_cast<char*>(mapped);
+  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+  char* const block = first + before;
+  if (before > 0) munmap(first, before);
+  if (whole > before + size) munmap(block + size, whole - before - size);
+  madvise(block, size, MADV_HUGEPAGE);  // if the system will not, the pages are small
+  return block + blocks.fetch_add(1, std::memory_order_relaxed) % kBeginnings * kApart;
+}
+
+void unmap_block(void* data, std::size_t bytes) {
+  char* const at = static_cast<char*>(data);
+  munmap(at - reinterpret_cast<std::uintptr_t>(at) % kHugePage, mapped_bytes(bytes));
+}
+
 class CachingAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes, Device) override {
@@ -114,7 +155,7 @@ class CachingAllocator final : public Allocator {
         }
       }
     }
-    std::free(data);
+    system_free(data, size.bytes);
   }
 
   AllocatorStats stats(Device) const override {
@@ -129,9 +170,9 @@ class CachingAllocator final : public Allocator {
 
   void empty_cache() override {
     const std::lock_guard lock(mutex_);
-    for (FreeBlocks& free : free_) {
-      for (void* block : free.blocks) std::free(block);
-      free.blocks.clear();
+    for (std::size_t i = 0; i < free_.size(); ++i) {
+      for (void* block : free_[i].blocks) system_free(block, class_bytes(i));
+      free_[i].blocks.clear();
     }
     stats_.cached = 0;
     most_in_use_ = stats_.in_use;
@@ -147,7 +188,15 @@ class CachingAllocator final : public Allocator {
     std::uint64_t last_use = 0;
   };
 
-  static void* system_allocate(std::size_t bytes) { return std::aligned_alloc(kAlignment, bytes); }
+  static void* system_allocate(std::size_t bytes) {
+    return is_mapped(bytes) ? map_block(bytes) : std::aligned_alloc(kAlignment, bytes);
+  }
+  static void system_free(void* data, std::size_t bytes) {
+    if (is_mapped(bytes))
+      unmap_block(data, bytes);
+    else
+      std::free(data);
+  }
 
   void count(std::size_t bytes) {
     stats_.in_use += bytes;
@@ -164,7 +213,7 @@ class CachingAllocator final : public Allocator {
       for (std::size_t i = 0; i < free_.size(); ++i)
         if (!free_[i].blocks.empty() && (oldest == free_.size() || free_[i].last_use < free_[oldest].last_use))
           oldest = i;
-      std::free(free_[oldest].blocks.back());
+      system_free(free_[oldest].blocks.back(), class_bytes(oldest));
       free_[oldest].blocks.pop_back();
       stats_.cached -= class_bytes(oldest);
     }

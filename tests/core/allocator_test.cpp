@@ -1,10 +1,13 @@
 #include "lockstep/core/allocator.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -29,7 +32,8 @@ Allocator& cpu() {
 }
 
 TEST(Allocator, BlocksAreAlignedAndWritableToTheLastByte) {
-  for (const std::size_t bytes : {1u, 255u, 256u, 257u, 320u, 321u, 1000u, 4096u, 100000u, 1u << 20, (1u << 20) + 1}) {
+  for (const std::size_t bytes : {1u, 255u, 256u, 257u, 320u, 321u, 1000u, 4096u, 100000u, 1u << 20, (1u << 20) + 1,
+                                  (2u << 20) - 1, 2u << 20, (2u << 20) + 1, (5u << 20) + 3, 33u << 20}) {
     void* data = cpu().allocate(bytes, {});
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
     std::memset(data, 0xab, bytes);
@@ -82,6 +86,29 @@ TEST(Allocator, AtMostAQuarterOfABlockIsWasted) {
     EXPECT_LE(taken, bytes * 5 / 4 + 64);
     cpu().deallocate(data, bytes, {});
   }
+}
+
+TEST(Allocator, LargeBlocksDoNotOverlapAndGoBackWhole) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds take memory from the C library";
+  const std::size_t page = 4096, bytes = (std::size_t{6} << 20) + 1;
+  cpu().empty_cache();
+  std::vector<unsigned char*> blocks;
+  for (int i = 0; i < 20; ++i) {  // more than there are beginnings
+    blocks.push_back(static_cast<unsigned char*>(cpu().allocate(bytes, {})));
+    std::memset(blocks.back(), i + 1, bytes);
+  }
+  for (int i = 0; i < 20; ++i) {
+    const unsigned char* const block = blocks[static_cast<std::size_t>(i)];
+    EXPECT_EQ(std::count(block, block + bytes, i + 1), static_cast<std::ptrdiff_t>(bytes));
+  }
+  for (unsigned char* const block : blocks) cpu().deallocate(block, bytes, {});
+  cpu().empty_cache();
+  for (unsigned char* const block : blocks)
+    for (std::size_t at = 0; at < bytes; at += page) {
+      unsigned char present = 0;
+      void* const address = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(block) + at) / page * page);
+      EXPECT_TRUE(mincore(address, 1, &present) != 0 && errno == ENOMEM) << "still mapped: byte " << at;
+    }
 }
 
 TEST(Allocator, IsSafeToUseFromSeveralThreads) {

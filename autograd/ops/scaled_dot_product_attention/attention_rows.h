@@ -8,6 +8,7 @@
 
 #include "lockstep/core/cpu/exp8.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/vector_math.h"
 
 namespace lockstep::detail {
@@ -32,11 +33,29 @@ C highest_score(std::int64_t count, const C* scores) {
   return cpu::lane_max<C>(count, scores);
 }
 
+// See Note [Wide functions].
+template <typename C>
+LOCKSTEP_WIDE C exponentials_wide(C* scores, std::int64_t count, std::int64_t padded, C shift) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::exp(scores[i] - shift);
+  return cpu::lane_sum<C>(count, [&](std::int64_t i) { return scores[i]; });
+}
+
+template <typename C>
+LOCKSTEP_WIDE void weights_and_slopes_wide(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < padded; ++i) {
+    weights[i] = math::exp(weights[i] - log_sum);
+    slopes[i] = weights[i] * (slopes[i] - delta) * scale;
+  }
+}
+
 /// scores[j] = exp(scores[j] - shift) for j < padded; gives cpu::lane_sum() of the first `count` of them.
 template <typename C>
 C exponentials(C* scores, std::int64_t count, std::int64_t padded, C shift) {
   std::int64_t j = 0;
   if constexpr (std::is_same_v<C, float>) {
+    if (cpu::has_wide_functions()) return exponentials_wide(scores, count, padded, shift);
     constexpr std::int64_t kLanes = cpu::kLanes;
     static_assert(cpu::kSumLanes == 2 * kLanes);
     if (count >= cpu::kSumLanes) {
@@ -71,6 +90,7 @@ template <typename C>
 void weights_and_slopes(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
   std::int64_t j = 0;
   if constexpr (std::is_same_v<C, float>) {
+    if (cpu::has_wide_functions()) return weights_and_slopes_wide(weights, slopes, padded, log_sum, delta, scale);
     const cpu::Vec8 below = cpu::broadcast8(log_sum), less = cpu::broadcast8(delta), by = cpu::broadcast8(scale);
     for (; j + cpu::kLanes <= padded; j += cpu::kLanes) {
       const cpu::Vec8 p = cpu::exp8(cpu::load8(weights + j) - below);

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_rows.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiles.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/profile_flops.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
@@ -14,6 +14,14 @@ namespace lockstep::detail {
 namespace {
 
 constexpr std::int64_t kTaskWork = 1 << 19;  // multiply-adds that are worth a thread's while
+constexpr std::int64_t kShares = 4;          // of a thread, where there are many heads
+
+/// How many tasks of `work` multiply-adds are done one after the other with the same work space: whole heads, of
+/// `tasks` tasks each, where there are many. A task gives the same bits wherever it is done.
+std::int64_t tasks_together(std::int64_t heads, std::int64_t tasks, std::int64_t work) {
+  const std::int64_t share = heads / (kShares * num_threads());
+  return std::max<std::int64_t>({1, kTaskWork / work, share * tasks});
+}
 
 template <typename C>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, cpu::GemmOperand<C> a, cpu::GemmOperand<C> b, Rows<C> out,
@@ -93,10 +101,11 @@ void forward(const Tensor& query, const Tensor& key, const Tensor& value, const 
   const std::int64_t blocks = (sizes.queries + kQueries - 1) / kQueries;
   const std::int64_t work = std::min(kQueries, sizes.queries) * sizes.keys * (sizes.width + sizes.value_width);
   C* const sums = log_sums.data<C>();
-  lockstep::parallel_for(sizes.batch * sizes.heads * blocks, std::max<std::int64_t>(1, kTaskWork / work),
+  lockstep::parallel_for(sizes.batch * sizes.heads * blocks, tasks_together(sizes.batch * sizes.heads, blocks, work),
                          [&](std::int64_t begin, std::int64_t end) {
-                           const std::size_t tile = static_cast<std::size_t>(kQueries * std::min(kKeys, sizes.keys));
-                           std::vector<C> scratch(plan.dropout ? 2 * tile : tile);
+                           const std::int64_t tile = kQueries * std::min(kKeys, sizes.keys);
+                           const Tensor space = empty({plan.dropout ? 2 * tile : tile}, {.dtype = dtype_of<C>});
+                           C* const scores = space.data<C>();
                            TurnedRows<C> turned_key(sizes.keys, sizes.width);
                            for (std::int64_t task = begin; task < end; ++task) {
                              const std::int64_t head = task / blocks % sizes.heads, batch = task / blocks / sizes.heads;
@@ -105,8 +114,8 @@ void forward(const Tensor& query, const Tensor& key, const Tensor& value, const 
                              forward_block<C>(plan, dropout_key, sizes, mask_view, batch, head, first,
                                               head_rows<const C>(query, batch, head), turned_key,
                                               head_rows<const C>(value, batch, kv_head), head_rows<C>(out, batch, head),
-                                              sums + (batch * sizes.heads + head) * sizes.queries + first,
-                                              scratch.data(), scratch.data() + tile);
+                                              sums + (batch * sizes.heads + head) * sizes.queries + first, scores,
+                                              scores + tile);
                            }
                          });
 }
@@ -183,10 +192,11 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
   const std::int64_t work = sizes.queries * sizes.keys * (sizes.width + sizes.value_width) * sizes.group * 2;
   const C* const log_sums = saved.log_sums.data<C>();
   lockstep::parallel_for(
-      sizes.batch * kv_heads, std::max<std::int64_t>(1, kTaskWork / work), [&](std::int64_t begin, std::int64_t end) {
-        const std::size_t tile =
-            static_cast<std::size_t>(std::min(kQueries, sizes.queries) * std::min(kKeys, sizes.keys));
-        std::vector<C> scratch((plan.dropout ? 3 : 2) * tile);
+      sizes.batch * kv_heads, tasks_together(sizes.batch * kv_heads, 1, work),
+      [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t tile = std::min(kQueries, sizes.queries) * std::min(kKeys, sizes.keys);
+        const Tensor space = empty({(plan.dropout ? 3 : 2) * tile}, {.dtype = dtype_of<C>});
+        C* const scratch = space.data<C>();
         TurnedRows<C> turned_key(sizes.keys, sizes.width), turned_value(sizes.keys, sizes.value_width);
         for (std::int64_t task = begin; task < end; ++task) {
           const std::int64_t batch = task / kv_heads, kv_head = task % kv_heads;
@@ -203,8 +213,8 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
                              head_rows<const C>(saved.key, batch, kv_head), turned_key, turned_value,
                              head_rows<const C>(saved.out, batch, head), head_rows<const C>(saved.grad, batch, head),
                              log_sums + (batch * sizes.heads + head) * sizes.queries,
-                             head_rows<C>(grad_query, batch, head), to_key, to_value, scratch.data(),
-                             scratch.data() + tile, scratch.data() + 2 * tile);
+                             head_rows<C>(grad_query, batch, head), to_key, to_value, scratch, scratch + tile,
+                             scratch + 2 * tile);
           const C* const sums = log_sums + (batch * sizes.heads + kv_head * sizes.group) * sizes.queries;
           if (!plan.causal || std::none_of(sums, sums + sizes.group * sizes.queries, [](C v) { return v != v; }))
             continue;

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
 
@@ -146,9 +147,7 @@ Row<C> row_function(UnaryOp op) {
       const F f(params);
       if constexpr (Sines<F>::kAny)
         if (all_near(x, count)) {
-          LOCKSTEP_VECTORIZE
-          for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_value(x[i]);
-          return;
+          return cpu::write_row(out, count, [x](std::int64_t i) { return Sines<F>::near_value(x[i]); });
         }
       const auto finish = [&](std::int64_t begin, std::int64_t n, const double* values) {
         if constexpr (std::is_same_v<C, double>) std::copy_n(values, n, out + begin);
@@ -161,8 +160,7 @@ Row<C> row_function(UnaryOp op) {
             x, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent); },
             [&](double at) { return math::lines::pow_of_near(at, f.exponent); },
             [&](std::int64_t i) { return f.value(x[i]); }, finish);
-      LOCKSTEP_VECTORIZE
-      for (std::int64_t i = 0; i < count; ++i) out[i] = f.value(x[i]);
+      cpu::write_row(out, count, [x, f](std::int64_t i) { return f.value(x[i]); });
     };
   });
   LOCKSTEP_ASSERT(row, "unary operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
@@ -177,9 +175,8 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
       const F f(params);
       if constexpr (Sines<F>::kAny)
         if (all_near(saved, count)) {
-          LOCKSTEP_VECTORIZE
-          for (std::int64_t i = 0; i < count; ++i) out[i] = Sines<F>::near_gradient(grad[i], saved[i]);
-          return;
+          return cpu::write_row(out, count,
+                                [grad, saved](std::int64_t i) { return Sines<F>::near_gradient(grad[i], saved[i]); });
         }
       const auto finish = [&](std::int64_t begin, std::int64_t n, const double* slopes) {
         if constexpr (std::is_same_v<C, double>)
@@ -195,8 +192,7 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
               saved, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent - 1); },
               [&](double at) { return f.exponent * math::lines::pow_of_near(at, f.exponent - 1); },
               [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
-      LOCKSTEP_VECTORIZE
-      for (std::int64_t i = 0; i < count; ++i) out[i] = f.gradient(grad[i], saved[i]);
+      cpu::write_row(out, count, [grad, saved, f](std::int64_t i) { return f.gradient(grad[i], saved[i]); });
     };
   });
   return row;

@@ -1,7 +1,7 @@
-// What is done to a result beside its sums. Compiled once, for the build's own instruction set, so that GELU has the
-// same bits whatever the product was computed with.
+// What is done to a result beside its sums, with the same bits whatever the product was computed with.
 
 #include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/vector_math.h"
 
 namespace lockstep::cpu::gemm_detail {
@@ -9,8 +9,7 @@ namespace {
 
 template <typename T>
 void gelu_impl(T* values, std::int64_t count) {
-  LOCKSTEP_VECTORIZE
-  for (std::int64_t i = 0; i < count; ++i) values[i] *= math::normal(values[i]).cumulative;
+  write_row(values, count, [values](std::int64_t i) { return values[i] * math::normal(values[i]).cumulative; });
 }
 
 template <typename T>
