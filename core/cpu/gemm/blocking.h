@@ -60,6 +60,12 @@ inline bool tiles_read_slowly(std::int64_t m, std::int64_t row_bytes, int lanes,
   return far_is_slow() ? m <= kFarRows : m <= streaming_rows && row_bytes % 4096 == 0;
 }
 
+/// Whether the lines of a panel's steps, `bytes` apart, do not stay in the first level while it is used. The lines of a
+/// panel as it lies are more than that holds; it costs little where the second level is fast.
+inline bool loses_places_of_steps(std::int64_t bytes) {
+  return bytes % 1024 == 0 || (far_is_slow() && bytes > 1024);
+}
+
 /// Bytes of b that are packed at a time: what stays in the second level where the third is slow, else what halves the
 /// number of groups.
 inline std::int64_t group_bytes() {

@@ -53,10 +53,12 @@ class Product {
     const std::int64_t few = aligned && far_is_slow() ? kFewAlignedPanels : kFewPanels;
     const bool once = b_.column == 1 && !short_chains_ && keeps && row_panels_.count <= few;
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
-    // Rows of a are read as they lie, unless they would fall on the same places of a cache.
+    // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
+    // step needs a line or two for a few elements.
     const std::int64_t stride = (a_.row == 1 ? a_.column : a_.row) * static_cast<std::int64_t>(sizeof(T));
     const bool often = g_.n > (stride % 2048 == 0 ? 2 * tile_columns_ : kManyColumns);
-    pack_a_ = pack_b_ && stride % (a_.row == 1 ? 1024 : 4096) == 0 && often && g_.m > 4;
+    const bool loses_places = a_.row == 1 ? loses_places_of_steps(stride) : stride % 4096 == 0;
+    pack_a_ = pack_b_ && loses_places && often && g_.m > 4;
     a_is_far_ = g_.k > kShort && g_.m * g_.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     streams_ = b_.column == 1 && g_.n >= kManyColumns && is_far(b_bytes * g_.k) &&
                tiles_read_slowly(g_.m, b_bytes, kernels.lanes, kernels.streaming_rows);
