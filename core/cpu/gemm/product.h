@@ -50,7 +50,8 @@ class Product {
     // Crowded rows lose their places in a cache of the first level, and keep those of the second.
     const bool keeps =
         !crowded || (far_is_slow() && kernels.lanes * sizeof(T) == 64 && keep_second_places(inner_, b_bytes));
-    const std::int64_t few = aligned && far_is_slow() ? kFewAlignedPanels : kFewPanels;
+    const bool near = far_is_slow() && !is_far(b_bytes * g_.k);
+    const std::int64_t few = aligned && near ? kFewAlignedPanels : kFewPanels;
     const bool once = b_.column == 1 && !short_chains_ && keeps && row_panels_.count <= few;
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
