@@ -33,11 +33,11 @@ C highest_score(std::int64_t count, const C* scores) {
   return cpu::lane_max<C>(count, scores);
 }
 
-// See Note [Wide functions].
+// See Note [Wide functions]. Arguments of exp() are at most 0 here, but for rounding.
 template <typename C>
 LOCKSTEP_WIDE C exponentials_wide(C* scores, std::int64_t count, std::int64_t padded, C shift) {
   LOCKSTEP_VECTORIZE
-  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::exp(scores[i] - shift);
+  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::fixed::exp_to_one(scores[i] - shift);
   return cpu::lane_sum<C>(count, [&](std::int64_t i) { return scores[i]; });
 }
 
@@ -45,7 +45,7 @@ template <typename C>
 LOCKSTEP_WIDE void weights_and_slopes_wide(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
   LOCKSTEP_VECTORIZE
   for (std::int64_t i = 0; i < padded; ++i) {
-    weights[i] = math::exp(weights[i] - log_sum);
+    weights[i] = math::fixed::exp_to_one(weights[i] - log_sum);
     slopes[i] = weights[i] * (slopes[i] - delta) * scale;
   }
 }

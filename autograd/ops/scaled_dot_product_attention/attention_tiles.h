@@ -26,7 +26,8 @@ namespace lockstep::detail {
 inline constexpr std::int64_t kQueries = 128;
 inline constexpr std::int64_t kKeys = 256;
 inline constexpr std::int64_t kStrip = 16;
-inline constexpr std::int64_t kPad = 16;  // keys that a row is completed to
+inline constexpr std::int64_t kWhole = 42;  // rows of a strip that sees all keys: whole tiles of products, about 32 KiB
+inline constexpr std::int64_t kPad = 16;    // keys that a row is completed to
 
 template <typename C>
 cpu::GemmOperand<C> plain(Rows<const C> rows) {
@@ -142,10 +143,10 @@ class Tile {
   std::int64_t first_row(std::int64_t j) const {
     return plan_.causal ? std::max<std::int64_t>(0, first_key_ + j - first_query_) : 0;
   }
-  /// body(begin, end, keys) for the rows [0, rows), strip by strip where there is a diagonal.
+  /// body(begin, end, keys) for the rows [0, rows), strip by strip: narrow ones where there is a diagonal.
   template <typename Body>
   void for_each_strip(std::int64_t rows, Body&& body) const {
-    const std::int64_t strip = diagonal() ? kStrip : rows;
+    const std::int64_t strip = diagonal() ? kStrip : kWhole;
     for (std::int64_t i = 0; i < rows; i += strip) {
       const std::int64_t end = std::min(i + strip, rows);
       const std::int64_t keys = std::min(keys_, (seen(end - 1) + kStrip - 1) / kStrip * kStrip);
