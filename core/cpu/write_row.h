@@ -50,7 +50,23 @@ LOCKSTEP_WIDE void write_pieces_wide(T* out, std::int64_t count, F value) {
   write_pieces(out, count, value);
 }
 
+template <typename Body>
+LOCKSTEP_WIDE auto call_wide(Body body) {
+  return body();
+}
+template <typename Body>
+[[gnu::flatten, gnu::noinline]] auto call(Body body) {
+  return body();
+}
+
 }  // namespace detail
+
+/// body(), compiled for AVX-512 too, and called so where there is one. What it calls becomes part of it: a call would
+/// keep its loops from being vectorised. It holds what it needs by value.
+template <typename Body>
+auto by_widest_vectors(Body body) {
+  return has_wide_functions() ? detail::call_wide(body) : detail::call(body);
+}
 
 /// out[i] = value(i) for i < count. `value` may read out[i] and no other element of out; it holds what it needs by
 /// value, so that the compiler knows that writing changes none of it.

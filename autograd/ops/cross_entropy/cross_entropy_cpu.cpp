@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_smoothing.h"
 #include "lockstep/autograd/ops/support/block_sums.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/vector_math.h"
 
@@ -62,14 +63,15 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
           for (std::int64_t c = 0; c < classes; ++c) shifted[r * classes + c] = static_cast<C>(xr[c]) - top;
       }
       if (fits)
-        for (std::int64_t i = 0; i < count * classes; ++i) shifted[i] = math::exp(shifted[i]);
+        cpu::write_row(shifted, count * classes, [from = &shifted[0]](std::int64_t i) { return math::exp(from[i]); });
       for (std::int64_t r = row; r < row + count; ++r) {
         const T* xr = x + r * classes;
         const C top = norm[2 * r];
         const C* exps = shifted + (r - row) * classes;
         norm[2 * r + 1] = math::log(
-            fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; })
-                 : lane_sum<C>(classes, [&](std::int64_t c) { return math::exp(static_cast<C>(xr[c]) - top); }));
+            fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; }) : cpu::by_widest_vectors([=] {
+              return lane_sum<C>(classes, [=](std::int64_t c) { return math::exp(static_cast<C>(xr[c]) - top); });
+            }));
         C value = 0;
         if (t[r] != problem.ignore_index) {
           if (t[r] < 0 || t[r] >= classes)
@@ -123,7 +125,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
         const C top = norm[2 * (row + r)], log_sum = norm[2 * (row + r) + 1];
         for (std::int64_t c = 0; c < classes; ++c) p[r * classes + c] = (static_cast<C>(xr[c]) - top) - log_sum;
       }
-      for (std::int64_t i = 0; i < count * classes; ++i) p[i] = math::exp(p[i]);
+      cpu::write_row(p, count * classes, [p](std::int64_t i) { return math::exp(p[i]); });
       for (std::int64_t r = row; r < row + count; ++r) {
         C* pr = p + (r - row) * classes;
         T* dr = d + r * classes;

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/recurrent/recurrent_cells.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile_flops.h"
@@ -45,10 +46,10 @@ void with_cell(Cell cell, Run&& run) {
   }
 }
 
-// Units [begin, end) of a row. Flattened: a call in the loop would keep it from being vectorised.
+// Units [begin, end) of a row.
 template <Cell kCell, bool kReserves, typename T>
-[[gnu::flatten, gnu::noinline]] void forward_units(const cells::Addresses<T> a, std::int64_t row, std::int64_t begin,
-                                                   std::int64_t end, std::int64_t width) {
+void forward_units(const cells::Addresses<T> a, std::int64_t row, std::int64_t begin, std::int64_t end,
+                   std::int64_t width) {
   using C = compute_t<T>;
   LOCKSTEP_VECTORIZE
   for (std::int64_t unit = begin; unit < end; ++unit)
@@ -57,8 +58,8 @@ template <Cell kCell, bool kReserves, typename T>
         [](C value) { return static_cast<T>(value); });
 }
 template <Cell kCell, typename T>
-[[gnu::flatten, gnu::noinline]] void backward_units(const cells::GradientAddresses<T> a, std::int64_t row,
-                                                    std::int64_t begin, std::int64_t end, std::int64_t width) {
+void backward_units(const cells::GradientAddresses<T> a, std::int64_t row, std::int64_t begin, std::int64_t end,
+                    std::int64_t width) {
   using C = compute_t<T>;
   LOCKSTEP_VECTORIZE
   for (std::int64_t unit = begin; unit < end; ++unit)
@@ -76,9 +77,9 @@ void cell_cpu(Cell cell, const CellStep& step) {
     with_cell(cell, [&]<Cell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
         if (a.reserve)
-          forward_units<kCell, true>(a, row, begin, end, width);
+          cpu::by_widest_vectors([=] { forward_units<kCell, true>(a, row, begin, end, width); });
         else
-          forward_units<kCell, false>(a, row, begin, end, width);
+          cpu::by_widest_vectors([=] { forward_units<kCell, false>(a, row, begin, end, width); });
       });
     });
   });
@@ -90,7 +91,7 @@ void cell_backward_cpu(Cell cell, const CellGradient& step) {
     const cells::GradientAddresses<T> a(step);
     with_cell(cell, [&]<Cell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
-        backward_units<kCell>(a, row, begin, end, width);
+        cpu::by_widest_vectors([=] { backward_units<kCell>(a, row, begin, end, width); });
       });
     });
   });

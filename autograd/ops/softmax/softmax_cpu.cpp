@@ -5,6 +5,7 @@
 
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/thread_pool.h"
@@ -37,7 +38,7 @@ void exp_all(C* y, std::int64_t count) {
       return;
     }
   }
-  for (std::int64_t i = 0; i < count; ++i) y[i] = math::exp(y[i]);
+  cpu::write_row(y, count, [y](std::int64_t i) { return math::exp(y[i]); });
 }
 
 template <typename T>
@@ -66,7 +67,8 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
         const C* yr = y + r * length;
         T* o = out + r * length;
         if (log) {
-          const C shift = math::log(lane_sum<C>(length, [&](std::int64_t i) { return math::exp(yr[i]); }));
+          const C shift = math::log(cpu::by_widest_vectors(
+              [=] { return lane_sum<C>(length, [=](std::int64_t i) { return math::exp(yr[i]); }); }));
           for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] - shift);
         } else {
           const C sum = lane_sum<C>(length, [&](std::int64_t i) { return yr[i]; });
