@@ -1,18 +1,15 @@
 #include "lockstep/core/allocator_cpu.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
-#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/fork_handlers.h"
+#include "lockstep/core/large_blocks.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -66,43 +63,6 @@ std::size_t class_bytes(std::size_t index) {
 }
 
 constexpr std::size_t kSlack = std::size_t{64} << 20;
-
-// Note [Huge pages]
-// Blocks that hold a huge page are mapped by themselves, from the beginning of one, and the system is asked for huge
-// pages where it gives them on request: rows that lie far apart then do not each need the address of a page of 4 KiB
-// looked up, and what lies together in a block has places of its own in a cache. The end of a block that is no whole
-// huge page has small ones, so that no more memory is taken than asked for. Blocks begin at different pages behind the
-// boundary: elements with the same index of several tensors would share places in the second-level cache otherwise.
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kMostPage = std::size_t{64} << 10;  // of a system's small pages
-constexpr std::size_t kBeginnings = 8, kApart = 4096;
-
-bool is_mapped(std::size_t bytes) {
-  return kCache && bytes >= kHugePage;
-}
-
-std::size_t mapped_bytes(std::size_t bytes) {
-  return (bytes + kBeginnings * kApart + kMostPage - 1) / kMostPage * kMostPage;
-}
-
-void* map_block(std::size_t bytes) {
-  static std::atomic<std::size_t> blocks = 0;
-  const std::size_t size = mapped_bytes(bytes), whole = size + kHugePage;
-  void* const mapped = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  char* const first = static_cast<char*>(mapped);
-  const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
-  char* const block = first + before;
-  if (before > 0) munmap(first, before);
-  if (whole > before + size) munmap(block + size, whole - before - size);
-  madvise(block, size, MADV_HUGEPAGE);  // if the system will not, the pages are small
-  return block + blocks.fetch_add(1, std::memory_order_relaxed) % kBeginnings * kApart;
-}
-
-void unmap_block(void* data, std::size_t bytes) {
-  char* const at = static_cast<char*>(data);
-  munmap(at - reinterpret_cast<std::uintptr_t>(at) % kHugePage, mapped_bytes(bytes));
-}
 
 class CachingAllocator final : public Allocator {
  public:
@@ -188,12 +148,13 @@ class CachingAllocator final : public Allocator {
     std::uint64_t last_use = 0;
   };
 
+  static bool is_large(std::size_t bytes) { return kCache && bytes >= detail::kLargeBlock; }
   static void* system_allocate(std::size_t bytes) {
-    return is_mapped(bytes) ? map_block(bytes) : std::aligned_alloc(kAlignment, bytes);
+    return is_large(bytes) ? detail::allocate_large_block(bytes) : std::aligned_alloc(kAlignment, bytes);
   }
   static void system_free(void* data, std::size_t bytes) {
-    if (is_mapped(bytes))
-      unmap_block(data, bytes);
+    if (is_large(bytes))
+      detail::free_large_block(data, bytes);
     else
       std::free(data);
   }

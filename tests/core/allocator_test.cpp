@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -109,6 +112,45 @@ TEST(Allocator, LargeBlocksDoNotOverlapAndGoBackWhole) {
       void* const address = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(block) + at) / page * page);
       EXPECT_TRUE(mincore(address, 1, &present) != 0 && errno == ENOMEM) << "still mapped: byte " << at;
     }
+}
+
+// A process has some 65,000 mappings, of which threads and libraries need some.
+TEST(Allocator, ManyLargeBlocksLeaveMappingsToOthers) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds take memory from the C library";
+  constexpr std::size_t kBytes = std::size_t{2} << 20;
+  cpu().empty_cache();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 12'000; ++i) blocks.push_back(cpu().allocate(kBytes, {}));  // nothing is written
+  std::ifstream maps("/proc/self/maps");
+  const auto lines = std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  EXPECT_LT(lines, 10'000);
+  for (void* const block : blocks) {
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 64, 0u);
+    cpu().deallocate(block, kBytes, {});
+  }
+  cpu().empty_cache();
+}
+
+TEST(Allocator, ABlockThatJustFitsIsNotRefused) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds need the address space";
+  constexpr std::size_t kBytes = std::size_t{100} << 20;
+  const pid_t child = fork();
+  if (child == 0) {
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t size = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + kBytes + (1 << 20);
+    const rlimit limit{size, size};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      std::memset(cpu().allocate(kBytes, {}), 1, kBytes);
+    } catch (...) {
+      _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Allocator, IsSafeToUseFromSeveralThreads) {
