@@ -45,9 +45,11 @@ bool wants_huge_pages() {
 }  // namespace
 
 void* allocate_large_block(std::size_t bytes) {
-  if (wants_huge_pages() && mapped_blocks.fetch_add(1) < kMostMapped)
-    if (void* const data = map_block(bytes)) return data;
-  if (wants_huge_pages()) mapped_blocks.fetch_sub(1);
+  if (wants_huge_pages()) {
+    if (mapped_blocks.fetch_add(1) < kMostMapped)
+      if (void* const data = map_block(bytes)) return data;
+    mapped_blocks.fetch_sub(1);
+  }
   void* const data = std::aligned_alloc(kApart, (bytes + kAlignment + kApart - 1) / kApart * kApart);
   return data ? static_cast<char*>(data) + kAlignment : nullptr;
 }
