@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy_smoothing.h"
 #include "lockstep/autograd/ops/support/block_sums.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/vector_math.h"

@@ -5,7 +5,7 @@
 #include "lockstep/autograd/ops/recurrent/recurrent_cells.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
-#include "lockstep/core/cpu/write_row.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile_flops.h"

@@ -8,7 +8,7 @@
 
 #include "lockstep/core/cpu/exp8.h"
 #include "lockstep/core/cpu/lane_sum.h"
-#include "lockstep/core/cpu/write_row.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/vector_math.h"
 
 namespace lockstep::detail {
@@ -33,19 +33,18 @@ C highest_score(std::int64_t count, const C* scores) {
   return cpu::lane_max<C>(count, scores);
 }
 
-// See Note [Wide functions]. Arguments of exp() are at most 0 here, but for rounding.
+// What exponentials() and weights_and_slopes() give, by the compiler's vectors.
 template <typename C>
-LOCKSTEP_WIDE C exponentials_wide(C* scores, std::int64_t count, std::int64_t padded, C shift) {
+C plain_exponentials(C* scores, std::int64_t count, std::int64_t padded, C shift) {
   LOCKSTEP_VECTORIZE
-  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::fixed::exp_to_one(scores[i] - shift);
+  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::exp(scores[i] - shift);
   return cpu::lane_sum<C>(count, [&](std::int64_t i) { return scores[i]; });
 }
-
 template <typename C>
-LOCKSTEP_WIDE void weights_and_slopes_wide(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
+void plain_weights_and_slopes(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
   LOCKSTEP_VECTORIZE
   for (std::int64_t i = 0; i < padded; ++i) {
-    weights[i] = math::fixed::exp_to_one(weights[i] - log_sum);
+    weights[i] = math::exp(weights[i] - log_sum);
     slopes[i] = weights[i] * (slopes[i] - delta) * scale;
   }
 }
@@ -55,7 +54,8 @@ template <typename C>
 C exponentials(C* scores, std::int64_t count, std::int64_t padded, C shift) {
   std::int64_t j = 0;
   if constexpr (std::is_same_v<C, float>) {
-    if (cpu::has_wide_functions()) return exponentials_wide(scores, count, padded, shift);
+    if (cpu::has_wide_functions())
+      return cpu::by_widest_vectors([=] { return plain_exponentials(scores, count, padded, shift); });
     constexpr std::int64_t kLanes = cpu::kLanes;
     static_assert(cpu::kSumLanes == 2 * kLanes);
     if (count >= cpu::kSumLanes) {
@@ -79,9 +79,7 @@ C exponentials(C* scores, std::int64_t count, std::int64_t padded, C shift) {
       return rest + (even + odd);
     }
   }
-  LOCKSTEP_VECTORIZE
-  for (std::int64_t i = 0; i < padded; ++i) scores[i] = math::exp(scores[i] - shift);
-  return cpu::lane_sum<C>(count, [&](std::int64_t i) { return scores[i]; });
+  return plain_exponentials(scores, count, padded, shift);
 }
 
 /// weights[j] = exp(weights[j] - log_sum), then, where nothing is dropped, slopes[j] = weights[j] * (slopes[j] - delta)
@@ -90,7 +88,8 @@ template <typename C>
 void weights_and_slopes(C* weights, C* slopes, std::int64_t padded, C log_sum, C delta, C scale) {
   std::int64_t j = 0;
   if constexpr (std::is_same_v<C, float>) {
-    if (cpu::has_wide_functions()) return weights_and_slopes_wide(weights, slopes, padded, log_sum, delta, scale);
+    if (cpu::has_wide_functions())
+      return cpu::by_widest_vectors([=] { plain_weights_and_slopes(weights, slopes, padded, log_sum, delta, scale); });
     const cpu::Vec8 below = cpu::broadcast8(log_sum), less = cpu::broadcast8(delta), by = cpu::broadcast8(scale);
     for (; j + cpu::kLanes <= padded; j += cpu::kLanes) {
       const cpu::Vec8 p = cpu::exp8(cpu::load8(weights + j) - below);
@@ -98,11 +97,7 @@ void weights_and_slopes(C* weights, C* slopes, std::int64_t padded, C log_sum, C
       cpu::store8(slopes + j, p * (cpu::load8(slopes + j) - less) * by);
     }
   }
-  LOCKSTEP_VECTORIZE
-  for (std::int64_t i = j; i < padded; ++i) {
-    weights[i] = math::exp(weights[i] - log_sum);
-    slopes[i] = weights[i] * (slopes[i] - delta) * scale;
-  }
+  plain_weights_and_slopes(weights + j, slopes + j, padded - j, log_sum, delta, scale);
 }
 
 }  // namespace lockstep::detail

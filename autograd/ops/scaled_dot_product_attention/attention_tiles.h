@@ -26,7 +26,7 @@ namespace lockstep::detail {
 inline constexpr std::int64_t kQueries = 128;
 inline constexpr std::int64_t kKeys = 256;
 inline constexpr std::int64_t kStrip = 16;
-inline constexpr std::int64_t kWhole = 42;  // rows of a strip that sees all keys: whole tiles of products, about 32 KiB
+inline constexpr std::int64_t kWhole = 56;  // rows of a strip that sees all keys: whole tiles of products, 56 KiB
 inline constexpr std::int64_t kPad = 16;    // keys that a row is completed to
 
 template <typename C>

@@ -5,6 +5,7 @@
 
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/double_math_lines.h"
