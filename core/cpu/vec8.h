@@ -50,6 +50,17 @@ typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
   return __builtin_convertvector(v, IntVec8);
 #endif
 }
+/// The lowest byte of each lane.
+[[gnu::always_inline]] inline void narrow8(std::uint8_t* p, IntVec8 v) {
+#if defined(__AVX2__)
+  const __m256i whole = reinterpret_cast<__m256i>(v) & _mm256_set1_epi32(255);
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+#else
+  const ByteVec8 bytes = __builtin_convertvector(v, ByteVec8);
+  std::memcpy(p, &bytes, sizeof bytes);
+#endif
+}
 /// Bit i is set if lane i of a comparison's result is.
 [[gnu::always_inline]] inline unsigned mask8(IntVec8 lanes) {
 #if defined(__AVX__)

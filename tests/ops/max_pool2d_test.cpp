@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -98,6 +99,38 @@ TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
   x.set_requires_grad(true);
   max_pool2d(x, 2).backward(ones({1, 2, 2}));
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
+}
+
+// Kernels for windows of 2 x 2 take several rows of a narrow plane at once. Values repeat, and some are special.
+TEST(MaxPool2d, two_by_two_of_any_sides_has_the_references_bits) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> pool = {-1, 1, 2, -0.0f, 0, 2, -3, inf, -inf, nan};
+  std::uint32_t state = 1;
+  const auto sides = [&](std::int64_t h, std::int64_t w, std::size_t kinds) {
+    std::vector<float> values(static_cast<std::size_t>(3 * h * w));
+    for (float& value : values) {
+      state = state * 1664525u + 1013904223u;
+      value = pool[(state >> 16) % kinds];
+    }
+    const Tensor image = tensor(values).view({3, h, w});
+    const Tensor grad = arange(1, 3 * (h / 2) * (w / 2) + 1).to(kFloat32).view({3, h / 2, w / 2});
+    TensorList results[2];
+    for (const bool reference : {false, true}) {
+      set_reference_kernels(reference);
+      const Tensor x = image.clone();
+      x.set_requires_grad(true);
+      const auto [out, at] = max_pool2d_with_indices(x, 2);
+      out.backward(grad);
+      results[reference] = {out.detach(), at, x.grad()};
+    }
+    set_reference_kernels(false);
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(std::memcmp(results[0][i].raw_data(), results[1][i].raw_data(), results[0][i].nbytes()), 0)
+          << h << " x " << w << ", result " << i;
+  };
+  for (std::int64_t h = 2; h <= 11; ++h)
+    for (std::int64_t w = 2; w <= 37; ++w) sides(h, w, 7);
+  for (std::int64_t w = 2; w <= 37; ++w) sides(8, w, pool.size());
 }
 
 // The kernels for windows of 2 x 2 mark maxima that are not above 0, which the indices do not show.

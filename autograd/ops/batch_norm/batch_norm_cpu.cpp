@@ -364,9 +364,10 @@ void batch_norm_pooled_sums_cpu(const Pool2dGeometry& pool, const Tensor& pool_g
   const float* const from = pool_grad.data<float>();
   const std::uint8_t* const where = positions.data<std::uint8_t>();
   float* const to = grad.data<float>();
+  const max_pool_rows::SpreadPlane spread = max_pool_rows::spread_plane_function();
   gradient_sums<float>(grad, input, mean, var, sum_grad, sum_grad_normalized, eps, layout, [&](std::int64_t plane) {
     const std::int64_t at = plane / layout.inner * pool.oh * pool.ow;
-    max_pool_rows::spread_plane(from + at, where + at, pool.h, pool.w, to + plane);
+    spread(from + at, where + at, pool.h, pool.w, to + plane);
   });
 }
 

@@ -7,13 +7,24 @@
 #include <cmath>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_direct_sums.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/core/cpu/instruction_set.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace conv2d_direct {
+namespace {
+
+constexpr std::int64_t kStepsOfCopy = 3;  // multiply-adds in whose time a vector is copied, by measurement
+constexpr std::int64_t kBlock = 4;        // output channels of a correlation's tile, at most
+
+std::int64_t divide_up(std::int64_t x, std::int64_t y) {
+  return (x + y - 1) / y;
+}
+
+}  // namespace
 
 PaddedImage padded_image(std::int64_t channels, std::int64_t h, std::int64_t w, std::int64_t top, std::int64_t left) {
   PaddedImage image{channels, h + 2 * top, w + 2 * left, 0};
@@ -28,36 +39,24 @@ void copy_into_padded(const PaddedImage& to, const float* image, std::int64_t h,
       std::copy_n(image + (c * h + y) * w, w, padded + c * to.plane + (y + top) * to.pitch + left);
 }
 
-std::vector<int> channel_blocks(std::int64_t channels) {
-  const std::int64_t count = (channels + 3) / 4;
+std::vector<int> channel_blocks(std::int64_t channels, std::int64_t most) {
+  const std::int64_t count = divide_up(channels, most);
   std::vector<int> blocks;
   for (std::int64_t i = 0; i < count; ++i)
     blocks.push_back(static_cast<int>(channels * (i + 1) / count - channels * i / count));
   return blocks;
 }
 
-namespace {
-
-constexpr std::int64_t kStepsOfCopy = 3;  // multiply-adds in whose time a vector is copied, by measurement
-
-bool on_avx512() {
-#if defined(__x86_64__)
-  using cpu::InstructionSet;
-  return cpu::has_instruction_set(InstructionSet::avx512) && cpu::instruction_set() == InstructionSet::avx512;
-#else
-  return false;
-#endif
-}
-
-std::int64_t divide_up(std::int64_t x, std::int64_t y) {
-  return (x + y - 1) / y;
-}
-
-}  // namespace
-
 Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_t kh, std::int64_t kw, std::int64_t oh,
                          std::int64_t ow)
-    : image_(image), out_(out), kh_(kh), kw_(kw), oh_(oh), ow_(ow), tiles_(&kTiles), blocks_(channel_blocks(out)) {
+    : image_(image),
+      out_(out),
+      kh_(kh),
+      kw_(kw),
+      oh_(oh),
+      ow_(ow),
+      tiles_(&kTiles),
+      blocks_(channel_blocks(out, kBlock)) {
   const std::int64_t flat_vectors = divide_up(oh * image.pitch - (image.pitch - ow), kLanes);
   const std::int64_t row_vectors = oh * divide_up(ow, kLanes);
   // Flat vectors are fewer, but what they compute is copied after.
@@ -66,7 +65,7 @@ Correlation::Correlation(const PaddedImage& image, std::int64_t out, std::int64_
   flat_plane_ = flat_vectors * kLanes;
   std::int64_t rows = 1;  // of a vector
 #if defined(__x86_64__)
-  if (on_avx512()) {
+  if (cpu::has_wide_functions()) {
     const std::int64_t wide = kTilesOfSixteen.lanes, wide_vectors = oh * divide_up(ow, wide);
     // Most loads of a long vector touch two lines of the cache, so a few vectors less do not pay (24 columns: 0.75).
     const bool serves = ow >= wide && 5 * wide_vectors <= 3 * std::min(flat_vectors, row_vectors);
@@ -194,16 +193,23 @@ void backward_data_by_correlation(const Conv2dGeometry& g, const float* grad, co
 // product with a zero around the gradient is computed, which would be most of them for a small image and a wide kernel.
 void backward_data_by_scatter(const Conv2dGeometry& g, const float* grad, const float* w, float* x_grad) {
   const std::int64_t taps = g.kh * g.kw;
-  const conv2d_direct::Scatter scatter{
-      g.out, conv2d_direct::channel_blocks(g.in), g.oh, g.ow, g.h + 2 * g.padding.h, g.w + 2 * g.padding.w, g.kh, g.kw};
+  const conv2d_direct::Scatter scatter{g.out,
+                                       conv2d_direct::channel_blocks(g.in, conv2d_direct::sums_in_use().channels),
+                                       g.oh,
+                                       g.ow,
+                                       g.h + 2 * g.padding.h,
+                                       g.w + 2 * g.padding.w,
+                                       g.kh,
+                                       g.kw};
   std::vector<float> packed;
   packed.reserve(static_cast<std::size_t>(g.out * g.in * taps));
-  std::int64_t first = 0;
-  for (const int channels : scatter.blocks) {
-    for (std::int64_t tap = 0; tap < taps; ++tap)
+  for (std::int64_t tap = 0; tap < taps; ++tap) {
+    std::int64_t first = 0;
+    for (const int channels : scatter.blocks) {
       for (std::int64_t o = 0; o < g.out; ++o)
         for (std::int64_t c = first; c < first + channels; ++c) packed.push_back(w[(o * g.in + c) * taps + tap]);
-    first += channels;
+      first += channels;
+    }
   }
   const bool padded = g.padding.h > 0 || g.padding.w > 0;
   const std::int64_t image = g.in * g.h * g.w, padded_image = g.in * scatter.rows * scatter.pitch;

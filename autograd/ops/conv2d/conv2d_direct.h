@@ -26,8 +26,8 @@ PaddedImage padded_image(std::int64_t channels, std::int64_t h, std::int64_t w, 
 void copy_into_padded(const PaddedImage& to, const float* image, std::int64_t h, std::int64_t w, std::int64_t top,
                       std::int64_t left, float* padded);
 
-/// Sizes of the blocks of output channels: 1 to 4, as equal as possible.
-std::vector<int> channel_blocks(std::int64_t channels);
+/// Sizes of blocks of channels: 1 to `most`, as equal as possible.
+std::vector<int> channel_blocks(std::int64_t channels, std::int64_t most);
 
 /// A stride-1 correlation of padded images: result[o][y][x] = bias[o] + sum of weight[o][c][ky][kx] *
 /// image[c][y + ky][x + kx].
@@ -95,7 +95,7 @@ struct Scatter {
   std::int64_t rows, pitch;  ///< of the image
   std::int64_t kh, kw;
 
-  /// One image. The weights lie in blocks of channels, each [kh][kw][out][channels of the block].
+  /// One image. The weights of each tap lie in blocks of channels, each [out][channels of the block].
   void add(const float* grad, const float* packed_weights, float* image) const;
 };
 

@@ -25,9 +25,14 @@ struct Eight {
 template <typename W, int O, int V, int KW>
 [[gnu::noinline]] void tile(const TileArguments& a, const std::int32_t* in_offset, const std::int32_t* out_offset) {
   using Vec = typename W::Vec;
+  // Loops over sums are unrolled, so that these stay in registers all along.
   Vec sum[O][V];
-  for (int o = 0; o < O; ++o)
-    for (int v = 0; v < V; ++v) sum[o][v] = W::broadcast(a.bias ? a.bias[o] : 0.0f);
+#pragma GCC unroll 4
+  for (int o = 0; o < O; ++o) {
+    const Vec first = W::broadcast(a.bias ? a.bias[o] : 0.0f);
+#pragma GCC unroll 6
+    for (int v = 0; v < V; ++v) sum[o][v] = first;
+  }
   const float* in[V];
   for (int v = 0; v < V; ++v) in[v] = a.image + in_offset[v];
   const float* w = a.weights;
@@ -37,15 +42,20 @@ template <typename W, int O, int V, int KW>
       const std::int64_t row = c * a.plane + ky * a.pitch;
       for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
         Vec x[V];
+#pragma GCC unroll 6
         for (int v = 0; v < V; ++v) x[v] = W::load(in[v] + row + kx, a.pitch);
+#pragma GCC unroll 4
         for (int o = 0; o < O; ++o) {
           const Vec factor = W::broadcast(w[o]);
+#pragma GCC unroll 6
           for (int v = 0; v < V; ++v) sum[o][v] = W::fused(factor, x[v], sum[o][v]);
         }
       }
     }
   }
+#pragma GCC unroll 4
   for (int o = 0; o < O; ++o)
+#pragma GCC unroll 6
     for (int v = 0; v < V; ++v) {
       Vec value = sum[o][v];
       if (a.relu) value = value < Vec{} ? Vec{} : value;

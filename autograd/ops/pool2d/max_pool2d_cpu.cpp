@@ -100,14 +100,11 @@ void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tens
   const float* in = x.data<float>();
   float* maxima = out.data<float>();
   std::uint8_t* where = positions.defined() ? positions.data<std::uint8_t>() : nullptr;
+  const PoolPlane pool = pool_plane_function(where != nullptr, ReluPlace::none);
   parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t plane = begin; plane < end; ++plane) {
-      const float* image = in + plane * g.h * g.w;
-      float* to = maxima + plane * g.oh * g.ow;
-      if (where)
-        pool_plane<true, ReluPlace::none>(image, g.w, g.oh, g.ow, to, where + plane * g.oh * g.ow);
-      else
-        pool_plane<false, ReluPlace::none>(image, g.w, g.oh, g.ow, to, nullptr);
+      const std::int64_t at = plane * g.oh * g.ow;
+      pool(in + plane * g.h * g.w, g.w, g.oh, g.ow, maxima + at, where ? where + at : nullptr);
     }
   });
 }
@@ -122,10 +119,11 @@ void max_pool2d_backward_cpu(const Pool2dGeometry& g, const Tensor& grad, const 
   if (!is_two_by_two(g, grad)) return max_pool2d_backward_reference(g, grad, positions, x_grad);
   const float* d = grad.data<float>();
   const std::uint8_t* where = positions.data<std::uint8_t>();
+  const SpreadPlane spread = spread_plane_function();
   parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t plane = begin; plane < end; ++plane) {
       const std::int64_t at = plane * g.oh * g.ow;
-      spread_plane(d + at, where + at, g.h, g.w, x_grad.data<float>() + plane * g.h * g.w);
+      spread(d + at, where + at, g.h, g.w, x_grad.data<float>() + plane * g.h * g.w);
     }
   });
 }

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_wide.h"
 #include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/cpu/wide_functions.h"
 
 namespace lockstep::max_pool_rows {
 
@@ -64,8 +65,7 @@ template <bool kPositions, ReluPlace kRelu>
   if constexpr (kPositions) position |= (best <= Vec8{}) & kMaxPoolNotPositive;
   store8(out, kRelu == ReluPlace::after ? positive(best) : best);
   if constexpr (kPositions) {
-    const cpu::ByteVec8 bytes = __builtin_convertvector(position, cpu::ByteVec8);
-    std::memcpy(positions, &bytes, sizeof bytes);
+    cpu::narrow8(positions, position);
   }
 }
 
@@ -160,10 +160,13 @@ inline void spread_plane(const float* grad, const std::uint8_t* positions, std::
   if (h % 2 != 0) std::fill_n(image + (h - 1) * width, width, 0.0f);
 }
 
-/// pool_plane() of what is known at run time only.
-inline auto pool_plane_function(bool with_positions, ReluPlace relu) {
+/// The fastest pool_plane() of what is known at run time only.
+inline PoolPlane pool_plane_function(bool with_positions, ReluPlace relu) {
+#if defined(__x86_64__)
+  if (cpu::has_wide_functions()) return pool_plane_avx512(with_positions, relu);
+#endif
   const auto choose = [=]<ReluPlace kRelu>() {
-    return with_positions ? pool_plane<true, kRelu> : pool_plane<false, kRelu>;
+    return with_positions ? static_cast<PoolPlane>(pool_plane<true, kRelu>) : pool_plane<false, kRelu>;
   };
   switch (relu) {
     case ReluPlace::before:
@@ -173,6 +176,14 @@ inline auto pool_plane_function(bool with_positions, ReluPlace relu) {
     default:
       return choose.template operator()<ReluPlace::none>();
   }
+}
+
+/// The fastest spread_plane().
+inline SpreadPlane spread_plane_function() {
+#if defined(__x86_64__)
+  if (cpu::has_wide_functions()) return spread_plane_avx512;
+#endif
+  return spread_plane;
 }
 
 }  // namespace lockstep::max_pool_rows
