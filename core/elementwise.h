@@ -63,13 +63,18 @@ StridedLoop<N> plan_loop(const Shape& sizes, const std::array<const Tensor*, N>&
   return loop;
 }
 
-/// Calls row(offsets, strides, length) for runs along the innermost dimension; offsets and strides are arrays of N, in
-/// elements. Runs never cross a block of kElementBlock elements, and blocks run in parallel.
-template <int N, typename Row>
-void for_each_row(const StridedLoop<N>& loop, Row&& row) {
-  std::array<std::int64_t, N> inner;
+/// Calls plane(offsets, row_steps, strides, rows, length) for rows of `length` elements, `strides` apart, of which one
+/// begins `row_steps` behind the other; all but rows and length are arrays of N, in elements. A plane is a part of a
+/// row, or some rows of the two innermost dimensions. Planes never cross a block of kElementBlock elements, and blocks
+/// run in parallel.
+template <int N, typename Plane>
+void for_each_plane(const StridedLoop<N>& loop, Plane&& plane) {
+  std::array<std::int64_t, N> inner, steps{};
   const int last = loop.sizes.dim() - 1;
-  for (int n = 0; n < N; ++n) inner[n] = loop.strides[n][last];
+  for (int n = 0; n < N; ++n) {
+    inner[n] = loop.strides[n][last];
+    if (last > 0) steps[n] = loop.strides[n][last - 1];
+  }
   const std::int64_t width = loop.sizes[last];
   parallel_for(loop.numel, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     // Divisions find the block's first row; from there on the indices count up like an odometer.
@@ -83,19 +88,38 @@ void for_each_row(const StridedLoop<N>& loop, Row&& row) {
     }
     std::int64_t column = begin % width;
     while (true) {
-      const std::int64_t length = width - column < end - begin ? width - column : end - begin;
+      std::int64_t rows = 1, length = width - column < end - begin ? width - column : end - begin;
+      if (length == width && last > 0) {
+        const std::int64_t whole = (end - begin) / width;
+        const std::int64_t left = loop.sizes[last - 1] - index[static_cast<std::size_t>(last - 1)];
+        rows = whole < left ? whole : left;
+      }
       std::array<std::int64_t, N> offset = start;
       for (int n = 0; n < N; ++n) offset[n] += column * inner[n];
-      row(offset, inner, length);
-      begin += length;
+      plane(offset, steps, inner, rows, length);
+      begin += rows * length;
       if (begin >= end) return;
       column = 0;
+      std::int64_t passed = rows;  // along dimension d
       for (int d = last - 1; d >= 0; --d) {
-        for (int n = 0; n < N; ++n) start[n] += loop.strides[n][d];
-        if (++index[static_cast<std::size_t>(d)] < loop.sizes[d]) break;
+        for (int n = 0; n < N; ++n) start[n] += passed * loop.strides[n][d];
+        if ((index[static_cast<std::size_t>(d)] += passed) < loop.sizes[d]) break;
         index[static_cast<std::size_t>(d)] = 0;
         for (int n = 0; n < N; ++n) start[n] -= loop.strides[n][d] * loop.sizes[d];
+        passed = 1;
       }
+    }
+  });
+}
+
+/// Calls row(offsets, strides, length) for the rows of for_each_plane().
+template <int N, typename Row>
+void for_each_row(const StridedLoop<N>& loop, Row&& row) {
+  for_each_plane(loop, [&](std::array<std::int64_t, N> offset, const std::array<std::int64_t, N>& steps,
+                           const std::array<std::int64_t, N>& inner, std::int64_t rows, std::int64_t length) {
+    for (; rows > 0; --rows) {
+      row(offset, inner, length);
+      for (int n = 0; n < N; ++n) offset[n] += steps[n];
     }
   });
 }

@@ -2,7 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/batch_norm/batch_norm.h"
-#include "lockstep/autograd/ops/layer_norm/layer_norm.h"
+#include "lockstep/autograd/ops/group_norm/group_norm.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"

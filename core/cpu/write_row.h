@@ -39,7 +39,7 @@ LOCKSTEP_WIDE void write_pieces_wide(T* out, std::int64_t count, F value) {
 /// value, so that the compiler knows that writing changes none of it.
 template <typename T, typename F>
 void write_row(T* out, std::int64_t count, F value) {
-  if constexpr (std::is_same_v<T, float>)
+  if constexpr (std::is_floating_point_v<T>)
     if (has_wide_functions()) return detail::write_pieces_wide(out, count, value);
   detail::write_pieces(out, count, value);
 }

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/ops/group_norm/group_norm.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm.h"
 
 #include <gtest/gtest.h>

@@ -16,9 +16,17 @@ namespace {
 
 using cpu::kRowChunk;
 
-/// One row of each operand, converted to C. A row whose elements are all the same counts as a single value.
+/// Rows of each operand, converted to C: one begins `step` elements behind the other. A row whose elements are all the
+/// same counts as a single value.
+template <typename C>
+struct Side {
+  const C* data;
+  bool one;
+  std::int64_t step;
+};
 template <typename C, typename O>
-using RowFunction = void (*)(double alpha, const C* a, bool one_a, const C* b, bool one_b, O* out, std::int64_t count);
+using RowsFunction = void (*)(double alpha, Side<C> a, Side<C> b, O* out, std::int64_t step, std::int64_t rows,
+                              std::int64_t count);
 
 /// Some operations have a straight line for operands that are "near": remainder() and floor division of floating-point
 /// numbers where the quotient is far below the numbers that have no fractions, powers of doubles where nothing is
@@ -114,26 +122,26 @@ template <typename F, typename C, typename O>
   }
 }
 
-template <typename C>
-RowFunction<C, C> row_function(BinaryOp op) {
-  RowFunction<C, C> row = nullptr;
-  binary::visit<C>(op, [&]<typename F>() {
-    row = [](double alpha, const C* a, bool one_a, const C* b, bool one_b, C* out, std::int64_t count) {
-      apply_row(F{static_cast<C>(alpha)}, a, one_a, b, one_b, out, count);
-    };
-  });
-  return row;
+template <typename F, typename C, typename O>
+void apply_rows(double alpha, Side<C> a, Side<C> b, O* out, std::int64_t step, std::int64_t rows, std::int64_t count) {
+  F f{};
+  if constexpr (requires { F{static_cast<C>(alpha)}; }) f = F{static_cast<C>(alpha)};
+  for (; rows > 0; --rows, a.data += a.step, b.data += b.step, out += step)
+    apply_row(f, a.data, a.one, b.data, b.one, out, count);
 }
 
 template <typename C>
-RowFunction<C, bool> row_function(CompareOp op) {
-  RowFunction<C, bool> row = nullptr;
-  binary::visit<C>(op, [&]<typename F>() {
-    row = [](double, const C* a, bool one_a, const C* b, bool one_b, bool* out, std::int64_t count) {
-      apply_row(F{}, a, one_a, b, one_b, out, count);
-    };
-  });
-  return row;
+RowsFunction<C, C> rows_function(BinaryOp op) {
+  RowsFunction<C, C> rows = nullptr;
+  binary::visit<C>(op, [&]<typename F>() { rows = apply_rows<F, C, C>; });
+  return rows;
+}
+
+template <typename C>
+RowsFunction<C, bool> rows_function(CompareOp op) {
+  RowsFunction<C, bool> rows = nullptr;
+  binary::visit<C>(op, [&]<typename F>() { rows = apply_rows<F, C, bool>; });
+  return rows;
 }
 
 /// An operand's elements. A scalar is a row of stride 0 in `value`.
@@ -158,6 +166,7 @@ struct Source : cpu::RowSource<C> {
   }
   Source(const Source&) = delete;
 
+  const C* values() const { return static_cast<const C*>(this->data); }
   bool direct(std::int64_t stride) const { return this->dtype == dtype_of<C> && (stride == 1 || stride == 0); }
 };
 
@@ -167,7 +176,7 @@ bool dense_as(const Operand& operand, const Tensor& out) {
 
 template <typename C, typename O, typename Op>
 void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& out) {
-  const RowFunction<C, O> apply = row_function<C>(op);
+  const RowsFunction<C, O> apply = rows_function<C>(op);
   LOCKSTEP_ASSERT(apply, "operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
   const Source<C> from_a(a), from_b(b);
   const cpu::RowTarget<O> target{out.raw_data(), out.dtype()};
@@ -175,31 +184,41 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
                        std::int64_t step_b, std::int64_t length) {
     C buffer_a[kRowChunk], buffer_b[kRowChunk];
     O buffer[kRowChunk];
-    const bool direct = target.writable(step) && from_a.direct(step_a) && from_b.direct(step_b);
-    const std::int64_t chunk = direct ? length : kRowChunk;
-    for (std::int64_t i = 0; i < length; i += chunk) {
-      const std::int64_t count = std::min(chunk, length - i);
+    for (std::int64_t i = 0; i < length; i += kRowChunk) {
+      const std::int64_t count = std::min(kRowChunk, length - i);
       O* to = target.row(at + i * step, step, buffer);
-      apply(alpha, from_a.row_or_one(at_a + i * step_a, step_a, count, buffer_a), step_a == 0,
-            from_b.row_or_one(at_b + i * step_b, step_b, count, buffer_b), step_b == 0, to, count);
+      apply(alpha, {from_a.row_or_one(at_a + i * step_a, step_a, count, buffer_a), step_a == 0, 0},
+            {from_b.row_or_one(at_b + i * step_b, step_b, count, buffer_b), step_b == 0, 0}, to, 0, 1, count);
       target.finish(to, at + i * step, step, count);
     }
   };
   if (out.is_contiguous() && dense_as(a, out) && dense_as(b, out)) {
     const std::int64_t step_a = a.tensor ? 1 : 0, step_b = b.tensor ? 1 : 0;
+    const bool direct = target.writable(1) && from_a.direct(step_a) && from_b.direct(step_b);
     parallel_for(out.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-      row(begin, begin * step_a, begin * step_b, 1, step_a, step_b, end - begin);
+      if (!direct) return row(begin, begin * step_a, begin * step_b, 1, step_a, step_b, end - begin);
+      apply(alpha, {from_a.values() + begin * step_a, !a.tensor, 0}, {from_b.values() + begin * step_b, !b.tensor, 0},
+            static_cast<O*>(target.data) + begin, 0, 1, end - begin);
     });
     return;
   }
   // A scalar walks along with the other operand's offsets, and is read at none of them.
   const Tensor& tensor_a = a.tensor ? *a.tensor : *b.tensor;
   const Tensor& tensor_b = b.tensor ? *b.tensor : *a.tensor;
-  const auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &tensor_a, &tensor_b});
-  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
-    row(offset[0], a.tensor ? offset[1] : 0, b.tensor ? offset[2] : 0, stride[0], a.tensor ? stride[1] : 0,
-        b.tensor ? stride[2] : 0, length);
-  });
+  auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &tensor_a, &tensor_b});
+  if (!a.tensor) loop.strides[1] = Shape::filled(loop.sizes.dim(), 0);
+  if (!b.tensor) loop.strides[2] = Shape::filled(loop.sizes.dim(), 0);
+  cpu::for_each_plane(loop,
+                      [&](auto offset, const auto& steps, const auto& stride, std::int64_t rows, std::int64_t length) {
+                        if (target.writable(stride[0]) && from_a.direct(stride[1]) && from_b.direct(stride[2]))
+                          return apply(alpha, {from_a.values() + offset[1], stride[1] == 0, steps[1]},
+                                       {from_b.values() + offset[2], stride[2] == 0, steps[2]},
+                                       static_cast<O*>(target.data) + offset[0], steps[0], rows, length);
+                        for (; rows > 0; --rows) {
+                          row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
+                          for (std::size_t n = 0; n < 3; ++n) offset[n] += steps[n];
+                        }
+                      });
 }
 
 template <typename C>

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "lockstep/autograd/ops/layer_norm/norm_parameter.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
@@ -70,19 +71,6 @@ class LayerNormBackward final : public Node {
   DType bias_dtype = kFloat32;
 };
 
-void check_parameter(const Tensor& tensor, const Tensor& input, const Shape& normalized_shape, const char* what,
-                     const char* op) {
-  if (!tensor.defined()) return;
-  LOCKSTEP_CHECK(tensor.sizes() == normalized_shape, "[{}] expected {} of shape {}, found {}", op, what,
-                 to_string(normalized_shape), to_string(tensor.sizes()));
-  const bool half = input.dtype() == kFloat16 || input.dtype() == kBFloat16;
-  LOCKSTEP_CHECK(tensor.dtype() == input.dtype() || (half && tensor.dtype() == kFloat32),
-                 "[{}] expected {} of dtype {} like the input{}, found {}", op, what, name(input.dtype()),
-                 half ? ", or float32" : "", name(tensor.dtype()));
-  LOCKSTEP_CHECK(tensor.device() == input.device(), "[{}] {} is on {}, the input on {}; move one with to()", op, what,
-                 to_string(tensor.device()), to_string(input.device()));
-}
-
 /// Both operations; `centred`: the mean is taken away first.
 Tensor normalize(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options, bool centred) {
   const char* const op = centred ? "layer_norm" : "rms_norm";
@@ -101,8 +89,8 @@ Tensor normalize(const Tensor& input, const Shape& normalized_shape, const Layer
   }
   LOCKSTEP_CHECK(fits, "[{}] expected an input whose shape ends in normalized_shape {}, found {}", op,
                  to_string(normalized_shape), to_string(input.sizes()));
-  check_parameter(options.weight, input, normalized_shape, "weight", op);
-  check_parameter(options.bias, input, normalized_shape, "bias", op);
+  check_norm_parameter(options.weight, input, normalized_shape, "weight", op);
+  check_norm_parameter(options.bias, input, normalized_shape, "bias", op);
 
   const std::int64_t width = normalized_shape.numel();
   const Tensor x = as_contiguous(input);
@@ -139,31 +127,6 @@ Tensor rms_norm(const Tensor& input, const Shape& normalized_shape, const Tensor
   const bool is_double = input.defined() && input.dtype() == kFloat64;
   return normalize(input, normalized_shape, {.weight = weight, .eps = eps.value_or(is_double ? kDouble : kSingle)},
                    false);
-}
-
-Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options) {
-  LOCKSTEP_CHECK(input.defined() && input.dim() >= 2, "[group_norm] expected an input [N, C, ...], found {}",
-                 input.defined() ? to_string(input.sizes()) : "an undefined one");
-  const std::int64_t channels = input.size(1);
-  LOCKSTEP_CHECK(groups > 0 && channels % groups == 0,
-                 "[group_norm] expected a number of groups that divides the {} channels, found {}", channels, groups);
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_full([&](const Tensor& x) { return group_norm(x, groups, options); }, input);
-  check_parameter(options.weight, input, {channels}, "weight", "group_norm");
-  check_parameter(options.bias, input, {channels}, "bias", "group_norm");
-  std::int64_t width = channels / groups;
-  Shape along_channels = {channels};
-  for (int d = 2; d < input.dim(); ++d) {
-    width *= input.sizes()[d];
-    along_channels.push_back(1);
-  }
-  LOCKSTEP_CHECK(width > 0, "[group_norm] expected a group to have elements, found an input of shape {}",
-                 to_string(input.sizes()));
-  Tensor out =
-      layer_norm(input.reshape({input.size(0) * groups, width}), {width}, {.eps = options.eps}).view(input.sizes());
-  if (options.weight.defined()) out = out * options.weight.view(along_channels);
-  if (options.bias.defined()) out = out + options.bias.view(along_channels);
-  return out.to(input.dtype());
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
+#include "lockstep/autograd/ops/layer_norm/layer_norm_moments.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -38,21 +39,7 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
     for (std::int64_t row = begin; row < end; ++row) {
       const T* xr = x + row * width;
       T* yr = y + row * width;
-      const auto n = static_cast<double>(width);
-      // A mean far from zero is rounded to more than the values differ by; what it is off by, `rest`, is a mean of
-      // small numbers.
-      C mean = 0, rest = 0;
-      if (centred) {
-        mean = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]); }) / n);
-        rest = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return static_cast<C>(xr[i]) - mean; }) / n);
-      }
-      const double variance = long_sum<C>(width,
-                                          [&](std::int64_t i) {
-                                            const C difference = static_cast<C>(xr[i]) - mean - rest;
-                                            return difference * difference;
-                                          }) /
-                              n;
-      const C inverse = static_cast<C>(1.0 / std::sqrt(variance + eps));
+      const auto [mean, inverse, rest] = layer_norm_rows::moments_of<C>(xr, width, eps, centred);
       moment[3 * row] = mean;
       moment[3 * row + 1] = inverse;
       moment[3 * row + 2] = rest;

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
 
@@ -93,6 +94,17 @@ struct Min : Max<C> {
   static C join(C a, C b) { return fold(a, b); }
 };
 
+/// What the lanes hold together: the upper half is joined to the lower one, until one is left.
+template <typename R, typename C, int kLanes>
+typename R::Total join_lanes(const C (&lanes)[kLanes]) {
+  typename R::Total totals[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) totals[lane] = lanes[lane];
+#pragma GCC unroll 8
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) totals[lane] = R::join(totals[lane], totals[lane + half]);
+  return totals[0];
+}
+
 template <typename R, typename C>
 typename R::Total fold_chunk(const C* values, std::int64_t count) {
   constexpr int kLanes = std::is_same_v<C, float> ? 32 : 16;
@@ -102,19 +114,27 @@ typename R::Total fold_chunk(const C* values, std::int64_t count) {
   for (; i + kLanes <= count; i += kLanes)
     for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = R::fold(lanes[lane], values[i + lane]);
   for (int lane = 0; i < count; ++i, ++lane) lanes[lane] = R::fold(lanes[lane], values[i]);
-  typename R::Total total = lanes[0];
-  for (int lane = 1; lane < kLanes; ++lane) total = R::join(total, lanes[lane]);
-  return total;
+  return join_lanes<R>(lanes);
+}
+
+/// A run of neighbouring terms; `buffer` has room for them.
+template <typename R, typename C>
+typename R::Total fold_run(const C* values, std::int64_t count, C about, C* buffer) {
+  if constexpr (R::kMaps) {
+    cpu::write_row(buffer, count, [=](std::int64_t i) { return R::map(values[i], about); });
+    return fold_chunk<R>(static_cast<const C*>(buffer), count);
+  } else {
+    return fold_chunk<R>(values, count);
+  }
 }
 
 /// The terms [begin, end) of the output whose first element has offset `base`.
 template <typename R, typename C>
 typename R::Total fold_terms(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t begin,
                              std::int64_t end, C about) {
-  constexpr DType kCompute = dtype_of<C>;
   const std::int64_t width = plan.reduced.back();
   const std::int64_t stride = plan.reduced_strides.back();
-  const bool direct = !R::kMaps && stride == 1 && x.dtype() == kCompute;
+  const bool direct = stride == 1 && x.dtype() == dtype_of<C>;
   C buffer[kRowChunk];
   typename R::Total total = R::start();
   while (begin < end) {
@@ -123,16 +143,11 @@ typename R::Total fold_terms(const ReducePlan& plan, const Tensor& x, std::int64
         base + ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
     const std::int64_t length = std::min({width - column, end - begin, kRowChunk});
     const void* source = cpu::element_address(x.raw_data(), offset, x.dtype());
-    if (direct) {
-      total = R::join(total, fold_chunk<R>(static_cast<const C*>(source), length));
-    } else {
+    if (!direct) {
       cpu::load_row(x.dtype(), source, stride, length, buffer);
-      if constexpr (R::kMaps) {
-        LOCKSTEP_VECTORIZE
-        for (std::int64_t i = 0; i < length; ++i) buffer[i] = R::map(buffer[i], about);
-      }
-      total = R::join(total, fold_chunk<R>(buffer, length));
+      source = buffer;
     }
+    total = R::join(total, fold_run<R>(static_cast<const C*>(source), length, about, buffer));
     begin += length;
   }
   return total;
@@ -151,6 +166,34 @@ void store_one(const Tensor& out, std::int64_t index, C value) {
   cpu::store_row(&value, 1, out.dtype(), cpu::element_address(out.raw_data(), index, out.dtype()), 1);
 }
 
+/// Outputs [begin, end) of x's own type, whose few terms are neighbours in memory: what is the same for all is found
+/// once.
+template <typename R, typename C>
+void reduce_short_rows(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out,
+                       std::int64_t begin, std::int64_t end) {
+  const C* const from = static_cast<const C*>(x.raw_data());
+  C* const to = static_cast<C*>(out.raw_data());
+  const std::int64_t width = plan.kept.back(), stride = plan.kept_strides.back(), count = plan.count;
+  for (std::int64_t first = begin; first < end;) {
+    const C* const rows =
+        from + ReducePlan::outer_offset(plan.kept, plan.kept_strides, first / width) + first % width * stride;
+    const std::int64_t stop = std::min(end, (first / width + 1) * width);
+    const auto reduce = [=] {
+      C buffer[kRowChunk];
+      const C* row = rows;
+      for (std::int64_t o = first; o < stop; ++o, row += stride) {
+        const C centre = load_about<R, C>(about, o);
+        to[o] = R::finish(R::join(R::start(), fold_run<R>(row, count, centre, buffer)), centre, divisor);
+      }
+    };
+    if constexpr (std::is_same_v<C, float>)
+      cpu::by_widest_vectors(reduce);
+    else
+      reduce();
+    first = stop;
+  }
+}
+
 /// The terms of one output lie close together: one output after the other.
 template <typename R, typename C>
 void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
@@ -165,7 +208,10 @@ void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, 
   const std::int64_t segments = (plan.count + kSegment - 1) / kSegment;
   if (segments <= 1) {
     const std::int64_t block = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count, 1));
+    const bool short_rows = plan.reduced.dim() == 1 && (plan.reduced_strides[0] == 1 || plan.count == 1) &&
+                            plan.count <= kRowChunk && x.dtype() == dtype_of<C> && out.dtype() == dtype_of<C>;
     parallel_for(plan.outputs, block, [&](std::int64_t begin, std::int64_t end) {
+      if (short_rows) return reduce_short_rows<R, C>(plan, x, about, divisor, out, begin, end);
       for (std::int64_t o = begin; o < end; ++o)
         finish(o, fold_terms<R>(plan, x, base(o), 0, plan.count, load_about<R, C>(about, o)));
     });

@@ -112,7 +112,7 @@ struct Line<unary::Gelu<double>> {
 /// By the line where it holds, by `other` elsewhere. Arguments beyond it are replaced, so that no line meets them, and
 /// out may be x.
 template <typename Near, typename Value, typename Other, typename Finish>
-[[gnu::flatten]] void apply_line(const double* x, std::int64_t count, Near&& holds, Value&& value, Other&& other,
+[[gnu::flatten]] void apply_line(const double* x, std::int64_t count, Near&& holds, Value value, Other&& other,
                                  Finish&& finish) {
   double near[kRowChunk];
   for (std::int64_t begin = 0; begin < count; begin += kRowChunk) {
@@ -123,8 +123,8 @@ template <typename Near, typename Value, typename Other, typename Finish>
       near[i] = is_near ? x[begin + i] : 1.0;
       far |= is_near ? 0 : 1;
     }
-    LOCKSTEP_VECTORIZE
-    for (std::int64_t i = 0; i < n; ++i) near[i] = value(near[i]);
+    cpu::write_row(near, n,
+                   [from = static_cast<const double*>(near), value](std::int64_t i) { return value(from[i]); });
     if (far != 0)
       for (std::int64_t i = 0; i < n; ++i)
         if (!holds(x[begin + i])) near[i] = other(begin + i);
@@ -154,11 +154,12 @@ Row<C> row_function(UnaryOp op) {
       };
       if constexpr (Line<F>::kAny)
         return apply_line(
-            x, count, Line<F>::is_near, Line<F>::value, [&](std::int64_t i) { return f.value(x[i]); }, finish);
+            x, count, Line<F>::is_near, [](double at) { return Line<F>::value(at); },
+            [&](std::int64_t i) { return f.value(x[i]); }, finish);
       if constexpr (std::is_same_v<F, unary::Pow<double>>)
         return apply_line(
             x, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent); },
-            [&](double at) { return math::lines::pow_of_near(at, f.exponent); },
+            [f](double at) { return math::lines::pow_of_near(at, f.exponent); },
             [&](std::int64_t i) { return f.value(x[i]); }, finish);
       cpu::write_row(out, count, [x, f](std::int64_t i) { return f.value(x[i]); });
     };
@@ -184,13 +185,13 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
       };
       if constexpr (requires { Line<F>::slope(1.0); })
         return apply_line(
-            saved, count, Line<F>::is_near, Line<F>::slope, [&](std::int64_t i) { return f.gradient(1.0, saved[i]); },
-            finish);
+            saved, count, Line<F>::is_near, [](double at) { return Line<F>::slope(at); },
+            [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
       if constexpr (std::is_same_v<F, unary::Pow<double>>)
         if (f.exponent != 0)
           return apply_line(
               saved, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent - 1); },
-              [&](double at) { return f.exponent * math::lines::pow_of_near(at, f.exponent - 1); },
+              [f](double at) { return f.exponent * math::lines::pow_of_near(at, f.exponent - 1); },
               [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
       cpu::write_row(out, count, [grad, saved, f](std::int64_t i) { return f.gradient(grad[i], saved[i]); });
     };
