@@ -147,14 +147,19 @@ thread_local constinit GraphTask* GraphTask::current_ = nullptr;
 
 namespace {
 
+/// Nobody else sees this memory.
+bool is_own(const Tensor& slot) {
+  return slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous();
+}
+
 void add_pending(TensorList& pending, std::uint32_t input, Tensor grad) {
   Tensor& slot = pending[input];
   if (!slot.defined()) {
     slot = std::move(grad);
   } else if (GradMode::enabled()) {
     slot = add(slot, grad);
-  } else if (slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous()) {
-    add_values_(slot, grad);  // nobody else sees this memory
+  } else if (is_own(slot)) {
+    add_values_(slot, grad);
   } else {
     slot = add_values(slot, grad);
   }
@@ -183,6 +188,14 @@ std::vector<Edge> edges_of_roots(const char* what, std::span<const Tensor> roots
 }
 
 }  // namespace
+
+bool Engine::added_to_pending(Node& node, const TensorList& grads) {
+  if (node.edges_.size() != 1 || grads.size() != 1 || !node.edges_[0].node || AnomalyMode::enabled()) return false;
+  const TensorList& pending = node.edges_[0].node->pending_grads_;
+  if (pending.empty()) return false;
+  const Tensor& sum = pending[node.edges_[0].input];
+  return sum.defined() && is_own(sum) && node.add_to(grads[0], sum);
+}
 
 void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
                  std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph) {
@@ -219,7 +232,10 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       if (profile::enabled()) [[unlikely]]
         module.emplace(profile::module_of(node.get()));
       const profile::Scope scope("backward", node->name());
-      results = create_graph ? node->apply_recorded(std::move(grads)) : node->apply(std::move(grads));
+      if (create_graph)
+        results = node->apply_recorded(std::move(grads));
+      else if (!added_to_pending(*node, grads))
+        results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
     if (!retain_graph && runs) node->release_saved();

@@ -33,6 +33,8 @@ class Engine {
   static bool running();
 
  private:
+  /// True if the node added its gradient to what has arrived at the node it leads to; see Node::add_to().
+  static bool added_to_pending(Node& node, const TensorList& grads);
   static void run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
                   std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph);
 };

@@ -62,9 +62,12 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
-  /// The same made of recorded operations, called with recording on where gradients are to be functions of the inputs
-  /// (GradOptions::create_graph): of `grads`, saved_input() and saved_output() alone. The one here throws Error: this
-  /// operation has no second derivative.
+  /// Adds what apply() would give for the only input to `sum`, a contiguous tensor of that shape which nobody else
+  /// sees. False: it did not, and apply() is called. Parts of a tensor override it, whose gradients are mostly zeros.
+  virtual bool add_to(const Tensor& /*grad*/, const Tensor& /*sum*/) { return false; }
+  /// The same as apply() made of recorded operations, called with recording on where gradients are to be functions of
+  /// the inputs (GradOptions::create_graph): of `grads`, saved_input() and saved_output() alone. The one here throws
+  /// Error: this operation has no second derivative.
   virtual TensorList apply_recorded(TensorList grads);
 
   /// Keeps tensors that apply() needs, inputs and outputs of the operation alike, undefined ones too; call it after

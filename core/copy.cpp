@@ -24,6 +24,17 @@ T convert(S value) {
   }
 }
 
+/// A row of `bytes` bytes that do not overlap the others; short ones without a call.
+[[gnu::always_inline]] inline void copy_row(char* to, const char* from, std::size_t bytes) {
+  constexpr std::size_t kPiece = 32, kShort = 512;
+  if (bytes < kPiece || bytes > kShort) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  for (std::size_t i = 0; i + kPiece <= bytes; i += kPiece) std::memcpy(to + i, from + i, kPiece);
+  std::memcpy(to + bytes - kPiece, from + bytes - kPiece, kPiece);  // may lie over the piece before it
+}
+
 template <typename S, typename T>
 void copy_loop(const cpu::StridedLoop<2>& loop, const S* source, T* target) {
   cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
@@ -31,7 +42,8 @@ void copy_loop(const cpu::StridedLoop<2>& loop, const S* source, T* target) {
     const S* from = source + offset[1];
     if (stride[0] == 1 && stride[1] == 1) {
       if constexpr (std::is_same_v<S, T>) {
-        std::memcpy(static_cast<void*>(to), from, static_cast<std::size_t>(length) * sizeof(T));
+        copy_row(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from),
+                 static_cast<std::size_t>(length) * sizeof(T));
       } else {
         for (std::int64_t i = 0; i < length; ++i) to[i] = convert<S, T>(from[i]);
       }

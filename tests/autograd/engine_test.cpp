@@ -300,5 +300,34 @@ TEST(DeepGraphs, SavedTensorsThatOwnEachOtherAreFreedAfterBackward) {
   });
 }
 
+// Gradients of parts are added where they belong: the sum of many parts, also beside other uses, of tensors that hooks
+// and retained graphs see.
+TEST(Engine, PartsOfATensorAddTheirGradients) {
+  const Tensor x = arange(0, 24).to(kFloat32).view({6, 4});
+  x.set_requires_grad(true);
+  const Tensor y = x * 2.0;
+  Tensor seen;
+  y.register_hook([&](const Tensor& grad) {
+    seen = grad.clone();
+    return Tensor();
+  });
+  Tensor loss = (y * y).sum();
+  std::vector<double> expected(24);
+  for (std::int64_t i = 0; i < 24; ++i) expected[static_cast<std::size_t>(i)] = 4.0 * static_cast<double>(i);
+  for (std::int64_t row = 0; row < 6; ++row) {
+    loss = loss + (y.select(0, row) * static_cast<double>(row + 1)).sum() + y.slice(1, 1, 4, 2).select(1, 0).sum();
+    for (std::int64_t j = 0; j < 4; ++j)
+      expected[static_cast<std::size_t>(4 * row + j)] += static_cast<double>(row + 1);
+  }
+  for (std::int64_t row = 0; row < 6; ++row) expected[static_cast<std::size_t>(4 * row + 1)] += 6.0;
+  for (int pass = 1; pass <= 2; ++pass) {
+    loss.backward({}, true);
+    EXPECT_EQ(seen.to_vector<double>(), expected);
+    std::vector<double> twice = expected;
+    for (double& value : twice) value *= 2.0 * pass;
+    EXPECT_EQ(x.grad().to_vector<double>(), twice);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

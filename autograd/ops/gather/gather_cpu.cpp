@@ -11,11 +11,11 @@ namespace lockstep::detail {
 
 namespace {
 
-/// Neighbouring lines of `index` along dim: element k of line j is the (at + k step + j)th of the index in row-major
-/// order, its value is at index + k index_step + j index_column, and its line in x begins at x + j x_column.
+/// Neighbouring lines of `index` along dim: element k of line j is the (at + k step + j column)th of the index in
+/// row-major order, its value is at index + k index_step + j index_column, and its line in x begins at x + j x_column.
 struct Lanes {
   std::int64_t at, index, x;
-  std::int64_t count, index_column, x_column;
+  std::int64_t count, column, index_column, x_column;
 };
 
 /// Calls run(lanes) for groups of lines of `index` along dim, in parallel. Lines of the index meet disjoint lines of x,
@@ -23,11 +23,13 @@ struct Lanes {
 /// runs.
 template <typename Run>
 void for_each_lanes(const Shape& x_strides, int dim, const Tensor& index, Run&& run) {
-  constexpr std::int64_t kMostLanes = 64;
+  constexpr std::int64_t kMostLanes = 64, kShortLine = 16;
   const Shape& sizes = index.sizes();
   const Shape order = contiguous_strides(sizes);
   const int last = sizes.dim() - 1;
-  const std::int64_t width = dim == last ? 1 : sizes[last];
+  // The dimension along which lines are neighbours; long ones in memory's own order are gone through one by one.
+  const int across = dim != last ? last : sizes[dim] <= kShortLine ? last - 1 : -1;
+  const std::int64_t width = across >= 0 ? sizes[across] : 1;
   const std::int64_t groups = (width + kMostLanes - 1) / kMostLanes;
   const std::int64_t rows = sizes.numel() / sizes[dim] / width;
   const std::int64_t elements = sizes[dim] * std::min(width, kMostLanes);
@@ -35,12 +37,13 @@ void for_each_lanes(const Shape& x_strides, int dim, const Tensor& index, Run&& 
                          [&](std::int64_t begin, std::int64_t end) {
                            for (std::int64_t item = begin; item < end; ++item) {
                              const std::int64_t first = item % groups * kMostLanes;
-                             Lanes lanes{0, 0, 0, std::min(kMostLanes, width - first), 0, 0};
+                             Lanes lanes{0, 0, 0, std::min(kMostLanes, width - first), 0, 0, 0};
                              std::int64_t rest = item / groups;
                              for (int d = last; d >= 0; --d) {
                                if (d == dim) continue;
                                std::int64_t i = first;
-                               if (d == last) {
+                               if (d == across) {
+                                 lanes.column = order[d];
                                  lanes.x_column = x_strides[d];
                                  lanes.index_column = index.strides()[d];
                                } else {
@@ -71,12 +74,12 @@ void for_each_place(const Shape& x_strides, int dim, const Tensor& index, Each&&
       return;
     }
     for (std::int64_t k = 0; k < n; ++k, position += index_step, at += step)
-      if (lanes.index_column == 0 && lanes.x_column == 1) {  // a row of x
+      if (lanes.index_column == 0 && lanes.x_column == 1 && lanes.column == 1) {  // a row of x
         const std::int64_t row = lanes.x + *position * stride;
         for (std::int64_t j = 0; j < lanes.count; ++j) each(row + j, at + j);
       } else {
         for (std::int64_t j = 0; j < lanes.count; ++j)
-          each(lanes.x + j * lanes.x_column + position[j * lanes.index_column] * stride, at + j);
+          each(lanes.x + j * lanes.x_column + position[j * lanes.index_column] * stride, at + j * lanes.column);
       }
   });
 }

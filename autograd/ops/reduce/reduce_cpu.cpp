@@ -1,21 +1,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/autograd/ops/reduce/reduce_fold.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/thread_pool.h"
-#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 namespace {
 
+using namespace reduce_fold;
 using cpu::kRowChunk;
 
 /// Note [Blocked sums]
@@ -27,101 +27,17 @@ constexpr std::int64_t kRowsPerFlush = 32;
 /// Elements to a parallel block.
 constexpr std::int64_t kBlock = 32768;
 
-std::int64_t wrapping_add(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-
-template <typename C>
-struct Sum {
-  static constexpr bool kMaps = false;
-  static constexpr bool kInteger = std::is_same_v<C, std::int64_t>;
-  using Total = std::conditional_t<kInteger, std::int64_t, double>;
-  static C start() { return 0; }
-  static C map(C value, C) { return value; }
-  static C fold(C a, C b) {
-    if constexpr (kInteger) {
-      return wrapping_add(a, b);
-    } else {
-      return a + b;
-    }
-  }
-  static Total join(Total a, Total b) { return Sum<Total>::fold(a, b); }
-  static C finish(Total total, C, double divisor) {
-    if constexpr (kInteger) {
-      return total;
-    } else {
-      return static_cast<C>(total / divisor);
-    }
-  }
-};
-
-template <typename C>
-struct SquaredDifference : Sum<C> {
-  static constexpr bool kMaps = true;
-  static C map(C value, C about) { return (value - about) * (value - about); }
-};
-
-template <typename C>
-struct LogSumExp : Sum<C> {
-  static constexpr bool kMaps = true;
-  static C shift(C about) { return std::isfinite(about) ? about : C(0); }
-  static C map(C value, C about) { return math::exp(value - about); }
-  static C finish(double total, C about, double) {
-    return static_cast<C>(static_cast<double>(about) + math::log(total));
-  }
-};
-
-template <typename C>
-struct Max {
-  static constexpr bool kMaps = false;
-  using Total = C;
-  static C start() {
-    return std::numeric_limits<C>::has_infinity ? -std::numeric_limits<C>::infinity()
-                                                : std::numeric_limits<C>::lowest();
-  }
-  static C map(C value, C) { return value; }
-  static C fold(C a, C b) { return (b > a) | (b != b) ? b : a; }
-  static C join(C a, C b) { return fold(a, b); }
-  static C finish(C total, C, double) { return total; }
-};
-
-template <typename C>
-struct Min : Max<C> {
-  static C start() {
-    return std::numeric_limits<C>::has_infinity ? std::numeric_limits<C>::infinity() : std::numeric_limits<C>::max();
-  }
-  static C fold(C a, C b) { return (b < a) | (b != b) ? b : a; }
-  static C join(C a, C b) { return fold(a, b); }
-};
-
-/// What the lanes hold together: the upper half is joined to the lower one, until one is left.
-template <typename R, typename C, int kLanes>
-typename R::Total join_lanes(const C (&lanes)[kLanes]) {
-  typename R::Total totals[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) totals[lane] = lanes[lane];
-#pragma GCC unroll 8
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int lane = 0; lane < half; ++lane) totals[lane] = R::join(totals[lane], totals[lane + half]);
-  return totals[0];
-}
-
-template <typename R, typename C>
-typename R::Total fold_chunk(const C* values, std::int64_t count) {
-  constexpr int kLanes = std::is_same_v<C, float> ? 32 : 16;
-  C lanes[kLanes];
-  for (C& lane : lanes) lane = R::start();
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = R::fold(lanes[lane], values[i + lane]);
-  for (int lane = 0; i < count; ++i, ++lane) lanes[lane] = R::fold(lanes[lane], values[i]);
-  return join_lanes<R>(lanes);
-}
-
 /// A run of neighbouring terms; `buffer` has room for them.
 template <typename R, typename C>
 typename R::Total fold_run(const C* values, std::int64_t count, C about, C* buffer) {
   if constexpr (R::kMaps) {
-    cpu::write_row(buffer, count, [=](std::int64_t i) { return R::map(values[i], about); });
+    constexpr std::int64_t kShort = 64;  // what a call would cost too much for
+    if (count <= kShort) {
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < count; ++i) buffer[i] = R::map(values[i], about);
+    } else {
+      cpu::write_row(buffer, count, [=](std::int64_t i) { return R::map(values[i], about); });
+    }
     return fold_chunk<R>(static_cast<const C*>(buffer), count);
   } else {
     return fold_chunk<R>(values, count);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
@@ -23,6 +24,11 @@ struct SliceBackward final : Node {
     Tensor full = zeros(sizes, options_of(grads[0]));
     if (grads[0].numel() > 0) copy_values(grads[0], full.as_strided(part_sizes, part_strides, part_offset));
     return {full};
+  }
+  bool add_to(const Tensor& grad, const Tensor& sum) override {
+    if (sum.sizes() != sizes || sum.dtype() != grad.dtype()) return false;
+    if (grad.numel() > 0) add_values_(sum.as_strided(part_sizes, part_strides, sum.offset() + part_offset), grad);
+    return true;
   }
   TensorList apply_recorded(TensorList grads) override {
     return applied_linearly(this, grads[0], [self = KeptNode(this)](const Tensor& x) {
