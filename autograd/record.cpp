@@ -56,9 +56,8 @@ void check_in_place(const Tensor& target, bool recording, const char* op) {
         "[{}] a leaf that requires gradients cannot be changed in place while recording; use a NoGradGuard", op));
   if (recording && target.impl()->is_view)
     detail::throw_error(
-        fmt::format("[{}] a view cannot be changed in place while recording; change the tensor it views, or use the op "
-                    "that returns "
-                    "a new tensor",
+        fmt::format("[{}] a view cannot be changed in place while recording; change the tensor it views, as "
+                    "x.index_put_({{i}}, values) does for x[i] = values, or gather the parts and stack() them",
                     op));
   target.storage()->before_change();
   // A view keeps the history it was made with, which would not explain its new values: its gradients would be wrong.

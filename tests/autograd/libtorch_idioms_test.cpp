@@ -74,6 +74,32 @@ TEST(LibtorchIdioms, IndicesOfNumbersSlicesAndDots) {
   EXPECT_NE(error_of([&] { x.index({".."}); }).find("found \"..\""), std::string::npos);
 }
 
+// outputs[t] = h of a loop, by the method that libtorch's programs call.
+TEST(LibtorchIdioms, IndexPutOfNumbersAndSlicesIsRecorded) {
+  const Tensor w = tensor<double>({1, 2, 3}).requires_grad_();
+  Tensor h = w * 1.0;
+  const Tensor outputs = zeros({4, 3}, {.dtype = kFloat64});
+  for (std::int64_t t = 0; t < 4; ++t) {
+    h = h * 2.0;
+    outputs.index_put_({t}, h);
+  }
+  outputs.index_put_({Slice(1, 3), 0}, w[1]);
+  EXPECT_EQ(values(outputs), (Values{2, 4, 6, 2, 8, 12, 2, 16, 24, 16, 32, 48}));
+  outputs.sum().backward();
+  EXPECT_EQ(values(w.grad()), (Values{18, 32, 30}));
+  const Tensor y = w * 1.0;
+  y.index_put_({0}, 7);  // its own gradient is cut off there
+  w.set_grad({});
+  (y * y).sum().backward();
+  EXPECT_EQ(values(w.grad()), (Values{0, 4, 6}));
+  EXPECT_NE(error_of([&] {
+              outputs.index_put_({0}, (w * 1.0).view({3, 1}));
+            }).find("[index_put_] values of shape [3, 1]"),
+            std::string::npos);
+  const Tensor fresh = zeros({2, 3}, {.dtype = kFloat64});
+  EXPECT_NE(error_of([&] { fresh.select(0, 0).copy_(w); }).find("x.index_put_({i}, values)"), std::string::npos);
+}
+
 TEST(LibtorchIdioms, InPlaceMethodsHaveTheValuesAndGradientsOfTheOthers) {
   const auto check = [](const char* name, const std::function<void(const Tensor&)>& change,
                         const std::function<Tensor(const Tensor&)>& function) {
