@@ -1,17 +1,15 @@
 #include "lockstep/data/file_reader.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/posix.h"
+#include "lockstep/core/input_file.h"
 
 namespace lockstep::data {
 
@@ -21,22 +19,12 @@ constexpr std::size_t kInputBytes = 64 * 1024;
 // windowBits for inflateInit2: the largest window, gzip framing.
 constexpr int kGzipWindow = 15 + 16;
 
-// O_NONBLOCK: opening a pipe that nobody writes must not wait; it is refused below.
-FileDescriptor open_file(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  LOCKSTEP_CHECK(file, "cannot open '{}': {}; check the path and its permissions", path.string(), std::strerror(errno));
-  return file;
-}
-
 }  // namespace
 
 struct FileReader::Impl {
-  explicit Impl(const std::filesystem::path& p) : path(p), file(open_file(p)) {
-    struct stat info = {};
-    LOCKSTEP_CHECK(::fstat(file.get(), &info) == 0, "cannot examine '{}': {}", path.string(), std::strerror(errno));
-    LOCKSTEP_CHECK(!S_ISDIR(info.st_mode), "'{}' is a directory; expected a file", path.string());
-    LOCKSTEP_CHECK(S_ISREG(info.st_mode), "'{}' is not a regular file; expected a file on disk", path.string());
-    size = static_cast<std::uint64_t>(info.st_size);
+  explicit Impl(const std::filesystem::path& p) : Impl(p, open_input_file(p.string(), "")) {}
+  Impl(const std::filesystem::path& p, InputFile opened)
+      : path(p), file(std::move(opened.descriptor)), size(opened.size) {
     refill();
     compressed = available >= 2 && input[0] == 0x1f && input[1] == 0x8b;
     if (compressed) {
@@ -120,7 +108,7 @@ struct FileReader::Impl {
 
   std::filesystem::path path;
   FileDescriptor file;
-  std::uint64_t size = 0;
+  std::uint64_t size;
   std::uint64_t consumed = 0;   // bytes of the file used so far
   std::uint64_t delivered = 0;  // bytes of content handed out
   std::array<std::uint8_t, kInputBytes> input;

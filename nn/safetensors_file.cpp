@@ -1,7 +1,3 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,7 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/posix.h"
+#include "lockstep/core/input_file.h"
 #include "lockstep/nn/checksum.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/safetensors_header.h"
@@ -20,13 +16,9 @@
 namespace lockstep::nn {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: opening a pipe that nobody writes must not wait; it is refused below.
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  LOCKSTEP_CHECK(file, "[safetensors] cannot open {}: {}", path, std::strerror(errno));
-  struct stat info {};
-  LOCKSTEP_CHECK(::fstat(file.get(), &info) == 0, "[safetensors] cannot read {}: {}", path, std::strerror(errno));
-  LOCKSTEP_CHECK(S_ISREG(info.st_mode), "[safetensors] {} is not a regular file", path);
-  const auto size = static_cast<std::uint64_t>(info.st_size);
+  InputFile opened = open_input_file(path, "[safetensors]");
+  FileDescriptor& file = opened.descriptor;
+  const std::uint64_t size = opened.size;
   LOCKSTEP_CHECK(size >= 8, "[safetensors] {}: the file has {} bytes, too few for the header's length at offset 0",
                  path, size);
   std::uint64_t length = 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/posix.h"
+#include "lockstep/core/input_file.h"
 #include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/checkpoint.h"
 
@@ -37,11 +37,11 @@ void give_name(const std::string& path, const std::string& name) {
   std::error_code ignored;
   fs::remove(name, ignored);
   if (::linkat(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
-  const FileDescriptor from(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const InputFile from = open_input_file(path, "");
   nn::detail::AtomicFile to(name);
   std::vector<char> piece(std::size_t{1} << 20);
   for (std::int64_t size = 1; size > 0;) {
-    size = read_all(from.get(), piece.data(), piece.size());
+    size = read_all(from.descriptor.get(), piece.data(), piece.size());
     LOCKSTEP_CHECK(size >= 0, "cannot read {}: {}", path, std::generic_category().message(errno));
     to.write(piece.data(), static_cast<std::size_t>(size));
   }

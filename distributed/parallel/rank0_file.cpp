@@ -1,8 +1,6 @@
 #include "lockstep/distributed/parallel/rank0_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,7 +18,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/posix.h"
+#include "lockstep/core/input_file.h"
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/held_file.h"
@@ -153,12 +151,9 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) : descriptor_
   static const OperationLabel label("a file that rank 0 reads");
   std::int64_t bytes = 0;
   on_rank0(group, [&] {
-    descriptor_->reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    LOCKSTEP_CHECK(*descriptor_, "cannot open '{}' on rank 0: {}", path, reason(errno));
-    struct stat status {};
-    LOCKSTEP_CHECK(fstat(descriptor_->get(), &status) == 0 && S_ISREG(status.st_mode), "'{}' on rank 0 is no file",
-                   path);
-    bytes = status.st_size;
+    InputFile opened = open_input_file(path, "[rank 0]");
+    *descriptor_ = std::move(opened.descriptor);
+    bytes = static_cast<std::int64_t>(opened.size);
   });
   const LabelScope scope(label);
   name_ = broadcast_text(path, group);
@@ -204,9 +199,10 @@ void Rank0File::read(const std::function<void(const std::string& path)>& body) c
     body(path);
   } catch (const Error& error) {
     std::string message = error.what();
-    const std::size_t at = message.find(path);
-    if (at == std::string::npos) throw;
-    throw Error(message.replace(at, path.size(), name_));
+    if (message.find(path) == std::string::npos) throw;
+    for (std::size_t at = 0; (at = message.find(path, at)) != std::string::npos; at += name_.size())
+      message.replace(at, path.size(), name_);
+    throw Error(message);
   }
 }
 

@@ -157,8 +157,8 @@ TEST(BadSafetensors, FlippedBitsNeverCrash) {
 
 TEST(BadSafetensors, FilesThatCannotBeOpened) {
   EXPECT_EQ(error_of([] { SafetensorsFile file("/no/such/file"); }),
-            "[safetensors] cannot open /no/such/file: No such file or directory");
-  EXPECT_EQ(error_of([] { SafetensorsFile file("/"); }), "[safetensors] / is not a regular file");
+            "[safetensors] cannot open '/no/such/file': No such file or directory; check the path and its permissions");
+  EXPECT_EQ(error_of([] { SafetensorsFile file("/"); }), "[safetensors] '/' is a directory; expected a file");
 }
 
 }  // namespace
