@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/json.h"
 
 namespace lockstep::nn::detail {
 namespace {
@@ -68,45 +69,15 @@ class RepeatedKey final : public nlohmann::json_sax<Json> {
   std::string name_;
 };
 
-/// Parses, and refuses a key that comes twice in one object.
-Json parse_json(const std::string& path, std::string_view text) {
-  Json header;
-  try {
-    header = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    lockstep::detail::throw_error(
-        fmt::format("[safetensors] {}: the header at offset 8 is not valid JSON, at offset {}; the file is "
-                    "damaged or of another format",
-                    path, 8 + error.byte));
-  } catch (const Json::out_of_range&) {
-    lockstep::detail::throw_error(fmt::format(
-        "[safetensors] {}: the header at offset 8 holds a number too large for any size; the file is damaged", path));
-  }
+/// Parses (Note [JSON from outside]), and refuses a key that comes twice in one object.
+Json parse_header(const std::string& path, std::string_view text) {
+  Json header = parse_json<Json>(text, fmt::format("[safetensors] {}: the header at offset 8", path), 8);
   RepeatedKey repeated;
   Json::sax_parse(text, &repeated);
   LOCKSTEP_CHECK(repeated.name().empty(), "[safetensors] {}: the header at offset 8 has '{}' twice", path,
                  repeated.name());
   LOCKSTEP_CHECK(header.is_object(), "[safetensors] {}: the header at offset 8 is JSON but not an object", path);
   return header;
-}
-
-/// The nesting of a well-formed header is 3. Deeper text could only exhaust the parser's stack.
-void check_depth(const std::string& path, std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') quoted = false;
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      LOCKSTEP_CHECK(++depth <= 8, "[safetensors] {}: the header is nested too deeply at offset {}", path, 8 + i);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
 }
 
 struct EntryParser {
@@ -160,8 +131,7 @@ struct EntryParser {
 
 void parse_safetensors_header(const std::string& path, std::string_view text, std::uint64_t base,
                               std::uint64_t data_bytes, std::vector<SafetensorsEntry>& entries, Metadata& metadata) {
-  check_depth(path, text);
-  const Json header = parse_json(path, text);
+  const Json header = parse_header(path, text);
   for (const auto& [key, value] : header.items()) {
     if (key != "__metadata__") {
       entries.push_back(EntryParser{path, key}.parse(value, base, data_bytes));

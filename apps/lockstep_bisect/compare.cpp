@@ -3,13 +3,14 @@
 #include <fmt/core.h>
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/input_file.h"
+#include "lockstep/core/json.h"
 
 namespace lockstep::apps {
 namespace {
@@ -49,15 +50,16 @@ struct Trace {
 };
 
 Trace read(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(fmt::format("'{}' cannot be opened", path));
+  InputLines lines(path, "");
   Trace trace;
-  std::int64_t number = 0;
-  for (std::string text; std::getline(file, text);) {
-    ++number;
-    const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    // The last line of a run that was killed may be cut off.
-    if (line.is_discarded() && file.peek() == std::ifstream::traits_type::eof()) break;
+  for (std::string text; lines.next(text);) {
+    Json line;
+    try {
+      line = parse_json<Json>(text, fmt::format("'{}', line {}:", path, lines.number()));
+    } catch (const Error&) {
+      if (lines.at_end()) break;  // the last line of a run that was killed may be cut off
+      throw;
+    }
     if (line.contains("run")) {
       trace.runs.push_back(text_of(line["run"]));
       continue;
@@ -66,7 +68,7 @@ Trace read(const std::string& path) {
                           line.contains("gradients") && line["gradients"].is_object() && line.contains("weights") &&
                           line["weights"].is_object();
     if (!complete)
-      throw Error(fmt::format("'{}', line {}: this is no step of mnist_train --trace-hashes", path, number));
+      throw Error(fmt::format("'{}', line {}: this is no step of mnist_train --trace-hashes", path, lines.number()));
     const auto step = line["step"].get<std::int64_t>();
     const auto [known, is_new] = trace.steps.try_emplace(step, line);
     if (is_new || !trace.repeat.empty()) continue;

@@ -200,7 +200,14 @@ TEST(Lockstep, BisectNamesTheFirstDifference) {
 
   const ProcessResult absent = bisect(single, directory.file("absent"));
   EXPECT_EQ(absent.status, 1);
-  EXPECT_NE(absent.err.find("absent' cannot be opened"), std::string::npos) << absent.err;
+  EXPECT_NE(absent.err.find("absent': No such file or directory"), std::string::npos) << absent.err;
+  std::ofstream(directory.file("deep")) << R"({"step":1,"gradients":)" << std::string(200'000, '[') << "\n{}\n";
+  for (const auto& [name, message] : {std::pair("deep", "line 1: is nested too deeply at offset"),
+                                      std::pair("", "is a directory; expected a file")}) {
+    const ProcessResult refused = bisect(single, directory.file(name));
+    EXPECT_EQ(refused.status, 1);
+    EXPECT_NE(refused.err.find(message), std::string::npos) << refused.err;
+  }
   EXPECT_EQ(run_process({LOCKSTEP_BISECT, single}, kClean, std::chrono::seconds(60)).status, 2);
 }
 
