@@ -2,15 +2,15 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/gpt/files.h"
+#include "apps/gpt/json_object.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::gpt {
 namespace {
-
-using Json = nlohmann::json;
 
 struct Preset {
   const char* name;
@@ -18,64 +18,18 @@ struct Preset {
 };
 constexpr Preset kPresets[] = {{"nano", 4, 4, 128, 64}, {"small", 6, 6, 384, 256}, {"gpt2", 12, 12, 768, 1024}};
 
-/// The entries of a config.json.
-class Entries {
- public:
-  explicit Entries(const std::string& path) : path_(path) {
-    json_ = Json::parse(read_file(path, "the model's"), nullptr, false);
-    LOCKSTEP_CHECK(json_.is_object(), "[config] '{}' is not a JSON object", path);
-  }
+/// What the angles of rotary positions may take: a number for each position and each element of a head.
+constexpr std::int64_t kMostAngles = std::int64_t{1} << 28;
 
-  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
-  const Json& at(const char* key) const {
-    LOCKSTEP_CHECK(has(key), "[config] '{}' has no \"{}\"", path_, key);
-    return json_[key];
-  }
-  std::int64_t integer(const char* key) const {
-    const Json& value = at(key);
-    LOCKSTEP_CHECK(value.is_number_integer(), "[config] '{}': expected a whole number for \"{}\", found {}", path_, key,
-                   value.dump());
-    return value.get<std::int64_t>();
-  }
-  std::int64_t integer(const char* key, std::int64_t fallback) const { return has(key) ? integer(key) : fallback; }
-  double number(const char* key, double fallback) const {
-    if (!has(key)) return fallback;
-    const Json& value = at(key);
-    LOCKSTEP_CHECK(value.is_number(), "[config] '{}': expected a number for \"{}\", found {}", path_, key,
-                   value.dump());
-    return value.get<double>();
-  }
-  bool flag(const char* key, bool fallback) const {
-    if (!has(key)) return fallback;
-    LOCKSTEP_CHECK(at(key).is_boolean(), "[config] '{}': expected true or false for \"{}\"", path_, key);
-    return at(key).get<bool>();
-  }
-  std::string text(const char* key, const char* fallback) const {
-    if (!has(key)) return fallback;
-    LOCKSTEP_CHECK(at(key).is_string(), "[config] '{}': expected a string for \"{}\"", path_, key);
-    return at(key).get<std::string>();
-  }
-  /// Throws Error unless the entry is absent or equals `computed`.
-  template <typename Value>
-  void require(const char* key, const Value& computed) const {
-    LOCKSTEP_CHECK(!has(key) || json_[key] == Json(computed), "[config] '{}': \"{}\" is {}; only {} is computed here",
-                   path_, key, json_[key].dump(), Json(computed).dump());
-  }
-
- private:
-  std::string path_;
-  Json json_;
-};
-
-Config gpt2_of(const Entries& entries) {
+Config gpt2_of(const JsonObject& entries) {
   Config config;
   config.family = Family::gpt2;
-  config.vocabulary = entries.integer("vocab_size");
-  config.context = entries.integer("n_positions");
-  config.layers = entries.integer("n_layer");
-  config.heads = entries.integer("n_head");
-  config.width = entries.integer("n_embd");
-  config.feedforward = entries.integer("n_inner", 4 * config.width);
+  config.vocabulary = entries.size("vocab_size");
+  config.context = entries.size("n_positions");
+  config.layers = entries.size("n_layer");
+  config.heads = entries.size("n_head");
+  config.width = entries.size("n_embd");
+  config.feedforward = entries.size("n_inner", 4 * config.width);
   config.norm_eps = entries.number("layer_norm_epsilon", 1e-5);
   config.tied = entries.flag("tie_word_embeddings", true);
   config.dropout = entries.number("resid_pdrop", 0.0);
@@ -85,31 +39,33 @@ Config gpt2_of(const Entries& entries) {
   return config;
 }
 
-Config llama_of(const Entries& entries, const std::string& path) {
+Config llama_of(const JsonObject& entries) {
   Config config;
   config.family = Family::llama;
-  config.vocabulary = entries.integer("vocab_size");
-  config.context = entries.integer("max_position_embeddings");
-  config.layers = entries.integer("num_hidden_layers");
-  config.heads = entries.integer("num_attention_heads");
-  config.kv_heads = entries.integer("num_key_value_heads", config.heads);
-  config.width = entries.integer("hidden_size");
-  config.head_width = entries.integer("head_dim", config.heads > 0 ? config.width / config.heads : 0);
-  config.feedforward = entries.integer("intermediate_size");
+  config.vocabulary = entries.size("vocab_size");
+  config.context = entries.size("max_position_embeddings");
+  config.layers = entries.size("num_hidden_layers");
+  config.heads = entries.size("num_attention_heads");
+  config.kv_heads = entries.size("num_key_value_heads", config.heads);
+  config.width = entries.size("hidden_size");
+  config.head_width = entries.size("head_dim", std::max<std::int64_t>(1, config.width / config.heads));
+  config.feedforward = entries.size("intermediate_size");
   config.norm_eps = entries.number("rms_norm_eps", 1e-6);
   config.tied = entries.flag("tie_word_embeddings", false);
   config.rotary_base = entries.number("rope_theta", 10000.0);
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!entries.has(key)) continue;
-    const Json& rope = entries.at(key);
-    const std::string kind = rope.value("rope_type", rope.value("type", "default"));
-    LOCKSTEP_CHECK(kind == "default", "[config] '{}': \"{}\" of type {}; only \"default\" is computed here", path, key,
-                   kind);
-    config.rotary_base = rope.value("rope_theta", config.rotary_base);
+    const JsonObject rope = entries.object(key);
+    const std::string kind = rope.text("rope_type", rope.text("type", "default"));
+    LOCKSTEP_CHECK(kind == "default", "{} of type {}; only \"default\" is computed here", rope.where(), kind);
+    config.rotary_base = rope.number("rope_theta", config.rotary_base);
   }
   entries.require("hidden_act", "silu");
   entries.require("attention_bias", false);
   entries.require("mlp_bias", false);
+  LOCKSTEP_CHECK(config.context <= kMostAngles / config.head_width,
+                 "{}: \"max_position_embeddings\" is {}; expected at most {} with heads of {}", entries.where(),
+                 config.context, kMostAngles / config.head_width, config.head_width);
   return config;
 }
 
@@ -162,11 +118,11 @@ void check_config(const Config& config) {
 }
 
 Config read_config(const std::string& path) {
-  const Entries entries(path);
+  const JsonObject entries = JsonObject::read(path, "[config]");
   const std::string type = entries.text("model_type", "");
   LOCKSTEP_CHECK(type == "gpt2" || type == "llama",
                  "[config] '{}': expected \"model_type\" to be gpt2 or llama, found '{}'", path, type);
-  Config config = type == "gpt2" ? gpt2_of(entries) : llama_of(entries, path);
+  Config config = type == "gpt2" ? gpt2_of(entries) : llama_of(entries);
   if (config.kv_heads == 0) config.kv_heads = config.heads;
   if (config.head_width == 0 && config.heads > 0) config.head_width = config.width / config.heads;
   check_config(config);
@@ -174,7 +130,7 @@ Config read_config(const std::string& path) {
 }
 
 void write_config(const Config& config, const std::string& path) {
-  Json json;
+  nlohmann::json json;
   if (config.family == Family::gpt2) {
     json = {{"model_type", "gpt2"},
             {"architectures", {"GPT2LMHeadModel"}},

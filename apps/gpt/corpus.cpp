@@ -2,16 +2,16 @@
 
 #include <filesystem>
 
-#include "apps/gpt/files.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/input_file.h"
 
 namespace lockstep::gpt {
 
 Corpus corpus_of_text(const std::string& path, const std::string& tokenizer_folder, double validation_share) {
   LOCKSTEP_CHECK(validation_share > 0.0 && validation_share < 1.0,
                  "[corpus] expected a share for validation between 0 and 1, found {}", validation_share);
-  const std::string text = read_file(path, "the text");
+  const std::string text = read_input_file(path, "[corpus]");
   LOCKSTEP_CHECK(!text.empty(), "[corpus] '{}' is empty", path);
   Corpus corpus;
   corpus.tokenizer = tokenizer_folder.empty() ? Tokenizer::of_bytes(text) : Tokenizer::from_folder(tokenizer_folder);
@@ -24,6 +24,7 @@ Corpus corpus_of_text(const std::string& path, const std::string& tokenizer_fold
 
 Corpus open_corpus(const std::string& folder) {
   Corpus corpus{Tokenizer::from_folder(folder), Tokens::open(folder + "/train.bin"), Tokens::open(folder + "/val.bin")};
+  corpus.training->check(corpus.tokenizer.size(), folder + "/train.bin");
   corpus.validation->check(corpus.tokenizer.size(), folder + "/val.bin");
   return corpus;
 }

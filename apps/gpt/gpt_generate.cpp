@@ -51,12 +51,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 }
 
 int run(const Options& options) {
-  const gpt::LoraConfig lora = options.adapters.empty() ? gpt::LoraConfig{} : gpt::adapter_config(options.adapters);
-  gpt::LoadedModel loaded = gpt::load_folder(options.model, lora);
-  if (!options.adapters.empty()) {
-    gpt::load_adapters(*loaded.model, options.adapters);
-    gpt::merge_adapters(*loaded.model);
-  }
+  gpt::LoadedModel loaded = gpt::load_folder(options.model, options.adapters);
+  gpt::merge_adapters(*loaded.model);
   const std::vector<std::int32_t> prompt = loaded.tokenizer.encode(options.prompt);
   LOCKSTEP_CHECK(!prompt.empty(), "the prompt is empty; expected at least one character");
   const auto put = [](const std::string& text) {

@@ -125,8 +125,7 @@ gpt::Config config_of(const Options& o, const gpt::Tokenizer& tokenizer) {
 }
 
 std::unique_ptr<gpt::LanguageModel> make_model(const Options& o, const gpt::Config& config) {
-  auto model = gpt::LanguageModel::make(config);
-  if (!o.model.empty()) gpt::load_folder_weights(*model, o.model);
+  auto model = o.model.empty() ? gpt::LanguageModel::make(config) : gpt::make_from_folder(config, o.model);
   if (config.lora.rank > 0) gpt::train_adapters_only(*model);
   return model;
 }

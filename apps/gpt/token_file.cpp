@@ -1,8 +1,6 @@
 #include "apps/gpt/token_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <bit>
 #include <cerrno>
@@ -12,7 +10,7 @@
 #include "apps/gpt/files.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/posix.h"
+#include "lockstep/core/input_file.h"
 #include "lockstep/core/random.h"
 
 namespace lockstep::gpt {
@@ -37,15 +35,12 @@ std::vector<std::uint16_t> narrow(const std::vector<std::int32_t>& tokens) {
 class MappedTokens final : public Tokens {
  public:
   explicit MappedTokens(const std::string& path) {
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    struct stat status {};
-    LOCKSTEP_CHECK(file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode),
-                   "[tokens] '{}' cannot be read: {}", path, file ? "it is no regular file" : std::strerror(errno));
-    bytes_ = static_cast<std::size_t>(status.st_size);
+    const InputFile file = open_input_file(path, "[tokens]");
+    bytes_ = static_cast<std::size_t>(file.size);
     LOCKSTEP_CHECK(bytes_ > 0 && bytes_ % 2 == 0,
                    "[tokens] '{}' has {} bytes; expected two for each token, as gpt_tokenize writes them", path,
                    bytes_);
-    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor.get(), 0);
     LOCKSTEP_CHECK(memory_ != MAP_FAILED, "[tokens] '{}' cannot be mapped into memory: {}", path, std::strerror(errno));
     values_ = {static_cast<const std::uint16_t*>(memory_), bytes_ / 2};
   }

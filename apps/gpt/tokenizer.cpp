@@ -6,13 +6,17 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/gpt/files.h"
+#include "apps/gpt/json_object.h"
 #include "apps/gpt/unicode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/input_file.h"
+#include "lockstep/core/json.h"
 
 namespace lockstep::gpt {
 namespace {
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 20;  // of a vocabulary
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 20;     // of a vocabulary
+constexpr std::uint64_t kMaxMerges = std::uint64_t{64} << 20;  // bytes of a list of merges
 
 bool is_printable(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
@@ -64,13 +68,15 @@ bool to_bytes(std::string_view characters, std::string& bytes) {
 }
 
 std::vector<std::string> read_vocabulary(const std::string& path, std::int32_t& end_of_text) {
-  const auto json = nlohmann::json::parse(read_file(path, "the vocabulary"), nullptr, false);
-  LOCKSTEP_CHECK(json.is_object() && !json.empty(), "[tokenizer] '{}' is not a JSON object of tokens", path);
+  const JsonObject object = JsonObject::read(path, "[tokenizer]");
+  const nlohmann::json& json = object.json();
+  LOCKSTEP_CHECK(!json.empty(), "[tokenizer] '{}' holds no tokens", path);
   std::vector<std::string> bytes;
   for (const auto& [name, number] : json.items()) {
     const std::int64_t token = number.is_number_integer() ? number.get<std::int64_t>() : -1;
-    LOCKSTEP_CHECK(token >= 0 && token < kMaxTokens, "[tokenizer] '{}': token '{}' has the number {}", path, name,
-                   number.dump());
+    LOCKSTEP_CHECK(token >= 0 && token < kMaxTokens,
+                   "[tokenizer] '{}': token '{}' has the number {}; expected a whole one from 0 to {}", path, name,
+                   describe_json(number), kMaxTokens - 1);
     const auto at = static_cast<std::size_t>(token);
     if (at >= bytes.size()) bytes.resize(at + 1);
     LOCKSTEP_CHECK(bytes[at].empty(), "[tokenizer] '{}': number {} comes twice", path, token);
@@ -94,7 +100,7 @@ Tokenizer Tokenizer::from_files(const std::string& vocabulary, const std::string
     if (static_cast<std::int32_t>(i) != tokenizer.end_of_text_)
       tokens.emplace(tokenizer.bytes_[i], static_cast<std::int32_t>(i));
 
-  const std::string text = read_file(merges, "the list of merges");
+  const std::string text = read_input_file(merges, "[tokenizer]", kMaxMerges);
   std::int64_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());

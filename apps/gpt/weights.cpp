@@ -3,16 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
-#include "apps/gpt/files.h"
+#include "apps/gpt/json_object.h"
+#include "apps/gpt/parameter_shapes.h"
 #include "apps/gpt/projection.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/json.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/nn/safetensors.h"
 
 namespace lockstep::gpt {
@@ -49,15 +53,14 @@ Tensor turned(const Tensor& matrix) {
 std::vector<std::string> weight_files(const std::string& folder) {
   const std::string index = folder + "/model.safetensors.index.json";
   if (!std::filesystem::exists(index)) return {folder + "/model.safetensors"};
-  const auto json = nlohmann::json::parse(read_file(index, "the index"), nullptr, false);
-  LOCKSTEP_CHECK(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
-                 "[weights] '{}' has no \"weight_map\"", index);
+  const JsonObject map = JsonObject::read(index, "[weights]").object("weight_map");
   std::set<std::string> names;
-  for (const auto& [tensor, file] : json["weight_map"].items()) {
+  for (const auto& [tensor, file] : map.json().items()) {
     LOCKSTEP_CHECK(file.is_string() && file.get<std::string>().find('/') == std::string::npos,
-                   "[weights] '{}': '{}' names no file of the folder", index, tensor);
+                   "{}: expected a file of the folder for '{}', found {}", map.where(), tensor, describe_json(file));
     names.insert(folder + "/" + file.get<std::string>());
   }
+  LOCKSTEP_CHECK(!names.empty(), "{} names no files", map.where());
   return {names.begin(), names.end()};
 }
 
@@ -69,67 +72,152 @@ std::string join(const std::vector<std::string>& names) {
   return names.size() > kShown ? text + fmt::format(" and {} more", names.size() - kShown) : text;
 }
 
-void load_files(LanguageModel& model, const std::vector<std::string>& paths) {
+/// Files that hold one model's weights.
+class WeightFiles {
+ public:
+  explicit WeightFiles(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) files_.emplace_back(path);
+  }
+  const std::string& path() const { return files_[0].path(); }
+  std::size_t count() const {
+    std::size_t sum = 0;
+    for (const nn::SafetensorsFile& file : files_) sum += file.entries().size();
+    return sum;
+  }
+  /// Throws Error with the names of `parameters` that are missing, unexpected or of another shape; adapters are left
+  /// alone. Returns where each of the others is.
   struct Source {
-    const nn::SafetensorsFile* file;
-    std::string name;
+    const nn::SafetensorsFile* file = nullptr;
+    const nn::SafetensorsEntry* entry = nullptr;
   };
-  std::vector<nn::SafetensorsFile> files;
-  files.reserve(paths.size());
-  for (const std::string& path : paths) files.emplace_back(path);
-  std::map<std::string, Source, std::less<>> found;
-  for (const nn::SafetensorsFile& file : files)
-    for (const nn::SafetensorsEntry& entry : file.entries()) {
-      const bool prefixed = model.config().family == Family::gpt2 && entry.name.starts_with(kPrefix);
-      const std::string name = prefixed ? entry.name.substr(kPrefix.size()) : entry.name;
-      if (is_passed_over(model.config(), name) || is_adapter(name)) continue;
-      found.emplace(name, Source{&file, entry.name});
-    }
+  std::map<std::string, Source, std::less<>> find(const Config& config,
+                                                  const std::vector<NamedShape>& parameters) const;
 
-  std::vector<std::pair<Tensor, Tensor>> copies;  // from, to
+ private:
+  std::vector<nn::SafetensorsFile> files_;
+};
+
+std::map<std::string, WeightFiles::Source, std::less<>> WeightFiles::find(
+    const Config& config, const std::vector<NamedShape>& parameters) const {
+  std::map<std::string, Source, std::less<>> there, found;
+  for (const nn::SafetensorsFile& file : files_)
+    for (const nn::SafetensorsEntry& entry : file.entries()) {
+      const bool prefixed = config.family == Family::gpt2 && entry.name.starts_with(kPrefix);
+      const std::string name = prefixed ? entry.name.substr(kPrefix.size()) : entry.name;
+      if (is_passed_over(config, name) || is_adapter(name)) continue;
+      there.emplace(name, Source{&file, &entry});
+    }
   std::vector<std::string> missing, mismatched;
-  for (const nn::NamedTensor& p : model.named_parameters()) {
-    if (is_adapter(p.name)) continue;
-    const auto at = found.find(p.name);
-    if (at == found.end()) {
-      missing.push_back(p.name);
+  for (const auto& [name, shape] : parameters) {
+    if (is_adapter(name)) continue;
+    const auto at = there.find(name);
+    if (at == there.end()) {
+      missing.push_back(name);
       continue;
     }
-    Tensor value = at->second.file->read(at->second.name);
-    if (is_transposed(model.config(), p.name) && value.dim() == 2) value = turned(value);
-    if (value.sizes() != p.tensor.sizes())
-      mismatched.push_back(
-          fmt::format("{} (file: {}, model: {})", p.name, to_string(value.sizes()), to_string(p.tensor.sizes())));
-    copies.emplace_back(value, p.tensor.detach());
-    found.erase(at);
+    Shape of_file = at->second.entry->shape;
+    if (is_transposed(config, name) && of_file.size() == 2) of_file = {of_file[1], of_file[0]};
+    if (of_file != shape)
+      mismatched.push_back(fmt::format("{} (file: {}, model: {})", name, to_string(of_file), to_string(shape)));
+    found.insert(there.extract(at));
   }
   std::vector<std::string> unexpected;
-  for (const auto& [name, source] : found) unexpected.push_back(name);
+  for (const auto& [name, source] : there) unexpected.push_back(name);
   LOCKSTEP_CHECK(missing.empty() && mismatched.empty() && unexpected.empty(),
-                 "[weights] '{}' does not fit the model; missing: {}; unexpected: {}; of another shape: {}", paths[0],
+                 "[weights] '{}' does not fit the model; missing: {}; unexpected: {}; of another shape: {}", path(),
                  join(missing), join(unexpected), join(mismatched));
+  return found;
+}
+
+std::vector<NamedShape> shapes_of(const LanguageModel& model) {
+  std::vector<NamedShape> shapes;
+  for (const nn::NamedTensor& p : model.named_parameters()) shapes.push_back({p.name, p.tensor.sizes()});
+  return shapes;
+}
+
+void load_files(LanguageModel& model, const WeightFiles& files) {
+  const auto sources = files.find(model.config(), shapes_of(model));
+  std::vector<std::pair<Tensor, Tensor>> copies;  // from, to
+  for (const nn::NamedTensor& p : model.named_parameters()) {
+    const auto at = sources.find(p.name);
+    if (at == sources.end()) continue;
+    const Tensor value = at->second.file->read(at->second.entry->name);
+    copies.emplace_back(is_transposed(model.config(), p.name) ? turned(value) : value, p.tensor.detach());
+  }
   for (const auto& [from, to] : copies) copy_values(from, to);
+}
+
+/// Throws Error unless the adapters of `path` are those among `parameters`.
+void check_adapters(const nn::SafetensorsFile& file, const std::vector<NamedShape>& parameters, std::int64_t rank) {
+  std::size_t count = 0;
+  for (const auto& [name, shape] : parameters) {
+    if (!is_adapter(name)) continue;
+    ++count;
+    const nn::SafetensorsEntry* entry = file.find(name);
+    LOCKSTEP_CHECK(entry, "[lora] '{}' has no {}, which the model takes", file.path(), name);
+    LOCKSTEP_CHECK(entry->shape == shape, "[lora] '{}': {} is {}, and the model takes {} with lora.rank {}",
+                   file.path(), name, to_string(entry->shape), to_string(shape), rank);
+  }
+  LOCKSTEP_CHECK(file.entries().size() == count, "[lora] '{}' has {} tensors, the model's adapters are {}", file.path(),
+                 file.entries().size(), count);
+}
+
+LoraConfig lora_of(const nn::SafetensorsFile& file) {
+  const auto text = [&](const char* key) -> const std::string& {
+    const auto at = file.metadata().find(key);
+    LOCKSTEP_CHECK(at != file.metadata().end(), "[lora] '{}' holds no adapters: its metadata have no {}", file.path(),
+                   key);
+    return at->second;
+  };
+  constexpr std::int64_t kMostRank = std::numeric_limits<std::int32_t>::max();
+  const auto rank = parse_number<std::int64_t>(text("lora.rank"));
+  LOCKSTEP_CHECK(rank && *rank >= 1 && *rank <= kMostRank,
+                 "[lora] '{}': expected a whole number from 1 to {} for lora.rank in the metadata, found '{}'",
+                 file.path(), kMostRank, text("lora.rank"));
+  const auto alpha = parse_number<double>(text("lora.alpha"));
+  LOCKSTEP_CHECK(alpha && std::isfinite(*alpha) && *alpha > 0,
+                 "[lora] '{}': expected a number above 0 for lora.alpha in the metadata, found '{}'", file.path(),
+                 text("lora.alpha"));
+  return {.rank = *rank, .alpha = *alpha};
+}
+
+/// Numbers of config.json and of an adapter file are believed where the tensors bear them out, and memory is taken for
+/// the model after that alone.
+std::unique_ptr<LanguageModel> make_checked(const Config& config, const WeightFiles& files, const std::string& folder,
+                                            const nn::SafetensorsFile* adapters) {
+  LOCKSTEP_CHECK(config.layers <= static_cast<std::int64_t>(files.count()),
+                 "[weights] '{}/config.json' says {} layers, and '{}' holds {} tensors; expected several for each",
+                 folder, config.layers, files.path(), files.count());
+  const std::vector<NamedShape> shapes = parameter_shapes(config);
+  files.find(config, shapes);
+  if (adapters) check_adapters(*adapters, shapes, config.lora.rank);
+  auto model = LanguageModel::make(config);
+  load_files(*model, files);
+  return model;
 }
 
 }  // namespace
 
 void load_weights(LanguageModel& model, const std::string& path) {
-  load_files(model, {path});
+  load_files(model, WeightFiles({path}));
 }
 
-void load_folder_weights(LanguageModel& model, const std::string& folder) {
-  load_files(model, weight_files(folder));
+std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std::string& folder) {
+  return make_checked(config, WeightFiles(weight_files(folder)), folder, nullptr);
 }
 
-LoadedModel load_folder(const std::string& folder, const LoraConfig& lora) {
+LoadedModel load_folder(const std::string& folder, const std::string& adapters) {
   LOCKSTEP_CHECK(std::filesystem::is_directory(folder),
                  "[weights] '{}' is no folder; expected one with config.json, model.safetensors, vocab.json and "
                  "merges.txt",
                  folder);
   Config config = read_config(folder + "/config.json");
-  config.lora = lora;
-  LoadedModel loaded{LanguageModel::make(config), Tokenizer::from_folder(folder)};
-  load_folder_weights(*loaded.model, folder);
+  std::optional<nn::SafetensorsFile> adapter_file;
+  if (!adapters.empty()) config.lora = lora_of(adapter_file.emplace(adapters));
+  LoadedModel loaded{
+      make_checked(config, WeightFiles(weight_files(folder)), folder, adapter_file ? &*adapter_file : nullptr),
+      Tokenizer::from_folder(folder)};
+  if (adapter_file) load_adapters(*loaded.model, adapters);
   loaded.model->eval();
   return loaded;
 }
@@ -165,35 +253,15 @@ void save_adapters(const LanguageModel& model, const std::string& path) {
                        {{"lora.rank", std::to_string(lora.rank)}, {"lora.alpha", fmt::format("{}", lora.alpha)}});
 }
 
-LoraConfig adapter_config(const std::string& path) {
-  const nn::SafetensorsFile file(path);
-  const auto value = [&](const char* key) {
-    const auto at = file.metadata().find(key);
-    char* end = nullptr;
-    const double number = at == file.metadata().end() ? -1.0 : std::strtod(at->second.c_str(), &end);
-    LOCKSTEP_CHECK(number > 0 && end && *end == '\0', "[lora] '{}' holds no adapters: its metadata have no {}", path,
-                   key);
-    return number;
-  };
-  return {.rank = static_cast<std::int64_t>(value("lora.rank")), .alpha = value("lora.alpha")};
-}
-
 void load_adapters(LanguageModel& model, const std::string& path) {
-  const LoraConfig lora = adapter_config(path);
+  const nn::SafetensorsFile file(path);
+  const LoraConfig lora = lora_of(file);
   LOCKSTEP_CHECK(lora.rank == model.config().lora.rank && lora.alpha == model.config().lora.alpha,
                  "[lora] '{}' has rank {} and alpha {}, the model {} and {}", path, lora.rank, lora.alpha,
                  model.config().lora.rank, model.config().lora.alpha);
-  const nn::SafetensorsFile file(path);
-  std::vector<nn::NamedTensor> adapters = model.named_parameters();
-  std::erase_if(adapters, [](const nn::NamedTensor& p) { return !is_adapter(p.name); });
-  for (const nn::NamedTensor& p : adapters) {
-    const nn::SafetensorsEntry* entry = file.find(p.name);
-    LOCKSTEP_CHECK(entry && entry->shape == p.tensor.sizes(), "[lora] '{}' has no {} of shape {}", path, p.name,
-                   to_string(p.tensor.sizes()));
-  }
-  LOCKSTEP_CHECK(file.entries().size() == adapters.size(), "[lora] '{}' has {} tensors, the model's adapters are {}",
-                 path, file.entries().size(), adapters.size());
-  for (const nn::NamedTensor& p : adapters) copy_values(file.read(p.name), p.tensor.detach());
+  check_adapters(file, shapes_of(model), lora.rank);
+  for (const nn::NamedTensor& p : model.named_parameters())
+    if (is_adapter(p.name)) copy_values(file.read(p.name), p.tensor.detach());
 }
 
 void merge_adapters(LanguageModel& model) {

@@ -14,9 +14,12 @@ struct LoadedModel {
   std::unique_ptr<LanguageModel> model;
   Tokenizer tokenizer;
 };
-/// Reads one, in evaluation mode; `lora` gives the model adapters. Throws Error naming file and place for what is
-/// missing or does not fit.
-LoadedModel load_folder(const std::string& folder, const LoraConfig& lora = {});
+/// Reads one, in evaluation mode, with the adapters of a file that save_adapters() wrote if one is named. Throws Error
+/// naming file and place for what is missing or does not fit.
+LoadedModel load_folder(const std::string& folder, const std::string& adapters = "");
+/// The model of a folder alone, whose config.json gave `config`. Throws Error as above, and before memory is taken for
+/// the model if the folder's weights are not those that `config` asks for.
+std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std::string& folder);
 /// Writes one that transformers loads too, without adapters (merge them first). Makes the folder.
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
 
@@ -24,8 +27,6 @@ void save_folder(const std::string& folder, const LanguageModel& model, const To
 /// masks that old files hold are passed over. Any floating-point dtype. Throws Error, before anything is changed, with
 /// the names that are missing, unexpected or of another shape. Adapters are left alone.
 void load_weights(LanguageModel& model, const std::string& path);
-/// The same from the file or files of a folder.
-void load_folder_weights(LanguageModel& model, const std::string& folder);
 
 /// Freezes all but the adapters.
 void train_adapters_only(LanguageModel& model);
@@ -33,8 +34,6 @@ void train_adapters_only(LanguageModel& model);
 void save_adapters(const LanguageModel& model, const std::string& path);
 /// Back again; rank and alpha of the file must be the model's.
 void load_adapters(LanguageModel& model, const std::string& path);
-/// LoRA of an adapter file, for the model that is to take it.
-LoraConfig adapter_config(const std::string& path);
 /// Puts the adapters into the weights; see Projection::merge().
 void merge_adapters(LanguageModel& model);
 

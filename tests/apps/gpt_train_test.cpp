@@ -131,9 +131,11 @@ TEST(GptProgramsRefuse, InOneClearLine) {
       {{LOCKSTEP_GPT_TRAIN, "--text", "a", "--data", "b"}, "--text and --data exclude each other"},
       {{LOCKSTEP_GPT_TRAIN, "--lora", "2"}, "--lora belongs to --model"},
       {{LOCKSTEP_GPT_TRAIN, "--preset", "huge"}, "huge"},
-      {{LOCKSTEP_GPT_TRAIN, "--text", "/nonexistent"}, "'/nonexistent' cannot be read"},
+      {{LOCKSTEP_GPT_TRAIN, "--text", "/nonexistent"}, "cannot open '/nonexistent': No such file"},
+      {{LOCKSTEP_GPT_TRAIN, "--text", "/"}, "'/' is a directory; expected a file"},
+      {{LOCKSTEP_GPT_TRAIN, "--text", "/dev/zero"}, "'/dev/zero' is a device, not a regular file"},
       {{LOCKSTEP_GPT_GENERATE, "/nonexistent", "x"}, "'/nonexistent' is no folder"},
-      {{LOCKSTEP_GPT_TOKENIZE, "/nonexistent", "x"}, "'/nonexistent' cannot be read"},
+      {{LOCKSTEP_GPT_TOKENIZE, "/nonexistent", "x"}, "cannot open '/nonexistent'"},
   };
   for (const auto& [arguments, message] : cases) {
     const ProcessResult result = run_process(arguments, kClean, std::chrono::seconds(30));
