@@ -207,7 +207,8 @@ TEST_F(Safetensors, SavingNeverReplacesWhatIsNoFile) {
               std::string::npos);
   EXPECT_TRUE(fs::is_fifo(path("pipe")));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
-  EXPECT_NE(error_of([&] { SafetensorsFile file(path("pipe")); }).find("is a pipe, not a regular file"), std::string::npos);
+  EXPECT_NE(error_of([&] { SafetensorsFile file(path("pipe")); }).find("is a pipe, not a regular file"),
+            std::string::npos);
 }
 
 TEST_F(Safetensors, SavingRemovesWhatADeadProcessLeft) {

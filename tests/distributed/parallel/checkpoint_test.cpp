@@ -108,7 +108,8 @@ TEST_P(CheckpointOver, AllRanksThrowWhatRank0Could) {
     names(error_of([&] { save_checkpoint(mine("/nonexistent/a"), net, *optimizer, {}, *group); }), "/nonexistent/a");
     names(error_of([&] { load_checkpoint(mine("/nonexistent/b"), net, *optimizer, *group); }),
           "[rank 0] cannot open '/nonexistent/b': No such file");
-    names(error_of([&] { load_checkpoint(mine("/"), net, *optimizer, *group); }), "[rank 0] '/' is a directory; expected a file");
+    names(error_of([&] { load_checkpoint(mine("/"), net, *optimizer, *group); }),
+          "[rank 0] '/' is a directory; expected a file");
     names(error_of([&] { load_checkpoint(mine(damaged.text()), net, *optimizer, *group); }), damaged.text());
     names(error_of([&] { on_rank0(*group, [] { throw Error("no luck"); }); }), "no luck");
     // The group still works.
