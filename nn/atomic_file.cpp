@@ -74,7 +74,7 @@ AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links
 }
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (made_in_.is_here() && !temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::fail(int error) const {

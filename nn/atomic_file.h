@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 
+#include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
 
 namespace lockstep::nn::detail {
@@ -46,6 +47,7 @@ class AtomicFile {
   std::string temporary_name() const;
   void take_over(const struct stat& old) const;
 
+  OwnProcess made_in_;
   std::string path_;
   std::string folder_;
   std::string file_;

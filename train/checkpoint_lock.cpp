@@ -65,7 +65,7 @@ CheckpointLock::CheckpointLock(const std::string& path) {
 
 CheckpointLock::~CheckpointLock() {
   // Somebody may have removed the file, and another training have made its own in that place.
-  if (descriptor_ && is_same_file(file_, descriptor_.get())) ::unlink(file_.c_str());
+  if (made_in_.is_here() && descriptor_ && is_same_file(file_, descriptor_.get())) ::unlink(file_.c_str());
 }
 
 }  // namespace lockstep::train

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
 
 namespace lockstep::train {
@@ -21,6 +22,7 @@ class CheckpointLock {
   CheckpointLock& operator=(const CheckpointLock&) = delete;
 
  private:
+  OwnProcess made_in_;
   std::string file_;
   FileDescriptor descriptor_;  ///< invalid: no lock can be had there
 };

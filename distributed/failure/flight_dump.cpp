@@ -26,6 +26,7 @@ constexpr int kFatal[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 
 // What the handlers read: plain memory, made before.
 std::array<std::atomic<const FlightRecorder*>, 64> recorders;
+int installed_in = -1;             // the process whose list that is
 std::array<char, 4096> dump_path;  // empty: no LOCKSTEP_DUMP_DIR
 int request_pipe[2] = {-1, -1};
 std::atomic<bool> dying = false;
@@ -157,7 +158,6 @@ void choose_path(int rank) {
 /// Once in a process; again in a forked child, which has the handlers but neither the thread nor a file of its own. The
 /// caller holds the mutex.
 void install_once(int rank) {
-  static pid_t installed_in = -1;
   if (installed_in == ::getpid()) return;
   installed_in = ::getpid();
   for (auto& slot : recorders) slot = nullptr;
@@ -194,7 +194,9 @@ void FlightDumps::add(const FlightRecorder& recorder) {
 }
 
 void FlightDumps::remove(const FlightRecorder& recorder) {
-  const std::lock_guard lock(recorders_mutex());
+  // A forked child has the parent's list, whose lock may be held for ever, and no thread that reads it.
+  std::unique_lock lock(recorders_mutex(), std::defer_lock);
+  if (installed_in == ::getpid()) lock.lock();
   for (auto& slot : recorders)
     if (slot.load() == &recorder) slot = nullptr;
 }

@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/own_process.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/gloo/gloo.h"
@@ -137,8 +138,14 @@ struct Job::State {
   Device device;
   StorePtr store;
   ProcessGroupPtr group;
+  OwnProcess made_in;
 
   ~State() {
+    if (!made_in.is_here()) {
+      // In a forked child: Note [Another process's objects].
+      leave_for_ever(group, store, place.store, place.server, place.meeting_file);
+      return;
+    }
     try {
       // Others may still hold the group or store; then they are not at their end, and nobody is waited for.
       const bool last = group.use_count() == 1 && store.use_count() == 1;

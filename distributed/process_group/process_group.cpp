@@ -44,6 +44,13 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store, std::sha
 }
 
 ProcessGroup::~ProcessGroup() {
+  if (!made_in_.is_here()) {
+    // In a forked child: Note [Another process's objects].
+    FlightDumps::remove(recorder_);
+    for (auto& executor : executors_) leave_for_ever(executor);
+    leave_for_ever(failure_, store_, parent_);
+    return;
+  }
   // The others need not wait for operations that an exception has taken this rank away from.
   if (failure_ && std::uncaught_exceptions() > 0) failure_->end_by_own_doing(unwinding_reason());
   for (auto executor = executors_.rbegin(); executor != executors_.rend(); ++executor)
@@ -222,6 +229,10 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {
+  LOCKSTEP_CHECK(made_in_.is_here(),
+                 "[{}] this process is a forked child of process {}, whose group it has a copy of; the parent alone is "
+                 "rank {}: call it there, or join a job of the child's own",
+                 name(operation.kind), made_in_.number(), rank());
   operation.label = LabelScope::current();
   operation.step = step_;
   operation.step_checked = step_checked_;

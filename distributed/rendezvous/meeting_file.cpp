@@ -81,7 +81,7 @@ MeetingFile::MeetingFile(std::string_view job) {
 }
 
 MeetingFile::~MeetingFile() {
-  if (!written_.empty() && contents(path_) == written_) unlink(path_.c_str());
+  if (made_in_.is_here() && !written_.empty() && contents(path_) == written_) unlink(path_.c_str());
 }
 
 void MeetingFile::write(const MeetingPlace& place) {

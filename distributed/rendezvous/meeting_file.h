@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/own_process.h"
+
 namespace lockstep::distributed {
 
 /// Note [Meeting without an address]
@@ -37,6 +39,7 @@ class MeetingFile {
  private:
   std::string path_;
   std::string written_;
+  OwnProcess made_in_;
 };
 
 /// The content of a meeting file; none for text that is not one.

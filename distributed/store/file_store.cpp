@@ -79,6 +79,7 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
 }
 
 FileStore::~FileStore() {
+  if (!made_in_.is_here()) return;  // it is the parent that has not left
   try {
     const std::lock_guard guard(mutex_);
     const Lock lock(*this, true, std::min(timeout(), kLeaveTimeout));

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
 #include "lockstep/distributed/store/dictionary.h"
 #include "lockstep/distributed/store/store.h"
@@ -51,6 +52,7 @@ class FileStore final : public Store {
 
   std::string path_;
   int world_size_;
+  OwnProcess made_in_;
   FileDescriptor fd_;
   std::mutex mutex_;
   Dictionary dictionary_;

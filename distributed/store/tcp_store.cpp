@@ -79,6 +79,11 @@ void TCPStore::throw_other_user() const {
 std::string TCPStore::request(const std::string& message, Milliseconds timeout, bool waits) {
   const auto grace = waits ? std::min(kAnswerGrace, std::max(timeout, Milliseconds(1'000))) : Milliseconds(0);
   const Deadline deadline = deadline_in(timeout + grace);
+  if (!made_in_.is_here())
+    throw StoreError(
+        fmt::format("[{}] this process is a forked child of process {}, to which the connections belong; make "
+                    "the child a store of its own",
+                    describe(), made_in_.number()));
   FileDescriptor fd;
   {
     const std::lock_guard lock(mutex_);

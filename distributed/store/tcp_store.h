@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/core/own_process.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/store.h"
 
@@ -50,6 +51,7 @@ class TCPStore final : public Store {
   TCPStoreOptions options_;
   std::mutex mutex_;
   std::vector<FileDescriptor> idle_;
+  OwnProcess made_in_;
 };
 
 }  // namespace lockstep::distributed

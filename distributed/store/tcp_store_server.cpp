@@ -230,7 +230,9 @@ class TCPStoreServer::Loop {
 };
 
 TCPStoreServer::TCPStoreServer(TCPStoreServerOptions options) : loop_(std::make_unique<Loop>(std::move(options))) {}
-TCPStoreServer::~TCPStoreServer() = default;
+TCPStoreServer::~TCPStoreServer() {
+  if (!made_in_.is_here()) leave_for_ever(loop_);
+}
 
 std::uint16_t TCPStoreServer::port() const {
   return loop_->port();

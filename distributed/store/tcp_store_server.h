@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/core/own_process.h"
 #include "lockstep/distributed/store/store.h"
 
 namespace lockstep::distributed {
@@ -45,6 +46,7 @@ class TCPStoreServer {
 
  private:
   class Loop;
+  OwnProcess made_in_;
   std::unique_ptr<Loop> loop_;
 };
 

@@ -95,5 +95,20 @@ TEST(Calls, ASlowRankIsNoFault) {
   row.check({&job[0], &job[1], &job[2]}, {.status = 0, .report = false});
 }
 
+// A child that throws, or returns from main(), is no rank, and what it takes down is its parent's.
+TEST(Calls, AForkedChildThatEndsIsNoFault) {
+  for (const auto& [scenario, status] :
+       {std::pair("fork_throw", 3), std::pair("fork_return", 0), std::pair("fork_use", 0)}) {
+    const HostedStore store;
+    Job job(scenario, 1, "env://", store.environment());
+    job.wait_until_ready();
+    EXPECT_EQ(job[1].line("child", Milliseconds(30'000)), std::to_string(status << 8)) << scenario;
+    for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job[r].status(Milliseconds(20'000)), 0) << scenario << job[r].err();
+    EXPECT_EQ(job[1].err().find("child: [all_reduce] this process is a forked child of process") != std::string::npos,
+              scenario == std::string("fork_use"))
+        << job[1].err();
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::fault_test

@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -97,6 +98,7 @@ class Training {
     if (scenario_ == "uncaught") throw std::runtime_error("out of bread");
     if (scenario_ == "exit") std::exit(0);
     if (scenario_ == "_exit") ::_exit(0);
+    if (scenario_.starts_with("fork_")) fork_child();
     if (scenario_ == "return") step_ = 1'000'000'000;
     if (scenario_ == "segv") ::raise(SIGSEGV);
     if (scenario_ == "operation") group_.broadcast(ls::ones({2}, {.dtype = ls::kFloat64}), 0)->wait();
@@ -108,6 +110,26 @@ class Training {
       const ls::distributed::Rank0Only scope("counting the samples");
       group_.all_reduce(ls::ones({1}));
     }
+  }
+
+  /// The child leaves as its parent would, with copies of the group, the job and the rest; the parent goes on.
+  void fork_child() {
+    const pid_t child = ::fork();
+    if (child == 0 && scenario_ == "fork_throw") throw std::runtime_error("the child's own");
+    if (child == 0 && scenario_ == "fork_use") {
+      try {
+        group_.all_reduce(ls::ones({2}));
+      } catch (const ls::Error& error) {
+        std::fprintf(stderr, "child: %s\n", error.what());
+      }
+    }
+    if (child == 0) return void(step_ = 1'000'000'000);
+    int status = -1;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (::waitpid(child, &status, WNOHANG) == 0 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(Milliseconds(5));
+    say("child " + std::to_string(status));
+    ::kill(child, SIGKILL);
   }
 
   /// Ranks 1 and 2 work in a group of their own, and rank 0 waits for them in the job's.

@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/own_process.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/reduction/unused_warning.h"
 #include "lockstep/distributed/parallel/shares.h"
@@ -49,7 +50,11 @@ Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepO
       replicas_.back()->to(device);
       parameters_.push_back(replicas_.back()->parameters());
     }
-    threads_ = std::make_shared<DeviceThreads>(workers);
+    // A forked child keeps them: Note [Another process's objects].
+    threads_ =
+        std::shared_ptr<DeviceThreads>(new DeviceThreads(workers), [here = OwnProcess()](DeviceThreads* threads) {
+          if (here.is_here()) delete threads;
+        });
     update_replicas();
   }
   for (int w = 0; w < workers; ++w) {
