@@ -41,13 +41,21 @@ std::string table_entry(const sockaddr_storage& address) {
   return text + fmt::format(":{:04X}", ntohs(ipv6.sin6_port));
 }
 
+/// The number by which a user namespace shows every user that has none in it, whoever that is.
+uid_t unknown_user() {
+  uid_t number = 0;
+  return std::ifstream("/proc/sys/kernel/overflowuid") >> number ? number : 65'534;
+}
+
 std::optional<uid_t> find_owner(const char* path, const std::string& local, const std::string& remote) {
   std::ifstream table(path);
   for (std::string line; std::getline(table, line);) {
     std::istringstream text(line);
     std::string number, local_address, remote_address, state, queues, timer, retransmits, user;
     text >> number >> local_address >> remote_address >> state >> queues >> timer >> retransmits >> user;
-    if (local_address == local && remote_address == remote && state == kEstablished) return parse_number<uid_t>(user);
+    if (local_address != local || remote_address != remote || state != kEstablished) continue;
+    const auto owner = parse_number<uid_t>(user);
+    return owner == unknown_user() ? std::nullopt : owner;
   }
   return {};
 }

@@ -70,7 +70,8 @@ FileDescriptor TCPStore::connect(Milliseconds timeout) const {
 
 void TCPStore::throw_other_user() const {
   throw StoreError(
-      fmt::format("[{}] belongs to another user, or the system does not say to whom (/proc/net/tcp): without a token, "
+      fmt::format("[{}] belongs to another user, or the system does not say to whom (/proc/net/tcp; in a "
+                  "user namespace it may not): without a token, "
                   "only processes of one user meet; set LOCKSTEP_TOKEN to the same secret for all processes of the "
                   "job, such as the output of 'openssl rand -hex 32', or choose another port",
                   describe()));

@@ -2,6 +2,7 @@
 // each is met here by another that does not look.
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,6 +104,27 @@ TEST(WithoutAToken, TheClientLooksWhoseTheServerIs) {
   const std::string error = error_of([&] { TCPStore store(client_of(number)); });
   EXPECT_NE(error.find("belongs to another user"), std::string::npos) << error;
   EXPECT_EQ(server.wait(), 0);
+}
+
+// In a user namespace the kernel's table shows every user without a number there by one and the same, which is this
+// process's own as well if it has none.
+TEST(WithoutAToken, NobodyGetsInWhereTheTableCannotTellUsersApart) {
+  Pipe said = make_pipe();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER) != 0) _exit(77);
+    const TCPStoreServer server;
+    const std::string error = error_of([&] { TCPStore store(client_of(server.port())); });
+    write_all(said.write.get(), error.data(), error.size());
+    _exit(0);
+  }
+  said.write.reset();
+  std::string error(1000, 0);
+  error.resize(static_cast<std::size_t>(read_all(said.read.get(), error.data(), error.size())));
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no user namespace can be made here";
+  EXPECT_NE(error.find("or the system does not say to whom"), std::string::npos) << error;
 }
 
 // Whom a closed connection belonged to is not known, and nobody else has tried to get in.
