@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/out_of_memory.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +43,9 @@ InputFile open_input_file(const std::string& path, std::string_view who) {
   return {std::move(file), static_cast<std::uint64_t>(info.st_size)};
 }
 
-std::string read_input_file(const std::string& path, std::string_view who, std::uint64_t most) {
+namespace {
+
+std::string read(const std::string& path, std::string_view who, std::uint64_t most) {
   const InputFile file = open_input_file(path, who);
   const auto check_size = [&](std::uint64_t size) {
     LOCKSTEP_CHECK(size <= most, "{} has {} bytes; expected at most {}", place(who, path), size, most);
@@ -61,6 +64,12 @@ std::string read_input_file(const std::string& path, std::string_view who, std::
     check_size(done);
     if (ended) return content;
   }
+}
+
+}  // namespace
+
+std::string read_input_file(const std::string& path, std::string_view who, std::uint64_t most) {
+  return with_memory_for(fmt::format("reading '{}'", path), [&] { return read(path, who, most); });
 }
 
 InputLines::InputLines(const std::string& path, std::string_view who)

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/out_of_memory.h"
 #include "lockstep/data/file_reader.h"
 
 namespace lockstep::data {
@@ -57,9 +58,7 @@ std::vector<std::uint8_t> read_values(FileReader& file, std::size_t total, std::
   return values;
 }
 
-}  // namespace
-
-IdxArray read_idx(const std::filesystem::path& path, IdxOptions options) {
+IdxArray read(const std::filesystem::path& path, IdxOptions options) {
   LOCKSTEP_CHECK(options.expected_dims >= 0 && options.expected_dims <= Shape::kMaxDims,
                  "[idx] expected_dims must be 0 to {}, found {}", Shape::kMaxDims, options.expected_dims);
   options.max_bytes = std::min(options.max_bytes, kMostBytes);
@@ -94,6 +93,12 @@ IdxArray read_idx(const std::filesystem::path& path, IdxOptions options) {
                  "[idx] '{}': content goes on after offset {}, where the dimensions {} say it ends; expected {} bytes",
                  name, header_bytes + total, to_string(array.dims), header_bytes + total);
   return array;
+}
+
+}  // namespace
+
+IdxArray read_idx(const std::filesystem::path& path, IdxOptions options) {
+  return with_memory_for(fmt::format("reading '{}'", path.string()), [&] { return read(path, options); });
 }
 
 }  // namespace lockstep::data

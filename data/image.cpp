@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/out_of_memory.h"
 #include "lockstep/data/file_reader.h"
 #include "lockstep/data/resample.h"
 
@@ -32,9 +33,7 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width, Filter
   return result;
 }
 
-}  // namespace
-
-Image load_image(const std::filesystem::path& path, int channels, const ImageLimits& limits) {
+Image load(const std::filesystem::path& path, int channels, const ImageLimits& limits) {
   FileReader file(path);
   LOCKSTEP_CHECK(file.file_size() <= limits.max_file_bytes, "[image] '{}': {} bytes; expected at most {}",
                  path.string(), file.file_size(), limits.max_file_bytes);
@@ -42,6 +41,12 @@ Image load_image(const std::filesystem::path& path, int channels, const ImageLim
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.file_size()));
   bytes.resize(file.read(bytes));
   return decode_image(bytes, path.string(), channels, limits);
+}
+
+}  // namespace
+
+Image load_image(const std::filesystem::path& path, int channels, const ImageLimits& limits) {
+  return with_memory_for(fmt::format("reading '{}'", path.string()), [&] { return load(path, channels, limits); });
 }
 
 Image resize_bilinear(const Image& image, std::int64_t height, std::int64_t width) {

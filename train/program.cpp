@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/out_of_memory.h"
 #include "lockstep/distributed/launcher/launcher.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
@@ -91,9 +92,11 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       return launcher::run_local(launch, std::vector<std::string>(argv + 1, argv + argc));
     }
     try {
-      Workers workers(options.workers);
-      options.run.workers = workers.count();
-      const int status = body(workers, options.run);
+      const int status = with_memory_for("training, or getting ready for it", [&] {
+        Workers workers(options.workers);
+        options.run.workers = workers.count();
+        return body(workers, options.run);
+      });
       // The result line is what a run was for: a full disk must not take it without a word.
       LOCKSTEP_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
                      "what goes to stdout could not all be written{}; is the disk full?",

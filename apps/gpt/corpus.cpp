@@ -5,6 +5,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/input_file.h"
+#include "lockstep/core/out_of_memory.h"
 
 namespace lockstep::gpt {
 
@@ -17,8 +18,10 @@ Corpus corpus_of_text(const std::string& path, const std::string& tokenizer_fold
   corpus.tokenizer = tokenizer_folder.empty() ? Tokenizer::of_bytes(text) : Tokenizer::from_folder(tokenizer_folder);
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * (1.0 - validation_share));
   const std::string_view all = text;
-  corpus.training = Tokens::hold(corpus.tokenizer.encode(all.substr(0, cut)));
-  corpus.validation = Tokens::hold(corpus.tokenizer.encode(all.substr(cut)));
+  with_memory_for(fmt::format("making tokens of '{}'", path), [&] {
+    corpus.training = Tokens::hold(corpus.tokenizer.encode(all.substr(0, cut)));
+    corpus.validation = Tokens::hold(corpus.tokenizer.encode(all.substr(cut)));
+  });
   return corpus;
 }
 

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/input_file.h"
 #include "lockstep/core/json.h"
+#include "lockstep/core/out_of_memory.h"
 
 namespace lockstep::gpt {
 namespace {
@@ -16,7 +17,9 @@ constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
 
 JsonObject JsonObject::read(const std::string& path, const std::string& who) {
   const std::string where = fmt::format("{} '{}'", who, path);
-  return {parse_json(read_input_file(path, who, kJsonBytes), where), where};
+  return with_memory_for(fmt::format("reading '{}'", path), [&]() -> JsonObject {
+    return {parse_json(read_input_file(path, who, kJsonBytes), where), where};
+  });
 }
 
 JsonObject::JsonObject(nlohmann::json json, std::string where) : json_(std::move(json)), where_(std::move(where)) {

@@ -165,15 +165,22 @@ class Group {
       return own != reports.end() && worker.rank() == own->rank;
     });
     if (cause != workers_.end() && cause->alive() && Clock::now() < first_at_ + kLastWords) return;
-    // What one has said counts only once it has failed.
-    const bool known = cause != workers_.end() && cause->ending() && cause->ending()->failed();
+    const auto report_of = [&](const Worker& worker) {
+      return std::find_if(reports.begin(), reports.end(),
+                          [&](const auto& report) { return report.rank == worker.rank(); });
+    };
+    // What one has said counts once it has failed. One that is held up at its end, by a library's threads for instance,
+    // is the cause as well where the one that has ended says that it follows another.
+    const auto first_said = report_of(*first_);
+    const bool first_follows = first_said != reports.end() && !first_said->own;
+    const bool known = cause != workers_.end() && (cause->ending() ? cause->ending()->failed() : first_follows);
     const Worker& failed = known ? *cause : *first_;
-    const auto said =
-        std::find_if(reports.begin(), reports.end(), [&](const auto& report) { return report.rank == failed.rank(); });
+    const auto said = report_of(failed);
     result_.lost = std::max(killed_, 1);
     result_.failure = Failure{failed.rank(),
                               failed.pid(),
-                              *failed.ending(),
+                              failed.ending().value_or(*first_->ending()),
+                              !failed.alive(),
                               std::chrono::duration<double>(first_at_ - started_).count(),
                               {},
                               0,

@@ -19,7 +19,8 @@ namespace lockstep::launcher {
 struct Failure {
   int rank = 0;
   pid_t pid = 0;
-  Ending ending;
+  Ending ending;                       ///< of the first that ended, if this one had not
+  bool had_ended = true;               ///< false: it had said that it fails, and did not end by itself
   double seconds = 0;                  ///< since the group was started
   std::deque<std::string> last_lines;  ///< of its stderr
   std::size_t lines_since = 0;         ///< that others have written to stderr since

@@ -216,8 +216,12 @@ class Launcher {
                                                                 signal_name(failure.ending.signal))
                                                   : fmt::format("exited with status {}", failure.ending.exit_status);
     const std::string where = options_.nnodes > 1 ? fmt::format(" on node {}", options_.node_rank) : "";
-    const std::string text = fmt::format("rank {} (pid {}){} failed first: it {} after {:.2f} s", failure.rank,
-                                         failure.pid, where, how, failure.seconds);
+    const std::string what =
+        failure.had_ended
+            ? fmt::format("it {} after {:.2f} s", how, failure.seconds)
+            : fmt::format("after {:.2f} s it had said that it fails, and did not end by itself{}", failure.seconds,
+                          failure.last_lines.empty() ? "" : " (it " + failure.said + ")");
+    const std::string text = fmt::format("rank {} (pid {}){} failed first: {}", failure.rank, failure.pid, where, what);
     if (failure.last_lines.empty()) {
       const std::string said = failure.said.empty() ? "it wrote nothing to stderr" : "it " + failure.said;
       say(text + "; " + said);

@@ -151,6 +151,10 @@ FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline 
       if (FileDescriptor fd = try_connect(*address, deadline)) return fd;
       error = errno;
     }
+    // Of this process's own making, which time does not mend.
+    if (error == EMFILE || error == ENFILE)
+      throw StoreError(fmt::format("[TCPStore] no connection to {}:{}: {}; raise the limit on open files (ulimit -n)",
+                                   host, port, std::strerror(error)));
     if (has_passed(deadline - pause))
       throw TimeoutError(
           fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lockstep/core/out_of_memory.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -48,6 +49,12 @@ TEST(InputFile, IsReadToItsEndUpToALimit) {
   EXPECT_EQ(error_of([&] { read_input_file(path.text(), "[x]", 1000); }),
             "[x] '" + path.text() + "' has 1099511627776 bytes; expected at most 1000");
   EXPECT_FALSE(read_input_file("/proc/self/status", "").empty());  // says that it has 0 bytes
+}
+
+TEST(InputFile, ThatTakesMoreMemoryThanThereIsIsNamed) {
+  EXPECT_EQ(
+      error_of([] { with_memory_for("reading 'x'", [] { throw std::bad_alloc(); }); }),
+      "out of memory while reading 'x'; free some, or raise the limit of the process (ulimit -v) or the container");
 }
 
 TEST(InputLines, AreThoseOfTheFile) {

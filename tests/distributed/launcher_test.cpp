@@ -117,6 +117,21 @@ TEST(Launcher, ReportsTheFirstFailureAndEndsTheOthers) {
   EXPECT_EQ(run.err.find("the cause"), run.err.rfind("the cause")) << "said once";
 }
 
+// A rank may be held up at its end for longer than the others take to follow it.
+TEST(Launcher, NamesTheRankThatSaidThatItFailsThoughItDoesNotEnd) {
+  const Finished run =
+      run_shell(3,
+                "case $RANK in 1) echo '1 !threw: no milk' >/proc/self/fd/${LOCKSTEP_FAILURE_PIPE%%:*}; "
+                "echo no milk >&2; exec sleep 60;; "
+                "*) sleep 0.3; echo \"$RANK ~rank 1 reported a failure\" >/proc/self/fd/${LOCKSTEP_FAILURE_PIPE%%:*}; "
+                "exit 3;; esac");
+  EXPECT_EQ(run.status, 3);
+  EXPECT_LT(run.seconds, 10);
+  EXPECT_TRUE(has(run.err, "rank 1 (pid "));
+  EXPECT_TRUE(has(run.err, "failed first: after 0."));
+  EXPECT_TRUE(has(run.err, "it had said that it fails, and did not end by itself (it threw: no milk)"));
+}
+
 TEST(Launcher, ReportsAWorkerThatASignalKilled) {
   const Finished run = run_shell(2, "[ $RANK = 0 ] && kill -SEGV $$; sleep 60");
   EXPECT_EQ(run.status, 128 + SIGSEGV);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <new>
 #include <string>
 
 #include "lockstep/core/error.h"
@@ -31,6 +32,9 @@ int run_main(const char* program, Body&& body) {
   } catch (const UsageError& error) {
     print_error(program, error.what());
     return 2;
+  } catch (const std::bad_alloc&) {
+    print_error(program, "out of memory; free some, or raise the limit of the process (ulimit -v) or the container");
+    return 1;
   } catch (const std::exception& error) {
     print_error(program, error.what());
     return 1;
