@@ -6,7 +6,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/fork_handlers.h"
@@ -30,11 +32,23 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::err;
 }
 
+std::optional<spdlog::level::level_enum> level_named(const std::string& name) {
+  for (const auto& [known, level] : {std::pair("trace", spdlog::level::trace), std::pair("debug", spdlog::level::debug),
+                                     std::pair("info", spdlog::level::info), std::pair("warn", spdlog::level::warn),
+                                     std::pair("error", spdlog::level::err), std::pair("off", spdlog::level::off)})
+    if (name == known) return level;
+  return {};
+}
+
 struct Logger {
   Logger() : logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_pattern("%l: %v");
-    const auto level = environment_variable("LOCKSTEP_LOG_LEVEL");
-    logger.set_level(level ? spdlog::level::from_str(*level) : spdlog::level::warn);
+    const auto name = environment_variable("LOCKSTEP_LOG_LEVEL");
+    const auto level = name ? level_named(*name) : std::optional(spdlog::level::warn);
+    logger.set_level(level.value_or(spdlog::level::warn));
+    static std::atomic<bool> told{false};  // also before this process was forked
+    if (!level && !told.exchange(true))
+      logger.warn("LOCKSTEP_LOG_LEVEL='{}' is ignored: expected trace, debug, info, warn, error or off", *name);
   }
 
   std::string current_prefix() {
@@ -72,6 +86,8 @@ void renew_logger() {
   old.mutex.unlock();  // which nobody will use, but a lock that is held for ever is what deadlocks are looked for by
   the_logger().store(fresh);
 }
+// A level that is none is told of also where nothing is logged.
+[[maybe_unused]] const bool made_at_the_start = (instance(), true);
 const ForkHandlers fork_handlers(lock_prefix, unlock_prefix, renew_logger);
 
 }  // namespace

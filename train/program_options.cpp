@@ -186,7 +186,7 @@ void Program::Options::settle() {
   require(workers.zero <= 1 || compress == "none",
           fmt::format("--compress works on whole gradients, which --zero={} does not keep; leave out one of them",
                       workers.zero));
-  require(is_ddp || !started_by_launcher(),
+  require(is_ddp || !(started_by_launcher() || has_rank_alone()),
           "this process was started by a launcher as one of several, which only --mode ddp can use");
   require(workers.accumulate >= 1 && workers.accumulate <= workers.batch_size,
           fmt::format("--accumulate {} is out of range; expected 1 to --batch-size {}", workers.accumulate,
@@ -209,7 +209,7 @@ void Program::Options::settle() {
 
 void Program::Options::settle_mode() {
   if (mode.empty()) {
-    const bool several = started_by_launcher() || nproc > 0 || workers.job.rank;
+    const bool several = started_by_launcher() || has_rank_alone() || nproc > 0 || workers.job.rank;
     mode = several ? "ddp" : devices.empty() ? "single" : "dp";
   }
   workers.mode = mode == "single" ? Mode::single : mode == "dp" ? Mode::dp : Mode::ddp;
@@ -230,7 +230,7 @@ void Program::Options::settle_mesh() {
   require(workers.tensor_shards == 0 || std::has_single_bit(static_cast<std::uint64_t>(workers.tensor_shards)),
           fmt::format("--lockstep-tensor {} is not a power of two; expected 1, 2, 4, 8 ...", workers.tensor_shards));
   require(workers.mode != Mode::dp, "--mesh and --lockstep-tensor are for processes, not for --mode dp");
-  const bool told = started_by_launcher() || workers.job.rank || nproc > 0;
+  const bool told = started_by_launcher() || has_rank_alone() || workers.job.rank || nproc > 0;
   const auto processes_of = [](const distributed::MeshSizes& sizes) {
     return std::int64_t{sizes.data} * sizes.pipeline * sizes.tensor;
   };

@@ -5,6 +5,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/parse_number.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
@@ -45,12 +46,15 @@ const char* amp_name(DType amp) {
   return amp == kFloat16 ? "fp16" : amp == kBFloat16 ? "bf16" : "off";
 }
 
-double number_of(const std::string& text, const std::string& path) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  LOCKSTEP_CHECK(!text.empty() && *end == 0, "'{}' is damaged: its loss scale is '{}'; resume from another checkpoint",
-                 path, text);
-  return value;
+/// From what the checkpoint `path` says.
+optim::GradScalerState scaler_state(const std::string& path, const std::string& scale, const std::string& steps) {
+  const auto value = parse_number<double>(scale);
+  const auto count = parse_number<std::int64_t>(steps);
+  LOCKSTEP_CHECK(value && std::isfinite(*value) && *value > 0 && count && *count >= 0,
+                 "'{}' is damaged: expected a positive loss_scale and a number of loss_scale_steps, found '{}' and "
+                 "'{}'; resume from another checkpoint",
+                 path, scale, steps);
+  return {.scale = *value, .good_steps = *count};
 }
 
 }  // namespace
@@ -150,8 +154,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
   else
     nn::load_checkpoint(file, step.module(), optimizer);
   if (optim::GradScaler* scaler = update.scaler())
-    scaler->load_state({.scale = number_of(setting("loss_scale"), path),
-                        .good_steps = static_cast<std::int64_t>(number_of(setting("loss_scale_steps"), path))});
+    scaler->load_state(scaler_state(path, setting("loss_scale"), setting("loss_scale_steps")));
   done = saved.step;
   epoch_end_is_due = saved.extra.contains(kEpochEnd);
   saved_at = path == options.checkpoint ? done : -1;

@@ -29,6 +29,8 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
   int expected = -1;
   LOCKSTEP_CHECK(signal_fd.compare_exchange_strong(expected, pipe_.write.get()),
                  "two launchers cannot run in one process at the same time");
+  sigset_t handled;
+  sigemptyset(&handled);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
     action.sa_handler = on_signal;
@@ -37,10 +39,14 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
     if ((kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE) && previous_[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
+    sigaddset(&handled, kSignals[i]);
   }
+  // Whoever started this process may have blocked them, and a mask outlives exec().
+  ::pthread_sigmask(SIG_UNBLOCK, &handled, &mask_);
 }
 
 SignalPipe::~SignalPipe() {
+  ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous_[i], nullptr);
   signal_fd.store(-1);
 }

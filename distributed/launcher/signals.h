@@ -9,8 +9,8 @@
 namespace lockstep::launcher {
 
 /// While it lives, SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD and SIGUSR1 arrive as bytes in a pipe, which poll() can
-/// watch. One at a time in a process. SIGHUP and SIGPIPE stay ignored if they were (nohup). The destructor puts the
-/// previous handlers back.
+/// watch, also where they were blocked. One at a time in a process. SIGHUP and SIGPIPE stay ignored if they were
+/// (nohup). The destructor, in the constructor's thread, puts the previous handlers and mask back.
 class SignalPipe {
  public:
   SignalPipe();
@@ -27,6 +27,7 @@ class SignalPipe {
   static constexpr std::array<int, 6> kSignals{SIGCHLD, SIGUSR1, SIGINT, SIGTERM, SIGHUP, SIGPIPE};
   Pipe pipe_;
   std::array<struct sigaction, kSignals.size()> previous_{};
+  sigset_t mask_{};  // that this thread had
 };
 
 /// True of the signals of a SignalPipe that ask a program to end.

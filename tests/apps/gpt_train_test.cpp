@@ -145,5 +145,26 @@ TEST(GptProgramsRefuse, InOneClearLine) {
   }
 }
 
+TEST(GptProgramsRefuse, ARankWithoutTheSizeOfTheJob) {
+  const ProcessEnvironment environment{
+      {"RANK", "0"}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29871"}};
+  const std::vector<std::string> program{LOCKSTEP_GPT_TRAIN, "--text", LOCKSTEP_SOURCE_DIR "/LICENSE", "--max-steps",
+                                         "1"};
+  const ProcessResult result = run_process(program, environment, std::chrono::seconds(30));
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("world_size is not known: set the environment variable WORLD_SIZE"), std::string::npos)
+      << result.err;
+}
+
+TEST(GptProgramsWarn, OfALogLevelThatIsNone) {
+  for (const auto& [level, warns] : {std::pair("loud", true), std::pair("error", false)}) {
+    ProcessEnvironment environment = kClean;
+    environment.push_back({"LOCKSTEP_LOG_LEVEL", level});
+    const ProcessResult result = run_process({LOCKSTEP_GPT_TRAIN, "--version"}, environment, std::chrono::seconds(30));
+    EXPECT_EQ(result.err.find("LOCKSTEP_LOG_LEVEL='loud' is ignored: expected trace,") != std::string::npos, warns)
+        << result.err;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

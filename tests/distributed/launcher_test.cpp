@@ -157,11 +157,16 @@ TEST(Launcher, KillsAWorkerThatIgnoresSigterm) {
   EXPECT_TRUE(has(run.err, ") has not ended within 4 s of being asked to, and is killed"));
 }
 
+// Also where whoever started it has blocked them, as a mask outlives exec().
 TEST(Launcher, ForwardsSigintAndSigterm) {
   for (const int signal : {SIGINT, SIGTERM}) {
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before);
     Process process(lockstep_run_command({"--nproc-per-node", "2", "--", "sh", "-c",
                                           "trap 'echo got it $RANK; exit 5' INT TERM; echo ready $RANK; "
                                           "while :; do sleep 0.05; done"}));
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     ASSERT_TRUE(process.wait_for_output("ready 0") && process.wait_for_output("ready 1"));
     process.signal(signal);
     const Finished run = process.wait();

@@ -156,5 +156,32 @@ TEST_F(CheckpointFiles, TellOfAnEpochsEndThatIsDue) {
   EXPECT_EQ(ended, (std::vector<std::int64_t>{0, 1}));
 }
 
+// The state of a loss scale is refused with the name of the file, also where it is a number.
+TEST_F(CheckpointFiles, WithADamagedLossScaleAreNamed) {
+  const RunOptions options{.epochs = 1, .amp = kFloat16, .checkpoint = file("c")};
+  Training(options).run->train();
+  const std::pair<const char*, const char*> cases[] = {{"loss_scale", "-1"},
+                                                       {"loss_scale", "inf"},
+                                                       {"loss_scale", "one"},
+                                                       {"loss_scale_steps", "1e300"},
+                                                       {"loss_scale_steps", "-1"}};
+  for (const auto& [key, value] : cases) {
+    const nn::SafetensorsFile good(file("c"));
+    std::vector<nn::NamedTensor> tensors;
+    for (const nn::SafetensorsEntry& entry : good.entries()) tensors.push_back({entry.name, good.read(entry.name)});
+    nn::Metadata metadata = good.metadata();
+    ASSERT_EQ(metadata.count(std::string("extra.") + key), 1u);
+    metadata[std::string("extra.") + key] = value;
+    nn::save_safetensors(tensors, file("damaged"), metadata);
+    RunOptions resumed = options;
+    resumed.checkpoint.clear();
+    resumed.resume = file("damaged");
+    const std::string error = testing::error_of([&] { Training(resumed).run->train(); });
+    EXPECT_NE(error.find("'" + file("damaged") + "' is damaged: expected a positive loss_scale"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find(std::string("'") + value + "'"), std::string::npos) << error;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::train

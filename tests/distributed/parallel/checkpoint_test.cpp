@@ -131,6 +131,9 @@ TEST_P(CheckpointOver, TextsAndFilesOfAnySizeArrive) {
     EXPECT_EQ(broadcast_text(root ? text : "", *group), text);
     for (const TemporaryPath* path : {&empty, &large}) {
       const Rank0File file(root ? path->text() : "elsewhere", *group);
+      const std::string error = error_of(
+          [&] { file.read([](const std::string& here) { throw Error(here + " is damaged, " + here + " says"); }); });
+      EXPECT_EQ(error, path->text() + " is damaged, " + path->text() + " says");
       bool called = false;
       file.read([&](const std::string& here) {
         called = true;
