@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/own_process.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/failure/group_failure.h"
@@ -17,7 +18,8 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options)
     : options_(std::move(options)),
       recorder_(options_.recorded_operations,
                 options_.ranks.empty() ? options_.rank : options_.ranks.at(static_cast<std::size_t>(options_.rank)),
-                options_.world_size) {
+                options_.world_size),
+      made_in_(std::make_shared<OwnProcess>()) {
   LOCKSTEP_CHECK(options_.world_size >= 1, "[ProcessGroup] world_size is {}; expected at least 1", options_.world_size);
   LOCKSTEP_CHECK(options_.rank >= 0 && options_.rank < options_.world_size,
                  "[ProcessGroup] rank is {}; expected 0 to {} for a world of {}", options_.rank,
@@ -44,7 +46,7 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store, std::sha
 }
 
 ProcessGroup::~ProcessGroup() {
-  if (!made_in_.is_here()) {
+  if (!made_in_->is_here()) {
     // In a forked child: Note [Another process's objects].
     FlightDumps::remove(recorder_);
     for (auto& executor : executors_) leave_for_ever(executor);
@@ -229,10 +231,10 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {
-  LOCKSTEP_CHECK(made_in_.is_here(),
+  LOCKSTEP_CHECK(world_size() == 1 || made_in_->is_here(),
                  "[{}] this process is a forked child of process {}, whose group it has a copy of; the parent alone is "
                  "rank {}: call it there, or join a job of the child's own",
-                 name(operation.kind), made_in_.number(), rank());
+                 name(operation.kind), made_in_->number(), rank());
   operation.label = LabelScope::current();
   operation.step = step_;
   operation.step_checked = step_checked_;

@@ -9,12 +9,15 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/core/own_process.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/failure/flight_recorder.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/work.h"
 #include "lockstep/distributed/store/store.h"
+
+namespace lockstep {
+class OwnProcess;
+}
 
 namespace lockstep::distributed {
 
@@ -186,7 +189,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   StorePtr store_;
   std::shared_ptr<ProcessGroup> parent_;  // outlives this group
   FlightRecorder recorder_;
-  OwnProcess made_in_;
+  std::shared_ptr<const OwnProcess> made_in_;
   std::shared_ptr<GroupFailure> failure_;
   std::mutex executors_mutex_;        // of add(), split groups that come and go, and a failure's thread
   std::vector<ProcessGroup*> parts_;  // that were split from this one, as long as they live

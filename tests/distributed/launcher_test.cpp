@@ -117,21 +117,6 @@ TEST(Launcher, ReportsTheFirstFailureAndEndsTheOthers) {
   EXPECT_EQ(run.err.find("the cause"), run.err.rfind("the cause")) << "said once";
 }
 
-// A rank may be held up at its end for longer than the others take to follow it.
-TEST(Launcher, NamesTheRankThatSaidThatItFailsThoughItDoesNotEnd) {
-  const Finished run =
-      run_shell(3,
-                "case $RANK in 1) echo '1 !threw: no milk' >/proc/self/fd/${LOCKSTEP_FAILURE_PIPE%%:*}; "
-                "echo no milk >&2; exec sleep 60;; "
-                "*) sleep 0.3; echo \"$RANK ~rank 1 reported a failure\" >/proc/self/fd/${LOCKSTEP_FAILURE_PIPE%%:*}; "
-                "exit 3;; esac");
-  EXPECT_EQ(run.status, 3);
-  EXPECT_LT(run.seconds, 10);
-  EXPECT_TRUE(has(run.err, "rank 1 (pid "));
-  EXPECT_TRUE(has(run.err, "failed first: after 0."));
-  EXPECT_TRUE(has(run.err, "it had said that it fails, and did not end by itself (it threw: no milk)"));
-}
-
 TEST(Launcher, ReportsAWorkerThatASignalKilled) {
   const Finished run = run_shell(2, "[ $RANK = 0 ] && kill -SEGV $$; sleep 60");
   EXPECT_EQ(run.status, 128 + SIGSEGV);
@@ -253,28 +238,6 @@ TEST(Launcher, CtrlCEndsAllWithinFiveSeconds) {
   ASSERT_EQ(pids.size(), 6u);
   for (const int pid : pids) EXPECT_TRUE(wait_until_gone(pid, 1)) << "process " << pid << " is left";
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-}
-
-class FirstFailure : public ::testing::TestWithParam<const char*> {};
-
-INSTANTIATE_TEST_SUITE_P(All, FirstFailure, ::testing::Values("throw", "throw_own", "uncaught", "segv"));
-
-// The other ranks fail because of it, and end before or after it as it happens.
-TEST_P(FirstFailure, IsReportedWithItsOwnMessage) {
-  const std::string scenario = GetParam();
-  for (int i = 0; i < 4; ++i) {
-    const Finished run =
-        run_shell(3, "exec " LOCKSTEP_FAULT_WORKER " env:// $RANK $WORLD_SIZE 10000 " + scenario + " 1 auto");
-    EXPECT_NE(run.status, 0);
-    EXPECT_TRUE(has(run.err, "lockstep-run: rank 1 (pid "));
-    EXPECT_TRUE(has(run.err, "failed first"));
-    if (scenario == "throw_own") {
-      EXPECT_TRUE(has(run.err, "[1] fault_worker: out of milk"));
-    }
-    if (scenario == "uncaught") {
-      EXPECT_TRUE(has(run.err, "out of bread"));
-    }
-  }
 }
 
 TEST(Launcher, WorkersThatEndWellWhenAskedAreASuccess) {
