@@ -24,6 +24,9 @@ namespace {
 constexpr int kMaxLinks = 40;  // as the kernel
 constexpr int kAttempts = 16;
 constexpr std::string_view kEnding = ".tmp";
+constexpr std::size_t kHash = 17;  // bytes of "~" and 16 digits
+// Of a name within a temporary one, which is a dot, the name, another dot, 16 digits and the ending.
+constexpr std::size_t kLongest = kLongestName - 2 - 16 - kEnding.size();
 
 // Where `path` leads, though nothing may be there yet.
 std::string follow_links(const std::string& path) {
@@ -45,6 +48,15 @@ std::string own_link(int descriptor) {
 
 }  // namespace
 
+std::string shortened(const std::string& name, std::size_t bytes) {
+  if (name.size() <= bytes) return name;
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  std::size_t kept = bytes - kHash;
+  while (kept > 0 && (static_cast<unsigned char>(name[kept]) & 0xC0u) == 0x80u) --kept;  // no part of a UTF-8 letter
+  return fmt::format("{}~{:016x}", name.substr(0, kept), hash);
+}
+
 AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links(path)) {
   const std::size_t slash = path_.rfind('/');
   folder_ = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
@@ -52,11 +64,12 @@ AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links
   LOCKSTEP_CHECK(!file_.empty(), "cannot write '{}': it names a folder, expected a file", path_);
   struct stat old {};
   const bool replaces = ::lstat(path_.c_str(), &old) == 0;
+  if (!replaces && errno != ENOENT) fail(errno);
   if (replaces && S_ISDIR(old.st_mode)) fail(EISDIR);
   LOCKSTEP_CHECK(!replaces || S_ISREG(old.st_mode),
                  "cannot write {}: a device, pipe or socket has this name; expected a new name or that of a file",
                  path_);
-  remove_leftovers(folder_, file_ + ".");
+  remove_leftovers(folder_, shortened(file_, kLongest) + ".");
 
   if (!named && ::access("/proc/self/fd", F_OK) == 0)
     descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
@@ -86,15 +99,17 @@ void AtomicFile::fail(int error) const {
 std::string AtomicFile::temporary_name() const {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) != sizeof random) fail(errno);
-  return fmt::format("{}/.{}.{:016x}{}", folder_, file_, random, kEnding);
+  return fmt::format("{}/.{}.{:016x}{}", folder_, shortened(file_, kLongest), random, kEnding);
 }
 
-void AtomicFile::remove_leftovers(const std::string& folder, const std::string& beginning) {
+void AtomicFile::remove_leftovers(const std::string& folder, const std::string& given) {
+  // What longer names have in common behind this many bytes is in no temporary name.
+  const std::string beginning = "." + given.substr(0, kLongest - kHash - 3);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
   if (!entries) return;  // it may be that one can write there, but not list
   while (const dirent* entry = ::readdir(entries.get())) {
     const std::string_view name = entry->d_name;
-    if (!name.starts_with("." + beginning) || !name.ends_with(kEnding)) continue;
+    if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
     const std::string path = folder + "/" + std::string(name);
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
@@ -131,8 +146,7 @@ void AtomicFile::resize(std::size_t bytes) {
   if (::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) fail(errno);
 }
 
-void AtomicFile::commit() {
-  if (::fsync(descriptor_.get()) != 0) fail(errno);
+void AtomicFile::take_temporary_name() {
   for (int i = 0; temporary_.empty(); ++i) {
     std::string name = temporary_name();
     if (::linkat(AT_FDCWD, own_link(descriptor_.get()).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0)
@@ -140,6 +154,25 @@ void AtomicFile::commit() {
     else if (errno != EEXIST || i == kAttempts)
       fail(errno);
   }
+}
+
+void AtomicFile::rehearse() {
+  take_temporary_name();
+  struct stat there {};
+  if (::lstat(path_.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) return;
+  // Of a file this does nothing, and before the system says that it is no folder it looks whether its name may be taken
+  // away, which is what rename() needs: another user's file in a sticky folder, or an immutable one, is not replaced.
+  if (::rmdir(path_.c_str()) == 0 || errno == ENOTDIR) return;
+  LOCKSTEP_CHECK(errno != EPERM,
+                 "cannot write {}: the file that is there cannot be replaced (it belongs to another user, in a folder "
+                 "where each replaces their own alone, or is marked immutable); name another",
+                 path_);
+  if (errno == EACCES || errno == EROFS) fail(errno);
+}
+
+void AtomicFile::commit() {
+  if (::fsync(descriptor_.get()) != 0) fail(errno);
+  take_temporary_name();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   temporary_.clear();
   const int closed = ::close(descriptor_.release());

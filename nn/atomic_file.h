@@ -12,12 +12,20 @@
 
 namespace lockstep::nn::detail {
 
+/// The longest name of a file, in bytes.
+inline constexpr std::size_t kLongestName = 255;
+
+/// `name`, or if that is longer than `bytes`, which are 20 or more: its beginning, and a hash of the whole.
+std::string shortened(const std::string& name, std::size_t bytes);
+
 /// Note [Atomic files]
 /// The bytes go to a file without a name (O_TMPFILE), so that a process that is killed leaves nothing; commit() syncs
 /// it, gives it a temporary name beside `path` and renames it. Where the file system has no files without names, it
 /// bears the temporary name from the start. That name is random, so that processes of different containers never share
 /// one, and the file is locked (flock) as long as it is written: a temporary file of `path` that nobody locks was left
-/// by a process that is gone, and the next AtomicFile of the same path removes it.
+/// by a process that is gone, and the next AtomicFile of the same path removes it. The temporary name is that of the
+/// file with something before and behind it; of a long one only the beginning is taken, and a hash for the rest, so
+/// that every name that a file can have can be written.
 ///
 /// A symbolic link is followed: what it points at is replaced, not the link. A file that is replaced hands its
 /// permissions on, and its owner if this process may do that. What is no regular file (a device, a pipe, a folder) is
@@ -36,15 +44,19 @@ class AtomicFile {
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
   /// Makes it so long; what was not written is zeros.
   void resize(std::size_t bytes);
-  /// Temporary files in `folder` whose name begins with "." and `beginning`, and which nobody writes.
+  /// Removes temporary files in `folder` whose name begins with "." and `beginning`, and which nobody writes.
   static void remove_leftovers(const std::string& folder, const std::string& beginning);
   const std::string& temporary() const { return temporary_; }  ///< its name before commit(); may be empty
   /// Without it the destructor removes what was written.
   void commit();
+  /// Does what commit() will do, but for the last step, of which it asks the system whether it is allowed. Throws Error
+  /// as commit() would.
+  void rehearse();
 
  private:
   [[noreturn]] void fail(int error) const;
   std::string temporary_name() const;
+  void take_temporary_name();
   void take_over(const struct stat& old) const;
 
   OwnProcess made_in_;

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/atomic_file.h"
 
 namespace lockstep::train {
 namespace {
@@ -45,7 +46,9 @@ CheckpointLock::CheckpointLock(const std::string& path) {
     const fs::path next = fs::read_symlink(target, error);
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
-  file_ = (target.parent_path() / fmt::format(".{}.lock", target.filename().string())).string();
+  file_ = (target.parent_path() /
+           fmt::format(".{}.lock", nn::detail::shortened(target.filename().string(), nn::detail::kLongestName - 6)))
+              .string();
   do {
     descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!descriptor_) return;  // whether the checkpoint can be written is tried elsewhere

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <set>
 #include <string>
 
+#include "lockstep/core/error.h"
 #include "tests/support/temporary_path.h"
 
 namespace {
@@ -94,6 +96,66 @@ TEST(AtomicFile, RemovesWhatDeadWritersLeftAndNothingElse) {
   write_whole(folder.file("a"), "whole");
   EXPECT_EQ(folder.names(), (std::set<std::string>{"a", alive, other}));
   ::close(held);
+}
+
+// A name that a file can have is one that can be written, though the temporary file's is longer; and what is left of it
+// is found again.
+TEST(AtomicFile, WritesUnderTheLongestNames) {
+  for (const bool unnamed : {true, false}) {
+    const Folder folder;
+    unnamed_files = unnamed;
+    for (const std::size_t bytes : {230u, 234u, 240u, 255u}) {
+      std::string name(bytes - 3, 'x');
+      name += "\u20ac";  // three bytes, which are not torn
+      write_whole(folder.file(name), "whole");
+      EXPECT_TRUE(fs::is_regular_file(folder.file(name))) << bytes;
+    }
+    EXPECT_EQ(folder.names().size(), 4u);
+    if (!unnamed) {
+      const pid_t writer = ::fork();
+      if (writer == 0) {
+        const AtomicFile file(folder.file(std::string(255, 'y')));
+        ::raise(SIGKILL);
+      }
+      ASSERT_EQ(::waitpid(writer, nullptr, 0), writer);
+      EXPECT_EQ(folder.names().size(), 5u);
+      write_whole(folder.file(std::string(255, 'y')), "whole");
+      EXPECT_EQ(folder.names().size(), 5u);
+    }
+    unnamed_files = true;
+    EXPECT_THROW(AtomicFile(folder.file(std::string(256, 'x'))), lockstep::Error);
+  }
+  EXPECT_EQ(shortened("name", 20), "name");
+  EXPECT_EQ(shortened(std::string(21, 'a'), 20).size(), 20u);
+  EXPECT_NE(shortened(std::string(300, 'a') + "b", 255), shortened(std::string(300, 'a') + "c", 255));
+}
+
+// Everybody may write into such a folder, and only its owner replaces a file: rename() at the end would say so.
+TEST(AtomicFile, TheRehearsalFindsAFileThatMayNotBeReplaced) {
+  if (::geteuid() != 0) GTEST_SKIP() << "takes another user's file";
+  const Folder folder;
+  ASSERT_EQ(::chmod(folder.path.text().c_str(), 01777), 0);
+  std::ofstream(folder.file("theirs")) << "another's";
+  AtomicFile(folder.file("theirs")).rehearse();  // root may
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(1);
+    try {
+      AtomicFile(folder.file("own")).rehearse();
+    } catch (const lockstep::Error&) {
+      ::_exit(2);
+    }
+    try {
+      AtomicFile(folder.file("theirs")).rehearse();
+    } catch (const lockstep::Error& error) {
+      ::_exit(std::strstr(error.what(), "the file that is there cannot be replaced") ? 0 : 3);
+    }
+    ::_exit(4);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0) << "exit status " << WEXITSTATUS(status);
+  EXPECT_EQ(folder.names(), std::set<std::string>{"theirs"});
 }
 
 // Somebody who may write the folder has guessed the temporary file's name.
