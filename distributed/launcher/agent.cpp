@@ -130,6 +130,7 @@ void Agent::wait_for_all(const std::string& name, milliseconds timeout, const st
 
 Layout Agent::form(const Offer& mine) {
   const bool first_time = current().number < 0;
+  job_ = mine.job;
   if (first_time) end_running_generation();
   const int number = current().number + 1;
   // Who was lost with the last generation is not missed in this one.
@@ -192,6 +193,8 @@ void Agent::decide_layout(milliseconds timeout) {
   // At first, what others have seen under an earlier launcher of node 0.
   int used = 0;
   for (const auto& [node, offer] : offers) {
+    // The name is that of who has seen most of the job; at its beginning, node 0's.
+    if (layout.job.empty() || offer.starts > layout.starts) layout.job = offer.job;
     layout.starts = std::max(layout.starts, offer.starts);
     if (first_time) used = std::max(used, offer.restarts);
   }
@@ -213,7 +216,7 @@ std::string Agent::wait_for_layout(milliseconds timeout) {
       const int next = current().number + 1;
       begin({next, {}});
       store_->set(key(next, fmt::format("offer/{}", options_.node_rank)),
-                  encode(Offer{options_.nproc_per_node, options_.nproc_per_node}));
+                  encode(Offer{options_.nproc_per_node, options_.nproc_per_node, 0, 0, job_}));
       continue;
     }
     if (store_->check({"refusal"})) throw Error(store_->get("refusal"));

@@ -98,6 +98,7 @@ class Agent {
 
   distributed::StorePtr store_;
   const Options& options_;
+  std::string job_;  ///< its name, as far as this node's launcher knows
   SignalPipe& signals_;
   std::int64_t incarnation_ = 1;
   std::atomic<bool> store_gone_{false};

@@ -33,6 +33,7 @@ Environment worker_environment(Environment base, const Placement& placement) {
   base["LOCKSTEP_STORE_HOSTED"] = "1";
   base["LOCKSTEP_FAILURE_PIPE"] = placement.failure_pipe;
   base["LOCKSTEP_RESTART_COUNT"] = std::to_string(placement.restart_count);
+  base["LOCKSTEP_JOB_ID"] = placement.job;
   base["LOCKSTEP_ELASTIC"] = placement.elastic ? "1" : "0";
   return base;
 }

@@ -20,6 +20,7 @@ struct Placement {
   int master_port = 0;
   std::string token;
   int restart_count = 0;
+  std::string job = {};
   bool elastic = false;
   std::string failure_pipe;  ///< see FailureReports
 };

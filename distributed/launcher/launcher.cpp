@@ -151,9 +151,10 @@ class Launcher {
   Layout form(int left) {
     const Layout& last = layout_;
     const int starts = last.workers.empty() ? 0 : last.starts + 1;
-    if (agent_) return agent_->form({left, options_.nproc_per_node, starts, restarts_});
-    Layout next = make_layout({{0, {left, options_.nproc_per_node}}}, std::max(options_.min_nproc, 1));
+    if (agent_) return agent_->form({left, options_.nproc_per_node, starts, restarts_, job_});
+    Layout next = make_layout({{0, {left, options_.nproc_per_node, 0, 0, job_}}}, std::max(options_.min_nproc, 1));
     next.generation = next.starts = next.restarts = starts;
+    next.job = job_;
     return next;
   }
 
@@ -164,6 +165,7 @@ class Launcher {
     for (;;) {
       layout = form(left);
       restarts_ = layout.restarts;
+      job_ = layout.job;
       if (layout.starts > 0)
         say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
                         options_.max_restarts));
@@ -186,7 +188,8 @@ class Launcher {
       if (!told) say(failure->text);
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
       if (agent_ && agent_->replaced()) return 1;
-      if (!failure->node_returned && layout.restarts >= options_.max_restarts) return failure->exit_status;
+      if (!failure->node_returned && (layout.restarts >= options_.max_restarts || failure->exit_status == kUnwritten))
+        return failure->exit_status;
       if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) {
         ++restarts_;
         return std::nullopt;
@@ -258,6 +261,7 @@ class Launcher {
       placement.master_port = options_.nnodes > 1 ? options_.master_port : server_->port();
       placement.token = token_;
       placement.restart_count = layout.starts;
+      placement.job = layout.job;
       placement.elastic = options_.max_restarts > 0;
       placement.failure_pipe = reports.place();
 
@@ -293,6 +297,7 @@ class Launcher {
   std::optional<Agent> agent_;
   Layout layout_;     // the last one; of no workers before the first
   int restarts_ = 0;  // used up, also by the loss of node 0
+  std::string job_ = distributed::make_token().substr(0, 16);
 };
 
 }  // namespace

@@ -15,6 +15,10 @@ class UsageError : public Error {
   using Error::Error;
 };
 
+/// The exit status of a worker that has done its work, and could not write what came of it where it should be
+/// (sysexits' EX_CANTCREAT). Workers are not started again after it: they would do the same once more.
+inline constexpr int kUnwritten = 73;
+
 /// Options of run().
 struct Options {
   /// Workers on this node.
@@ -26,7 +30,7 @@ struct Options {
   /// loopback, on a port that the system picks.
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;  ///< see master_addr
-  /// How often the whole group is started again after a worker has failed.
+  /// How often the whole group is started again after a worker has failed; with kUnwritten it has not.
   int max_restarts = 0;
   /// Elastic: after a failure the group is formed again from the workers that are left, as long as there are so many,
   /// over all nodes. With fewer left, those that were lost on nodes that are still there are started again. A node that
@@ -53,12 +57,15 @@ struct Options {
 ///
 /// Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCKSTEP_TOKEN,
 /// LOCKSTEP_STORE_HOSTED=1 (the store is served here: connect only), LOCKSTEP_RESTART_COUNT, LOCKSTEP_ELASTIC,
-/// LOCKSTEP_FAILURE_PIPE (through which a rank says that the failure is its own) and, unless it or OMP_NUM_THREADS is
-/// set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its own process group.
+/// LOCKSTEP_JOB_ID, LOCKSTEP_FAILURE_PIPE (through which a rank says that the failure is its own) and, unless it or
+/// OMP_NUM_THREADS is set already, LOCKSTEP_NUM_THREADS = max(1, cores / workers). Its stdin is /dev/null; it leads its
+/// own process group.
 ///
 /// LOCKSTEP_RESTART_COUNT says how often the job's workers were started before, as far as a launcher of the job
 /// remembers. LOCKSTEP_ELASTIC=1 (else 0) says that workers are started again after a failure (max_restarts): they go
 /// on from their own checkpoint whenever one is there, since the launchers may have been started again too.
+/// LOCKSTEP_JOB_ID is a name that the launcher has drawn for the job: the same on all nodes and after every restart,
+/// and another for another job.
 ///
 /// When a worker fails, the others get SIGTERM and, after `kill_after`, SIGKILL; its status and the last lines of its
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in

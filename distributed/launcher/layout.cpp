@@ -38,7 +38,7 @@ Layout make_layout(const std::map<int, Offer>& offers, int min_nproc) {
 }
 
 std::string encode(const Layout& layout) {
-  std::string text = fmt::format("{} {} {}", layout.generation, layout.starts, layout.restarts);
+  std::string text = fmt::format("{} {} {} {}", layout.generation, layout.starts, layout.restarts, layout.job);
   for (const auto& [node, count] : layout.workers) text += fmt::format(" {} {}", node, count);
   return text;
 }
@@ -46,7 +46,7 @@ std::string encode(const Layout& layout) {
 Layout decode_layout(const std::string& text) {
   std::istringstream in(text);
   Layout layout;
-  in >> layout.generation >> layout.starts >> layout.restarts;
+  in >> layout.generation >> layout.starts >> layout.restarts >> layout.job;
   LOCKSTEP_CHECK(!in.fail(), "another launcher's layout is not understood: '{}'", text);
   for (int node = 0, count = 0; in >> node >> count;) layout.workers[node] = count;
   LOCKSTEP_CHECK(in.eof() && layout.world_size() > 0, "another launcher's layout is not understood: '{}'", text);
@@ -54,13 +54,13 @@ Layout decode_layout(const std::string& text) {
 }
 
 std::string encode(const Offer& offer) {
-  return fmt::format("{} {} {} {}", offer.left, offer.all, offer.starts, offer.restarts);
+  return fmt::format("{} {} {} {} {}", offer.left, offer.all, offer.starts, offer.restarts, offer.job);
 }
 
 Offer decode_offer(const std::string& text) {
   std::istringstream in(text);
   Offer offer;
-  in >> offer.left >> offer.all >> offer.starts >> offer.restarts;
+  in >> offer.left >> offer.all >> offer.starts >> offer.restarts >> offer.job;
   LOCKSTEP_CHECK(!in.fail() && offer.left >= 0 && offer.all >= offer.left && offer.starts >= 0 && offer.restarts >= 0,
                  "another launcher's number of workers is not understood: '{}'", text);
   return offer;

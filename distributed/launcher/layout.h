@@ -11,6 +11,7 @@ struct Layout {
   int generation = 0;          ///< since node 0's launcher was started
   int starts = 0;              ///< generations before this one, under earlier launchers of node 0 too
   int restarts = 0;            ///< how often the group was started again because of failures
+  std::string job;             ///< its name, which holds no space
   std::map<int, int> workers;  ///< by node; nodes that take no part are absent
 
   int world_size() const;
@@ -24,8 +25,9 @@ struct Layout {
 struct Offer {
   int left = 0;  ///< workers that have not failed
   int all = 0;
-  int starts = 0;    ///< generations that this node's launcher has seen
-  int restarts = 0;  ///< that have been used up
+  int starts = 0;        ///< generations that this node's launcher has seen
+  int restarts = 0;      ///< that have been used up
+  std::string job = {};  ///< its name, as this node has heard or drawn it
 };
 
 /// Takes the workers that are left if they are at least `min_nproc`, else all; an empty layout if those are too few

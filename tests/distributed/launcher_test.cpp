@@ -353,6 +353,18 @@ TEST(Launcher, GivesUpAfterTheLastRestart) {
   EXPECT_GE(sorted_lines(run.out).size(), 2u);
 }
 
+TEST(Launcher, DoesNotRepeatWorkThatIsDoneAndNotWritten) {
+  const Finished run = run_shell(2, "echo attempt; exit 73", {"--max-restarts", "2"});
+  EXPECT_EQ(run.status, 73);
+  EXPECT_FALSE(run.err.find("again") != std::string::npos) << run.err;
+}
+
+TEST(Launcher, NamesTheJobForAllItsAttempts) {
+  const std::string out = run_shell(1, "echo $LOCKSTEP_JOB_ID; exit 1", {"--max-restarts", "1"}).out;  // twice
+  EXPECT_EQ(out.substr(0, 21), out.substr(21));
+  EXPECT_NE(run_shell(1, "echo $LOCKSTEP_JOB_ID").out, out.substr(21));
+}
+
 TEST(Launcher, RunLocalStartsCopiesOfTheProgram) {
   const Finished good = Process({kWorker, "spawn", "3"}, {{"LOCKSTEP_TEST_STATUS", "0"}}).wait();
   EXPECT_EQ(good.status, 0) << good.err;
