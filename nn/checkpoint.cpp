@@ -155,6 +155,8 @@ detail::CheckpointContent detail::checkpoint_content(const Module& module,
                              {"lockstep.fingerprint", state.fingerprint}}};
   Metadata& metadata = content.metadata;
   for (const auto& [key, value] : state.extra) metadata.emplace(std::string(kExtraPrefix) + key, value);
+  for (const NamedTensor& t : state.tensors)
+    content.tensors.push_back({std::string(kExtraTensorPrefix) + t.name, t.tensor});
   for (std::size_t i = 0; i < schedulers.size(); ++i)
     metadata.emplace(numbered(kSchedule, i), to_text(schedulers[i]->position()));
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
@@ -168,6 +170,17 @@ detail::CheckpointContent detail::checkpoint_content(const Module& module,
 
 TrainingState read_training_state(const std::string& path) {
   return training_state(SafetensorsFile(path));
+}
+
+std::vector<std::string> extra_tensors(const SafetensorsFile& file) {
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : file.entries())
+    if (entry.name.starts_with(kExtraTensorPrefix)) names.push_back(entry.name.substr(kExtraTensorPrefix.size()));
+  return names;
+}
+
+Tensor read_extra_tensor(const SafetensorsFile& file, const std::string& name) {
+  return file.read(std::string(kExtraTensorPrefix) + name);
 }
 
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,

@@ -27,6 +27,8 @@ struct TrainingState {
   std::int64_t logical_shards = 0;  ///< V; 0: not in lockstep mode
   std::string fingerprint = {};     ///< of build and libraries; equal bits are promised for equal ones alone
   Metadata extra = {};              ///< what else the program wants back, such as the model's name
+  /// The same of tensors. Not filled on reading: see read_extra_tensor().
+  std::vector<NamedTensor> tensors = {};
 };
 
 /// Throws Error if `path` holds a checkpoint of a later step than `step`. Such a file was not resumed from: a run that
@@ -57,6 +59,10 @@ CheckpointContent checkpoint_content(const Module& module, const std::vector<opt
 /// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
 /// Throws Error for a damaged file or one that is no checkpoint.
 TrainingState read_training_state(const std::string& path);
+
+/// The names of TrainingState::tensors in a checkpoint, and one of them, on the CPU. Errors as SafetensorsFile::read().
+std::vector<std::string> extra_tensors(const SafetensorsFile& file);
+Tensor read_extra_tensor(const SafetensorsFile& file, const std::string& name);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
 /// of another type or has other settings, if the file holds more optimizers than this one, or if `scheduler` is given

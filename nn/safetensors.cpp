@@ -88,7 +88,8 @@ Fit fit(const Module& module, const SafetensorsFile& file, LoadOptions options) 
       result.fitting.push_back(t);
   }
   for (const SafetensorsEntry& entry : file.entries())
-    if (!wanted.contains(entry.name) && !(checkpoint && entry.name.starts_with(kOptimizerPrefix)))
+    if (!wanted.contains(entry.name) &&
+        !(checkpoint && (entry.name.starts_with(kOptimizerPrefix) || entry.name.starts_with(kExtraTensorPrefix))))
       rest.unexpected.push_back(entry.name);
   const bool fits = rest.missing.empty() && rest.unexpected.empty() && rest.mismatched.empty();
   LOCKSTEP_CHECK(fits || (!options.strict && !result.fitting.empty()), "[nn::load] {} does not fit {}:{}{}{}",

@@ -35,8 +35,10 @@ inline constexpr std::uint64_t kMaxSafetensorsHeader = 16'000'000;
 
 /// What marks a training checkpoint (Note [Checkpoints]): the metadata key that holds its version.
 inline constexpr const char* kCheckpointKey = "lockstep.checkpoint";
-/// How the names of a training checkpoint's tensors begin that are not weights.
+/// How the names of a training checkpoint's tensors begin that are not weights: an optimizer's, and what else a
+/// training keeps (TrainingState::tensors).
 inline constexpr std::string_view kOptimizerPrefix = "__optimizer__.";
+inline constexpr std::string_view kExtraTensorPrefix = "__extra__.";
 
 /// A tensor in a file: what the header says of it.
 struct SafetensorsEntry {

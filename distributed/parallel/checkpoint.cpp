@@ -16,7 +16,8 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const std::vector<const optim::LRScheduler*>& schedulers) {
-  if (save_checkpoint_by_shares(path, module, optimizers, state, group, schedulers)) return;
+  const bool whole_on_rank0 = !broadcast_text(state.tensors.empty() ? "" : "it has tensors", group).empty();
+  if (!whole_on_rank0 && save_checkpoint_by_shares(path, module, optimizers, state, group, schedulers)) return;
   const WholeParameters whole(module);
   for (optim::Optimizer& optimizer : optimizers)
     if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();

@@ -38,6 +38,12 @@ class CommunicationHook {
   /// True if every pass issues the same operations with the same numbers, so that one pass can be recorded and replayed
   /// (Note [Captured steps]).
   virtual bool is_replayable() const { return false; }
+
+  /// What this rank's hook carries from one step to the next, for checkpoints; between steps. Nothing for most.
+  virtual std::vector<nn::NamedTensor> state() const { return {}; }
+  /// Before its first step: goes on from such a state, whose tensors are on the CPU. Throws Error, in that step at the
+  /// latest, for one that does not fit.
+  virtual void load_state(const std::vector<nn::NamedTensor>& /*state*/) {}
 };
 
 /// Shared between options and the training that uses it.

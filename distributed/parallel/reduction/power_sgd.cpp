@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -73,7 +75,11 @@ class PowerSgd final : public CommunicationHook {
   std::string name() const override { return "powersgd"; }
 
   WorkPtr reduce(const GradientBucket& bucket, ProcessGroup& group) override {
-    if (buckets_.size() < bucket.count) buckets_.resize(bucket.count);
+    if (buckets_.size() < bucket.count) {
+      State first;
+      first.steps = loaded_steps_;
+      buckets_.resize(bucket.count, first);
+    }
     State& state = buckets_[bucket.index];
     if (state.steps++ < options_.start_iteration) return group.all_reduce(bucket.flat, ReduceOp::avg);
     const NoGradGuard no_grad;
@@ -98,8 +104,38 @@ class PowerSgd final : public CommunicationHook {
                          [this, &state, ranks, index = bucket.index] { return second_half(state, *ranks, index); });
   }
 
+  // By parameters' names: buckets may be others when the training goes on.
+  std::vector<nn::NamedTensor> state() const override {
+    const std::int64_t steps = buckets_.empty() ? loaded_steps_ : buckets_.front().steps;
+    if (steps == 0) return {};
+    std::vector<nn::NamedTensor> all{{kSteps, tensor({steps})}};
+    for (const auto& [name, values] : loaded_) all.push_back({name, values});
+    for (const State& state : buckets_)
+      for (const Matrix& matrix : state.matrices) {
+        all.push_back({kStart + matrix.name, copy_contiguous(q_of(state, matrix))});
+        all.push_back({kScale + matrix.name, tensor({state.scale})});
+        if (options_.error_feedback) all.push_back({kError + matrix.name, copy_contiguous(matrix.error)});
+      }
+    return all;
+  }
+
+  void load_state(const std::vector<nn::NamedTensor>& state) override {
+    LOCKSTEP_CHECK(buckets_.empty(), "[power_sgd] load_state() was called after the first step; call it before");
+    loaded_.clear();
+    for (const nn::NamedTensor& each : state) loaded_[each.name] = each.tensor;
+    const auto steps = loaded_.extract(kSteps);
+    loaded_steps_ = steps.empty() ? 0 : steps.mapped().item<std::int64_t>();
+  }
+
  private:
+  // Of what is in state().
+  static constexpr const char* kSteps = "steps";
+  static constexpr const char* kStart = "start.";
+  static constexpr const char* kScale = "scale.";
+  static constexpr const char* kError = "error.";
+
   struct Matrix {
+    std::string name;
     std::int64_t offset, n, m, r;  // in the bucket
     std::int64_t p_at, q_at;       // in `first` and `second`
     Tensor error;
@@ -145,7 +181,7 @@ class PowerSgd final : public CommunicationHook {
         if (tensor.numel() > 0) state.vectors.push_back({offset, tensor.numel(), first});
         first += tensor.numel();
       } else {
-        state.matrices.push_back({offset, n, m, r, first, second, {}, {}});
+        state.matrices.push_back({gradient.name, offset, n, m, r, first, second, {}, {}});
         first += n * r;
         second += m * r;
       }
@@ -158,8 +194,27 @@ class PowerSgd final : public CommunicationHook {
       Matrix& matrix = state.matrices[i];
       if (options_.error_feedback) matrix.error = zeros({matrix.n, matrix.m}, options);
       draw_start(state, i, bucket.index);
+      take_loaded(state, matrix);
     }
     state.layout_known = true;
+  }
+
+  void take_loaded(State& state, const Matrix& matrix) {
+    const auto take = [&](const std::string& name, const Tensor& target) {
+      const auto found = loaded_.find(name);
+      if (found == loaded_.end()) return;
+      LOCKSTEP_CHECK(found->second.sizes() == target.sizes() && found->second.dtype() == target.dtype(),
+                     "[power_sgd] the state's '{}' is {} {}, expected {} {}; go on with the model and the rank that it "
+                     "was saved with",
+                     name, lockstep::name(found->second.dtype()), to_string(found->second.sizes()),
+                     lockstep::name(target.dtype()), to_string(target.sizes()));
+      copy_values(found->second, target);
+      loaded_.erase(found);
+    };
+    take(kStart + matrix.name, q_of(state, matrix));
+    if (options_.error_feedback) take(kError + matrix.name, matrix.error);
+    if (const auto scale = loaded_.extract(kScale + matrix.name); !scale.empty())
+      state.scale = scale.mapped().item<double>();
   }
 
   void rescale_errors(State& state) const {
@@ -233,6 +288,8 @@ class PowerSgd final : public CommunicationHook {
 
   PowerSgdOptions options_;
   std::vector<State> buckets_;
+  std::map<std::string, Tensor> loaded_;  // from a checkpoint, until the bucket of its parameter comes
+  std::int64_t loaded_steps_ = 0;
 };
 
 }  // namespace

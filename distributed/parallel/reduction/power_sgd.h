@@ -40,7 +40,7 @@ struct PowerSgdOptions {
 /// matrices NaN on all ranks for that step. It leaves no trace: errors stay what they were before it, and Q starts
 /// anew.
 ///
-/// Errors and Q are not in checkpoints: a resumed run starts both anew, uncompressed for start_iteration steps.
+/// Errors, Q and the number of steps are the hook's state(), which train::Run writes into checkpoints.
 ///
 /// Throws Error for options out of range.
 CommunicationHookPtr power_sgd(PowerSgdOptions options = {});
