@@ -31,6 +31,15 @@ fs::path folder_of(const std::string& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
+Checkpoints::Found read(const std::string& path) {
+  const nn::TrainingState state = nn::read_training_state(path);
+  const auto text = [&](const char* name) {
+    const auto found = state.extra.find(name);
+    return found == state.extra.end() ? std::string() : found->second;
+  };
+  return {path, state.step, text(kRun), text(kJob)};
+}
+
 /// Gives the file that `path` leads to another name; where there are no links, or not from there to here, a copy of it,
 /// which has that name when it is whole. Throws Error.
 void give_name(const std::string& path, const std::string& name) {
@@ -77,6 +86,14 @@ std::vector<Checkpoints::Found> Checkpoints::history() const {
 }
 
 std::optional<Checkpoints::Found> Checkpoints::newest() const {
+  return newest_of([](const Found&) { return true; });
+}
+
+std::optional<Checkpoints::Found> Checkpoints::newest_of_job(const std::string& job) const {
+  return newest_of([&](const Found& found) { return found.job == job; });
+}
+
+std::optional<Checkpoints::Found> Checkpoints::newest_of(const std::function<bool(const Found&)>& counts) const {
   if (path_.empty()) return std::nullopt;
   std::vector<Found> candidates = history();
   if (std::error_code ignored; fs::exists(path_, ignored)) candidates.push_back({path_});
@@ -92,8 +109,14 @@ std::optional<Checkpoints::Found> Checkpoints::newest() const {
     }
   };
   std::vector<Found> found;
-  for (Found& each : candidates)
-    if (readable(each.path, [&] { each.step = nn::read_training_state(each.path).step; })) found.push_back(each);
+  bool others = false;
+  for (Found& each : candidates) {
+    if (!readable(each.path, [&] { each = read(each.path); })) continue;
+    if (counts(each))
+      found.push_back(each);
+    else
+      others = true;
+  }
   std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
   // All of the values are looked at in the one that is taken.
   const auto whole = [&](const std::string& path) {
@@ -103,19 +126,44 @@ std::optional<Checkpoints::Found> Checkpoints::newest() const {
   std::optional<Found> best = found.empty() ? std::nullopt : std::optional(found.back());
   if (best) best->passed_over = passed_over;
   LOCKSTEP_CHECK(
-      best || candidates.empty(),
+      best || others || candidates.empty(),
       "[run] '{}' cannot be read as a checkpoint ({}) and would be overwritten; name another --checkpoint or "
       "delete it",
       path_, failure);
   return best;
 }
 
-void Checkpoints::refuse_later_than(std::int64_t step) const {
+bool Checkpoints::contains(const std::string& path) const {
+  if (path_.empty()) return false;
+  std::error_code error;
+  if (path == path_ || fs::equivalent(path, path_, error)) return true;
+  const std::vector<Found> numbered = history();
+  return std::any_of(numbered.begin(), numbered.end(), [&](const Found& found) {
+    std::error_code ignored;
+    return fs::equivalent(path, found.path, ignored);
+  });
+}
+
+void Checkpoints::refuse_others(std::int64_t step, const std::string& run, bool own) const {
   const std::optional<Found> found = newest();
   LOCKSTEP_CHECK(!found || found->step <= step,
                  "[run] the checkpoint '{}' is of step {}, later than step {} at which this run begins, and would be "
                  "overwritten; go on from it with --resume auto, name another --checkpoint, or delete it",
                  found->path, found->step, step);
+  if (!found || own) return;
+  LOCKSTEP_CHECK(!run.empty() && found->run == run,
+                 "[run] the checkpoint '{}' of step {} is of a training that this run has not gone on from, and would "
+                 "be overwritten; go on from it with --resume auto, name another --checkpoint, or delete it",
+                 found->path, found->step);
+}
+
+void Checkpoints::check_names() const {
+  if (path_.empty() || keep_ == 1) return;
+  const std::size_t bytes = fs::path(numbered(0)).filename().string().size();
+  LOCKSTEP_CHECK(bytes <= nn::detail::kLongestName,
+                 "[run] the checkpoints of '{}' are to be kept under their steps' numbers, and such a name has {} "
+                 "bytes, more than the {} that a file's can have; give --checkpoint a shorter name",
+                 path_, bytes, nn::detail::kLongestName);
 }
 
 void Checkpoints::written(std::int64_t step) const {

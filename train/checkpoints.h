@@ -3,6 +3,7 @@
 // For .cpp files only.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,18 @@ namespace lockstep::train {
 /// are kept, each is there under its step's number too, "run.step00000050.safetensors": a second name of the same file,
 /// which stays when the first is replaced. Of these the last k are kept.
 
+/// Note [Whose checkpoint]
+/// A run draws a name when it begins anew, and writes it into its checkpoints (kRun). One that goes on from its own
+/// checkpoint, or from an older one under its step's number, is the same run; one that goes on from elsewhere is a new
+/// one. So two checkpoints with the same name are two moments of one training, and the file that a run will write may
+/// be replaced if it holds an earlier moment of what the run goes on from, and only then. A launcher gives all
+/// processes of a job, however often they are started, one name too, which stands beside it (kJob): workers that are
+/// started again tell by it what their predecessors have written.
+
+/// Under these names in nn::TrainingState::extra.
+inline constexpr const char* kRun = "run";
+inline constexpr const char* kJob = "job";
+
 /// The checkpoint files of a run, as rank 0's machine has them.
 class Checkpoints {
  public:
@@ -23,14 +36,23 @@ class Checkpoints {
   struct Found {
     std::string path;
     std::int64_t step = 0;
+    std::string run = {};  ///< see Note [Whose checkpoint]; empty: an older version wrote it
+    std::string job = {};
     std::string passed_over = {};  ///< of newest(): files that cannot be read, and why; empty: none
   };
   /// The one of the latest step among those that can be read; none if there is no file. Throws Error if there are files
   /// and none of them is a whole checkpoint.
   std::optional<Found> newest() const;
+  /// The same of those alone that the job has written, which is not empty.
+  std::optional<Found> newest_of_job(const std::string& job) const;
+  /// Whether `path` is one of these files.
+  bool contains(const std::string& path) const;
 
-  /// Throws Error if one of a later step than `step`, at which a run begins, is there: it would be overwritten.
-  void refuse_later_than(std::int64_t step) const;
+  /// For a run that begins at `step` and has gone on from a checkpoint of the run `run`; empty: from none. Throws Error
+  /// if there is a file that it would overwrite and has not gone on from. `own`: it went on from one of these files.
+  void refuse_others(std::int64_t step, const std::string& run, bool own) const;
+  /// Throws Error if files with a number, which are to be kept, would have longer names than files can have.
+  void check_names() const;
 
   /// After the named file has been written at `step`: gives it its second name, and deletes what is not to be kept.
   /// Throws Error if that cannot be done.
@@ -40,6 +62,7 @@ class Checkpoints {
   std::string numbered(std::int64_t step) const;
   /// Files with a number, by rising step.
   std::vector<Found> history() const;
+  std::optional<Found> newest_of(const std::function<bool(const Found&)>& counts) const;
 
   std::string path_;
   std::int64_t keep_;

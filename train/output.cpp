@@ -1,32 +1,79 @@
 #include "lockstep/train/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <map>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/posix.h"
 #include "lockstep/nn/atomic_file.h"
+#include "lockstep/nn/safetensors.h"
 
 namespace lockstep::train {
 namespace {
 
+namespace fs = std::filesystem;
+
 std::string free_name(const std::string& path) {
-  std::string name = path + ".rescued";
-  for (int i = 2; ::access(name.c_str(), F_OK) == 0; ++i) name = fmt::format("{}.rescued{}", path, i);
-  return name;
+  const std::size_t slash = path.rfind('/') + 1;  // 0 without
+  const auto name = [&](const std::string& ending) {
+    return path.substr(0, slash) + nn::detail::shortened(path.substr(slash), nn::detail::kLongestName - ending.size()) +
+           ending;
+  };
+  std::string free = name(".rescued");
+  for (int i = 2; ::access(free.c_str(), F_OK) == 0; ++i) free = name(fmt::format(".rescued{}", i));
+  return free;
 }
 
-}  // namespace
+/// What tells a file from others, whatever it is called: its number on its device, else where the path leads.
+std::string identity(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) return fmt::format("{} on {}", info.st_ino, info.st_dev);
+  std::error_code error;
+  fs::path target = path;
+  for (int i = 0; i < 40 && fs::is_symlink(fs::symlink_status(target, error)); ++i) {
+    const fs::path next = fs::read_symlink(target, error);
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  const fs::path folder = fs::weakly_canonical(fs::absolute(target, error).parent_path(), error);
+  return (folder / target.filename()).string();
+}
 
-void try_output(const std::string& what, const std::string& path, bool whole) {
-  if (path.empty()) return;
+/// Several may share what is no file: /dev/null, a terminal.
+bool is_file_or_nothing(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
+}
+
+bool is_training_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  try {
+    return nn::is_checkpoint(nn::SafetensorsFile(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void try_output(const Output& output) {
+  const auto& [what, path, whole, checkpoint] = output;
   std::string reason;
-  if (whole) {
+  if (path.ends_with('/')) {
+    std::error_code error;
+    fs::path folder = fs::absolute(path, error).parent_path();
+    while (folder.has_relative_path() && !fs::exists(folder, error)) folder = folder.parent_path();
+    if (!fs::is_directory(folder, error))
+      reason = fmt::format("{} is no folder", folder.string());
+    else if (::access(folder.c_str(), W_OK | X_OK) != 0)
+      reason = fmt::format("cannot write into {}: {}", folder.string(), std::strerror(errno));
+  } else if (whole) {
     try {
-      const nn::detail::AtomicFile trial(path);
+      nn::detail::AtomicFile(path).rehearse();
     } catch (const Error& error) {
       reason = error.what();
     }
@@ -39,6 +86,26 @@ void try_output(const std::string& what, const std::string& path, bool whole) {
   }
   LOCKSTEP_CHECK(reason.empty(), "[run] the {} '{}' could not be written later: {}; nothing has been computed yet",
                  what, path, reason);
+}
+
+}  // namespace
+
+void try_outputs(const std::vector<Output>& outputs) {
+  std::map<std::string, const Output*> seen;
+  for (const Output& output : outputs) {
+    if (output.path.empty() || output.path.ends_with('/') || !is_file_or_nothing(output.path)) continue;
+    LOCKSTEP_CHECK(output.checkpoint || !is_training_checkpoint(output.path),
+                   "[run] the {} would overwrite '{}', which is a training checkpoint; name another file, or delete "
+                   "it; nothing has been computed yet",
+                   output.what, output.path);
+    const auto [other, is_new] = seen.emplace(identity(output.path), &output);
+    LOCKSTEP_CHECK(is_new,
+                   "[run] the {} '{}' and the {} '{}' are the same file; give each its own; nothing has been computed "
+                   "yet",
+                   other->second->what, other->second->path, output.what, output.path);
+  }
+  for (const Output& output : outputs)
+    if (!output.path.empty()) try_output(output);
 }
 
 std::string write_somewhere(const std::string& path, const std::function<void(const std::string& path)>& write,

@@ -4,17 +4,26 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace lockstep::train {
 
 /// Note [Outputs]
 /// A training takes hours, and its files are written at the end. So before the first step each of them is tried, and a
-/// path that cannot be written is an error while nothing is lost yet. What can be written then and cannot later (the
-/// disk is full, the folder gone) is written where it can be: beside its place, else in the working folder.
+/// path that cannot be written is an error while nothing is lost yet. So are two outputs that are one file, and one
+/// that would take the place of a training checkpoint. What can be written then and cannot later (the disk is full, the
+/// folder gone) is written where it can be: beside its place, else in the working folder.
 
-/// Throws Error unless a file can be written under this name, in one piece (`whole`: through a temporary file in its
-/// folder) or line by line. Does nothing for an empty path. `what` names it: "checkpoint".
-void try_output(const std::string& what, const std::string& path, bool whole);
+/// A file that a training writes.
+struct Output {
+  std::string what;         ///< "checkpoint"
+  std::string path;         ///< empty: it is not written; with a slash at its end it is a folder, made if need be
+  bool whole = true;        ///< in one piece, through a temporary file in its folder; else line by line
+  bool checkpoint = false;  ///< may replace a checkpoint
+};
+
+/// Throws Error unless each can be written under its name, and no two are the same file, under whatever names.
+void try_outputs(const std::vector<Output>& outputs);
 
 /// Calls write(path) and returns `path`. If that throws Error, tries "<path>.rescued", then "<file>.rescued" in the
 /// working folder, under names that are not taken; returns where it was written. Throws the first Error if nowhere.

@@ -13,9 +13,11 @@
 #include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
+#include "lockstep/distributed/store/wire.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
@@ -85,18 +87,31 @@ void Run::State::message(const std::string& text) {
 void Run::State::begin() {
   LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
   ended = true;
-  if (group && group->world_size() > 1) check_same_settings(settings_of_ranks(), *group);
+  if (group && group->world_size() > 1) {
+    check_same_settings(settings_of_ranks(), *group);
+    // Where files go is rank 0's business; whether there are any says which collectives all take part in.
+    for (std::string* path : {&options.checkpoint, &options.save, &options.trace_hashes})
+      *path = distributed::broadcast_text(*path, *group);
+  }
   on_rank0([&] {
-    try_output("checkpoint", options.checkpoint, true);
-    try_output("file of the weights", options.save, true);
-    try_output("metrics file", options.metrics, false);
-    try_output("hash trace", options.trace_hashes, false);
-    try_output("profile", options.profile, true);
-    if (step.trace()) try_output("trace", options.trace, false);
+    std::vector<Output> outputs{{.what = "checkpoint", .path = options.checkpoint, .checkpoint = true},
+                                {.what = "file of the weights", .path = options.save},
+                                {.what = "metrics file", .path = options.metrics, .whole = false},
+                                {.what = "hash trace", .path = options.trace_hashes, .whole = false},
+                                {.what = "profile", .path = options.profile}};
+    if (step.trace()) outputs.push_back({.what = "trace", .path = options.trace, .whole = false});
+    for (const auto& [what, path] : options.other_outputs) outputs.push_back({.what = what, .path = path});
+    try_outputs(outputs);
+    checkpoints.check_names();
     if (!options.checkpoint.empty()) checkpoint_lock.emplace(options.checkpoint);
   });
   resume();
-  on_rank0([&] { checkpoints.refuse_later_than(done); });
+  on_rank0([&] {
+    const bool own = !resumed_from.empty() && checkpoints.contains(resumed_from);
+    checkpoints.refuse_others(done, run_name, own);
+    if (!own || run_name.empty()) run_name = distributed::make_token().substr(0, 16);
+  });
+  if (group) run_name = distributed::broadcast_text(run_name, *group);
   first_step = done;
   if (is_rank0) {
     const bool bar =
@@ -266,8 +281,18 @@ Result Run::State::finish() {
   if (stopped_by != 0)
     message(fmt::format("stopped by SIGTERM after step {} of {}; '{}' holds the training, go on with --resume auto",
                         done, total_steps, options.checkpoint));
-  for (const auto& sink : sinks) sink->end(result);
-  LOCKSTEP_CHECK(lost.empty(), "[run] {}", lost);
+  // All ranks end together, and alike: one that ended with an error would have the launcher end rank 0 too.
+  on_rank0([&] {
+    for (const auto& sink : sinks) {
+      try {
+        sink->end(result);
+      } catch (const Error& error) {
+        lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
+      }
+    }
+  });
+  if (group) lost = distributed::broadcast_text(lost, *group);
+  if (!lost.empty()) throw UnwrittenError("[run] " + lost);
   return result;
 }
 

@@ -4,9 +4,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/error.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/step.h"
@@ -80,18 +82,28 @@ struct RunOptions {
   std::int64_t keep_checkpoints = 1;  ///< see Note [Files of checkpoints] in train/checkpoints.h
   /// The checkpoint to go on from; "auto": the newest of `checkpoint`, if there is one; "none". Empty: "auto" under a
   /// launcher that starts workers again after a failure (lockstep-run and torchrun with --max-restarts), else "none".
-  /// A worker that has been started again goes on from its own newest checkpoint in any case.
+  /// A worker that has been started again goes on from the newest checkpoint that its job has written in any case.
   std::string resume = {};
 
   std::string save = {};          ///< the weights, as safetensors, at the end
   std::string metrics = {};       ///< a JSON line a step, see json_lines()
   std::string trace = {};         ///< Chrome trace of the gradients and reductions of one step, on several processes
   std::string trace_hashes = {};  ///< hashes of each step's tensors, for lockstep-bisect
-  std::string profile = {};       ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
+  /// Files that the program itself will write, for the run to try before the first step: what they are, and where; a
+  /// path with a slash at its end is a folder.
+  std::vector<std::pair<std::string, std::string>> other_outputs = {};
+  std::string profile = {};  ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
   Progress progress = Progress::automatic;  ///< what stdout shows
 };
 
 /// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
+/// The training is done, and something of what it has made could not be written where it should be: the message says
+/// what, and where it is instead. To train once more would not help.
+class UnwrittenError : public Error {
+ public:
+  using Error::Error;
+};
+
 struct Callbacks {
   std::function<void(const nn::TrainingState& state)> on_resume;  ///< state.extra has what on_save put there
   std::function<void(std::int64_t epoch)> on_epoch_begin;
@@ -144,9 +156,10 @@ class Run {
   Callbacks& callbacks();
 
   /// Trains to the end, once; a collective. Before the first step every output is tried, the checkpoint is looked for
-  /// and loaded. Throws Error for a path that cannot be written, a checkpoint that does not fit, or one of a later step
-  /// that would be overwritten, or one that another training, still running, writes. What cannot be written at the end
-  /// is written elsewhere, and the Error, thrown when all else is done, says where.
+  /// and loaded. Throws Error for a path that cannot be written, two that are the same file, a checkpoint that does not
+  /// fit, one that would be overwritten and was not gone on from, or one that another training, still running, writes.
+  /// What cannot be written at the end is written elsewhere, and the UnwrittenError, thrown when all else is done, says
+  /// where.
   Result train();
 
   /// From a callback, on every rank: this step is the last one.

@@ -1,5 +1,6 @@
 // What a run does with checkpoints: writes them, finds them, and refuses those that do not fit.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -37,6 +38,13 @@ bool is_restarted() {
 }
 
 // Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
+/// What the launcher calls the job, whose workers it may start several times; empty: nobody does.
+std::string job_name() {
+  for (const char* variable : {"LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"})
+    if (const char* text = std::getenv(variable); text && *text != 0) return text;
+  return {};
+}
+
 constexpr const char* kSamples = "samples in the data set";
 
 // Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
@@ -73,7 +81,7 @@ nn::Metadata Run::State::settings() const {
   return all;
 }
 
-nn::Metadata Run::State::settings_of_ranks() const {
+nn::Metadata Run::State::settings_of_ranks() {
   nn::Metadata all = settings();
   // A sampler that divides the samples may go with a share of them on each rank.
   if (const auto& sampler = loader.options().sampler; sampler && sampler->world_size() > 1) all.erase(kSamples);
@@ -89,6 +97,18 @@ nn::Metadata Run::State::settings_of_ranks() const {
     all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));
     all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
   }
+  if (schedule) {
+    // The rates of some steps, all over the training; a program's options are compared too.
+    constexpr std::int64_t kPlaces = 16;
+    const std::int64_t before = schedule->position(), last = std::max<std::int64_t>(total_steps - 1, 0);
+    for (std::int64_t i = 0; i <= kPlaces; ++i) {
+      schedule->set_position(i == kPlaces ? last : last / kPlaces * i);
+      for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group)
+        all[fmt::format("learning rate of group {}, step {:08}", group, schedule->position())] =
+            fmt::format("{}, momentum {}", optimizer.lr(group), optimizer.momentum(group));
+    }
+    schedule->set_position(before);
+  }
   if (evaluation) all["samples of the evaluation"] = std::to_string(evaluation->dataset->size());
   return all;
 }
@@ -100,8 +120,9 @@ std::string Run::State::fingerprint() const {
 
 std::string Run::State::checkpoint_to_resume() const {
   const bool by_itself = options.resume == "auto" || (options.resume.empty() && is_elastic());
-  if ((by_itself || is_restarted()) && !options.checkpoint.empty())
-    if (const auto found = checkpoints.newest()) {
+  const std::string job = is_restarted() ? job_name() : std::string();
+  if ((by_itself || !job.empty()) && !options.checkpoint.empty())
+    if (const auto found = by_itself ? checkpoints.newest() : checkpoints.newest_of_job(job)) {
       if (!found->passed_over.empty())
         logging::warn("[run] passing over what cannot be read as a checkpoint: {}; going on from '{}' of step {}",
                       found->passed_over, found->path, found->step);
@@ -118,6 +139,7 @@ void Run::State::resume() {
   if (!group) return load(path, path);
   const distributed::Rank0File file(path, *group);
   on_rank0([&] { file.read([](const std::string& here) { nn::SafetensorsFile(here).verify(); }); });
+  resumed_from = path;
   file.read([&](const std::string& here) { load(path, here); });
 }
 
@@ -161,6 +183,8 @@ void Run::State::load(const std::string& path, const std::string& file) {
   resumed = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, done, workers(),
                         setting("workers"));
   if (callbacks.on_resume) callbacks.on_resume(saved);
+  const auto run = saved.extra.find(kRun);
+  run_name = run == saved.extra.end() ? std::string() : run->second;
 }
 
 void Run::State::save_checkpoint(bool last) {
@@ -221,8 +245,9 @@ void Run::State::save_weights() {
   const distributed::WholeParameters parameters = step.whole_parameters();
   const std::unique_ptr<nn::Module> whole = options.mesh ? options.mesh->whole() : nullptr;
   const nn::Module& module = whole ? *whole : step.module();
-  if (is_rank0)
+  on_rank0([&] {
     write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(module, path); });
 }
 
 }  // namespace lockstep::train
+  });

@@ -43,7 +43,7 @@ struct Run::State {
   std::string checkpoint_to_resume() const;
   nn::Metadata settings() const;
   /// What must be the same on all ranks: settings(), and what a resumed run may change.
-  nn::Metadata settings_of_ranks() const;
+  nn::Metadata settings_of_ranks();
   std::string fingerprint() const;
   /// Collective. If it cannot be written: `last`, it is written elsewhere, and `lost` tells; else the run goes on.
   void save_checkpoint(bool last);
@@ -88,8 +88,10 @@ struct Run::State {
   bool epoch_end_is_due = false;   // a signal came before it
   std::int64_t saved_at = -1;      // the step
   Clock::time_point last_save = Clock::now();
-  std::string resumed;  // what to say about it
-  std::string lost;     // what could not be written where it should be
+  std::string resumed_from;  // the checkpoint, as rank 0 calls it
+  std::string run_name;      // see Note [Whose checkpoint]
+  std::string resumed;       // what to say about it
+  std::string lost;          // what could not be written where it should be
 };
 
 }  // namespace lockstep::train

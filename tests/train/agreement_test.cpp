@@ -9,10 +9,13 @@
 
 #include <array>
 #include <csignal>
+#include <filesystem>
+#include <memory>
 #include <string>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/posix.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
 #include "lockstep/train/run.h"
@@ -98,6 +101,45 @@ TEST(Agreement, ACheckpointThatOneRankWasNotToldOfIsAnErrorBeforeTheFirstStep) {
   });
   EXPECT_NE(errors[0].find("rank(s) 1 were started with other settings"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("rank 1 has checkpoint no file, rank 0 has a file"), std::string::npos) << errors[1];
+}
+
+// Where files go is rank 0's word; and a course of the learning rate that differs later on is found at the start.
+TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
+  const TemporaryPath file, elsewhere;
+  std::array<std::string, 2> errors;
+  const auto train = [&](bool other_schedule) {
+    run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+      const bool first = group.rank() == 0;
+      nn::Linear net(2, 2);
+      distributed::TrainingStep step(net, {.group = group.shared_from_this(), .zero = 2});
+      auto optimizer = std::make_unique<distributed::ZeroRedundancyOptimizer>(
+          std::make_unique<optim::SGD>(net.parameters(), optim::SGDOptions{.lr = 0.1}), step);
+      const data::DataLoader loader(std::make_shared<data::TensorDataset>(ones({8, 2}), zeros({8}, {.dtype = kInt64})),
+                                    {.batch_size = 4, .rank = group.rank(), .world_size = 2});
+      const auto loss = [](nn::Module& module, const data::Batch& part) {
+        return cross_entropy(module.forward(part.x), part.y);
+      };
+      RunOptions options{.checkpoint = first ? file.text() : elsewhere.text(), .progress = Progress::none};
+      if (first) options.save = file.text() + ".weights";
+      if (first) options.trace_hashes = file.text() + ".hashes";
+      train::Run run(step, *optimizer, loader, loss, options);
+      run.set_schedule([=](std::int64_t n) { return n > 0 && other_schedule && !first ? 0.05 : 0.1; });
+      try {
+        run.train();
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(group.rank())] = error.what();
+      }
+    });
+  };
+  train(true);
+  EXPECT_NE(errors[0].find("rank(s) 1 were started with other settings"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 1 has learning rate of group 0, step 00000001"), std::string::npos) << errors[1];
+  errors = {};
+  train(false);
+  EXPECT_EQ(errors[0] + errors[1], "");
+  for (const char* ending : {"", ".weights", ".hashes"})
+    EXPECT_TRUE(std::filesystem::exists(file.text() + ending)) << ending;
+  EXPECT_FALSE(std::filesystem::exists(elsewhere.text()));
 }
 
 TEST(Agreement, AProcessAloneDecidesAtOnce) {

@@ -210,10 +210,12 @@ TEST_F(TrainRun, ResumesByItselfUnderAnElasticLauncher) {
   }
   // A worker that was started again goes on from its own checkpoint, not from where the first one began.
   leave_checkpoint("first", 2);
+  ::setenv("LOCKSTEP_JOB_ID", "this job", 1);
   leave_checkpoint("c", 5);
   ::setenv("LOCKSTEP_RESTART_COUNT", "1", 1);
   EXPECT_EQ(Training(RunOptions{.epochs = 3, .checkpoint = file("c"), .resume = file("first")}).run->train().steps, 7);
   ::unsetenv("LOCKSTEP_RESTART_COUNT");
+  ::unsetenv("LOCKSTEP_JOB_ID");
 }
 
 TEST_F(TrainRun, NeverOverwritesWhatItDidNotGoOnFrom) {

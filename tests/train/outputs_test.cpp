@@ -1,0 +1,128 @@
+// What a run may write, and what it must not: other trainings' checkpoints, one file for two outputs, names that the
+// end could not write.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "lockstep/nn/checkpoint.h"
+#include "lockstep/train/output.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+#include "tests/train/training.h"
+
+namespace lockstep::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+
+class Outputs : public ::testing::Test {
+ protected:
+  Outputs() { fs::create_directories(folder_.text()); }
+  std::string file(const std::string& name) const { return folder_.text() + "/" + name; }
+  static Result train(const RunOptions& options) { return Training(options).run->train(); }
+  void leave_checkpoint(const std::string& name, std::int64_t steps) const {
+    train({.epochs = 3, .max_steps = steps, .checkpoint = file(name)});
+  }
+  static std::int64_t step_of(const std::string& path) { return nn::read_training_state(path).step; }
+
+  testing::TemporaryPath folder_;
+};
+
+TEST_F(Outputs, AreRefusedWhereTwoAreOneFile) {
+  std::ofstream(file("there")) << "a file";
+  fs::create_hard_link(file("there"), file("hard"));
+  fs::create_symlink(file("new"), file("link"));
+  const std::string again = file("./c");
+  for (const RunOptions& options :
+       {RunOptions{.checkpoint = file("c"), .save = again}, RunOptions{.save = file("there"), .metrics = file("hard")},
+        RunOptions{.metrics = file("e"), .trace_hashes = file("e")},
+        RunOptions{.save = file("new"), .profile = file("link")},
+        RunOptions{.save = file("w"), .other_outputs = {{"file of --adapters", file("w")}}}})
+    EXPECT_NE(error_of([&] { train(options); }).find("are the same file; give each its own"), std::string::npos);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.text()), fs::directory_iterator()), 3) << "something was made";
+  train({.metrics = "/dev/null", .trace_hashes = "/dev/null"});
+}
+
+TEST_F(Outputs, TakeNoCheckpointsPlace) {
+  leave_checkpoint("c", 3);
+  for (const RunOptions& options :
+       {RunOptions{.save = file("c")}, RunOptions{.metrics = file("c")}, RunOptions{.trace_hashes = file("c")}})
+    EXPECT_NE(error_of([&] { train(options); }).find("which is a training checkpoint"), std::string::npos);
+  EXPECT_EQ(step_of(file("c")), 3);
+  // Folders are tried too: one that can be made, and one that cannot.
+  std::ofstream(file("text")) << "no folder";
+  train({.other_outputs = {{"folder of --out", file("new/deeper/")}, {"folder of --out", folder_.text() + "/"}}});
+  EXPECT_NE(error_of([&] {
+              train({.other_outputs = {{"folder of --out", file("text/out/")}}});
+            }).find("text is no folder"),
+            std::string::npos);
+  // Weights may be written again.
+  train({.save = file("w")});
+  train({.save = file("w")});
+}
+
+TEST_F(Outputs, ReplaceNoCheckpointThatTheRunHasNotGoneOnFrom) {
+  leave_checkpoint("a", 5);
+  leave_checkpoint("b", 2);
+  const auto go_on = [&](const std::string& checkpoint) {
+    train({.epochs = 3, .checkpoint = file(checkpoint), .resume = file("a")});
+  };
+  const std::string error = error_of([&] { go_on("b"); });
+  EXPECT_NE(error.find("b' of step 2 is of a training that this run has not gone on from"), std::string::npos) << error;
+  EXPECT_EQ(step_of(file("b")), 2);
+  // An earlier moment of the same run may be replaced, and what the run goes on from itself.
+  fs::copy_file(file("a"), file("early"));
+  train({.epochs = 2, .checkpoint = file("a"), .resume = "auto"});
+  go_on("early");
+  EXPECT_EQ(step_of(file("early")), 3 * kStepsAnEpoch);
+  go_on("a");
+  // That was another run, since it went elsewhere.
+  const auto run_of = [&](const char* name) { return nn::read_training_state(file(name)).extra.at("run"); };
+  EXPECT_NE(run_of("early"), run_of("a"));
+}
+
+TEST_F(Outputs, AWorkerThatIsStartedAgainTakesItsJobsCheckpointAlone) {
+  leave_checkpoint("others", 5);
+  leave_checkpoint("first", 2);
+  const RunOptions options{.epochs = 3, .checkpoint = file("others"), .resume = file("first")};
+  ::setenv("LOCKSTEP_JOB_ID", "mine", 1);
+  ::setenv("LOCKSTEP_RESTART_COUNT", "1", 1);
+  EXPECT_NE(error_of([&] { train(options); }).find("is of step 5, later than step 2"), std::string::npos);
+  EXPECT_EQ(train({.epochs = 3, .max_steps = 6, .checkpoint = file("c"), .resume = file("first")}).steps, 4);
+  EXPECT_EQ(train({.epochs = 3, .checkpoint = file("c"), .resume = file("first")}).steps, 6);
+  ::setenv("LOCKSTEP_JOB_ID", "another", 1);
+  EXPECT_NE(error_of([&] { train({.epochs = 3, .checkpoint = file("c"), .resume = file("first")}); }), "");
+  ::unsetenv("LOCKSTEP_JOB_ID");
+  ::unsetenv("LOCKSTEP_RESTART_COUNT");
+}
+
+TEST_F(Outputs, HaveLongNames) {
+  const std::string longest(255, 'x');
+  train({.checkpoint = file(longest), .checkpoint_every = 2, .save = file(std::string(250, 'w'))});
+  EXPECT_EQ(step_of(file(longest)), kStepsAnEpoch);
+  std::string failure;
+  const auto write = [&](const std::string& path) {
+    if (path == file(longest)) throw Error("the disk is full");
+    std::ofstream out(path);
+    if (!out) throw Error("cannot be opened");
+  };
+  EXPECT_TRUE(write_somewhere(file(longest), write, failure).ends_with(".rescued"));
+  EXPECT_TRUE(write_somewhere(file(longest), write, failure).ends_with(".rescued2"));
+  for (const RunOptions& options : {RunOptions{.save = file(std::string(256, 'x'))},
+                                    RunOptions{.checkpoint = file(std::string(250, 'y')), .keep_checkpoints = 2}})
+    EXPECT_NE(error_of([&] { train(options); }), "");
+}
+
+TEST_F(Outputs, ThatCannotBeWrittenAtTheEndAreAnErrorOfTheirOwn) {
+  Training training({.save = file("w")});
+  training.run->callbacks().on_epoch_end = [&](std::int64_t) { fs::create_directory(file("w")); };
+  EXPECT_THROW(training.run->train(), UnwrittenError);
+}
+
+}  // namespace
+}  // namespace lockstep::train
