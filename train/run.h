@@ -62,7 +62,8 @@ struct RunOptions {
   /// Scales the loss if `amp` is kFloat16; for who sets it up otherwise, or follows its scale, as
   /// PowerSgdOptions::loss_scale does. Null: one with the defaults.
   std::shared_ptr<optim::GradScaler> scaler = nullptr;
-  bool graph = true;  ///< steps as CUDA graphs, where they can be
+  distributed::CommunicationHookPtr hook = nullptr;  ///< as given to the step, for its state to be in checkpoints
+  bool graph = true;                                 ///< steps as CUDA graphs, where they can be
   /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
   /// all.
   std::int64_t logical_shards = 0;
@@ -96,7 +97,6 @@ struct RunOptions {
   Progress progress = Progress::automatic;  ///< what stdout shows
 };
 
-/// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
 /// The training is done, and something of what it has made could not be written where it should be: the message says
 /// what, and where it is instead. To train once more would not help.
 class UnwrittenError : public Error {
@@ -104,6 +104,7 @@ class UnwrittenError : public Error {
   using Error::Error;
 };
 
+/// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
 struct Callbacks {
   std::function<void(const nn::TrainingState& state)> on_resume;  ///< state.extra has what on_save put there
   std::function<void(std::int64_t epoch)> on_epoch_begin;

@@ -14,6 +14,7 @@
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/nn/safetensors.h"
+#include "lockstep/train/hook_state.h"
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
 
@@ -37,7 +38,6 @@ bool is_restarted() {
   return is_positive({"LOCKSTEP_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"});
 }
 
-// Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
 /// What the launcher calls the job, whose workers it may start several times; empty: nobody does.
 std::string job_name() {
   for (const char* variable : {"LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"})
@@ -45,10 +45,14 @@ std::string job_name() {
   return {};
 }
 
+// Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
 constexpr const char* kSamples = "samples in the data set";
 
 // Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
 constexpr const char* kEpochEnd = "end of the epoch";
+
+// How gradients travelled.
+constexpr const char* kCompression = "compress";
 
 const char* amp_name(DType amp) {
   return amp == kFloat16 ? "fp16" : amp == kBFloat16 ? "bf16" : "off";
@@ -93,10 +97,6 @@ nn::Metadata Run::State::settings_of_ranks() {
   all["checkpoint_every"] = std::to_string(options.checkpoint_every);
   all["checkpoint_minutes"] = fmt::format("{}", options.checkpoint_minutes);
   all["optimizer"] = optimizer.name();
-  for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group) {
-    all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));
-    all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
-  }
   if (schedule) {
     // The rates of some steps, all over the training; a program's options are compared too.
     constexpr std::int64_t kPlaces = 16;
@@ -108,6 +108,10 @@ nn::Metadata Run::State::settings_of_ranks() {
             fmt::format("{}, momentum {}", optimizer.lr(group), optimizer.momentum(group));
     }
     schedule->set_position(before);
+  }
+  for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group) {
+    all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));
+    all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
   }
   if (evaluation) all["samples of the evaluation"] = std::to_string(evaluation->dataset->size());
   return all;
@@ -135,11 +139,11 @@ void Run::State::resume() {
   std::string path;
   on_rank0([&] { path = checkpoint_to_resume(); });
   if (group) path = distributed::broadcast_text(path, *group);
+  resumed_from = path;
   if (path.empty()) return;
   if (!group) return load(path, path);
   const distributed::Rank0File file(path, *group);
   on_rank0([&] { file.read([](const std::string& here) { nn::SafetensorsFile(here).verify(); }); });
-  resumed_from = path;
   file.read([&](const std::string& here) { load(path, here); });
 }
 
@@ -175,16 +179,34 @@ void Run::State::load(const std::string& path, const std::string& file) {
     options.mesh->load_checkpoint(file, optimizer);
   else
     nn::load_checkpoint(file, step.module(), optimizer);
+  load_hook(saved, path, file);
   if (optim::GradScaler* scaler = update.scaler())
     scaler->load_state(scaler_state(path, setting("loss_scale"), setting("loss_scale_steps")));
   done = saved.step;
+  const auto run = saved.extra.find(kRun);
+  run_name = run == saved.extra.end() ? std::string() : run->second;
   epoch_end_is_due = saved.extra.contains(kEpochEnd);
   saved_at = path == options.checkpoint ? done : -1;
   resumed = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, done, workers(),
                         setting("workers"));
   if (callbacks.on_resume) callbacks.on_resume(saved);
-  const auto run = saved.extra.find(kRun);
-  run_name = run == saved.extra.end() ? std::string() : run->second;
+}
+
+/// What a hook does to gradients has no part in where a training stands, so that one may go on without it, or with
+/// another; but not to the same end, which is worth a word.
+void Run::State::load_hook(const nn::TrainingState& saved, const std::string& path, const std::string& file) {
+  const auto found = saved.extra.find(kCompression);
+  const std::string before = found == saved.extra.end() ? std::string() : found->second;  // empty: it is not known
+  const std::string now = options.hook ? options.hook->name() : "none";
+  const bool same =
+      before == now && (!options.hook || load_hook_state(*options.hook, nn::SafetensorsFile(file), group));
+  if (is_rank0 && !before.empty() && before != now)
+    logging::warn(
+        "[run] '{}' was trained with --compress {}, and this run goes on with {}: it will end with other weights than "
+        "an undisturbed one",
+        path, before, now);
+  else if (is_rank0 && !same && now == "powersgd")
+    logging::warn("[run] '{}' holds no state of PowerSGD, which begins anew", path);
 }
 
 void Run::State::save_checkpoint(bool last) {
@@ -197,6 +219,10 @@ void Run::State::save_checkpoint(bool last) {
   state.fingerprint = fingerprint();
   state.extra = settings();
   state.extra["workers"] = std::to_string(workers());
+  state.extra[kRun] = run_name;
+  state.extra[kCompression] = options.hook ? options.hook->name() : "none";
+  if (options.hook) state.tensors = gather_hook_state(*options.hook, group);
+  if (const std::string job = job_name(); !job.empty()) state.extra[kJob] = job;
   if (const optim::GradScaler* scaler = update.scaler()) {
     state.extra["loss_scale"] = fmt::format("{}", scaler->state().scale);
     state.extra["loss_scale_steps"] = std::to_string(scaler->state().good_steps);
@@ -247,7 +273,7 @@ void Run::State::save_weights() {
   const nn::Module& module = whole ? *whole : step.module();
   on_rank0([&] {
     write_at_last("file of the weights", options.save, [&](const std::string& path) { nn::save(module, path); });
+  });
 }
 
 }  // namespace lockstep::train
-  });

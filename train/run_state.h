@@ -40,6 +40,7 @@ struct Run::State {
   // --- run_checkpoint.cpp ---
   void resume();
   void load(const std::string& path, const std::string& file);
+  void load_hook(const nn::TrainingState& saved, const std::string& path, const std::string& file);
   std::string checkpoint_to_resume() const;
   nn::Metadata settings() const;
   /// What must be the same on all ranks: settings(), and what a resumed run may change.
