@@ -5,6 +5,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/out_of_memory.h"
 #include "lockstep/distributed/launcher/launcher.h"
+#include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/train/agreement.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/program_options.h"
@@ -55,6 +57,15 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
   options_->app.add_flag(name, value, help);
 }
 
+void Program::add_output(const std::string& name, std::string& path, const std::string& help, bool folder) {
+  add_option(name, path, help);
+  options_->outputs.push_back({name, &path, folder});
+}
+
+void Program::let_ranks_differ(const std::vector<std::string>& names) {
+  options_->may_differ.insert(options_->may_differ.end(), names.begin(), names.end());
+}
+
 void Program::add_mesh(std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose) {
   options_->choose_mesh = std::move(choose);
 }
@@ -95,13 +106,24 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       const int status = with_memory_for("training, or getting ready for it", [&] {
         Workers workers(options.workers);
         options.run.workers = workers.count();
+        if (const auto group = workers.group(); group && group->world_size() > 1) {
+          check_same_settings(options.settings_of_ranks(), *group);
+          for (const Options::OwnOutput& output : options.outputs)
+            *output.path = distributed::broadcast_text(*output.path, *group);
+        }
+        for (const Options::OwnOutput& output : options.outputs)
+          if (!output.path->empty())
+            options.run.other_outputs.emplace_back((output.folder ? "folder of " : "file of ") + output.option,
+                                                   *output.path + (output.folder ? "/" : ""));
         return body(workers, options.run);
       });
       // The result line is what a run was for: a full disk must not take it without a word.
-      LOCKSTEP_CHECK(std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
-                     "what goes to stdout could not all be written{}; is the disk full?",
-                     status == 0 ? ", and all else was done" : "");
-      return status;
+      if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+      if (status != 0) throw Error("what goes to stdout could not all be written; is the disk full?");
+      throw UnwrittenError("what goes to stdout could not all be written, and all else was done; is the disk full?");
+    } catch (const UnwrittenError& error) {
+      command_line::print_error(options.name.c_str(), error.what());
+      return launcher::kUnwritten;
     } catch (const distributed::ProcessGroupError& error) {
       throw Error(error.brief());  // the whole is in the log
     }

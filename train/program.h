@@ -53,6 +53,13 @@ class Program {
                   double least = -kInfinity, double most = kInfinity);
   void add_option(const std::string& name, std::int64_t& value, const std::string& help, double least = -kInfinity,
                   double most = kInfinity);
+  /// A file, or with `folder` a folder, that the program writes when the training is over. Only rank 0's counts, and
+  /// all ranks have it when the body begins. It is tried before the first step, see RunOptions::other_outputs.
+  void add_output(const std::string& name, std::string& path, const std::string& help, bool folder = false);
+  /// Options of the program's own that each rank may give as it likes, such as the place of its data. All others, the
+  /// common ones too but for a few (train/program_options.cpp), must be the same on all ranks, or the body does not
+  /// begin.
+  void let_ranks_differ(const std::vector<std::string>& names);
   /// On if the flag is given.
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
@@ -73,7 +80,8 @@ class Program {
   using Body = std::function<int(Workers& workers, const RunOptions& options)>;
 
   /// Parses, starts processes if --nproc says so, joins the job, calls `body`. Returns main's exit status: 2 for a
-  /// wrong command line, 1 for an exception, which is printed, else what `body` returned, or the launcher.
+  /// wrong command line, 1 for an exception, which is printed, launcher::kUnwritten for an UnwrittenError, else what
+  /// `body` returned, or the launcher.
   int main(int argc, const char* const* argv, const Body& body, const Check& check = {});
 
  private:

@@ -165,6 +165,7 @@ void Program::Options::add_common() {
   app.add_option("--profile", run.profile, "Write a Chrome trace of the kernels of ten steps")->group(files);
   app.add_option("--tensorboard", tensorboard, "Folder for TensorBoard event files")->group(files);
   app.add_flag("--no-progress", no_progress, "Print plain lines even on a terminal")->group(files);
+  note_defaults();
 }
 
 void Program::Options::settle() {
@@ -202,7 +203,7 @@ void Program::Options::settle() {
   workers.job.timeout = distributed::Milliseconds(static_cast<std::int64_t>(timeout * 1000));
   run.amp = amp == "fp16" ? kFloat16 : amp == "bf16" ? kBFloat16 : kFloat32;
   if (run.amp == kFloat16 && !run.scaler) run.scaler = std::make_shared<optim::GradScaler>();
-  workers.hook = make_hook(compress, run.scaler);
+  run.hook = workers.hook = make_hook(compress, run.scaler);
   run.logical_shards = workers.logical_shards;
   if (no_progress) run.progress = Progress::lines;
 }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,15 @@ struct Program::Options {
   /// Turns text into values, once the command line is parsed. Throws UsageError for what does not go together.
   void settle();
 
+  /// What must be the same on all ranks: every option of the table, those of the program too, but for a list of some.
+  nn::Metadata settings_of_ranks() const;
+
+  struct OwnOutput {
+    std::string option;
+    std::string* path;
+    bool folder;
+  };
+
   std::string name;
   std::string version;
   CLI::App app;
@@ -37,6 +47,8 @@ struct Program::Options {
   bool no_progress = false;
   bool print_version = false;
   std::string ignored;
+  std::vector<OwnOutput> outputs;
+  std::vector<std::string> may_differ;  // of the program's own options
   std::string mesh;
   std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose_mesh;  // or none: no --mesh
 
@@ -45,6 +57,9 @@ struct Program::Options {
   void settle_mesh();
   void settle_device();
   void check_lockstep() const;
+  void note_defaults();
+
+  std::map<std::string, std::string> defaults_;  // of options, as text
 };
 
 }  // namespace lockstep::train

@@ -53,7 +53,7 @@ void add_options(train::Program& program, Options& o) {
                    "Keep the input of each block alone for backward: less memory, same bits");
   program.add_option("--lora", o.lora, "Train adapters of this rank beside the weights, which stay; 0: train all", 0.0);
   program.add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha / rank", 0.0);
-  program.add_option("--adapters", o.adapters, "Write the adapters at the end");
+  program.add_output("--adapters", o.adapters, "Write the adapters at the end");
   program.add_option("--lr", o.lr,
                      "Learning rate after warm-up; default: 0.002 for a new nano, 0.0006 for gpt2, else 0.001", 0.0);
   program.add_option("--min-lr", o.min_lr, "Learning rate at the end, along a cosine; default: a tenth of --lr", 0.0);
@@ -75,7 +75,8 @@ void add_options(train::Program& program, Options& o) {
   program.add_option("--evaluate-windows", o.evaluate_windows,
                      "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
   program.add_option("--sample", o.sample, "Tokens to write after each evaluation", 0.0);
-  program.add_option("--out", o.out, "Write the model as a folder for gpt_generate and transformers");
+  program.add_output("--out", o.out, "Write the model as a folder for gpt_generate and transformers", true);
+  program.let_ranks_differ({"--text", "--data", "--tokenizer"});
 }
 
 /// Of the model, as far as it is known without a tokenizer.
@@ -198,10 +199,14 @@ data::DataLoader make_loader(const Options& o, const train::Workers& workers, co
 
 /// What is left at the end, on rank 0.
 void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus& corpus) {
-  if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
-  if (o.out.empty()) return;
-  gpt::merge_adapters(model);
-  gpt::save_folder(o.out, model, corpus.tokenizer);
+  try {
+    if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
+    if (o.out.empty()) return;
+    gpt::merge_adapters(model);
+    gpt::save_folder(o.out, model, corpus.tokenizer);
+  } catch (const Error& error) {
+    throw train::UnwrittenError(error.what());
+  }
 }
 
 /// On processes that are a grid, each with a part of the model.

@@ -40,6 +40,7 @@ void add_options(train::Program& program, Options& options) {
   program.add_option("--momentum", options.momentum, "Momentum of sgd, below 1", 0.0, 1.0 - 1e-9);
   program.add_option("--schedule", options.schedule, "The learning rate's course", {"constant", "cosine", "one-cycle"});
   program.add_flag("--sync-batch-norm", options.sync_batch_norm, "ddp: batch norm over the samples of all processes");
+  program.let_ranks_differ({"--data-dir"});
 }
 
 void check(const Options& options, const train::WorkerOptions& workers) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -311,6 +312,33 @@ TEST_F(MeshPrograms, AStoppedWorkerEndsTheJobAtItsDeadline) {
   EXPECT_NE(end.status, 0) << end.out;
   EXPECT_NE(end.err.find("rank 2"), std::string::npos) << end.err;
   EXPECT_NE(::kill(victim, 0), 0) << "the stopped process is still there";
+}
+
+// Rank 0 has one option, rank 1 another: whatever shapes the training is compared before the first step.
+TEST_F(MeshPrograms, HaveTheSameOptionsOnAllRanksButForFiles) {
+  const TemporaryDirectory directory;
+  const auto run = [&](Arguments program, const std::string& rank0, const std::string& rank1) {
+    const std::string script = "if [ $RANK = 0 ]; then exec \"$@\" " + rank0 + "; else exec \"$@\" " + rank1 + "; fi";
+    return run_process(Arguments{LOCKSTEP_RUN, "--nproc-per-node", "2", "--", "sh", "-c", script, "sh"} + program +
+                           Arguments{"--mode", "ddp", "--threads", "1", "--timeout", "20", "--no-progress"},
+                       kClean, std::chrono::seconds(100));
+  };
+  const Arguments gpt{LOCKSTEP_GPT_TRAIN,   "--text", text_, "--max-steps", "2", "--batch-size", "2",
+                      "--evaluate-windows", "2"};
+  for (const auto& [rank0, rank1, name] :
+       std::vector<std::array<std::string, 3>>{{"", "--weight-decay 0.5", "--weight-decay"},
+                                               {"--beta2 0.5", "", "--beta2"},
+                                               {"--lora-alpha 3", "--lora-alpha 5", "--lora-alpha"}}) {
+    const ProcessResult result = run(gpt, rank0, rank1);
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_NE(result.err.find("rank 1 has " + name + " "), std::string::npos) << result.err;
+  }
+  // The same number however it is typed, a default that is spelled out, and what is rank 0's business.
+  const ProcessResult result =
+      run(gpt + Arguments{"--mesh", "pipeline=2"}, "--clip 1.0 --beta2 0.9 --out '" + directory.file("model") + "'",
+          "--beta2 9e-1 --checkpoint-every 0 --keep-checkpoints 2");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::exists(directory.file("model") + "/model.safetensors")) << result.err;
 }
 
 }  // namespace

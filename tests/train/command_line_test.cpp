@@ -158,7 +158,7 @@ TEST(Program, FailsIfItsStdoutCouldNotBeWritten) {
   ::close(before);
   ::close(full);
   std::clearerr(stdout);
-  EXPECT_EQ(status, 1);
+  EXPECT_EQ(status, 73);
 }
 
 TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {
