@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
@@ -38,11 +39,21 @@ bool is_restarted() {
   return is_positive({"LOCKSTEP_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"});
 }
 
-/// What the launcher calls the job, whose workers it may start several times; empty: nobody does.
+std::string text_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text ? text : "";
+}
+
+/// What tells the job, whose workers a launcher may start several times, from others; empty: nothing does. torchrun's
+/// name for it is "none" unless the user gives one, so that the folder counts too that its agent makes for all attempts
+/// of its workers: FOLDER/attempt_N/RANK/error.json.
 std::string job_name() {
-  for (const char* variable : {"LOCKSTEP_JOB_ID", "TORCHELASTIC_RUN_ID"})
-    if (const char* text = std::getenv(variable); text && *text != 0) return text;
-  return {};
+  if (const std::string job = text_of("LOCKSTEP_JOB_ID"); !job.empty()) return job;
+  const std::string run = text_of("TORCHELASTIC_RUN_ID");
+  const std::filesystem::path report = text_of("TORCHELASTIC_ERROR_FILE");
+  const std::string folder = report.parent_path().parent_path().parent_path().string();
+  if (!folder.empty()) return fmt::format("{} in {}", run, folder);
+  return run == "none" ? std::string() : run;
 }
 
 // Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
@@ -124,8 +135,8 @@ std::string Run::State::fingerprint() const {
 
 std::string Run::State::checkpoint_to_resume() const {
   const bool by_itself = options.resume == "auto" || (options.resume.empty() && is_elastic());
-  const std::string job = is_restarted() ? job_name() : std::string();
-  if ((by_itself || !job.empty()) && !options.checkpoint.empty())
+  const bool from_job = is_restarted() && !job.empty();
+  if ((by_itself || from_job) && !options.checkpoint.empty())
     if (const auto found = by_itself ? checkpoints.newest() : checkpoints.newest_of_job(job)) {
       if (!found->passed_over.empty())
         logging::warn("[run] passing over what cannot be read as a checkpoint: {}; going on from '{}' of step {}",
@@ -136,6 +147,8 @@ std::string Run::State::checkpoint_to_resume() const {
 }
 
 void Run::State::resume() {
+  job = job_name();
+  if (group) job = distributed::broadcast_text(job, *group);
   std::string path;
   on_rank0([&] { path = checkpoint_to_resume(); });
   if (group) path = distributed::broadcast_text(path, *group);
@@ -222,7 +235,7 @@ void Run::State::save_checkpoint(bool last) {
   state.extra[kRun] = run_name;
   state.extra[kCompression] = options.hook ? options.hook->name() : "none";
   if (options.hook) state.tensors = gather_hook_state(*options.hook, group);
-  if (const std::string job = job_name(); !job.empty()) state.extra[kJob] = job;
+  if (!job.empty()) state.extra[kJob] = job;
   if (const optim::GradScaler* scaler = update.scaler()) {
     state.extra["loss_scale"] = fmt::format("{}", scaler->state().scale);
     state.extra["loss_scale_steps"] = std::to_string(scaler->state().good_steps);

@@ -91,6 +91,7 @@ struct Run::State {
   Clock::time_point last_save = Clock::now();
   std::string resumed_from;  // the checkpoint, as rank 0 calls it
   std::string run_name;      // see Note [Whose checkpoint]
+  std::string job;           // see there; as rank 0's launcher has it
   std::string resumed;       // what to say about it
   std::string lost;          // what could not be written where it should be
 };

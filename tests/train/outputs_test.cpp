@@ -99,6 +99,21 @@ TEST_F(Outputs, AWorkerThatIsStartedAgainTakesItsJobsCheckpointAlone) {
   EXPECT_NE(error_of([&] { train({.epochs = 3, .checkpoint = file("c"), .resume = file("first")}); }), "");
   ::unsetenv("LOCKSTEP_JOB_ID");
   ::unsetenv("LOCKSTEP_RESTART_COUNT");
+
+  // torchrun's jobs are all called "none" unless somebody names them.
+  const auto attempt = [&](const std::string& folder, const char* number) {
+    ::setenv("TORCHELASTIC_RUN_ID", "none", 1);
+    ::setenv("TORCHELASTIC_RESTART_COUNT", number, 1);
+    ::setenv("TORCHELASTIC_ERROR_FILE", (folder + "/attempt_" + number + "/0/error.json").c_str(), 1);
+  };
+  attempt("/tmp/none_a", "0");
+  EXPECT_EQ(train({.epochs = 3, .max_steps = 6, .checkpoint = file("t"), .resume = file("first")}).steps, 4);
+  attempt("/tmp/none_b", "1");
+  EXPECT_NE(error_of([&] { train({.epochs = 3, .checkpoint = file("t"), .resume = file("first")}); }), "");
+  attempt("/tmp/none_a", "1");
+  EXPECT_EQ(train({.epochs = 3, .checkpoint = file("t"), .resume = file("first")}).steps, 6);
+  for (const char* variable : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"})
+    ::unsetenv(variable);
 }
 
 TEST_F(Outputs, HaveLongNames) {
