@@ -42,6 +42,7 @@ OPS = {
     "dropout": tests(("Index", "dropout*"), ("GoldenShape", "dropout*")) + ["CudaDropout.*"],
     "embedding": tests(("Index", "embedding*"), ("GoldenShape", "embedding*")),
     "gather": tests(("Index", "gather_* index_select_*"), ("GoldenShape", "gather_* index_select_*")),
+    "group_norm": tests(("Softmax", "layer_norm*"), ("GoldenNorm", "layer_norm_*")),
     "index": tests(("Index", "index_select_*"), ("GoldenElementwise", "where*")),
     "interpolate": tests(("Programs", "interpolate_*")),
     "isfinite": tests(("Binary", "*"), ("Elementwise", "abs"), ("GoldenElementwise", "eq ne lt* abs*")),

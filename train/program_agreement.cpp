@@ -29,6 +29,12 @@ std::string canonical(const std::string& text) {
   return number ? fmt::format("{}", *number) : text;
 }
 
+/// The name as it is typed; CLI::Option::get_name() has none for those that help does not show.
+std::string name_of(const CLI::Option& option) {
+  if (!option.get_lnames().empty()) return "--" + option.get_lnames().front();
+  return option.get_snames().empty() ? option.get_name(true) : "-" + option.get_snames().front();
+}
+
 }  // namespace
 
 // An option that is given with its default is the same as one that is not given. Help shows defaults of some alone.
@@ -36,7 +42,7 @@ void Program::Options::note_defaults() {
   for (CLI::Option* const option : app.get_options()) {
     const std::string shown = option->get_default_str();
     option->capture_default_str();
-    defaults_[option->get_name()] = option->get_default_str();
+    defaults_[name_of(*option)] = option->get_default_str();
     option->default_str(shown);
   }
 }
@@ -44,7 +50,7 @@ void Program::Options::note_defaults() {
 nn::Metadata Program::Options::settings_of_ranks() const {
   nn::Metadata all;
   for (const CLI::Option* const option : app.get_options()) {
-    const std::string name = option->get_name();
+    const std::string name = name_of(*option);
     const bool may = std::ranges::find(kMayDiffer, name) != kMayDiffer.end() ||
                      std::ranges::find(may_differ, name) != may_differ.end() ||
                      std::ranges::any_of(outputs, [&](const OwnOutput& output) { return output.option == name; });
