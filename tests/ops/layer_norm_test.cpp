@@ -1,8 +1,8 @@
-#include "lockstep/autograd/ops/group_norm/group_norm.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm.h"
 
 #include <gtest/gtest.h>
 
+#include "lockstep/autograd/ops/group_norm/group_norm.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
