@@ -35,7 +35,8 @@ inline void hold_libraries_to(const std::string& cpu, int argc, char** argv) {
   } else if (cpu == "avx512") {
     setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // some versions take a newer processor for a very old one
   }
-  setenv("GOMP_SPINCOUNT", "50000", 0);  // well below kPause
+  setenv("GOMP_SPINCOUNT", "50000", 0);        // well below kPause
+  setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);  // 2^20 cycles; of its own threads, where it has no OpenMP: else 2^28
   const std::string openmp = "/usr/lib/x86_64-linux-gnu/openblas-openmp";
   if (std::filesystem::is_directory(openmp)) setenv("LD_LIBRARY_PATH", openmp.c_str(), 1);
   std::vector<char*> arguments(argv, argv + argc);
