@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
+#include "lockstep/autograd/ops/support/parameter_values.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -21,16 +22,6 @@ constexpr std::int64_t kGroup = 64;  // at most so many neighbouring channels ar
 constexpr std::int64_t kRun = 4096;  // elements of a sample that are handled together, if there are enough channels
 constexpr std::int64_t kChunk = 1 << 15;   // elements to a task: two passes over them stay in the second-level cache
 constexpr std::int64_t kColumnRows = 512;  // samples to a task where inner == 1: each column adds up in one float
-
-/// The values of a [C] tensor of any floating-point dtype, or `fallback` for each channel if it is undefined.
-template <typename C>
-std::vector<C> channel_values(const Tensor& tensor, std::int64_t channels, C fallback) {
-  std::vector<C> values(static_cast<std::size_t>(channels), fallback);
-  if (tensor.defined())
-    dispatch_floating(tensor.dtype(), "batch_norm",
-                      [&]<typename W>() { std::copy_n(tensor.data<W>(), channels, values.begin()); });
-  return values;
-}
 
 template <typename C>
 std::vector<C> inverse_deviations(const Tensor& var, double eps) {
@@ -231,8 +222,8 @@ void apply(const Tensor& input, const Tensor& mean, const Tensor& var, const Ten
   const T* x = input.data<T>();
   const C* center = mean.data<C>();
   std::vector<C> scale = inverse_deviations<C>(var, eps);
-  const std::vector<C> factor = channel_values<C>(weight, layout.channels, C(1));
-  const std::vector<C> shift = channel_values<C>(bias, layout.channels, C(0));
+  const std::vector<C> factor = parameter_values<C>(weight, layout.channels, C(1), "batch_norm");
+  const std::vector<C> shift = parameter_values<C>(bias, layout.channels, C(0), "batch_norm");
   for (std::size_t c = 0; c < scale.size(); ++c) scale[c] *= factor[c];
   const C* s = scale.data();
   const C* b = shift.data();
@@ -264,7 +255,7 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
   T* d = grad_input.data<T>();
   const C* center = mean.data<C>();
   const std::vector<C> inverse = inverse_deviations<C>(var, eps);
-  std::vector<C> scale = channel_values<C>(weight, layout.channels, C(1));
+  std::vector<C> scale = parameter_values<C>(weight, layout.channels, C(1), "batch_norm");
   // d = (g - a - (x - mean) * b) * scale; where b is 0, an infinite x has no part in it.
   const auto gradient = [](C g, C a, C distance, C b, C s) { return (g - a - (b == C(0) ? C(0) : distance * b)) * s; };
   std::vector<C> a(scale.size(), C(0)), b(scale.size(), C(0));
@@ -302,7 +293,7 @@ void batch_norm_statistics_cpu(const Tensor& input, const Tensor& mean, const Te
 }
 
 void batch_norm_running_cpu(const Tensor& value, const Tensor& running, double scale, double momentum) {
-  const std::vector<double> values = channel_values<double>(value, value.numel(), 0.0);
+  const std::vector<double> values = parameter_values<double>(value, value.numel(), 0.0, "batch_norm");
   dispatch_floating(running.dtype(), "batch_norm", [&]<typename R>() {
     R* r = running.data<R>();
     for (std::size_t c = 0; c < values.size(); ++c)

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops/group_norm/group_norm_kernels.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_moments.h"
+#include "lockstep/autograd/ops/support/parameter_values.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -15,16 +16,6 @@ using cpu::kElementBlock;
 using cpu::long_sum;
 using layer_norm_rows::Moments;
 
-/// The values of a tensor of any floating-point dtype, or `fallback` if it is undefined.
-template <typename C>
-std::vector<C> values_of(const Tensor& tensor, std::int64_t count, C fallback) {
-  std::vector<C> values(static_cast<std::size_t>(count), fallback);
-  if (tensor.defined())
-    dispatch_floating(tensor.dtype(), "group_norm",
-                      [&]<typename W>() { std::copy_n(tensor.data<W>(), count, values.begin()); });
-  return values;
-}
-
 std::int64_t rows_of_task(const GroupNormSizes& sizes) {
   return std::max<std::int64_t>(kElementBlock / sizes.width(), 1);
 }
@@ -34,7 +25,8 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
              const GroupNormSizes& sizes, double eps) {
   using C = compute_t<T>;
   const std::int64_t width = sizes.width(), all = sizes.groups * sizes.channels;
-  const std::vector<C> scales = values_of<C>(weight, all, C(1)), shifts = values_of<C>(bias, all, C(0));
+  const std::vector<C> scales = parameter_values<C>(weight, all, C(1), "group_norm"),
+                       shifts = parameter_values<C>(bias, all, C(0), "group_norm");
   const T* const x = input.data<T>();
   T* const y = output.data<T>();
   C* const moment = moments.data<C>();
@@ -69,7 +61,7 @@ void backward(const Tensor& grad, const Tensor& input, const Tensor& weight, con
     double grad, product;
   };
   const std::int64_t width = sizes.width(), all = sizes.groups * sizes.channels;
-  const std::vector<C> scales = values_of<C>(weight, all, C(1));
+  const std::vector<C> scales = parameter_values<C>(weight, all, C(1), "group_norm");
   std::vector<Sums> sums(static_cast<std::size_t>(sizes.samples * all));
   const T *const g = grad.data<T>(), *const x = input.data<T>();
   const C* const moment = moments.data<C>();

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_moments.h"
+#include "lockstep/autograd/ops/support/parameter_values.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
@@ -15,16 +16,6 @@ namespace {
 using cpu::kElementBlock;
 using cpu::long_sum;
 
-/// The values of a tensor of any floating-point dtype, or `fallback` if it is undefined.
-template <typename C>
-std::vector<C> values_of(const Tensor& tensor, std::int64_t width, C fallback) {
-  std::vector<C> values(static_cast<std::size_t>(width), fallback);
-  if (tensor.defined())
-    dispatch_floating(tensor.dtype(), "layer_norm",
-                      [&]<typename W>() { std::copy_n(tensor.data<W>(), width, values.begin()); });
-  return values;
-}
-
 template <typename T>
 void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output, const Tensor& moments,
              std::int64_t rows, std::int64_t width, double eps, bool centred) {
@@ -32,7 +23,8 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
   const T* x = input.data<T>();
   T* y = output.data<T>();
   C* moment = moments.data<C>();
-  const std::vector<C> scales = values_of<C>(weight, width, C(1)), shifts = values_of<C>(bias, width, C(0));
+  const std::vector<C> scales = parameter_values<C>(weight, width, C(1), "layer_norm"),
+                       shifts = parameter_values<C>(bias, width, C(0), "layer_norm");
   const C* w = scales.data();
   const C* b = shifts.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
@@ -59,7 +51,7 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
   const T* x = input.data<T>();
   const C* moment = moments.data<C>();
   T* d = grad_input.data<T>();
-  const std::vector<C> scales = values_of<C>(weight, width, C(1));
+  const std::vector<C> scales = parameter_values<C>(weight, width, C(1), "layer_norm");
   const C* w = scales.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "lockstep/autograd/ops/pool2d/max_pool2d_relu_place.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_relu.h"
 #include "lockstep/autograd/ops/support/pool2d_geometry.h"
 #include "lockstep/core/tensor.h"
 
@@ -11,7 +11,6 @@ namespace lockstep {
 // All tensors contiguous. `positions` holds, for each output, which element of its window is the maximum, counted in
 // row-major order over the window: uint8 if a window has at most 256 elements, else int32. Undefined: not wanted. Fast
 // kernels for windows of is_max_pool_2x2() add kMaxPoolNotPositive where the maximum is not above 0.
-constexpr std::uint8_t kMaxPoolNotPositive = 4;
 
 /// The maximum of a window without elements, as a dilated kernel may have it: below every value of T.
 template <typename T>

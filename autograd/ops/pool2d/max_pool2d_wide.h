@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "lockstep/autograd/ops/pool2d/max_pool2d_relu_place.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_relu.h"
 
 namespace lockstep::max_pool_rows {
 

@@ -9,7 +9,6 @@ namespace lockstep::max_pool_rows {
 namespace {
 
 constexpr std::int64_t kWide = 16;
-constexpr char kNotPositive = 4;  // kMaxPoolNotPositive
 
 [[gnu::always_inline]] inline __mmask16 first(std::int64_t n) {
   return n >= kWide ? __mmask16{0xffff} : n <= 0 ? __mmask16{0} : static_cast<__mmask16>((1u << n) - 1);
@@ -143,7 +142,7 @@ void pool_plane(const float* in, std::int64_t width, std::int64_t oh, std::int64
           const __mmask16 right = static_cast<__mmask16>((lower & in_b) | (~lower & in_a));
           const __mmask16 not_positive = _mm512_cmp_ps_mask(best, _mm512_setzero_ps(), _CMP_LE_OQ);
           const __m128i bytes = _mm_or_si128(_mm_or_si128(_mm_maskz_set1_epi8(right, 1), _mm_maskz_set1_epi8(lower, 2)),
-                                             _mm_maskz_set1_epi8(not_positive, kNotPositive));
+                                             _mm_maskz_set1_epi8(not_positive, kMaxPoolNotPositive));
           block.store_bytes(positions + at, ow, bytes);
         }
         if constexpr (kRelu == ReluPlace::after) best = positive(best);

@@ -19,9 +19,10 @@ using namespace reduce_fold;
 using cpu::kRowChunk;
 
 /// Note [Blocked sums]
-/// A float sum of n terms in sequence is wrong by up to n rounding errors. Here at most kRowChunk / kLanes terms (or
-/// kRowsPerFlush rows) meet in float; their sums meet in double. Long reductions are cut into segments of
-/// kSegment elements whose partial results are combined in order, so the bits depend on the shape and strides alone.
+/// A float sum of n terms in sequence is wrong by up to n rounding errors. Here at most kRowChunk terms over the lanes
+/// of fold_chunk() (or kRowsPerFlush rows) meet in float; their sums meet in double. Long reductions are cut into
+/// segments of kSegment elements whose partial results are combined in order, so the bits depend on the shape and
+/// strides alone.
 constexpr std::int64_t kSegment = 65536;
 constexpr std::int64_t kRowsPerFlush = 32;
 /// Elements to a parallel block.
