@@ -127,7 +127,9 @@ TEST(AtomicFile, WritesUnderTheLongestNames) {
   }
   EXPECT_EQ(shortened("name", 20), "name");
   EXPECT_EQ(shortened(std::string(21, 'a'), 20).size(), 20u);
-  EXPECT_NE(shortened(std::string(300, 'a') + "b", 255), shortened(std::string(300, 'a') + "c", 255));
+  std::string other(301, 'a');
+  other.back() = 'b';
+  EXPECT_NE(shortened(std::string(301, 'a'), 255), shortened(other, 255));
 }
 
 // Everybody may write into such a folder, and only its owner replaces a file: rename() at the end would say so.
