@@ -24,6 +24,7 @@ LOCKSTEP_HOST_DEVICE inline float power_of_two(std::int32_t n) {
 }
 /// Adding it leaves the nearest integer in the low bits of the float.
 inline constexpr float kRound = 0x1.8p23f;
+inline constexpr std::uint32_t kExponents = 0x4b400000u - 2 * 127;  // its bits, less the zero points of two exponents
 // ln 2 in two parts, the first of which has few bits, so that products with small integers are exact; and
 // exp(r) = 1 + r + r^2 (kExp2 + kExp3 r + ...) for |r| <= ln 2 / 2.
 inline constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
@@ -39,7 +40,7 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_within(float x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2.
   const float shifted = std::fma(x, kLog2E, kRound);
-  const std::int32_t n = static_cast<std::int32_t>(as_bits(shifted) - as_bits(kRound));
+  const std::uint32_t biased = as_bits(shifted) - kExponents;  // n and the zero points of two exponents
   const float whole = shifted - kRound;
   const float r = std::fma(whole, -kLn2Low, std::fma(whole, -kLn2High, x));
   float p = kExp6;
@@ -49,8 +50,8 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
   p = std::fma(p, r, kExp2);
   p = std::fma(p * r, r, r) + 1.0f;
   // Two steps, because 2^n itself may be subnormal or beyond the largest float.
-  const std::int32_t half = n >> 1;
-  return p * power_of_two(half) * power_of_two(n - half);
+  const std::uint32_t half = biased >> 1;
+  return p * as_float(half << 23) * as_float((biased - half) << 23);
 }
 
 // The bounds give 0 and infinity; NaN fails both comparisons and passes through.
@@ -62,6 +63,10 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 /// The same where x is at most 0, or NaN, without the comparison that it does not need.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_to_one(float x) {
   return exp_within(x < -104.0f ? -104.0f : x);
+}
+/// The same where x is at least 0, or NaN.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_from_one(float x) {
+  return exp_within(x > 89.0f ? 89.0f : x);
 }
 
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float log(float x) {

@@ -209,6 +209,10 @@ inline double log1p_any(double x) {
   return portable_log1p(x);
 }
 #endif
+/// exp(x) where x is at most 0, or NaN.
+LOCKSTEP_HOST_DEVICE inline double exp_to_one(double x) {
+  return math::exp(x);
+}
 /// exp(-|x|)
 LOCKSTEP_HOST_DEVICE inline double exp_below(double x) {
   return math::exp(-std::fabs(x));
@@ -233,6 +237,9 @@ LOCKSTEP_HOST_DEVICE inline Normal<double> normal(double x) {
 #if defined(__CUDA_ARCH__)
 
 __device__ inline float exp(float x) {
+  return ::expf(x);
+}
+__device__ inline float exp_to_one(float x) {
   return ::expf(x);
 }
 __device__ inline float exp_below(float x) {
@@ -267,6 +274,9 @@ using fixed::power_of_two;
 
 [[gnu::always_inline]] inline float exp(float x) {
   return fixed::exp(x);
+}
+[[gnu::always_inline]] inline float exp_to_one(float x) {
+  return fixed::exp_to_one(x);
 }
 [[gnu::always_inline]] inline float log(float x) {
   return fixed::log(x);
@@ -328,7 +338,7 @@ using fixed::power_of_two;
   p = std::fma(p, z, 0.13332769737f);
   p = std::fma(p, z, -0.333333289441f);
   const float small = std::fma(x, z * p, x);
-  const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
+  const float large = 1.0f - 2.0f / (fixed::exp_from_one(2.0f * a) + 1.0f);
   return std::copysign(a < 0.625f ? small : large, x);
 }
 
@@ -361,7 +371,7 @@ using fixed::power_of_two;
   q = std::fma(q, t, -0.631826051559f);
   q = std::fma(q, t, -1.13023343484f);
   q = std::fma(q, t, 0.000320138049678f);
-  const float large = std::copysign(1.0f - exp(q), x);
+  const float large = std::copysign(1.0f - exp_to_one(q), x);
   return a < 1.0f ? std::fma(x, p, x) : (x == x ? large : x);
 }
 
@@ -371,7 +381,7 @@ using fixed::power_of_two;
   const float a = std::fabs(x);
   const float t = a > 16.0f ? 16.0f : a;  // both are 0 there; NaN passes through
   const float square = t * t, lost = std::fma(t, t, -square);
-  const float rounded = exp(-0.5f * square), gauss = std::fma(rounded, -0.5f * lost, rounded);
+  const float rounded = exp_to_one(-0.5f * square), gauss = std::fma(rounded, -0.5f * lost, rounded);
   const float s = 1.0f / std::fma(t, 0.27f, 1.0f);
   float p = 0.029038639739156f;
   p = std::fma(p, s, -0.126874879002571f);

@@ -9,16 +9,14 @@
 
 namespace lockstep::cpu {
 
-/// math::exp() of eight lanes, bit for bit: the same operations in the same order. For loops in which the compiler's
-/// own vectors are not enough, such as those that sum on the way.
-[[gnu::always_inline]] inline Vec8 exp8(Vec8 x) {
+/// math::exp_to_one() of eight lanes, bit for bit: the same operations in the same order. For loops in which the
+/// compiler's own vectors are not enough, such as those that sum on the way.
+[[gnu::always_inline]] inline Vec8 exp_to_one8(Vec8 x) {
   namespace fixed = math::fixed;
-  constexpr IntVec8 kBias{127, 127, 127, 127, 127, 127, 127, 127};
   const Vec8 round = broadcast8(fixed::kRound);
-  x = smaller8(broadcast8(89.0f), x);
   x = larger8(broadcast8(-104.0f), x);
   const Vec8 shifted = fma8(x, broadcast8(fixed::kLog2E), round);
-  const IntVec8 n = reinterpret_cast<IntVec8>(shifted) - reinterpret_cast<IntVec8>(round);
+  const IntVec8 biased = reinterpret_cast<IntVec8>(shifted) - static_cast<std::int32_t>(fixed::kExponents);
   const Vec8 whole = shifted - round;
   const Vec8 r = fma8(whole, broadcast8(-fixed::kLn2Low), fma8(whole, broadcast8(-fixed::kLn2High), x));
   Vec8 p = broadcast8(fixed::kExp6);
@@ -27,8 +25,8 @@ namespace lockstep::cpu {
   p = fma8(p, r, broadcast8(fixed::kExp3));
   p = fma8(p, r, broadcast8(fixed::kExp2));
   p = fma8(p * r, r, r) + broadcast8(1.0f);
-  const IntVec8 half = n >> 1;
-  return p * reinterpret_cast<Vec8>((half + kBias) << 23) * reinterpret_cast<Vec8>((n - half + kBias) << 23);
+  const IntVec8 half = biased >> 1;
+  return p * reinterpret_cast<Vec8>(half << 23) * reinterpret_cast<Vec8>((biased - half) << 23);
 }
 
 }  // namespace lockstep::cpu

@@ -16,6 +16,7 @@
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/ops/recurrent/recurrent.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_rows.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/exp8.h"
@@ -44,18 +45,67 @@ struct WithReference {
 };
 
 TEST(FastKernels, EightExponentialsAtOnceHaveTheBitsOfOne) {
-  std::vector<float> values{0.0f,    -0.0f,   1.0f,    -1.0f,  88.7f, 89.0f,  89.1f,     -87.4f,
-                            -104.0f, -103.9f, -1e-40f, 1e-40f, 1e30f, -1e30f, kInfinity, -kInfinity};
-  for (int i = 0; i < 200000; ++i) values.push_back(-110.0f + 0.001f * static_cast<float>(i));
+  std::vector<float> values{0.0f,    -0.0f,   1.0f,    -1.0f,  88.7f,  89.0f,    -89.0f,     -87.4f,
+                            -104.0f, -103.9f, -1e-40f, 1e-40f, -1e30f, -103.97f, -kInfinity, -kInfinity};
+  for (int i = 0; i < 198000; ++i) values.push_back(-110.0f + 0.001f * static_cast<float>(i));  // to below 89
   for (std::size_t i = 0; i + 8 <= values.size(); i += 8) {
     float together[8];
-    cpu::store8(together, cpu::exp8(cpu::load8(&values[i])));
+    cpu::store8(together, cpu::exp_to_one8(cpu::load8(&values[i])));
     for (std::size_t j = 0; j < 8; ++j)
       ASSERT_EQ(std::bit_cast<std::uint32_t>(together[j]), std::bit_cast<std::uint32_t>(math::exp(values[i + j])))
           << values[i + j];
   }
-  const cpu::Vec8 none = cpu::exp8(cpu::broadcast8(kNan));
+  const cpu::Vec8 none = cpu::exp_to_one8(cpu::broadcast8(kNan));
   for (int j = 0; j < 8; ++j) EXPECT_TRUE(std::isnan(none[j]));
+}
+
+// Both sets of functions for rows of attention, beside the loops of cpu::lane_sum() and math::exp().
+TEST(FastKernels, RowsOfAttentionHaveTheBitsOfLoops) {
+  constexpr std::int64_t kRows = 3, kStride = 288, kKeys = 270;
+  manual_seed(5);
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  for (const detail::RowFunctions* functions : {&detail::kRowsByEight, &detail::row_functions()})
+    for (const std::int64_t step : {0, 1})
+      for (std::int64_t seen = -1; seen <= kKeys; seen += seen < 40 ? 1 : 23) {
+        const Tensor scores = randn({kRows, kStride}) * 20.0, slopes = randn({kRows, kStride});
+        if (seen % 3 == 0) scores.fill_(-kInfinity);
+        if (seen % 7 == 5) scores.data<float>()[kStride] = kNan;
+        const std::int64_t across = std::min(kKeys, (std::max<std::int64_t>(seen, 0) + step * kRows + 15) / 16 * 16);
+        const auto strip = [&](const Tensor& rows) {
+          return detail::RowStrip<float>{rows.data<float>(), kStride, kRows, kKeys, seen, step, across};
+        };
+        const Tensor weights = copy_contiguous(scores), p = copy_contiguous(scores), s = copy_contiguous(slopes);
+        float top[kRows] = {-kInfinity, 3.0f, 90.0f}, sum[kRows] = {0.0f, 2.0f, 1e-3f}, factor[kRows];
+        const float before_top[kRows] = {top[0], top[1], top[2]}, before_sum[kRows] = {sum[0], sum[1], sum[2]};
+        const float log_sums[kRows] = {60.0f, 31.5f, kInfinity}, deltas[kRows] = {0.25f, -1.0f, 0.0f};
+        functions->weigh(strip(weights), top, sum, factor);
+        functions->slopes(strip(p), s.data<float>(), log_sums, deltas, 0.125f);
+        for (std::int64_t i = 0; i < kRows; ++i) {
+          const std::int64_t n = std::clamp<std::int64_t>(seen + i * step, 0, kKeys);
+          const float* from = scores.data<float>() + i * kStride;
+          const float* slope = slopes.data<float>() + i * kStride;
+          const float found = n == 0 ? before_top[i] : std::max(before_top[i], cpu::lane_max<float>(n, from));
+          const float shift = found == -kInfinity ? 0.0f : found;
+          const auto weight = [&](std::int64_t j) { return math::exp(from[j] - shift); };
+          const float wanted_sum = n == 0 ? before_sum[i] : before_sum[i] * factor[i] + cpu::lane_sum<float>(n, weight);
+          if (std::isnan(wanted_sum)) {
+            EXPECT_TRUE(std::isnan(sum[i]));
+            continue;
+          }
+          EXPECT_EQ(bits(top[i]), bits(found));
+          EXPECT_EQ(bits(sum[i]), bits(wanted_sum)) << n;
+          if (before_top[i] != found)
+            EXPECT_EQ(bits(factor[i]), bits(before_top[i] == -kInfinity ? 0.0f : math::exp(before_top[i] - shift)));
+          else
+            EXPECT_EQ(factor[i], 1.0f);
+          for (std::int64_t j = 0; j < across; ++j) {
+            const float e = j < n ? math::exp(from[j] - log_sums[i]) : 0.0f;
+            ASSERT_EQ(bits(weights.data<float>()[i * kStride + j]), bits(j < n ? weight(j) : 0.0f)) << n << ", " << j;
+            ASSERT_EQ(bits(p.data<float>()[i * kStride + j]), bits(e)) << n << ", " << j;
+            ASSERT_EQ(bits(s.data<float>()[i * kStride + j]), bits(j < n ? e * (slope[j] - deltas[i]) * 0.125f : 0.0f));
+          }
+        }
+      }
 }
 
 TEST(FastKernels, RecurrentStepsHaveTheBitsOfSteps1By1) {

@@ -64,14 +64,16 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
           for (std::int64_t c = 0; c < classes; ++c) shifted[r * classes + c] = static_cast<C>(xr[c]) - top;
       }
       if (fits)
-        cpu::write_row(shifted, count * classes, [from = &shifted[0]](std::int64_t i) { return math::exp(from[i]); });
+        cpu::write_row(shifted, count * classes,
+                       [from = &shifted[0]](std::int64_t i) { return math::exp_to_one(from[i]); });
       for (std::int64_t r = row; r < row + count; ++r) {
         const T* xr = x + r * classes;
         const C top = norm[2 * r];
         const C* exps = shifted + (r - row) * classes;
         norm[2 * r + 1] = math::log(
             fits ? lane_sum<C>(classes, [&](std::int64_t c) { return exps[c]; }) : cpu::by_widest_vectors([=] {
-              return lane_sum<C>(classes, [=](std::int64_t c) { return math::exp(static_cast<C>(xr[c]) - top); });
+              return lane_sum<C>(classes,
+                                 [=](std::int64_t c) { return math::exp_to_one(static_cast<C>(xr[c]) - top); });
             }));
         C value = 0;
         if (t[r] != problem.ignore_index) {
@@ -126,7 +128,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
         const C top = norm[2 * (row + r)], log_sum = norm[2 * (row + r) + 1];
         for (std::int64_t c = 0; c < classes; ++c) p[r * classes + c] = (static_cast<C>(xr[c]) - top) - log_sum;
       }
-      cpu::write_row(p, count * classes, [p](std::int64_t i) { return math::exp(p[i]); });
+      cpu::write_row(p, count * classes, [p](std::int64_t i) { return math::exp_to_one(p[i]); });
       for (std::int64_t r = row; r < row + count; ++r) {
         C* pr = p + (r - row) * classes;
         T* dr = d + r * classes;

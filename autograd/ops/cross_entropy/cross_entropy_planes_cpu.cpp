@@ -89,7 +89,7 @@ void forward(const Tensor& logits, const Tensor& target, const Tensor& weight, c
       }
     for (std::int64_t c = 0; c < classes; ++c)
       for (std::int64_t p = 0; p < count; ++p)
-        tile[c * pitch + p] = math::exp(static_cast<C>(x[c * inner + p]) - top[p]);
+        tile[c * pitch + p] = math::exp_to_one(static_cast<C>(x[c * inner + p]) - top[p]);
     lane_sums(tile, pitch, classes, count, log_sum);
     for (std::int64_t p = 0; p < count; ++p) log_sum[p] = math::log(log_sum[p]);
     if (smooth) {
@@ -165,7 +165,7 @@ void backward(const Tensor& grad, const Tensor& logits, const Tensor& target, co
     }
     for (std::int64_t c = 0; c < classes; ++c)
       for (std::int64_t p = 0; p < count; ++p)
-        tile[c * pitch + p] = math::exp((static_cast<C>(x[c * inner + p]) - top[p]) - log_sum[p]) * spread[p];
+        tile[c * pitch + p] = math::exp_to_one((static_cast<C>(x[c * inner + p]) - top[p]) - log_sum[p]) * spread[p];
     for (std::int64_t p = 0; p < count; ++p)
       if (counts[p]) tile[t[row + p] * pitch + p] -= sharp[p];
     for (std::int64_t c = 0; c < classes; ++c) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_heads.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_rows.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/philox_words.h"
 #include "lockstep/core/cpu/transpose8.h"
@@ -20,9 +21,9 @@ namespace lockstep::detail {
 // Scores are computed in tiles of kQueries x kKeys by two products on the calling thread, of fixed shapes, in an order
 // that follows from the sizes alone. Forward, a task is a block of queries of one head, which goes through the keys
 // with a running maximum and sum. Backward, a task is a key's head with all queries that use it, so that no two tasks
-// add to one gradient. Where a causal diagonal goes through a tile, its products are cut into strips, which end behind
-// the last key that one of their queries sees: what is left out are weights of zero. Keys and values that products need
-// transposed are so once for all tiles of a head (TurnedRows).
+// add to one gradient, key by key of kKeys. Where a causal diagonal goes through a tile, its products are cut into
+// strips, which end behind the last key that one of their queries sees: what is left out are weights of zero. Keys and
+// values that products need transposed are so once for all tiles of a head (TurnedRows).
 inline constexpr std::int64_t kQueries = 128;
 inline constexpr std::int64_t kKeys = 256;
 inline constexpr std::int64_t kStrip = 16;
@@ -42,8 +43,10 @@ cpu::GemmOperand<C> transposed(Rows<const C> rows) {
 template <typename C>
 class TurnedRows {
  public:
-  TurnedRows(std::int64_t rows, std::int64_t width) : width_(width), stride_(std::min(rows, kKeys) + kGap) {
-    const std::int64_t tiles = (rows + kKeys - 1) / kKeys;
+  /// Keeps `most` tiles at most.
+  TurnedRows(std::int64_t rows, std::int64_t width, std::int64_t most)
+      : width_(width), stride_(std::min(rows, kKeys) + kGap) {
+    const std::int64_t tiles = std::min(most, (rows + kKeys - 1) / kKeys);
     const std::int64_t slots = std::min(tiles, std::max<std::int64_t>(1, kMostElements / (width * stride_)));
     held_.resize(static_cast<std::size_t>(slots), kNone);
   }
@@ -153,6 +156,16 @@ class Tile {
       if (keys > 0) body(i, end, keys);
     }
   }
+  /// Its rows from begin to end, of which products read `across` keys.
+  RowStrip<C> strip(std::int64_t begin, std::int64_t end, std::int64_t across, C* rows, std::int64_t stride) const {
+    return {.rows = rows + begin * stride,
+            .stride = stride,
+            .count = end - begin,
+            .keys = keys_,
+            .seen = plan_.causal ? first_query_ + begin + 1 - first_key_ : keys_,
+            .step = plan_.causal ? 1 : 0,
+            .across = across};
+  }
   /// body(first, count, first_row) for this tile's keys: those that all rows see, then strip by strip.
   template <typename Body>
   void for_each_strip_of_keys(std::int64_t rows, Body&& body) const {
@@ -179,6 +192,13 @@ class Tile {
   const MaskView<C>& mask_;
   std::int64_t batch_, head_, first_query_, first_key_, keys_;
 };
+
+/// Elements between the rows of a tile, which are whole vectors, and have places of their own in a cache where a
+/// product takes a tile by columns.
+inline std::int64_t tile_stride(const HeadSizes& sizes) {
+  const std::int64_t keys = (std::min(kKeys, sizes.keys) + kPad - 1) / kPad * kPad;
+  return keys % 128 == 0 ? keys + kPad : keys;
+}
 
 /// Keys that a block of queries up to `end` has to go through.
 inline std::int64_t keys_of(const AttentionPlan& plan, const HeadSizes& sizes, std::int64_t end) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_rows.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiles.h"
@@ -14,6 +15,7 @@ namespace lockstep::detail {
 namespace {
 
 constexpr std::int64_t kTaskWork = 1 << 19;  // multiply-adds that are worth a thread's while
+constexpr std::int64_t kRowsAhead = 6;       // between a row that is read and one that is asked for
 constexpr std::int64_t kShares = 4;          // of a thread, where there are many heads
 
 /// How many tasks of `work` multiply-adds are done one after the other with the same work space: whole heads, of
@@ -25,7 +27,7 @@ std::int64_t tasks_together(std::int64_t heads, std::int64_t tasks, std::int64_t
 
 template <typename C>
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, cpu::GemmOperand<C> a, cpu::GemmOperand<C> b, Rows<C> out,
-              double alpha, bool add) {
+              double alpha, bool add, const C* bias = nullptr) {
   cpu::Gemm<C> problem;
   problem.m = m;
   problem.n = n;
@@ -36,7 +38,13 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, cpu::GemmOperand<C
   problem.out_stride = out.stride;
   problem.alpha = static_cast<C>(alpha);
   problem.beta = add ? C(1) : C(0);
+  problem.bias = bias;
   cpu::gemm(problem);
+}
+
+template <typename C>
+void scale_row(C* row, std::int64_t width, C factor) {
+  for (std::int64_t d = 0; d < width; ++d) row[d] *= factor;
 }
 
 template <typename C>
@@ -45,10 +53,10 @@ void forward_block(const AttentionPlan& plan, philox::Key dropout_key, const Hea
                    TurnedRows<C>& turned_key, Rows<const C> value, Rows<C> out, C* log_sums, C* scores, C* keep) {
   constexpr C kNone = -std::numeric_limits<C>::infinity();
   const std::int64_t rows = std::min(kQueries, sizes.queries - first);
-  C top[kQueries], sum[kQueries];
+  C top[kQueries], sum[kQueries], factor[kQueries];
   std::fill_n(top, rows, kNone);
   std::fill_n(sum, rows, C(0));
-  const std::int64_t limit = keys_of(plan, sizes, first + rows);
+  const std::int64_t limit = keys_of(plan, sizes, first + rows), stride = tile_stride(sizes);
   for (std::int64_t k = 0; k < limit; k += kKeys) {
     const std::int64_t keys = std::min(kKeys, limit - k);
     const Tile<C> tile(plan, sizes, mask, batch, head, first, k, keys);
@@ -56,39 +64,23 @@ void forward_block(const AttentionPlan& plan, philox::Key dropout_key, const Hea
     if (plan.dropout) tile.decide(dropout_key, rows, keep);
     tile.for_each_strip(rows, [&](std::int64_t begin, std::int64_t end, std::int64_t across) {
       multiply<C>(end - begin, across, sizes.width, plain<C>(query.from(first + begin)), turned,
-                  {scores + begin * keys, keys}, plan.scale, false);
+                  {scores + begin * stride, stride}, plan.scale, false);
+      const RowStrip<C> strip = tile.strip(begin, end, across, scores, stride);
+      for (std::int64_t i = begin; i < end; ++i) tile.mask(i, scores + i * stride);
+      weigh<C>(strip, top + begin, sum + begin, factor + begin);
       for (std::int64_t i = begin; i < end; ++i) {
-        C* s = scores + i * keys;
-        const std::int64_t seen = tile.seen(i), padded = std::min(across, (seen + kPad - 1) / kPad * kPad);
-        std::fill(s + seen, s + padded, kNone);  // instead of loops to `seen`, whose last elements go one by one
-        if (seen > 0) {
-          tile.mask(i, s);
-          const C highest = std::max(top[i], highest_score<C>(padded, s));
-          const C shift = highest == kNone ? C(0) : highest;
-          const C row_sum = exponentials<C>(s, seen, padded, shift);
-          if (k > 0) {
-            const C factor = top[i] == kNone ? C(0) : math::exp(top[i] - shift);
-            sum[i] *= factor;
-            C* o = out.at(first + i);
-            for (std::int64_t d = 0; d < sizes.value_width; ++d) o[d] *= factor;
-          }
-          top[i] = highest;
-          sum[i] += row_sum;
-          if (plan.dropout)
-            for (std::int64_t j = 0; j < seen; ++j) s[j] *= keep[i * keys + j];
-        }
-        std::fill(s + seen, s + across, C(0));
+        if (k > 0 && factor[i] != C(1)) scale_row(out.at(first + i), sizes.value_width, factor[i]);
+        if (plan.dropout)
+          for (std::int64_t j = 0; j < strip.seen_by(i - begin); ++j) scores[i * stride + j] *= keep[i * keys + j];
       }
-      multiply<C>(end - begin, sizes.value_width, across, {.data = scores + begin * keys, .stride = keys},
+      multiply<C>(end - begin, sizes.value_width, across, {.data = scores + begin * stride, .stride = stride},
                   plain<C>(value.from(k)), out.from(first + begin), 1.0, k > 0);
     });
   }
   for (std::int64_t i = 0; i < rows; ++i) {
     const bool none = sum[i] == C(0);
     log_sums[i] = none ? -kNone : top[i] + math::log(sum[i]);
-    const C factor = none ? C(0) : C(1) / sum[i];
-    C* o = out.at(first + i);
-    for (std::int64_t d = 0; d < sizes.value_width; ++d) o[d] *= factor;
+    scale_row(out.at(first + i), sizes.value_width, none ? C(0) : C(1) / sum[i]);
   }
 }
 
@@ -103,10 +95,10 @@ void forward(const Tensor& query, const Tensor& key, const Tensor& value, const 
   C* const sums = log_sums.data<C>();
   lockstep::parallel_for(sizes.batch * sizes.heads * blocks, tasks_together(sizes.batch * sizes.heads, blocks, work),
                          [&](std::int64_t begin, std::int64_t end) {
-                           const std::int64_t tile = kQueries * std::min(kKeys, sizes.keys);
+                           const std::int64_t tile = kQueries * tile_stride(sizes);
                            const Tensor space = empty({plan.dropout ? 2 * tile : tile}, {.dtype = dtype_of<C>});
                            C* const scores = space.data<C>();
-                           TurnedRows<C> turned_key(sizes.keys, sizes.width);
+                           TurnedRows<C> turned_key(sizes.keys, sizes.width, sizes.keys);
                            for (std::int64_t task = begin; task < end; ++task) {
                              const std::int64_t head = task / blocks % sizes.heads, batch = task / blocks / sizes.heads;
                              const std::int64_t first = task % blocks * kQueries, kv_head = head / sizes.group;
@@ -120,68 +112,107 @@ void forward(const Tensor& query, const Tensor& key, const Tensor& value, const 
                          });
 }
 
-/// With P the weights, K what dropout multiplies them by and delta = sum(grad * out) = sum(P * K * dP) of a row:
-/// grad_value = (P * K)^T grad; dP = grad value^T; dS = P * (dP * K - delta) * scale; grad_query = dS key;
-/// grad_key = dS^T query.
+/// What backward reads and writes of one head's queries.
 template <typename C>
-void backward_head(const AttentionPlan& plan, philox::Key dropout_key, const HeadSizes& sizes, const MaskView<C>& mask,
-                   std::int64_t batch, std::int64_t head, Rows<const C> query, Rows<const C> key,
-                   TurnedRows<C>& turned_key, TurnedRows<C>& turned_value, Rows<const C> out, Rows<const C> grad,
-                   const C* log_sums, Rows<C> grad_query, Rows<C> grad_key, Rows<C> grad_value, C* weights, C* slopes,
-                   C* keep) {
-  const C scale = static_cast<C>(plan.scale);
-  for (std::int64_t first = 0; first < sizes.queries; first += kQueries) {
-    const std::int64_t rows = std::min(kQueries, sizes.queries - first);
-    C delta[kQueries];
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const C *g = grad.at(first + i), *o = out.at(first + i);
-      delta[i] = cpu::lane_sum<C>(sizes.value_width, [&](std::int64_t d) { return g[d] * o[d]; });
+struct QueryHead {
+  std::int64_t head;
+  Rows<const C> query, out, grad;
+  const C* log_sums;
+  Rows<C> grad_query;
+  C* delta;    ///< sum(grad * out) of each row
+  bool leads;  ///< the first of those that share keys
+
+  QueryHead(const AttentionSaved& saved, const Tensor& to, std::int64_t batch, std::int64_t number, C* deltas,
+            bool first)
+      : head(number),
+        query(head_rows<const C>(saved.query, batch, number)),
+        out(head_rows<const C>(saved.out, batch, number)),
+        grad(head_rows<const C>(saved.grad, batch, number)),
+        log_sums(saved.log_sums.data<C>() + (batch * saved.query.size(1) + number) * saved.query.size(2)),
+        grad_query(head_rows<C>(to, batch, number)),
+        delta(deltas),
+        leads(first) {}
+};
+
+/// One head's keys and their gradients; work space for a tile.
+template <typename C>
+struct KeyHead {
+  Rows<const C> key;
+  TurnedRows<C>&turned_key, &turned_value;
+  Rows<C> grad_key, grad_value;
+  C *weights, *slopes, *keep;
+  const C* zeros;  ///< as many as a row is wide
+};
+
+/// weigh_slopes() where weights are multiplied by keep[row][key].
+template <typename C>
+void dropped_slopes(const RowStrip<C>& weights, C* slopes, const C* keep, const C* log_sums, const C* deltas, C scale) {
+  for (std::int64_t i = 0; i < weights.count; ++i, keep += weights.keys) {
+    C *const p = weights.rows + i * weights.stride, *const s = slopes + i * weights.stride;
+    const std::int64_t seen = weights.seen_by(i);
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t j = 0; j < seen; ++j) p[j] = math::exp_to_one(p[j] - log_sums[i]);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      s[j] = p[j] * (s[j] * keep[j] - deltas[i]) * scale;
+      p[j] *= keep[j];
     }
-    const std::int64_t limit = keys_of(plan, sizes, first + rows);
-    for (std::int64_t k = 0; k < limit; k += kKeys) {
-      const std::int64_t keys = std::min(kKeys, limit - k);
-      const Tile<C> tile(plan, sizes, mask, batch, head, first, k, keys);
-      const cpu::GemmOperand<C> turned = turned_key.tile(k, keys, rows), turned_v = turned_value.tile(k, keys, rows);
-      if (plan.dropout) tile.decide(dropout_key, rows, keep);
-      tile.for_each_strip(rows, [&](std::int64_t begin, std::int64_t end, std::int64_t across) {
-        const Rows<C> p_rows{weights + begin * keys, keys}, s_rows{slopes + begin * keys, keys};
-        multiply<C>(end - begin, across, sizes.width, plain<C>(query.from(first + begin)), turned, p_rows, plan.scale,
-                    false);
-        multiply<C>(end - begin, across, sizes.value_width, plain<C>(grad.from(first + begin)), turned_v, s_rows, 1.0,
-                    false);
-        for (std::int64_t i = begin; i < end; ++i) {
-          C *p = weights + i * keys, *s = slopes + i * keys;
-          const std::int64_t seen = tile.seen(i), padded = std::min(across, (seen + kPad - 1) / kPad * kPad);
-          tile.mask(i, p);
-          const C log_sum = log_sums[first + i];
-          if (plan.dropout) {
-            LOCKSTEP_VECTORIZE
-            for (std::int64_t j = 0; j < padded; ++j) p[j] = math::exp(p[j] - log_sum);
-            const C* factor = keep + i * keys;
-            for (std::int64_t j = 0; j < seen; ++j) {
-              s[j] = p[j] * (s[j] * factor[j] - delta[i]) * scale;
-              p[j] *= factor[j];
-            }
-          } else {
-            weights_and_slopes<C>(p, s, padded, log_sum, delta[i], scale);
-          }
-          std::fill(p + seen, p + across, C(0));
-          std::fill(s + seen, s + across, C(0));
-        }
-        multiply<C>(end - begin, sizes.width, across, {.data = s_rows.data, .stride = keys}, plain<C>(key.from(k)),
-                    grad_query.from(first + begin), 1.0, k > 0);
-      });
-      tile.for_each_strip_of_keys(rows, [&](std::int64_t j, std::int64_t count, std::int64_t row) {
-        const std::int64_t at = row * keys + j;
-        multiply<C>(count, sizes.value_width, rows - row, transposed<C>({weights + at, keys}),
-                    plain<C>(grad.from(first + row)), grad_value.from(k + j), 1.0, true);
-        multiply<C>(count, sizes.width, rows - row, transposed<C>({slopes + at, keys}),
-                    plain<C>(query.from(first + row)), grad_key.from(k + j), 1.0, true);
-      });
-    }
+    std::fill(p + seen, p + weights.across, C(0));
+    std::fill(s + seen, s + weights.across, C(0));
   }
 }
 
+/// The tile of the queries from `first` and the keys from k. With P the weights, K what dropout multiplies them by and
+/// delta = sum(grad * out) = sum(P * K * dP) of a row: grad_value = (P * K)^T grad; dP = grad value^T;
+/// dS = P * (dP * K - delta) * scale; grad_query = dS key; grad_key = dS^T query.
+template <typename C>
+void backward_tile(const AttentionPlan& plan, philox::Key dropout_key, const HeadSizes& sizes, const MaskView<C>& mask,
+                   std::int64_t batch, const QueryHead<C>& q, const KeyHead<C>& to, std::int64_t first,
+                   std::int64_t k) {
+  const C scale = static_cast<C>(plan.scale);
+  const std::int64_t rows = std::min(kQueries, sizes.queries - first), stride = tile_stride(sizes);
+  const std::int64_t keys = std::min(kKeys, keys_of(plan, sizes, first + rows) - k);
+  const Tile<C> tile(plan, sizes, mask, batch, q.head, first, k, keys);
+  const cpu::GemmOperand<C> turned = to.turned_key.tile(k, keys, rows);
+  const cpu::GemmOperand<C> turned_value = to.turned_value.tile(k, keys, rows);
+  if (plan.dropout) tile.decide(dropout_key, rows, to.keep);
+  tile.for_each_strip(rows, [&](std::int64_t begin, std::int64_t end, std::int64_t across) {
+    const Rows<C> p_rows{to.weights + begin * stride, stride}, s_rows{to.slopes + begin * stride, stride};
+    multiply<C>(end - begin, across, sizes.width, plain<C>(q.query.from(first + begin)), turned, p_rows, plan.scale,
+                false);
+    multiply<C>(end - begin, across, sizes.value_width, plain<C>(q.grad.from(first + begin)), turned_value, s_rows, 1.0,
+                false);
+    const RowStrip<C> strip = tile.strip(begin, end, across, to.weights, stride);
+    for (std::int64_t i = begin; i < end; ++i) tile.mask(i, to.weights + i * stride);
+    const C *log_sums = q.log_sums + first + begin, *deltas = q.delta + first + begin;
+    if (plan.dropout)
+      dropped_slopes<C>(strip, s_rows.data, to.keep + begin * keys, log_sums, deltas, scale);
+    else
+      weigh_slopes<C>(strip, s_rows.data, log_sums, deltas, scale);
+    multiply<C>(end - begin, sizes.width, across, {.data = s_rows.data, .stride = stride}, plain<C>(to.key.from(k)),
+                q.grad_query.from(first + begin), 1.0, k > 0);
+  });
+  // The first product for a key is not added to anything but 0, without which it might be -0.
+  tile.for_each_strip_of_keys(rows, [&](std::int64_t j, std::int64_t count, std::int64_t row) {
+    const std::int64_t at = row * stride + j;
+    const bool add = !q.leads || (plan.causal ? k + j < first : first > 0);
+    multiply<C>(count, sizes.value_width, rows - row, transposed<C>({to.weights + at, stride}),
+                plain<C>(q.grad.from(first + row)), to.grad_value.from(k + j), 1.0, add, add ? nullptr : to.zeros);
+    multiply<C>(count, sizes.width, rows - row, transposed<C>({to.slopes + at, stride}),
+                plain<C>(q.query.from(first + row)), to.grad_key.from(k + j), 1.0, add, add ? nullptr : to.zeros);
+  });
+}
+
+/// Of the keys from `first`.
+template <typename C>
+void fill_gradients(const KeyHead<C>& to, const HeadSizes& sizes, std::int64_t first, C value) {
+  for (std::int64_t s = first; s < sizes.keys; ++s) {
+    std::fill_n(to.grad_key.at(s), sizes.width, value);
+    std::fill_n(to.grad_value.at(s), sizes.value_width, value);
+  }
+}
+
+/// Tiles of the same keys one after the other: these, their gradients and what is transposed of them stay in a cache,
+/// and queries and theirs are less than that.
 template <typename C>
 void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tensor& grad_key, const Tensor& grad_value,
               const AttentionPlan& plan) {
@@ -190,38 +221,57 @@ void backward(const AttentionSaved& saved, const Tensor& grad_query, const Tenso
   const philox::Key dropout_key = plan.dropout ? plan.key.get() : philox::Key{};
   const std::int64_t kv_heads = sizes.heads / sizes.group;
   const std::int64_t work = sizes.queries * sizes.keys * (sizes.width + sizes.value_width) * sizes.group * 2;
-  const C* const log_sums = saved.log_sums.data<C>();
   lockstep::parallel_for(
       sizes.batch * kv_heads, tasks_together(sizes.batch * kv_heads, 1, work),
       [&](std::int64_t begin, std::int64_t end) {
-        const std::int64_t tile = std::min(kQueries, sizes.queries) * std::min(kKeys, sizes.keys);
-        const Tensor space = empty({(plan.dropout ? 3 : 2) * tile}, {.dtype = dtype_of<C>});
-        C* const scratch = space.data<C>();
-        TurnedRows<C> turned_key(sizes.keys, sizes.width), turned_value(sizes.keys, sizes.value_width);
+        const std::int64_t tile = std::min(kQueries, sizes.queries) * tile_stride(sizes);
+        const std::int64_t widest = std::max(sizes.width, sizes.value_width), deltas = sizes.group * sizes.queries;
+        const Tensor space = empty({(plan.dropout ? 3 : 2) * tile + widest + deltas}, {.dtype = dtype_of<C>});
+        C* const tiles = space.data<C>();
+        C* const zeros = tiles + space.numel() - widest - deltas;
+        std::fill_n(zeros, widest, C(0));
+        TurnedRows<C> turned_key(sizes.keys, sizes.width, 1), turned_value(sizes.keys, sizes.value_width, 1);
         for (std::int64_t task = begin; task < end; ++task) {
           const std::int64_t batch = task / kv_heads, kv_head = task % kv_heads;
-          turned_key.take(head_rows<const C>(saved.key, batch, kv_head));
+          const KeyHead<C> to{head_rows<const C>(saved.key, batch, kv_head),
+                              turned_key,
+                              turned_value,
+                              head_rows<C>(grad_key, batch, kv_head),
+                              head_rows<C>(grad_value, batch, kv_head),
+                              tiles,
+                              tiles + tile,
+                              tiles + 2 * tile,
+                              zeros};
+          turned_key.take(to.key);
           turned_value.take(head_rows<const C>(saved.value, batch, kv_head));
-          const Rows<C> to_key = head_rows<C>(grad_key, batch, kv_head),
-                        to_value = head_rows<C>(grad_value, batch, kv_head);
-          for (std::int64_t s = 0; s < sizes.keys; ++s) {
-            std::fill_n(to_key.at(s), sizes.width, C(0));
-            std::fill_n(to_value.at(s), sizes.value_width, C(0));
+          // Others are written by products.
+          fill_gradients<C>(to, sizes,
+                            std::min(sizes.keys, plan.causal         ? sizes.queries
+                                                 : sizes.queries > 0 ? sizes.keys
+                                                                     : 0),
+                            C(0));
+          std::vector<QueryHead<C>> heads;
+          bool poisoned = false;  // a NaN among the sums
+          for (std::int64_t g = 0; g < sizes.group; ++g) {
+            const auto& q = heads.emplace_back(saved, grad_query, batch, kv_head * sizes.group + g,
+                                               zeros + widest + g * sizes.queries, g == 0);
+            for (std::int64_t i = 0; i < sizes.queries; ++i) {
+              const C *gradient = q.grad.at(i), *o = q.out.at(i);
+              for (std::int64_t d = 0; d < sizes.value_width; d += kPad) {
+                __builtin_prefetch(q.grad.at(i + kRowsAhead) + d);
+                __builtin_prefetch(q.out.at(i + kRowsAhead) + d);
+              }
+              q.delta[i] = cpu::lane_sum<C>(sizes.value_width, [&](std::int64_t d) { return gradient[d] * o[d]; });
+              poisoned |= q.log_sums[i] != q.log_sums[i];
+            }
           }
-          for (std::int64_t head = kv_head * sizes.group; head < (kv_head + 1) * sizes.group; ++head)
-            backward_head<C>(plan, dropout_key, sizes, mask, batch, head, head_rows<const C>(saved.query, batch, head),
-                             head_rows<const C>(saved.key, batch, kv_head), turned_key, turned_value,
-                             head_rows<const C>(saved.out, batch, head), head_rows<const C>(saved.grad, batch, head),
-                             log_sums + (batch * sizes.heads + head) * sizes.queries,
-                             head_rows<C>(grad_query, batch, head), to_key, to_value, scratch, scratch + tile,
-                             scratch + 2 * tile);
-          const C* const sums = log_sums + (batch * sizes.heads + kv_head * sizes.group) * sizes.queries;
-          if (!plan.causal || std::none_of(sums, sums + sizes.group * sizes.queries, [](C v) { return v != v; }))
-            continue;
-          for (std::int64_t s = 0; s < sizes.keys; ++s) {  // also of keys that the query does not see
-            std::fill_n(to_key.at(s), sizes.width, std::numeric_limits<C>::quiet_NaN());
-            std::fill_n(to_value.at(s), sizes.value_width, std::numeric_limits<C>::quiet_NaN());
-          }
+          for (std::int64_t k = 0; k < sizes.keys; k += kKeys)
+            for (const QueryHead<C>& q : heads)
+              for (std::int64_t first = 0; first < sizes.queries; first += kQueries)
+                if (k < keys_of(plan, sizes, std::min(first + kQueries, sizes.queries)))
+                  backward_tile<C>(plan, dropout_key, sizes, mask, batch, q, to, first, k);
+          // Also of keys that the query does not see.
+          if (plan.causal && poisoned) fill_gradients<C>(to, sizes, 0, std::numeric_limits<C>::quiet_NaN());
         }
       });
 }

@@ -39,7 +39,7 @@ void exp_all(C* y, std::int64_t count) {
       return;
     }
   }
-  cpu::write_row(y, count, [y](std::int64_t i) { return math::exp(y[i]); });
+  cpu::write_row(y, count, [y](std::int64_t i) { return math::exp_to_one(y[i]); });
 }
 
 template <typename T>
@@ -69,7 +69,7 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
         T* o = out + r * length;
         if (log) {
           const C shift = math::log(cpu::by_widest_vectors(
-              [=] { return lane_sum<C>(length, [=](std::int64_t i) { return math::exp(yr[i]); }); }));
+              [=] { return lane_sum<C>(length, [=](std::int64_t i) { return math::exp_to_one(yr[i]); }); }));
           for (std::int64_t i = 0; i < length; ++i) o[i] = static_cast<T>(yr[i] - shift);
         } else {
           const C sum = lane_sum<C>(length, [&](std::int64_t i) { return yr[i]; });
@@ -91,7 +91,7 @@ void rows_backward(const T* grad, const T* output, T* grad_input, std::int64_t r
       if (log) {
         const C sum = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]); });
         for (std::int64_t i = 0; i < length; ++i)
-          d[i] = static_cast<T>(std::fma(-math::exp(static_cast<C>(y[i])), sum, static_cast<C>(g[i])));
+          d[i] = static_cast<T>(std::fma(-math::exp_to_one(static_cast<C>(y[i])), sum, static_cast<C>(g[i])));
       } else {
         const C dot = lane_sum<C>(length, [&](std::int64_t i) { return static_cast<C>(g[i]) * static_cast<C>(y[i]); });
         for (std::int64_t i = 0; i < length; ++i)
@@ -122,12 +122,12 @@ template <typename C, typename T>
   if constexpr (std::is_same_v<T, C>) {
     LOCKSTEP_VECTORIZE
     for (std::int64_t j = 0; j < width; ++j) {
-      y[j] = math::exp(x[j] - top[j]);
+      y[j] = math::exp_to_one(x[j] - top[j]);
       sum[j] += y[j];
     }
   } else {
     LOCKSTEP_VECTORIZE
-    for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp(static_cast<C>(x[j]) - top[j]);
+    for (std::int64_t j = 0; j < width; ++j) sum[j] += math::exp_to_one(static_cast<C>(x[j]) - top[j]);
   }
 }
 template <typename C, typename T>
@@ -141,7 +141,8 @@ template <typename C, typename T>
     for (std::int64_t j = 0; j < width; ++j) y[j] = y[j] / sum[j];
   } else {
     LOCKSTEP_VECTORIZE
-    for (std::int64_t j = 0; j < width; ++j) y[j] = static_cast<T>(math::exp(static_cast<C>(x[j]) - top[j]) / sum[j]);
+    for (std::int64_t j = 0; j < width; ++j)
+      y[j] = static_cast<T>(math::exp_to_one(static_cast<C>(x[j]) - top[j]) / sum[j]);
   }
 }
 /// Gradients of log_softmax for one element of each slice.
@@ -149,7 +150,7 @@ template <typename C, typename T>
 [[gnu::flatten, gnu::noinline]] void log_gradient_row(const T* g, const T* y, const C* sum, std::int64_t width, T* d) {
   LOCKSTEP_VECTORIZE
   for (std::int64_t j = 0; j < width; ++j)
-    d[j] = static_cast<T>(std::fma(-math::exp(static_cast<C>(y[j])), sum[j], static_cast<C>(g[j])));
+    d[j] = static_cast<T>(std::fma(-math::exp_to_one(static_cast<C>(y[j])), sum[j], static_cast<C>(g[j])));
 }
 
 template <typename T>
