@@ -18,7 +18,7 @@ LOCKSTEP_HOST_DEVICE inline std::uint32_t as_bits(float x) {
   return __builtin_bit_cast(std::uint32_t, x);
 }
 
-/// 2^n for -126 <= n <= 127.
+/// 2^n for -126 <= n <= 127, and 0 for -127.
 LOCKSTEP_HOST_DEVICE inline float power_of_two(std::int32_t n) {
   return as_float((static_cast<std::uint32_t>(n) + 127u) << 23);
 }
@@ -36,7 +36,12 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // Inlined always, as all functions for loops over vectors: a call would keep a loop from being vectorised, and
 // compilers stop inlining where a function has many loops.
-/// exp(x) for -104 <= x <= 89, or NaN.
+/// Where exp() is 0 without rounding: both steps of exp_within() then multiply by 0. From -104 on results round to 0 as
+/// well, but products that are too small to be normal take a processor a hundred times as long, and masked scores are
+/// far below.
+inline constexpr float kFarBelow = -176.0f;
+
+/// exp(x) for kFarBelow <= x <= 89, or NaN.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_within(float x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2.
   const float shifted = std::fma(x, kLog2E, kRound);
@@ -57,12 +62,12 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 // The bounds give 0 and infinity; NaN fails both comparisons and passes through.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp(float x) {
   x = x > 89.0f ? 89.0f : x;
-  return exp_within(x < -104.0f ? -104.0f : x);
+  return exp_within(x < kFarBelow ? kFarBelow : x);
 }
 
 /// The same where x is at most 0, or NaN, without the comparison that it does not need.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_to_one(float x) {
-  return exp_within(x < -104.0f ? -104.0f : x);
+  return exp_within(x < kFarBelow ? kFarBelow : x);
 }
 /// The same where x is at least 0, or NaN.
 [[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float exp_from_one(float x) {

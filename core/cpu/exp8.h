@@ -14,7 +14,7 @@ namespace lockstep::cpu {
 [[gnu::always_inline]] inline Vec8 exp_to_one8(Vec8 x) {
   namespace fixed = math::fixed;
   const Vec8 round = broadcast8(fixed::kRound);
-  x = larger8(broadcast8(-104.0f), x);
+  x = larger8(broadcast8(fixed::kFarBelow), x);
   const Vec8 shifted = fma8(x, broadcast8(fixed::kLog2E), round);
   const IntVec8 biased = reinterpret_cast<IntVec8>(shifted) - static_cast<std::int32_t>(fixed::kExponents);
   const Vec8 whole = shifted - round;

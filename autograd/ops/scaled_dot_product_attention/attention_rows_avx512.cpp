@@ -23,7 +23,7 @@ struct Sixteen {
   static Vector exp_to_one(Vector x) {
     namespace fixed = math::fixed;
     const auto number = [](float value) { return _mm512_set1_ps(value); };
-    x = larger(number(-104.0f), x);
+    x = larger(number(fixed::kFarBelow), x);
     const Vector whole = _mm512_fmadd_ps(x, number(fixed::kLog2E), number(fixed::kRound)) - number(fixed::kRound);
     const Vector r =
         _mm512_fmadd_ps(whole, number(-fixed::kLn2Low), _mm512_fmadd_ps(whole, number(-fixed::kLn2High), x));
