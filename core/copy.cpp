@@ -185,6 +185,16 @@ void copy_values(const Tensor& source, const Tensor& target) {
   cuda::copy(source, target);
 }
 
+bool lies_turned(const Tensor& tensor) {
+  constexpr std::int64_t kLeast = 8, kSmall = 4096;  // as copy_turned() asks; what is small stays in the cache
+  const int last = tensor.dim() - 1;
+  if (last < 1 || tensor.numel() < kSmall || tensor.sizes()[last] < kLeast) return false;
+  if (tensor.strides()[last] == 0 || tensor.strides()[last] == 1) return false;
+  for (int d = 0; d < last; ++d)
+    if (tensor.strides()[d] == 1 && tensor.sizes()[d] >= kLeast) return true;
+  return false;
+}
+
 Tensor copy_contiguous(const Tensor& tensor) {
   Tensor out = empty_like(tensor);
   copy_values(tensor, out);

@@ -9,6 +9,9 @@ namespace lockstep {
 /// Copies `source` into `target`, element by element in row-major order, casting and crossing devices as needed. Sizes
 /// must be equal or `source` must broadcast to `target`. Throws Error otherwise.
 void copy_values(const Tensor& source, const Tensor& target);
+/// Whether the tensor is large and dense along another dimension than its last: read in row-major order it would miss
+/// the cache, and copy_contiguous() is quicker.
+bool lies_turned(const Tensor& tensor);
 /// A new contiguous tensor with the same values.
 Tensor copy_contiguous(const Tensor& tensor);
 /// `tensor` itself if it is contiguous, else a contiguous copy.

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/binary/binary_functors.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
@@ -202,6 +203,13 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
     });
     return;
   }
+  // Reading across the lines of the cache takes longer than turning an operand, line by line, and reading it in order.
+  if (out.is_contiguous())
+    for (const Operand* each : {&a, &b}) {
+      if (!each->tensor || each->tensor->sizes() != out.sizes() || !lies_turned(*each->tensor)) continue;
+      const Tensor turned = copy_contiguous(*each->tensor);
+      return each == &a ? run<C, O>(op, alpha, turned, b, out) : run<C, O>(op, alpha, a, turned, out);
+    }
   // A scalar walks along with the other operand's offsets, and is read at none of them.
   const Tensor& tensor_a = a.tensor ? *a.tensor : *b.tensor;
   const Tensor& tensor_b = b.tensor ? *b.tensor : *a.tensor;
