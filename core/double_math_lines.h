@@ -24,12 +24,13 @@ inline std::uint64_t low_bits(double whole) {
 }
 
 /// Calls step(index) for 0 <= index < N as straight code.
+template <typename Step, int... kIndex>
+[[gnu::always_inline]] inline void unrolled(Step&& step, std::integer_sequence<int, kIndex...>) {
+  (step(std::integral_constant<int, kIndex>{}), ...);
+}
 template <int N, typename Step>
-inline void unrolled(Step&& step) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
-    (step(std::integral_constant<int, kIndex>{}), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
+[[gnu::always_inline]] inline void unrolled(Step&& step) {
+  unrolled(step, std::make_integer_sequence<int, N>{});
 }
 
 namespace detail {
@@ -55,14 +56,25 @@ constexpr double inverse_factorial(int n) {
 inline bool is_near_exp(double x) {
   return std::fabs(x) <= 700.0;
 }
+/// x + low = n ln 2 + high + lost, |high| at most about 0.35, and n, whole and near, in the low bits of `whole`.
+struct Remainder {
+  double whole, high, lost;
+};
+[[gnu::always_inline]] inline Remainder reduce_exponent(double x, double low) {
+  const double whole = x * std::numbers::log2e + kWhole, n = whole - kWhole;
+  const double r = std::fma(-n, kLn2High, x), s = std::fma(-n, kLn2Low, low);
+  const double high = r + s;
+  return {whole, high, (r - high) + s};
+}
+/// exp() of what was reduced, for e = expm1_of_small(high). Times 2^n: n is added to the exponent.
+[[gnu::always_inline]] inline double raised(const Remainder& at, double e) {
+  const double value = 1 + (e + at.lost * (1 + e));
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) + (std::bit_cast<std::uint64_t>(at.whole) << 52));
+}
 /// exp(high + low) where is_near_exp(high), |low| much less than |high|.
 [[gnu::always_inline]] inline double exp_of_near(double high, double low) {
-  const double n = std::nearbyint(high * std::numbers::log2e);
-  const double r = std::fma(-n, kLn2High, high), s = std::fma(-n, kLn2Low, low);
-  const double rounded = r + s;
-  const double lost = (r - rounded) + s;
-  const double e = expm1_of_small(rounded);
-  return (1 + (e + lost * (1 + e))) * std::bit_cast<double>((low_bits(n) + 1023) << 52);
+  const Remainder at = reduce_exponent(high, low);
+  return raised(at, expm1_of_small(at.high));
 }
 
 struct Sum {
@@ -71,7 +83,7 @@ struct Sum {
 
 /// log(x 2^k) for normal x > 0: with x = 2^j m and s = (m - 1) / (m + 1), (j + k) ln 2 + 2 s + 2 s^3 / 3 + 2 s^5 / 5
 /// ...
-inline Sum log_of_normal(double x, double k) {
+[[gnu::always_inline]] inline Sum log_of_normal(double x, double k) {
   const auto bits = std::bit_cast<std::uint64_t>(x);
   // The exponent as a double: the low bits of 2^52 and more.
   const double exponent = std::bit_cast<double>((bits >> 52) | std::bit_cast<std::uint64_t>(0x1p52)) - 0x1p52 - 1023.0;
@@ -114,7 +126,7 @@ inline bool is_near_angle(double x) {
   return std::fabs(x) <= 1e5;
 }
 /// Where is_near_angle(x).
-inline Angle reduce_near(double x) {
+[[gnu::always_inline]] inline Angle reduce_near(double x) {
   constexpr double kHalfPi1 = 0x1.921fb54400000p0, kHalfPi2 = 0x1.0b4611a600000p-34, kHalfPi3 = 0x1.3198a2e037073p-69;
   const double n = std::nearbyint(x * (2 / std::numbers::pi));
   double r = std::fma(-n, kHalfPi1, x);
@@ -164,13 +176,29 @@ inline Angle reduce_near(double x) {
   return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 
-/// exp(x) - 1 for 0 <= x <= 44.
+/// exp(x) - 1 where is_near_exp(x). The series of x, of its half or of what exp() leaves: one of them is computed.
 [[gnu::always_inline]] inline double expm1_of_near(double x) {
-  const double small = expm1_of_small(x <= 0.35 ? x : 0.0);
-  const double half = expm1_of_small(x <= 0.7 ? 0.5 * x : 0.0);
-  const double large = exp_of_near(x, 0) - 1;
-  return x == 0 ? x : (x <= 0.35 ? small : (x <= 0.7 ? half * (half + 2) : large));
+  const Remainder at = reduce_exponent(x, 0);
+  const bool small = std::fabs(x) <= 0.35, middle = std::fabs(x) <= 0.7;
+  const double e = expm1_of_small(small ? x : (middle ? 0.5 * x : at.high));
+  const double large = raised(at, e) - 1;
+  return x == 0 ? x : (small ? e : (middle ? e * (e + 2) : large));
 }
+/// log(1 + x) for finite x > -1.
+inline bool is_near_log1p(double x) {
+  return (x > -1) & (x < std::numeric_limits<double>::infinity());
+}
+[[gnu::always_inline]] inline double log1p_of_near(double x) {
+  const double u = 1 + x;
+  const double lost = std::fabs(x) < 1 ? x - (u - 1) : 1 - (u - x);
+  const Sum log = log_of_normal(u, 0);
+  return std::fabs(x) < 0x1p-54 ? x : log.high + (log.low + lost / u);
+}
+/// log(1 + exp(-|x|)) where is_near_exp(x).
+[[gnu::always_inline]] inline double log_of_one_and_exp(double x) {
+  return log1p_of_near(exp_of_near(-std::fabs(x), 0));
+}
+
 inline bool is_near_tanh(double x) {
   return std::fabs(x) <= 22.0;
 }
@@ -178,8 +206,11 @@ inline bool is_near_tanh(double x) {
 [[gnu::always_inline]] inline double tanh_of_near(double x) {
   const double size = std::fabs(x);
   const double e = expm1_of_near(2 * size);
-  const double value = size < 0.55 ? e / (e + 2) : 1 - 2 / (e + 2);
-  return std::copysign(value, x);
+  // By the bits, since a branch here would become two divisions.
+  const std::uint64_t small = std::uint64_t{0} - static_cast<std::uint64_t>(size < 0.55);
+  const std::uint64_t above = (std::bit_cast<std::uint64_t>(e) & small) | (std::bit_cast<std::uint64_t>(2.0) & ~small);
+  const double share = std::bit_cast<double>(above) / (e + 2);
+  return std::copysign(size < 0.55 ? share : 1 - share, x);
 }
 
 namespace detail {

@@ -297,7 +297,16 @@ TEST(Unary, RowsOfDoublesHaveTheFunctionsBits) {
                {cos, math::portable_cos},
                {tanh, math::portable_tanh},
                {sigmoid, [](double v) { return math::sigmoid(v); }},
-               {silu, [](double v) { return v * math::sigmoid(v); }}};
+               {silu, [](double v) { return v * math::sigmoid(v); }},
+               {log1p, math::portable_log1p},
+               {expm1, math::portable_expm1},
+               {erf, math::portable_erf},
+               {[](const Tensor& t) { return softplus(t, 0.5, 9.0); },
+                [](double v) {
+                  const double z = 0.5 * v;
+                  return z > 9.0 ? v : (std::fmax(z, 0.0) + math::portable_log1p(math::exp_below(z))) / 0.5;
+                }},
+               {logsigmoid, [](double v) { return std::fmin(v, 0.0) - math::portable_log1p(math::exp_below(v)); }}};
   for (std::size_t c = 0; c < std::size(cases); ++c) {
     const std::vector<double> values = cases[c].run(tensor(x)).to_vector<double>();
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -307,6 +316,17 @@ TEST(Unary, RowsOfDoublesHaveTheFunctionsBits) {
           << c << ": " << x[i];
     }
   }
+}
+
+// Both are 0, but a product on the way that is too small to be normal costs a hundred times as much.
+TEST(Unary, ExponentialsFarBelowAreZero) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float x : {-103.98f, -104.0f, -105.0f, -150.0f, -175.9f, -176.0f, -177.0f, -1e9f, -infinity}) {
+    const Tensor y = exp(full({40}, x));
+    for (const float each : y.to_vector<float>()) EXPECT_EQ(std::bit_cast<std::uint32_t>(each), 0u) << x;
+  }
+  EXPECT_EQ(exp(tensor({-103.9f})).item<float>(), std::numeric_limits<float>::denorm_min());
+  EXPECT_EQ(exp(tensor({-90.0f})).item<float>(), 8.19401262e-40f);
 }
 
 struct Refusal {

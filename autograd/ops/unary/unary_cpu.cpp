@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/double_math_lines.h"
@@ -38,99 +39,186 @@ struct Sines<unary::Cos<float>> {
 };
 
 /// Functions of double have a straight line for all but huge or special arguments; the others are computed one by one.
+/// A line is made from the functor, whose numbers it may need. It is inlined by force: a call in a loop would keep it
+/// from being vectorised, and compilers find the longer lines too long.
 template <typename F>
 struct Line {
   static constexpr bool kAny = false;
 };
-template <>
-struct Line<unary::Exp<double>> {
+struct AnyLine {
   static constexpr bool kAny = true;
+  AnyLine() = default;
+  template <typename F>
+  explicit AnyLine(const F&) {}
+};
+struct LineOfExp : AnyLine {
+  using AnyLine::AnyLine;
   static bool is_near(double x) { return math::lines::is_near_exp(x); }
-  static double value(double x) { return math::lines::exp_of_near(x, 0); }
 };
 template <>
-struct Line<unary::Log<double>> {
-  static constexpr bool kAny = true;
+struct Line<unary::Exp<double>> : LineOfExp {
+  using LineOfExp::LineOfExp;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::exp_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Expm1<double>> : LineOfExp {
+  using LineOfExp::LineOfExp;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::expm1_of_near(x); }
+};
+template <>
+struct Line<unary::Log<double>> : AnyLine {
+  using AnyLine::AnyLine;
   static bool is_near(double x) { return math::lines::is_near_log(x); }
-  static double value(double x) { return math::lines::log_of_near(x); }
+  [[gnu::always_inline]] static double value(double x) { return math::lines::log_of_near(x); }
 };
 template <>
-struct Line<unary::Sigmoid<double>> {
-  static constexpr bool kAny = true;
-  static bool is_near(double x) { return math::lines::is_near_exp(x); }
-  static double value(double x) { return math::lines::sigmoid_of_near(x); }
+struct Line<unary::Log1p<double>> : AnyLine {
+  using AnyLine::AnyLine;
+  static bool is_near(double x) { return math::lines::is_near_log1p(x); }
+  [[gnu::always_inline]] static double value(double x) { return math::lines::log1p_of_near(x); }
 };
 template <>
-struct Line<unary::Silu<double>> {
-  static constexpr bool kAny = true;
-  static bool is_near(double x) { return math::lines::is_near_exp(x); }
-  static double value(double x) { return x * math::lines::sigmoid_of_near(x); }
-  static double slope(double x) {
+struct Line<unary::Sigmoid<double>> : LineOfExp {
+  using LineOfExp::LineOfExp;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::sigmoid_of_near(x); }
+};
+template <>
+struct Line<unary::Silu<double>> : LineOfExp {
+  using LineOfExp::LineOfExp;
+  [[gnu::always_inline]] static double value(double x) { return x * math::lines::sigmoid_of_near(x); }
+  [[gnu::always_inline]] static double slope(double x) {
     const double s = math::lines::sigmoid_of_near(x);
     return s * std::fma(x, 1 - s, 1.0);
   }
 };
 template <>
-struct Line<unary::Tanh<double>> {
+struct Line<unary::LogSigmoid<double>> : LineOfExp {
+  using LineOfExp::LineOfExp;
+  [[gnu::always_inline]] static double value(double x) {
+    return (x < 0 ? x : 0.0) - math::lines::log_of_one_and_exp(x);
+  }
+  [[gnu::always_inline]] static double slope(double x) { return math::lines::sigmoid_of_near(-x); }
+};
+template <>
+struct Line<unary::Softplus<double>> {
   static constexpr bool kAny = true;
+  double beta, threshold;
+  explicit Line(const unary::Softplus<double>& f) : beta(f.beta), threshold(f.threshold) {}
+  bool is_near(double x) const { return math::lines::is_near_exp(beta * x); }
+  [[gnu::always_inline]] double value(double x) const {
+    const double z = beta * x;
+    const double soft = ((z > 0 ? z : 0.0) + math::lines::log_of_one_and_exp(z)) / beta;
+    return z > threshold ? x : soft;
+  }
+  [[gnu::always_inline]] double slope(double x) const {
+    return beta * x > threshold ? 1.0 : math::lines::sigmoid_of_near(beta * x);
+  }
+};
+template <>
+struct Line<unary::Tanh<double>> : AnyLine {
+  using AnyLine::AnyLine;
   static bool is_near(double x) { return math::lines::is_near_tanh(x); }
-  static double value(double x) { return math::lines::tanh_of_near(x); }
+  [[gnu::always_inline]] static double value(double x) { return math::lines::tanh_of_near(x); }
 };
-template <>
-struct Line<unary::Sin<double>> {
-  static constexpr bool kAny = true;
+struct LineOfAngle : AnyLine {
+  using AnyLine::AnyLine;
   static bool is_near(double x) { return math::lines::is_near_angle(x); }
-  static double value(double x) { return x == 0 ? x : math::lines::sine_of_near(x, 0); }
-  static double slope(double x) { return math::lines::sine_of_near(x, 1); }
 };
 template <>
-struct Line<unary::Cos<double>> {
-  static constexpr bool kAny = true;
-  static bool is_near(double x) { return math::lines::is_near_angle(x); }
-  static double value(double x) { return math::lines::sine_of_near(x, 1); }
-  static double slope(double x) { return x == 0 ? -x : -math::lines::sine_of_near(x, 0); }
+struct Line<unary::Sin<double>> : LineOfAngle {
+  using LineOfAngle::LineOfAngle;
+  [[gnu::always_inline]] static double value(double x) { return x == 0 ? x : math::lines::sine_of_near(x, 0); }
+  [[gnu::always_inline]] static double slope(double x) { return math::lines::sine_of_near(x, 1); }
 };
 template <>
-struct Line<unary::Erf<double>> {
-  static constexpr bool kAny = true;
+struct Line<unary::Cos<double>> : LineOfAngle {
+  using LineOfAngle::LineOfAngle;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::sine_of_near(x, 1); }
+  [[gnu::always_inline]] static double slope(double x) { return x == 0 ? -x : -math::lines::sine_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Erf<double>> : AnyLine {
+  using AnyLine::AnyLine;
   static bool is_near(double x) { return math::lines::is_near_erf(x); }
-  static double value(double x) { return math::lines::erf_of_near(x); }
+  [[gnu::always_inline]] static double value(double x) { return math::lines::erf_of_near(x); }
+  [[gnu::always_inline]] static double slope(double x) {
+    return 1.1283791670955126 * math::lines::exp_of_near(-x * x, 0);
+  }
 };
 template <>
-struct Line<unary::Gelu<double>> {
-  static constexpr bool kAny = true;
+struct Line<unary::Gelu<double>> : AnyLine {
+  using AnyLine::AnyLine;
   static constexpr double kRootHalf = 0.7071067811865476;
   static bool is_near(double x) { return math::lines::is_near_erf(x * kRootHalf); }
-  static double cumulative(double x) { return std::fma(0.5, math::lines::erf_of_near(x * kRootHalf), 0.5); }
-  static double value(double x) { return x * cumulative(x); }
-  static double slope(double x) {
+  [[gnu::always_inline]] static double cumulative(double x) {
+    return std::fma(0.5, math::lines::erf_of_near(x * kRootHalf), 0.5);
+  }
+  [[gnu::always_inline]] static double value(double x) { return x * cumulative(x); }
+  [[gnu::always_inline]] static double slope(double x) {
     const auto [erf, gauss] = math::lines::erf_and_gauss_of_near(x * kRootHalf);  // gauss: exp(-x^2 / 2)
     return std::fma(x, 0.3989422804014327 * gauss, std::fma(0.5, erf, 0.5));
   }
 };
+template <>
+struct Line<unary::Pow<double>> {
+  static constexpr bool kAny = true;
+  double exponent;
+  explicit Line(const unary::Pow<double>& f) : exponent(f.exponent) {}
+  bool is_near(double x) const { return math::lines::is_near_pow(x, exponent); }
+  [[gnu::always_inline]] double value(double x) const { return math::lines::pow_of_near(x, exponent); }
+};
+/// Of a power's gradient.
+struct SlopeOfPow {
+  double exponent;
+  bool is_near(double x) const { return math::lines::is_near_pow(x, exponent - 1); }
+  [[gnu::always_inline]] double slope(double x) const { return exponent * math::lines::pow_of_near(x, exponent - 1); }
+};
 
-/// By the line where it holds, by `other` elsewhere. Arguments beyond it are replaced, so that no line meets them, and
-/// out may be x.
-template <typename Near, typename Value, typename Other, typename Finish>
-[[gnu::flatten]] void apply_line(const double* x, std::int64_t count, Near&& holds, Value value, Other&& other,
-                                 Finish&& finish) {
+/// near[i] = value(x[i]) where the line holds, anything elsewhere: arguments beyond it are replaced, so that no line
+/// meets them. True if there were any. In two loops: in one the compiler would compute the line of what replaces them
+/// beforehand, and branch.
+template <typename L, typename Value>
+bool write_near(const double* x, std::int64_t count, double* near, L line, Value value) {
+  const bool far = cpu::by_widest_vectors([=] {
+    std::int64_t beyond = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const bool is_near = line.is_near(x[i]);
+      near[i] = is_near ? x[i] : 1.0;
+      beyond |= is_near ? 0 : 1;
+    }
+    return beyond != 0;
+  });
+  cpu::write_row(
+      near, count, [ from = static_cast<const double*>(near), line,
+                     value ](std::int64_t i) __attribute__((always_inline)) { return value(line, from[i]); });
+  return far;
+}
+
+/// By the line where it holds, by `other` elsewhere. out may be x.
+template <typename L, typename Value, typename Other, typename Finish>
+void apply_line(const double* x, std::int64_t count, L line, Value value, Other&& other, Finish&& finish) {
   double near[kRowChunk];
   for (std::int64_t begin = 0; begin < count; begin += kRowChunk) {
     const std::int64_t n = std::min(kRowChunk, count - begin);
-    std::int64_t far = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const bool is_near = holds(x[begin + i]);
-      near[i] = is_near ? x[begin + i] : 1.0;
-      far |= is_near ? 0 : 1;
-    }
-    cpu::write_row(near, n,
-                   [from = static_cast<const double*>(near), value](std::int64_t i) { return value(from[i]); });
-    if (far != 0)
+    if (write_near(x + begin, n, near, line, value))
       for (std::int64_t i = 0; i < n; ++i)
-        if (!holds(x[begin + i])) near[i] = other(begin + i);
+        if (!line.is_near(x[begin + i])) near[i] = other(begin + i);
     finish(begin, n, near);
   }
 }
+/// The value, or the slope, of a line: kinds of `value` above.
+struct ValueOf {
+  template <typename L>
+  [[gnu::always_inline]] double operator()(const L& line, double x) const {
+    return line.value(x);
+  }
+};
+struct SlopeOf {
+  template <typename L>
+  [[gnu::always_inline]] double operator()(const L& line, double x) const {
+    return line.slope(x);
+  }
+};
 
 template <typename C>
 bool all_near(const C* x, std::int64_t count) {
@@ -154,13 +242,7 @@ Row<C> row_function(UnaryOp op) {
       };
       if constexpr (Line<F>::kAny)
         return apply_line(
-            x, count, Line<F>::is_near, [](double at) { return Line<F>::value(at); },
-            [&](std::int64_t i) { return f.value(x[i]); }, finish);
-      if constexpr (std::is_same_v<F, unary::Pow<double>>)
-        return apply_line(
-            x, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent); },
-            [f](double at) { return math::lines::pow_of_near(at, f.exponent); },
-            [&](std::int64_t i) { return f.value(x[i]); }, finish);
+            x, count, Line<F>(f), ValueOf{}, [&](std::int64_t i) { return f.value(x[i]); }, finish);
       cpu::write_row(out, count, [x, f](std::int64_t i) { return f.value(x[i]); });
     };
   });
@@ -183,16 +265,11 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
         if constexpr (std::is_same_v<C, double>)
           for (std::int64_t i = 0; i < n; ++i) out[begin + i] = grad[begin + i] * slopes[i];
       };
-      if constexpr (requires { Line<F>::slope(1.0); })
-        return apply_line(
-            saved, count, Line<F>::is_near, [](double at) { return Line<F>::slope(at); },
-            [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
+      const auto other = [&](std::int64_t i) { return f.gradient(1.0, saved[i]); };
+      if constexpr (requires(const Line<F>& line) { line.slope(1.0); })
+        return apply_line(saved, count, Line<F>(f), SlopeOf{}, other, finish);
       if constexpr (std::is_same_v<F, unary::Pow<double>>)
-        if (f.exponent != 0)
-          return apply_line(
-              saved, count, [&](double at) { return math::lines::is_near_pow(at, f.exponent - 1); },
-              [f](double at) { return f.exponent * math::lines::pow_of_near(at, f.exponent - 1); },
-              [&](std::int64_t i) { return f.gradient(1.0, saved[i]); }, finish);
+        if (f.exponent != 0) return apply_line(saved, count, SlopeOfPow{f.exponent}, SlopeOf{}, other, finish);
       cpu::write_row(out, count, [grad, saved, f](std::int64_t i) { return f.gradient(grad[i], saved[i]); });
     };
   });
@@ -220,6 +297,7 @@ void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
                  [&](std::int64_t begin, std::int64_t end) { row(begin, begin, 1, 1, end - begin); });
     return;
   }
+  if (lies_turned(x) && out.is_contiguous()) return run<C>(op, params, copy_contiguous(x), out);
   cpu::for_each_row(cpu::plan_loop<2>(out.sizes(), {&out, &x}),
                     [&](const auto& offset, const auto& stride, std::int64_t length) {
                       row(offset[0], offset[1], stride[0], stride[1], length);
