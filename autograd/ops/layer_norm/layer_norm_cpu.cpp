@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
+#include "lockstep/autograd/ops/layer_norm/layer_norm_eight_rows.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_moments.h"
 #include "lockstep/autograd/ops/support/parameter_values.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 
@@ -15,6 +18,26 @@ namespace {
 
 using cpu::kElementBlock;
 using cpu::long_sum;
+using layer_norm_rows::fits_eight_rows;
+using layer_norm_rows::kTogether;
+using layer_norm_rows::Moments;
+
+void forward_of_eight(const float* x, const float* w, const float* b, std::int64_t width, double eps, bool centred,
+                      float* moment, float* y) {
+  cpu::by_widest_vectors([=] {
+    Moments<float> moments[kTogether];
+    layer_norm_rows::moments_of_eight(x, width, eps, centred, moments);
+    for (int r = 0; r < kTogether; ++r) {
+      const auto [mean, inverse, rest] = moments[r];
+      moment[3 * r] = mean;
+      moment[3 * r + 1] = inverse;
+      moment[3 * r + 2] = rest;
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < width; ++i)
+        y[r * width + i] = std::fma((x[r * width + i] - mean - rest) * inverse, w[i], b[i]);
+    }
+  });
+}
 
 template <typename T>
 void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output, const Tensor& moments,
@@ -28,6 +51,10 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
   const C* w = scales.data();
   const C* b = shifts.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
+    if constexpr (std::is_same_v<T, float>)
+      if (fits_eight_rows(width))
+        for (; begin + kTogether <= end; begin += kTogether)
+          forward_of_eight(x + begin * width, w, b, width, eps, centred, moment + 3 * begin, y + begin * width);
     for (std::int64_t row = begin; row < end; ++row) {
       const T* xr = x + row * width;
       T* yr = y + row * width;
@@ -37,6 +64,38 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
       moment[3 * row + 2] = rest;
       for (std::int64_t i = 0; i < width; ++i)
         yr[i] = static_cast<T>(std::fma((static_cast<C>(xr[i]) - mean - rest) * inverse, w[i], b[i]));
+    }
+  });
+}
+
+/// input_backward() of eight rows.
+void backward_of_eight(const float* g, const float* x, const float* w, const float* moment, std::int64_t width,
+                       bool centred, float* d) {
+  cpu::by_widest_vectors([=] {
+    const auto h = [=](int r, std::int64_t i) { return cpu::load8(g + r * width + i) * cpu::load8(w + i); };
+    const auto n = static_cast<double>(width);
+    double sums[kTogether];
+    float mean_h[kTogether] = {};
+    if (centred) {
+      layer_norm_rows::sums_of_eight(width, h, sums);
+      for (int r = 0; r < kTogether; ++r) mean_h[r] = static_cast<float>(sums[r] / n);
+    }
+    layer_norm_rows::sums_of_eight(
+        width,
+        [=](int r, std::int64_t i) {
+          return h(r, i) * ((cpu::load8(x + r * width + i) - cpu::broadcast8(moment[3 * r]) -
+                             cpu::broadcast8(moment[3 * r + 2])) *
+                            cpu::broadcast8(moment[3 * r + 1]));
+        },
+        sums);
+    for (int r = 0; r < kTogether; ++r) {
+      const float mean = moment[3 * r], inverse = moment[3 * r + 1], rest = moment[3 * r + 2];
+      const float mean_hn = static_cast<float>(sums[r] / n), shift = mean_h[r];
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < width; ++i) {
+        const float normalized = (x[r * width + i] - mean - rest) * inverse;
+        d[r * width + i] = inverse * std::fma(-normalized, mean_hn, g[r * width + i] * w[i] - shift);
+      }
     }
   });
 }
@@ -54,6 +113,11 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
   const std::vector<C> scales = parameter_values<C>(weight, width, C(1), "layer_norm");
   const C* w = scales.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
+    if constexpr (std::is_same_v<T, float>)
+      if (fits_eight_rows(width))
+        for (; begin + kTogether <= end; begin += kTogether)
+          backward_of_eight(g + begin * width, x + begin * width, w, moment + 3 * begin, width, centred,
+                            d + begin * width);
     for (std::int64_t row = begin; row < end; ++row) {
       const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
       const T* gr = g + row * width;

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/reduce/reduce_dims.h"
+#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -22,7 +23,7 @@ Tensor power_or_zero(const Tensor& x, double exponent) {
 }
 
 Tensor value_of(const Tensor& x, double order, const Shape& dims, bool keepdim) {
-  if (order == 2.0) return sqrt(sum(square(x), dims, keepdim));
+  if (order == 2.0) return sqrt(sum_of_squares(x, dims, keepdim));
   if (std::isinf(order)) return order > 0 ? max(abs(x), dims, keepdim) : min(abs(x), dims, keepdim);
   return pow(sum(pow(abs(x), order), dims, keepdim), 1.0 / order);
 }

@@ -178,6 +178,10 @@ Tensor truth(bool every, const Tensor& x, const Shape& dims, bool keepdim, const
 
 }  // namespace
 
+Tensor sum_of_squares(const Tensor& x, const Shape& dims, bool keepdim) {
+  return run(ReduceOp::squared_difference, x, nullptr, 1.0, ReduceDims(x, dims, keepdim, "sum"), x.dtype());
+}
+
 void reduce_sum(const Tensor& x, const Tensor& out) {
   reduce_kernel(x)(ReduceOp::sum, x, nullptr, 1.0, out);
 }

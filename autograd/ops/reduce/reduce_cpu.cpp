@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/reduce/reduce_fold.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
+#include "lockstep/autograd/ops/reduce/reduce_rows.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cpu/write_row.h"
@@ -83,30 +84,19 @@ void store_one(const Tensor& out, std::int64_t index, C value) {
   cpu::store_row(&value, 1, out.dtype(), cpu::element_address(out.raw_data(), index, out.dtype()), 1);
 }
 
-/// Outputs [begin, end) of x's own type, whose few terms are neighbours in memory: what is the same for all is found
-/// once.
+/// Outputs [begin, end) of x's own type, whose terms are neighbours in memory.
 template <typename R, typename C>
-void reduce_short_rows(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out,
-                       std::int64_t begin, std::int64_t end) {
+void reduce_near_rows(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out,
+                      std::int64_t begin, std::int64_t end) {
   const C* const from = static_cast<const C*>(x.raw_data());
+  const C* const centres = about ? static_cast<const C*>(about->raw_data()) : nullptr;
   C* const to = static_cast<C*>(out.raw_data());
-  const std::int64_t width = plan.kept.back(), stride = plan.kept_strides.back(), count = plan.count;
+  const std::int64_t width = plan.kept.back(), stride = plan.kept_strides.back();
   for (std::int64_t first = begin; first < end;) {
     const C* const rows =
         from + ReducePlan::outer_offset(plan.kept, plan.kept_strides, first / width) + first % width * stride;
     const std::int64_t stop = std::min(end, (first / width + 1) * width);
-    const auto reduce = [=] {
-      C buffer[kRowChunk];
-      const C* row = rows;
-      for (std::int64_t o = first; o < stop; ++o, row += stride) {
-        const C centre = load_about<R, C>(about, o);
-        to[o] = R::finish(R::join(R::start(), fold_run<R>(row, count, centre, buffer)), centre, divisor);
-      }
-    };
-    if constexpr (std::is_same_v<C, float>)
-      cpu::by_widest_vectors(reduce);
-    else
-      reduce();
+    reduce_rows<R, C>(rows, stride, stop - first, plan.count, centres ? centres + first : nullptr, divisor, to + first);
     first = stop;
   }
 }
@@ -125,10 +115,10 @@ void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, 
   const std::int64_t segments = (plan.count + kSegment - 1) / kSegment;
   if (segments <= 1) {
     const std::int64_t block = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count, 1));
-    const bool short_rows = plan.reduced.dim() == 1 && (plan.reduced_strides[0] == 1 || plan.count == 1) &&
-                            plan.count <= kRowChunk && x.dtype() == dtype_of<C> && out.dtype() == dtype_of<C>;
+    const bool near_rows = plan.reduced.dim() == 1 && (plan.reduced_strides[0] == 1 || plan.count == 1) &&
+                           plan.count > 0 && x.dtype() == dtype_of<C> && out.dtype() == dtype_of<C>;
     parallel_for(plan.outputs, block, [&](std::int64_t begin, std::int64_t end) {
-      if (short_rows) return reduce_short_rows<R, C>(plan, x, about, divisor, out, begin, end);
+      if (near_rows) return reduce_near_rows<R, C>(plan, x, about, divisor, out, begin, end);
       for (std::int64_t o = begin; o < end; ++o)
         finish(o, fold_terms<R>(plan, x, base(o), 0, plan.count, load_about<R, C>(about, o)));
     });
@@ -151,6 +141,31 @@ void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, 
   }
 }
 
+/// sums[i] of element i of each of the rows, in their order: some columns at a time, which stay in registers.
+template <typename R, typename C>
+void fold_columns_of(const C* const* row, std::int64_t count, std::int64_t width, C* sums) {
+  using V = Vector<C>;
+  std::int64_t at = 0;
+  const auto strips = [&]<int kVectors>(std::integral_constant<int, kVectors>) {
+    for (; at + kVectors * V::kLanes <= width; at += kVectors * V::kLanes) {
+      typename V::Type lanes[kVectors];
+      for (auto& lane : lanes) lane = V::all(R::start());
+      for (std::int64_t r = 0; r < count; ++r)
+#pragma GCC unroll 8
+        for (int i = 0; i < kVectors; ++i) lanes[i] = R::fold_lanes(lanes[i], V::load(row[r] + at + i * V::kLanes));
+      std::memcpy(sums + at, lanes, sizeof lanes);
+    }
+  };
+  strips(std::integral_constant<int, 8>());
+  strips(std::integral_constant<int, 2>());
+  if (at == width) return;
+  std::fill(sums + at, sums + width, R::start());
+  for (std::int64_t r = 0; r < count; ++r) {
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = at; i < width; ++i) sums[i] = R::fold(sums[i], row[r][i]);
+  }
+}
+
 /// Folds rows [begin, end) of `width` neighbouring outputs, starting at offset `base`, into totals.
 template <typename R, typename C>
 void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
@@ -163,9 +178,23 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
   std::fill_n(totals, width, static_cast<typename R::Total>(R::start()));
   for (std::int64_t r = begin; r < end;) {
     const std::int64_t flush = std::min(r + kRowsPerFlush, end);
-    std::fill_n(sums, width, R::start());
     std::int64_t outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
     std::int64_t inner = r % rows;
+    if (direct) {
+      const C* row[kRowsPerFlush];
+      const std::int64_t count = flush - r;
+      for (std::int64_t i = 0; i < count; ++i, ++r, ++inner) {
+        if (inner == rows) {
+          outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
+          inner = 0;
+        }
+        row[i] = static_cast<const C*>(x.raw_data()) + base + outer + inner * plan.reduced_strides.back();
+      }
+      fold_columns_of<R>(row, count, width, sums);
+      for (std::int64_t i = 0; i < width; ++i) totals[i] = R::join(totals[i], sums[i]);
+      continue;
+    }
+    std::fill_n(sums, width, R::start());
     for (; r < flush; ++r, ++inner) {
       if (inner == rows) {
         outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
@@ -209,9 +238,10 @@ void reduce_across(const ReducePlan& plan, const Tensor& x, const Tensor* about,
     const std::int64_t column = item % strips * kRowChunk;
     const std::int64_t first = item / strips * width + column;
     const std::int64_t length = std::min(kRowChunk, width - column);
-    C values[kRowChunk];
-    for (std::int64_t i = 0; i < length; ++i)
-      values[i] = R::finish(totals[i], load_about<R, C>(about, first + i), divisor);
+    C values[kRowChunk], centres[kRowChunk];
+    for (std::int64_t i = 0; i < length; ++i) centres[i] = load_about<R, C>(about, first + i);
+    cpu::by_widest_vectors([divisor, totals, length, from = static_cast<const C*>(centres),
+                            to = static_cast<C*>(values)] { finish_rows<R, C>(totals, from, divisor, length, to); });
     cpu::store_row(values, length, out.dtype(), cpu::element_address(out.raw_data(), first, out.dtype()), 1);
   };
   if (segments <= 1) {

@@ -8,6 +8,10 @@
 #include <limits>
 #include <type_traits>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "lockstep/core/vector_math.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // every function that takes or returns vectors is inlined
@@ -55,11 +59,16 @@ template <typename C>
 struct SquaredDifference : Sum<C> {
   static constexpr bool kMaps = true;
   static C map(C value, C about) { return (value - about) * (value - about); }
+  template <typename V>
+  [[gnu::always_inline]] static V map_lanes(V value, V about) {
+    return (value - about) * (value - about);
+  }
 };
 
 template <typename C>
 struct LogSumExp : Sum<C> {
   static constexpr bool kMaps = true;
+  static constexpr bool kLogarithm = true;
   static C shift(C about) { return std::isfinite(about) ? about : C(0); }
   static C map(C value, C about) { return math::exp(value - about); }
   static C finish(double total, C about, double) {
@@ -79,7 +88,7 @@ struct Max {
   static C fold(C a, C b) { return (b > a) | (b != b) ? b : a; }
   template <typename V>
   [[gnu::always_inline]] static V fold_lanes(V a, V b) {
-    return ((b > a) | (b != b)) ? b : a;
+    return (b != b) ? b : (b > a ? b : a);
   }
   template <typename V>
   [[gnu::always_inline]] static V join_lanes(V a, V b) {
@@ -97,7 +106,7 @@ struct Min : Max<C> {
   static C fold(C a, C b) { return (b < a) | (b != b) ? b : a; }
   template <typename V>
   [[gnu::always_inline]] static V fold_lanes(V a, V b) {
-    return ((b < a) | (b != b)) ? b : a;
+    return (b != b) ? b : (b < a ? b : a);
   }
   template <typename V>
   [[gnu::always_inline]] static V join_lanes(V a, V b) {
@@ -124,29 +133,67 @@ struct Vector {
   }
 };
 
-/// The lanes of four vectors together: the upper half is joined to the lower one, until one is left.
-template <typename R, typename C>
-[[gnu::always_inline]] inline typename R::Total join_lanes(const typename Vector<C>::Type (&v)[4]) {
-  if constexpr (std::is_same_v<typename R::Total, C>) {
-    auto t = R::join_lanes(R::join_lanes(v[0], v[2]), R::join_lanes(v[1], v[3]));
-    if constexpr (Vector<C>::kLanes == 8) {
-      t = R::join_lanes(t, __builtin_shufflevector(t, t, 4, 5, 6, 7, 0, 1, 2, 3));
-      t = R::join_lanes(t, __builtin_shufflevector(t, t, 2, 3, 0, 1, 6, 7, 4, 5));
-      t = R::join_lanes(t, __builtin_shufflevector(t, t, 1, 0, 3, 2, 5, 4, 7, 6));
-    } else {
-      t = R::join_lanes(t, __builtin_shufflevector(t, t, 2, 3, 0, 1));
-      t = R::join_lanes(t, __builtin_shufflevector(t, t, 1, 0, 3, 2));
-    }
-    return t[0];
-  } else {
-    static_assert(Vector<C>::kLanes == 8);
-    using Wide = typename Vector<typename R::Total>::Type;
-    Wide w[4];
+/// Up to four vectors as one of totals. Of fewer than four the others would hold what changes nothing.
+template <typename R, typename C, int kVectors>
+[[gnu::always_inline]] inline typename Vector<typename R::Total>::Type join_vectors(
+    const typename Vector<C>::Type (&v)[kVectors]) {
+  using Wide = typename Vector<typename R::Total>::Type;
+  Wide w[kVectors];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < kVectors; ++i) {
+    if constexpr (std::is_same_v<typename R::Total, C>) {
+      w[i] = v[i];
+    } else {
+      static_assert(Vector<C>::kLanes == 8);
       w[i] = R::join_lanes(__builtin_convertvector(__builtin_shufflevector(v[i], v[i], 0, 1, 2, 3), Wide),
                            __builtin_convertvector(__builtin_shufflevector(v[i], v[i], 4, 5, 6, 7), Wide));
-    return join_lanes<R, typename R::Total>(w);
+    }
+  }
+  if constexpr (kVectors == 1) return w[0];
+  if constexpr (kVectors == 2) return R::join_lanes(w[0], w[1]);
+  if constexpr (kVectors == 3) return R::join_lanes(R::join_lanes(w[0], w[2]), w[1]);
+  if constexpr (kVectors == 4) return R::join_lanes(R::join_lanes(w[0], w[2]), R::join_lanes(w[1], w[3]));
+}
+
+/// The lanes of a vector together: the upper half is joined to the lower one, until one is left.
+template <typename R>
+[[gnu::always_inline]] inline typename R::Total join_lanes(typename Vector<typename R::Total>::Type t) {
+  if constexpr (Vector<typename R::Total>::kLanes == 8) {
+    t = R::join_lanes(t, __builtin_shufflevector(t, t, 4, 5, 6, 7, 0, 1, 2, 3));
+    t = R::join_lanes(t, __builtin_shufflevector(t, t, 2, 3, 0, 1, 6, 7, 4, 5));
+    t = R::join_lanes(t, __builtin_shufflevector(t, t, 1, 0, 3, 2, 5, 4, 7, 6));
+  } else {
+    t = R::join_lanes(t, __builtin_shufflevector(t, t, 2, 3, 0, 1));
+    t = R::join_lanes(t, __builtin_shufflevector(t, t, 1, 0, 3, 2));
+  }
+  return t[0];
+}
+/// The same for as many vectors as one has lanes: lane i is what join_lanes() makes of v[i].
+template <typename R>
+[[gnu::always_inline]] inline typename Vector<typename R::Total>::Type join_rows(
+    const typename Vector<typename R::Total>::Type (&v)[Vector<typename R::Total>::kLanes]) {
+  using V = typename Vector<typename R::Total>::Type;
+  if constexpr (Vector<typename R::Total>::kLanes == 8) {
+    V half[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+      half[i] = R::join_lanes(__builtin_shufflevector(v[i], v[i + 4], 0, 1, 2, 3, 8, 9, 10, 11),
+                              __builtin_shufflevector(v[i], v[i + 4], 4, 5, 6, 7, 12, 13, 14, 15));
+    V quarter[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+      quarter[i] = R::join_lanes(__builtin_shufflevector(half[i], half[i + 2], 0, 1, 8, 9, 4, 5, 12, 13),
+                                 __builtin_shufflevector(half[i], half[i + 2], 2, 3, 10, 11, 6, 7, 14, 15));
+    return R::join_lanes(__builtin_shufflevector(quarter[0], quarter[1], 0, 8, 2, 10, 4, 12, 6, 14),
+                         __builtin_shufflevector(quarter[0], quarter[1], 1, 9, 3, 11, 5, 13, 7, 15));
+  } else {
+    V half[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+      half[i] = R::join_lanes(__builtin_shufflevector(v[i], v[i + 2], 0, 1, 4, 5),
+                              __builtin_shufflevector(v[i], v[i + 2], 2, 3, 6, 7));
+    return R::join_lanes(__builtin_shufflevector(half[0], half[1], 0, 4, 2, 6),
+                         __builtin_shufflevector(half[0], half[1], 1, 5, 3, 7));
   }
 }
 
@@ -171,7 +218,7 @@ template <typename R, typename C>
       lanes[i] = R::fold_lanes(lanes[i], V::load(last));
     }
   }
-  return join_lanes<R, C>(lanes);
+  return join_lanes<R>(join_vectors<R, C, 4>(lanes));
 }
 
 }  // namespace lockstep::reduce_fold

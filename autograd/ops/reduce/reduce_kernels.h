@@ -11,7 +11,7 @@ namespace lockstep {
 
 enum class ReduceOp : std::uint8_t {
   sum,                 ///< sum(x) / divisor
-  squared_difference,  ///< sum((x - about)^2) / divisor
+  squared_difference,  ///< sum((x - about)^2) / divisor; without `about` it is 0
   log_sum_exp,         ///< about + log(sum(exp(x - about))); an infinite `about` counts as 0
   max,                 ///< NaN if any element is
   min,
@@ -32,6 +32,9 @@ ReduceKernel reduce_cpu, reduce_cuda;
 /// out (int64, as above) = the index along dimension `dim` of the first maximum (or minimum); NaN counts as both.
 using ArgReduceKernel = void(bool maximum, const Tensor& x, int dim, const Tensor& out);
 ArgReduceKernel arg_reduce_cpu, arg_reduce_cuda;
+
+/// sum(square(x), dims, keepdim) of floating-point x with its bits, in one pass. Records nothing.
+Tensor sum_of_squares(const Tensor& x, const Shape& dims, bool keepdim);
 
 /// ReduceOp::sum on the device of x.
 void reduce_sum(const Tensor& x, const Tensor& out);

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
+#include "lockstep/core/cpu/transpose8.h"
+#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/vector_math.h"
@@ -12,6 +15,47 @@ namespace {
 /// processor idle.
 constexpr std::int64_t kMostLanes = 64;
 
+/// The sums or products of one slice, which stay in a register.
+template <Scan kScan, typename T>
+void scan_one(const T* x, T* out, std::int64_t length, std::int64_t step) {
+  using C = compute_t<T>;
+  C value = kScan == Scan::sum ? C(0) : C(1);
+  for (std::int64_t i = 0; i < length; ++i) {
+    const C at = static_cast<C>(x[i * step]);
+    value = kScan == Scan::sum ? value + at : value * at;
+    out[i * step] = static_cast<T>(value);
+  }
+}
+
+/// The same for the first elements of eight slices that begin `lane_step` apart, whose elements are neighbours (step is
+/// 1 or -1): squares of eight elements each are turned, so that a vector has one of each. Returns how many elements of
+/// each that were, and leaves their sums in `values`.
+template <Scan kScan>
+std::int64_t scan_eight(const float* x, float* out, std::int64_t lane_step, std::int64_t length, std::int64_t step,
+                        float* values) {
+  constexpr std::int64_t kSide = cpu::kLanes;
+  cpu::Vec8 sums = cpu::load8(values);
+  std::int64_t i = 0;
+  for (; i + kSide <= length; i += kSide) {
+    const std::int64_t at = step > 0 ? i : -(i + kSide - 1);
+    cpu::Vec8 m[kSide];
+    for (std::int64_t r = 0; r < kSide; ++r) m[r] = cpu::load8(x + r * lane_step + at);
+    cpu::transpose8(m);
+    const auto next = [&](cpu::Vec8& column) {
+      sums = kScan == Scan::sum ? sums + column : sums * column;
+      column = sums;
+    };
+    if (step > 0)
+      for (int c = 0; c < kSide; ++c) next(m[c]);
+    else
+      for (int c = kSide - 1; c >= 0; --c) next(m[c]);
+    cpu::transpose8(m);
+    for (std::int64_t r = 0; r < kSide; ++r) cpu::store8(out + r * lane_step + at, m[r]);
+  }
+  cpu::store8(values, sums);
+  return i;
+}
+
 /// `lanes` slices of `length` elements, `step` apart; the slices begin `lane_step` apart. kDense: that is 1.
 template <Scan kScan, bool kDense, typename T>
 void scan_lanes(const T* x, const T* y, T* out, std::int64_t lanes, std::int64_t lane_step, std::int64_t length,
@@ -20,7 +64,14 @@ void scan_lanes(const T* x, const T* y, T* out, std::int64_t lanes, std::int64_t
   const std::int64_t apart = kDense ? 1 : lane_step;
   C values[kMostLanes];
   std::fill_n(values, lanes, kScan == Scan::sum || kScan == Scan::recurrence ? C(0) : C(1));
-  for (std::int64_t i = 0; i < length; ++i) {
+  std::int64_t i = 0;
+  if constexpr (kScan == Scan::sum || kScan == Scan::product) {
+    if (lanes == 1) return scan_one<kScan>(x, out, length, step);
+    if constexpr (!kDense && std::is_same_v<T, float>)
+      if (lanes == cpu::kLanes && (step == 1 || step == -1))
+        i = scan_eight<kScan>(x, out, lane_step, length, step, values);
+  }
+  for (; i < length; ++i) {
     const T* from = x + i * step;
     const T* factors = kScan == Scan::recurrence && i > 0 ? y + (i - 1) * step : nullptr;
     T* to = out + i * step;

@@ -33,13 +33,41 @@ void exp_all(C* y, std::int64_t count) {
   if constexpr (std::is_same_v<C, double>) {
     std::int64_t far = 0;
     for (std::int64_t i = 0; i < count; ++i) far |= math::lines::is_near_exp(y[i]) ? 0 : 1;
-    if (far == 0) {
-      LOCKSTEP_VECTORIZE
-      for (std::int64_t i = 0; i < count; ++i) y[i] = math::lines::exp_of_near(y[i], 0);
-      return;
-    }
+    if (far == 0)
+      return cpu::write_row(
+          y, count, [y](std::int64_t i) __attribute__((always_inline)) { return math::lines::exp_of_near(y[i], 0); });
   }
   cpu::write_row(y, count, [y](std::int64_t i) { return math::exp_to_one(y[i]); });
+}
+
+/// log() of sums of exponentials, of which the largest is 1.
+template <typename C>
+void log_all(C* y, std::int64_t count) {
+  if constexpr (std::is_same_v<C, double>) {
+    std::int64_t far = 0;
+    for (std::int64_t i = 0; i < count; ++i) far |= math::lines::is_near_log(y[i]) ? 0 : 1;
+    if (far == 0)
+      return cpu::write_row(
+          y, count, [y](std::int64_t i) __attribute__((always_inline)) { return math::lines::log_of_near(y[i]); });
+  }
+  cpu::write_row(y, count, [y](std::int64_t i) { return math::log(y[i]); });
+}
+
+/// log_softmax of rows whose values are y less their largest: o may be y. Short rows are gone through together.
+template <typename C, typename T>
+void finish_log_rows(const C* y, std::int64_t rows, std::int64_t length, T* o) {
+  C powers[kTile], sums[kTile];
+  for (std::int64_t i = 0; i < rows * length; ++i) powers[i] = y[i];
+  exp_all(powers, rows * length);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const C* row = powers + r * length;
+    sums[r] = lane_sum<C>(length, [row](std::int64_t i) { return row[i]; });
+  }
+  log_all(sums, rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const C shift = sums[r];
+    for (std::int64_t i = r * length; i < (r + 1) * length; ++i) o[i] = static_cast<T>(y[i] - shift);
+  }
 }
 
 template <typename T>
@@ -62,6 +90,10 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
       for (std::int64_t r = 0; r < count; ++r) {
         const C top = lane_max<C>(length, x + r * length);
         for (std::int64_t i = r * length; i < (r + 1) * length; ++i) y[i] = static_cast<C>(x[i]) - top;
+      }
+      if (log && length <= kTile) {
+        finish_log_rows<C>(static_cast<const C*>(y), count, length, out);
+        continue;
       }
       if (!log) exp_all(y, count * length);
       for (std::int64_t r = 0; r < count; ++r) {
