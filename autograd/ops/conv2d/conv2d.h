@@ -70,8 +70,8 @@ struct Conv3dOptions {
   Size3d dilation = 1;      ///< distance between the taps of the kernel
   std::int64_t groups = 1;  ///< as conv2d's
 };
-/// 3-D convolution of volumes [n, in, d, h, w] (or without n), as torch.nn.functional.conv3d: a conv2d() for each layer
-/// of the kernel [out, in / groups, kd, kh, kw], added up in their order. Throws Error as conv2d() does.
+/// 3-D convolution of volumes [n, in, d, h, w] (or without n), as torch.nn.functional.conv3d: a conv2d() of images
+/// whose channels are the layers that the kernel [out, in / groups, kd, kh, kw] meets. Throws Error as conv2d() does.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv3dOptions& options = {});
 /// Options of conv_transpose3d().
 struct ConvTranspose3dOptions {
@@ -81,7 +81,8 @@ struct ConvTranspose3dOptions {
   std::int64_t groups = 1;    ///< as conv2d's
   Size3d dilation = 1;        ///< distance between the taps of the kernel
 };
-/// The transpose of conv3d(): a conv_transpose2d() for each layer of the kernel [in, out / groups, kd, kh, kw].
+/// The transpose of conv3d(): a conv_transpose2d() with the layers of the kernel [in, out / groups, kd, kh, kw] as
+/// channels of the result, which are added up where they meet.
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose3dOptions& options = {});
 

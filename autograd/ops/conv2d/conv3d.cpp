@@ -1,14 +1,14 @@
-// Convolutions of volumes, layer by layer.
+// Convolutions of volumes, made of those of images.
 
 #include <algorithm>
 
+#include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
-#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
-#include "lockstep/autograd/ops/gather/gather.h"
-#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -23,17 +23,81 @@ void check_volumes(const Tensor& x, const Tensor& weight, const Tensor& bias, st
                  "[{}] expected a bias of sizes [{}], found {}", op, out, to_string(bias.sizes()));
 }
 
-/// [n, c, d, h, w] as images [n d, c, h, w].
-Tensor as_images(const Tensor& x) {
-  return x.transpose(1, 2).reshape({x.size(0) * x.size(2), x.size(1), x.size(3), x.size(4)});
+/// Which layers of volumes the taps of a kernel meet: tap k of layer i of the result meets layer
+/// i * stride + k * dilation - padding of x.
+struct LayerPlan {
+  std::int64_t taps, stride, padding, dilation, result;
+
+  /// Calls each(tap, first layer of the result, first layer of x, their number) for the taps that meet any of `depth`.
+  template <typename Each>
+  void for_each_tap(std::int64_t depth, Each&& each) const {
+    for (std::int64_t k = 0; k < taps; ++k) {
+      const std::int64_t shift = k * dilation - padding;
+      const std::int64_t first = shift < 0 ? (-shift + stride - 1) / stride : 0;
+      const std::int64_t end = shift < depth ? std::min(result, (depth - shift + stride - 1) / stride) : 0;
+      if (first < end) each(k, first, first * stride + shift, end - first);
+    }
+  }
+};
+
+/// `count` layers from `first` on, `step` apart, of volumes [n, c, d, h, w]: [n, count, c, h, w].
+Tensor some_layers(const Tensor& x, std::int64_t first, std::int64_t count, std::int64_t step) {
+  return x.slice(2, first, first + (count - 1) * step + 1, step).transpose(1, 2);
 }
-/// And back.
-Tensor as_volumes(const Tensor& images, std::int64_t n, std::int64_t depth) {
-  return images.view({n, depth, images.size(1), images.size(2), images.size(3)}).transpose(1, 2);
+/// Tap k of images [n result, c taps, h, w] for layers of the result: [n, count, c, h, w].
+Tensor tap_of(const Tensor& images, const LayerPlan& plan, std::int64_t tap, std::int64_t first, std::int64_t count) {
+  const std::int64_t n = images.size(0) / plan.result, c = images.size(1) / plan.taps;
+  return images.view({n, plan.result, c, plan.taps, images.size(2), images.size(3)})
+      .narrow(1, first, count)
+      .select(3, tap);
 }
 
-Tensor with_bias(const Tensor& y, const Tensor& bias) {
-  return bias.defined() ? y + bias.view({bias.numel(), 1, 1, 1}) : y.contiguous();
+/// x [n, c, d, h, w] as images [n result, c taps, h, w], one for each layer of the result, with the layers that its
+/// taps meet as channels; 0 beside x. So a convolution of volumes is one of images, and its weight has their layout.
+Tensor gather_layers(const Tensor& x, const LayerPlan& plan) {
+  const Tensor images = empty({x.size(0) * plan.result, x.size(1) * plan.taps, x.size(3), x.size(4)}, options_of(x));
+  std::int64_t next = 0;
+  const auto clear = [&](std::int64_t tap, std::int64_t first, std::int64_t end) {
+    if (first < end) fill_values(tap_of(images, plan, tap, first, end - first), 0);
+  };
+  plan.for_each_tap(x.size(2), [&](std::int64_t k, std::int64_t first, std::int64_t layer, std::int64_t count) {
+    for (; next < k; ++next) clear(next, 0, plan.result);
+    clear(k, 0, first);
+    copy_values(some_layers(x, layer, count, plan.stride), tap_of(images, plan, k, first, count));
+    clear(k, first + count, plan.result);
+    ++next;
+  });
+  for (; next < plan.taps; ++next) clear(next, 0, plan.result);
+  return images;
+}
+/// Its transpose: what meets at a layer of the volumes of `depth` layers is added up in the taps' order.
+Tensor add_up_layers(const Tensor& given, const LayerPlan& plan, std::int64_t depth) {
+  const Tensor images = as_contiguous(given);
+  const Shape sizes{images.size(0) / plan.result, images.size(1) / plan.taps, depth, images.size(2), images.size(3)};
+  const bool copies = plan.stride == 1;  // the first tap's layers, which are neighbours
+  const Tensor x = copies ? empty(sizes, options_of(images)) : zeros(sizes, options_of(images));
+  bool any = false;
+  const auto clear = [&](std::int64_t first, std::int64_t end) {
+    if (first < end) fill_values(x.narrow(2, first, end - first), 0);
+  };
+  plan.for_each_tap(depth, [&](std::int64_t k, std::int64_t first, std::int64_t layer, std::int64_t count) {
+    const Tensor to = some_layers(x, layer, count, plan.stride), from = tap_of(images, plan, k, first, count);
+    if (copies && !any) {
+      clear(0, layer);
+      copy_values(from, to);
+      clear(layer + count, depth);
+    } else {
+      add_values_(to, from);
+    }
+    any = true;
+  });
+  if (copies && !any) clear(0, depth);
+  return x;
+}
+
+/// Images [n depth, c, h, w] as volumes.
+Tensor as_volumes(const Tensor& images, std::int64_t n, std::int64_t depth) {
+  return images.view({n, depth, images.size(1), images.size(2), images.size(3)}).transpose(1, 2).contiguous();
 }
 
 }  // namespace
@@ -48,22 +112,27 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                  "[conv3d] expected x of {} channels for a weight of {} and {} groups, found x of {}",
                  weight.size(1) * groups, to_string(weight.sizes()), groups, to_string(x.sizes()));
   const std::int64_t n = x.size(0), taps = weight.size(2), reach = dilation.d * (taps - 1) + 1;
-  const Tensor wide = padding.d > 0 ? pad(x, {0, 0, 0, 0, padding.d, padding.d}) : x;
-  LOCKSTEP_CHECK(taps >= 1 && wide.size(2) >= reach, "[conv3d] a kernel of depth {} does not fit into x of sizes {}",
-                 reach, to_string(x.sizes()));
-  const std::int64_t depth = (wide.size(2) - reach) / stride.d + 1;
+  LOCKSTEP_CHECK(taps >= 1 && x.size(2) + 2 * padding.d >= reach,
+                 "[conv3d] a kernel of depth {} does not fit into x of sizes {}", reach, to_string(x.sizes()));
+  const std::int64_t depth = (x.size(2) + 2 * padding.d - reach) / stride.d + 1;
+  if (weight.size(3) == 1 && weight.size(4) == 1 && stride.h * stride.w == 1 && padding.h == 0 && padding.w == 0) {
+    // Along the depth alone: a volume is one image of `depth` rows.
+    const Tensor y =
+        conv2d(x.reshape({n, x.size(1), x.size(2), x.size(3) * x.size(4)}),
+               weight.reshape({weight.size(0), weight.size(1), taps, 1}), bias,
+               {.stride = {stride.d, 1}, .padding = {padding.d, 0}, .dilation = {dilation.d, 1}, .groups = groups});
+    return y.view({n, weight.size(0), depth, x.size(3), x.size(4)});
+  }
   const Conv2dOptions layer{.stride = {stride.h, stride.w},
                             .padding = {padding.h, padding.w},
                             .dilation = {dilation.h, dilation.w},
                             .groups = groups};
-  Tensor sum;
-  for (std::int64_t k = 0; k < taps; ++k) {
-    const std::int64_t first = k * dilation.d;
-    const Tensor layers = wide.slice(2, first, first + (depth - 1) * stride.d + 1, stride.d);
-    const Tensor part = conv2d(as_images(layers), weight.select(2, k), {}, layer);
-    sum = sum.defined() ? sum + part : part;
-  }
-  return with_bias(as_volumes(sum, n, depth), bias);
+  const LayerPlan plan{taps, stride.d, padding.d, dilation.d, depth};
+  const Tensor images =
+      apply_linear(x, {[plan](const Tensor& volumes) { return gather_layers(volumes, plan); },
+                       [plan, in = x.size(2)](const Tensor& grad) { return add_up_layers(grad, plan, in); }});
+  const Tensor filters = weight.reshape({weight.size(0), weight.size(1) * taps, weight.size(3), weight.size(4)});
+  return as_volumes(conv2d(images, filters, bias, layer), n, depth);
 }
 
 Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -85,25 +154,14 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
                                      .output_padding = {more.h, more.w},
                                      .groups = groups,
                                      .dilation = {dilation.h, dilation.w}};
-  const Tensor images = as_images(x);
-  Tensor sum;
-  for (std::int64_t k = 0; k < taps; ++k) {
-    // Layer i of x goes to layer i * stride + k * dilation - padding; what is outside of the result is left out.
-    const Tensor part = as_volumes(conv_transpose2d(images, weight.select(2, k), {}, layer), n, in);
-    std::vector<std::int64_t> from, to;
-    for (std::int64_t i = 0; i < in; ++i) {
-      const std::int64_t at = i * stride.d + k * dilation.d - padding.d;
-      if (at < 0 || at >= depth) continue;
-      from.push_back(i);
-      to.push_back(at);
-    }
-    Shape sizes = part.sizes();
-    sizes[2] = depth;
-    if (!sum.defined()) sum = zeros(sizes, options_of(part));
-    if (!from.empty())
-      sum = index_add(sum, 2, tensor(to).to(x.device()), part.index_select(2, tensor(from).to(x.device())));
-  }
-  return with_bias(sum, bias);
+  // What conv3d() gathers, its transpose adds up.
+  const LayerPlan plan{taps, stride.d, padding.d, dilation.d, in};
+  const Tensor filters = weight.reshape({weight.size(0), weight.size(1) * taps, weight.size(3), weight.size(4)});
+  const Tensor images = x.transpose(1, 2).reshape({n * in, x.size(1), x.size(3), x.size(4)});
+  const Tensor sum = apply_linear(conv_transpose2d(images, filters, {}, layer),
+                                  {[plan, depth](const Tensor& parts) { return add_up_layers(parts, plan, depth); },
+                                   [plan](const Tensor& grad) { return gather_layers(grad, plan); }});
+  return bias.defined() ? sum + bias.view({bias.numel(), 1, 1, 1}) : sum;
 }
 
 }  // namespace lockstep

@@ -1,0 +1,71 @@
+// Convolutions of volumes beside plain loops over their layers.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/view/view.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Volumes {
+  Shape x, weight;
+  Conv3dOptions options;
+};
+
+/// Each layer of the result as the sum of conv2d() of the layers that it meets.
+Tensor layer_by_layer(const Tensor& x, const Tensor& weight, const Conv3dOptions& o) {
+  const Conv2dOptions layer{.stride = {o.stride.h, o.stride.w},
+                            .padding = {o.padding.h, o.padding.w},
+                            .dilation = {o.dilation.h, o.dilation.w},
+                            .groups = o.groups};
+  const std::int64_t taps = weight.size(2), reach = o.dilation.d * (taps - 1) + 1;
+  const std::int64_t depth = (x.size(2) + 2 * o.padding.d - reach) / o.stride.d + 1;
+  Tensor result;
+  for (std::int64_t i = 0; i < depth; ++i)
+    for (std::int64_t k = 0; k < taps; ++k) {
+      const std::int64_t at = i * o.stride.d + k * o.dilation.d - o.padding.d;
+      const Tensor part = conv2d(x.select(2, std::clamp<std::int64_t>(at, 0, x.size(2) - 1)).contiguous(),
+                                 weight.select(2, k).contiguous(), {}, layer);
+      if (!result.defined()) result = zeros({part.size(0), part.size(1), depth, part.size(2), part.size(3)}, kFloat64);
+      if (at >= 0 && at < x.size(2)) result.select(2, i).add_(part);
+    }
+  return result;
+}
+
+TEST(Conv3d, IsASumOverLayers) {
+  const Volumes cases[] = {
+      {{2, 3, 4, 5, 5}, {4, 3, 3, 3, 3}, {.padding = 1}},
+      {{1, 2, 7, 4, 3}, {2, 2, 2, 1, 3}, {.stride = {2, 1, 2}, .padding = {0, 1, 1}, .dilation = {3, 1, 1}}},
+      {{2, 4, 5, 3, 3}, {6, 2, 3, 2, 2}, {.stride = {3, 1, 1}, .padding = {2, 0, 0}, .groups = 2}},
+      {{1, 2, 1, 3, 3}, {2, 2, 3, 1, 1}, {.padding = {4, 0, 0}}},  // most layers meet nothing
+      {{2, 3, 5, 2, 3}, {4, 3, 3, 1, 1}, {.stride = {2, 1, 1}, .padding = {1, 0, 0}}},
+      {{2, 3, 3, 2, 3}, {4, 3, 1, 1, 1}, {}},
+  };
+  for (const auto& [sizes, filters, options] : cases) {
+    const Tensor x = make_leaf(sizes, 1), weight = make_leaf(filters, 2);
+    expect_close(conv3d(x, weight, {}, options), layer_by_layer(x.detach(), weight.detach(), options), 1e-12, 1e-12);
+    const Tensor bias = make_leaf({filters[0]}, 3);
+    gradcheck([o = options](const auto& in) { return conv3d(in[0], in[1], in[2], o); }, {x, weight, bias});
+  }
+}
+
+// <conv3d(x), y> = <x, conv_transpose3d(y)>
+TEST(Conv3d, TheTransposeIsOne) {
+  const Conv3dOptions options{.stride = {2, 1, 2}, .padding = {1, 1, 0}, .dilation = {1, 2, 1}, .groups = 2};
+  const Tensor x = make_input({2, 4, 6, 5, 5}, 1), weight = make_input({6, 2, 3, 2, 3}, 2);
+  const Tensor y = conv3d(x, weight, {}, options), z = make_leaf(y.sizes(), 3), filters = make_leaf(weight.sizes(), 2);
+  const ConvTranspose3dOptions back{options.stride, options.padding, {1, 0, 0}, options.groups, options.dilation};
+  const Tensor turned = conv_transpose3d(z, filters, {}, back);
+  ASSERT_EQ(turned.sizes(), x.sizes());
+  EXPECT_NEAR((y * z).sum().item<double>(), (x * turned).sum().item<double>(), 1e-10);
+  gradcheck([&](const auto& in) { return conv_transpose3d(in[0], in[1], {}, back); }, {z, filters});
+}
+
+}  // namespace
+}  // namespace lockstep::testing
