@@ -1,10 +1,14 @@
+#include "lockstep/autograd/composed_gradients.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/interpolate/grid_sample_kernels.h"
 #include "lockstep/autograd/ops/interpolate/interpolate.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -46,6 +50,54 @@ Tensor pixels_at(const Tensor& x, std::int64_t h, std::int64_t w, const Tensor& 
   return where(inside, pixels * where(inside, weight, 0.0), 0.0);  // what is not read may be infinite
 }
 
+/// Bilinear samples of x [n, c, h w] at the places (column, row) [n, 1, p]: [n, c, p].
+Tensor composed_samples(const Tensor& x, const Tensor& column, const Tensor& row, std::int64_t h, std::int64_t w) {
+  const Tensor left = floor(column.detach()), top = floor(row.detach());
+  const Tensor right = left + 1.0, bottom = top + 1.0;
+  const Tensor from_left = column - left, from_top = row - top, to_right = right - column, to_bottom = bottom - row;
+  return pixels_at(x, h, w, left, top, to_right * to_bottom) + pixels_at(x, h, w, right, top, from_left * to_bottom) +
+         pixels_at(x, h, w, left, bottom, to_right * from_top) +
+         pixels_at(x, h, w, right, bottom, from_left * from_top);
+}
+
+class GridSampleBackward final : public Node {
+ public:
+  const char* name() const override { return "GridSampleBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(3);
+    if (!grads[0].defined()) return result;
+    for (int i = 0; i < 3; ++i)
+      if (needs_grad(i)) result[i] = empty(saved(i).sizes(), options_of(saved(i)));
+    grid_sample_backward_cpu(sizes, as_contiguous(grads[0]), as_contiguous(saved(0)), as_contiguous(saved(1)),
+                             as_contiguous(saved(2)), result[0], result[1], result[2]);
+    return result;
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    const auto samples = [h = sizes.h, w = sizes.w](const std::vector<Tensor>& inputs) {
+      return composed_samples(inputs[0], inputs[1], inputs[2], h, w);
+    };
+    return composed_gradients(samples, {saved_input(0, 0), saved_input(1, 1), saved_input(2, 2)}, grads[0]);
+  }
+
+  GridSampleSizes sizes{};
+};
+
+/// The same with kernels of its own on the CPU.
+Tensor samples_of(const Tensor& x, const Tensor& column, const Tensor& row, std::int64_t h, std::int64_t w) {
+  constexpr std::int64_t kMostPixels = std::int64_t{1} << 30;  // pixels are counted in 32 bits
+  const std::int64_t n = x.size(0), channels = x.size(1), places = column.size(2);
+  if (!x.device().is_cpu() || h * w > kMostPixels || n * channels * places == 0)
+    return composed_samples(x, column, row, h, w);
+  const GridSampleSizes sizes{n, channels, h, w, places};
+  const Tensor out = empty({n, channels, places}, options_of(x));
+  grid_sample_cpu(sizes, as_contiguous(x), as_contiguous(column), as_contiguous(row), out);
+  if (auto* node = record<GridSampleBackward>(out, {&x, &column, &row})) {
+    node->save(x, column, row);
+    node->sizes = sizes;
+  }
+  return out;
+}
+
 }  // namespace
 
 Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions& options) {
@@ -71,14 +123,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
     const Tensor at_column = round(column.detach()), at_row = round(row.detach());
     return pixels_at(rows, h, w, at_column, at_row, ones_like(at_row)).reshape({n, c, out_h, out_w});
   }
-  const Tensor left = floor(column.detach()), top = floor(row.detach());
-  const Tensor right = left + 1.0, bottom = top + 1.0;
-  const Tensor from_left = column - left, from_top = row - top, to_right = right - column, to_bottom = bottom - row;
-  return (pixels_at(rows, h, w, left, top, to_right * to_bottom) +
-          pixels_at(rows, h, w, right, top, from_left * to_bottom) +
-          pixels_at(rows, h, w, left, bottom, to_right * from_top) +
-          pixels_at(rows, h, w, right, bottom, from_left * from_top))
-      .reshape({n, c, out_h, out_w});
+  return samples_of(rows, column, row, h, w).reshape({n, c, out_h, out_w});
 }
 
 Tensor affine_grid(const Tensor& theta, const Shape& size, bool align_corners) {
