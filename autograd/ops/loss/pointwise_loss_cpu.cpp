@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/support/block_sums.h"
 #include "lockstep/autograd/ops/support/elementwise_loss.h"
 #include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 
@@ -48,14 +49,23 @@ void pointwise_loss_backward_cpu(PointwiseLoss kind, double parameter, const Ten
     pointwise::visit<C>(kind, parameter, [&](auto functor) {
       const auto f = functor;
       parallel_for(input.numel(), cpu::kElementBlock, [&](std::int64_t begin, std::int64_t end) {
-        if (dx)
-          for (std::int64_t i = begin; i < end; ++i)
-            dx[i] = static_cast<T>(scale * static_cast<C>(g[i * step]) *
-                                   f.by_input(static_cast<C>(x[i]), static_cast<C>(y[i])));
-        if (dy)
-          for (std::int64_t i = begin; i < end; ++i)
-            dy[i] = static_cast<T>(scale * static_cast<C>(g[i * step]) *
-                                   f.by_target(static_cast<C>(x[i]), static_cast<C>(y[i])));
+        // Written so that the loops vectorise: values choose between slopes, and branches on them are guesses.
+        const auto write = [=](T* out, auto slope) {
+          cpu::by_widest_vectors([=] {
+            if (step == 0) {
+              const C factor = scale * static_cast<C>(g[0]);
+              LOCKSTEP_VECTORIZE
+              for (std::int64_t i = begin; i < end; ++i)
+                out[i] = static_cast<T>(factor * slope(static_cast<C>(x[i]), static_cast<C>(y[i])));
+              return;
+            }
+            LOCKSTEP_VECTORIZE
+            for (std::int64_t i = begin; i < end; ++i)
+              out[i] = static_cast<T>(scale * static_cast<C>(g[i]) * slope(static_cast<C>(x[i]), static_cast<C>(y[i])));
+          });
+        };
+        if (dx) write(dx, [f](C a, C b) { return f.by_input(a, b); });
+        if (dy) write(dy, [f](C a, C b) { return f.by_target(a, b); });
       });
     });
   });
