@@ -36,6 +36,7 @@ inline constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 // Inlined always, as all functions for loops over vectors: a call would keep a loop from being vectorised, and
 // compilers stop inlining where a function has many loops.
+
 /// Where exp() is 0 without rounding: both steps of exp_within() then multiply by 0. From -104 on results round to 0 as
 /// well, but products that are too small to be normal take a processor a hundred times as long, and masked scores are
 /// far below.
