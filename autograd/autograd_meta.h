@@ -36,8 +36,17 @@ struct AutogradMeta final : AutogradMetaBase {
   void operator delete(void* pointer) noexcept;
 };
 
+namespace detail {
+/// Gives a view the history that what it shows has got. Note [Writing through views].
+void renew_history(const Tensor& view);
+}  // namespace detail
+
 /// The tensor's autograd state, or null.
 inline AutogradMeta* autograd_meta(const Tensor& tensor) {
+  const TensorImpl& impl = *tensor.impl();
+  if (impl.viewed && impl.viewed->writes.load(std::memory_order_acquire) != impl.writes.load(std::memory_order_acquire))
+      [[unlikely]]
+    detail::renew_history(tensor);
   return static_cast<AutogradMeta*>(tensor.impl()->autograd.get());
 }
 /// The tensor's autograd state, made if need be.

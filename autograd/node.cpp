@@ -67,6 +67,10 @@ void Node::run_hooks(TensorList& grads) const {
 void Node::save_one(const Tensor& tensor) {
   // An output owns this node: saved with its history, it would own itself.
   const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
+  if (tensor.defined()) {
+    TensorImpl& changes = tensor.impl()->viewed ? *tensor.impl()->viewed : *tensor.impl();
+    if (!changes.saved.load(std::memory_order_relaxed)) changes.saved.store(true, std::memory_order_relaxed);
+  }
   saved_.push_back(SavedTensor(meta && meta->grad_fn.get() == this ? tensor.detach() : tensor));
 }
 
@@ -128,8 +132,8 @@ SavedTensor::SavedTensor(Tensor tensor)
     : tensor_(std::move(tensor)), version_(tensor_.defined() ? tensor_.storage()->version() : 0) {}
 
 void SavedTensor::forget(const Tensor& changed) {
-  if (!tensor_.is_same(changed)) return;
-  Tensor left = changed.detach();  // for its shape in the message
+  if (!tensor_.defined() || tensor_.storage() != changed.storage()) return;
+  Tensor left = tensor_.detach();  // for its shape in the message
   left.impl()->storage = StoragePtr(new Storage(nullptr, 0, changed.device(), {}));
   tensor_ = std::move(left);
   version_ = ~tensor_.storage()->version();

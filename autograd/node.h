@@ -40,7 +40,7 @@ class SavedTensor {
     return tensor_;
   }
   bool defined() const { return tensor_.defined(); }  ///< a tensor was saved
-  /// Lets go of `changed`, if that is the tensor, whose memory was written since: get() goes on to throw.
+  /// Lets go of the tensor if it shares the memory of `changed`, which was written since: get() goes on to throw.
   void forget(const Tensor& changed);
 
  private:

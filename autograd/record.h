@@ -20,6 +20,8 @@ struct NodeBuilder {
   /// Before `target`, which was written in place, gets a new history: operations in the history of the other inputs let
   /// go of it where they saved it. It is of no use to them any more, and would own them: `y = a * a; a.add_(y)`.
   static void forget_changed(const Tensor& target, std::span<const Tensor* const> inputs);
+  /// After `target` got its new history: what it is a view of gets one from it. Note [Writing through views].
+  static void write_through(const Tensor& target);
 };
 
 /// True if recording is on and one of the inputs needs gradients.
@@ -61,16 +63,23 @@ N* record_many(std::span<const Tensor* const> outputs, std::span<const Tensor* c
   return raw;
 }
 
-/// For operations that write into `target`: throws Error naming `op` if target is a leaf that requires gradients, or a
-/// view, or has views, while recording; bumps the version. Call before writing; then record_in_place<N>().
+/// After `view`, which repeats no element, was made from x and before it is recorded: what is written to one of them
+/// later is part of the other's history. Note [Writing through views].
+void note_view(const Tensor& view, const Tensor& x);
+
+/// For operations that write into `target`: throws Error naming `op` if, while recording, target is or shows elements
+/// of a leaf that requires gradients, or shares its memory with what note_view() was not told of; bumps the version.
+/// Call before writing; then record_in_place<N>().
 void check_in_place(const Tensor& target, bool recording, const char* op);
 
 /// Like record(), for `target = op(target, others...)` written in place: list target itself among the inputs.
 template <typename N>
 N* record_in_place(const Tensor& target, std::initializer_list<const Tensor*> inputs) {
   if (!should_record(inputs)) return nullptr;
-  if (target.impl()->use_count() > 1) NodeBuilder::forget_changed(target, {inputs.begin(), inputs.size()});
-  return record<N>(target, inputs);
+  NodeBuilder::forget_changed(target, {inputs.begin(), inputs.size()});
+  N* node = record<N>(target, inputs);
+  NodeBuilder::write_through(target);
+  return node;
 }
 
 }  // namespace lockstep

@@ -127,7 +127,6 @@ Tensor Tensor::as_strided(const Shape& sizes, const Shape& strides, std::int64_t
   impl->offset = offset;
   impl->numel = numel;
   impl->dtype = impl_->dtype;
-  impl->is_view = true;
   impl->contiguous = true;
   std::int64_t expected = 1;
   for (int d = sizes.dim() - 1; d >= 0 && numel != 0; --d) {
@@ -151,7 +150,6 @@ Tensor Tensor::detach() const {
   impl->numel = impl_->numel;
   impl->dtype = impl_->dtype;
   impl->contiguous = impl_->contiguous;
-  impl->is_view = true;
   return Tensor(std::move(impl));
 }
 

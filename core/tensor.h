@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -37,9 +38,16 @@ struct TensorImpl final : public RefCounted {
   std::int64_t numel = 0;                      ///< product of the sizes
   DType dtype = kFloat32;                      ///< type of the elements
   bool contiguous = true;                      ///< row-major without gaps
-  bool is_view = false;                        ///< made by a view operation from another tensor
+  std::atomic<bool> saved{false};              ///< a backward function keeps it, or a view of it
   std::unique_ptr<AutogradMetaBase> autograd;  ///< null: takes no part in autograd
+  // See Note [Writing through views].
+  IntrusivePtr<TensorImpl> viewed;       ///< of a view made while recording: whose elements it shows
+  std::atomic<std::uint32_t> views{0};   ///< how many such views of it there are
+  std::atomic<std::uint32_t> writes{0};  ///< recorded writes into it; of a view: those that its history knows
 
+  ~TensorImpl() {
+    if (viewed) viewed->views.fetch_sub(1, std::memory_order_relaxed);
+  }
   void* operator new(std::size_t bytes);
   void operator delete(void* pointer) noexcept;
 };

@@ -196,24 +196,56 @@ TEST(InPlace, LeavesThatRequireGradientsAreChangedOnlyWithoutRecording) {
   EXPECT_TRUE(x.is_leaf());
 }
 
-TEST(InPlace, ViewsAreNotChangedWhileRecording) {
+TEST(InPlace, AWriteIsPartOfTheHistoryOfViewsAndOfWhatTheyShow) {
   const Tensor x = leaf(3);
-  const Tensor y = x * 2.0;
-  const std::string message = error_of([&] { y.view({2, 1}).mul_(2.0); });
-  EXPECT_NE(message.find("[mul_] a view cannot be changed in place while recording"), std::string::npos) << message;
+  const Tensor y = x * 2.0, view = y.view({2, 1}), part = y[1];
+  y.mul_(x);  // x * 2 x, of which the views were made before
+  view[0].mul_(5.0);
+  EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{90, 18}));
+  run(view.view({2}) + y + part);
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{2 * 5 * 4 * 3, 4 * 4 * 3}));
+  const Tensor buffer = zeros({3, 2}, {.dtype = kFloat64}), last = buffer[2];
+  EXPECT_FALSE(last.requires_grad());
+  for (std::int64_t t = 0; t < 3; ++t) buffer[t] = x * static_cast<double>(t);
+  EXPECT_TRUE(last.requires_grad());
+  EXPECT_FALSE(last.is_leaf());
+  x.set_grad({});
+  run(last);
+  EXPECT_EQ(grad_of(x), 2.0);
+  buffer[1].zero_();
+  x.set_grad({});
+  run(buffer);
+  EXPECT_EQ(grad_of(x), 2.0);
 }
 
-// A view keeps the history it was made with; changing its base afterwards would leave it with values that its history
-// does not explain, and with wrong gradients.
-TEST(InPlace, ATensorThatHasViewsIsNotChangedWhileRecording) {
+TEST(InPlace, WhatSharesMemoryWithoutAHistoryIsNotWrittenWhileRecording) {
   const Tensor x = leaf(3);
-  const Tensor y = x * 2.0;
-  const Tensor view = y.view({2, 1});
-  const std::string message = error_of([&] { y.mul_(2.0); });
-  EXPECT_NE(message.find("[mul_]"), std::string::npos) << message;
-  EXPECT_NE(message.find("shares its memory"), std::string::npos) << message;
-  run(view);
+  const Tensor y = x * 2.0, cut = y.detach();
+  for (const Tensor& target : {y, y[0], y.view({2, 1})}) {
+    const std::string message = error_of([&] { target.mul_(x[0]); });
+    EXPECT_NE(message.find("[mul_]"), std::string::npos) << message;
+    EXPECT_NE(message.find("shares its memory"), std::string::npos) << message;
+  }
+  EXPECT_NE(error_of([&] { x[0].mul_(2.0); }).find("[mul_] a leaf that requires gradients"), std::string::npos);
+  const Tensor saved = x.exp();
+  EXPECT_NE(error_of([&] { saved[0] = 1; }).find("saved for backward"), std::string::npos);
+  run(y);
   EXPECT_EQ(grad_of(x), 2.0);
+}
+
+// `row * row` keeps the row, which shows an element of y, whose history would lead to the product and so to the row.
+TEST(InPlace, NoHistoryOwnsItself) {
+  double memory[] = {1, 2};
+  bool freed = false;
+  {
+    const Tensor x = leaf(3), y = from_blob(memory, {2}, {.dtype = kFloat64}, [&] { freed = true; });
+    y.mul_(x);
+    const Tensor row = y[0], product = row * row;
+    y[0] = product + y[1] * y[1];
+    EXPECT_EQ(memory[0], 3 * 3 + 6 * 6);
+    EXPECT_NE(error_of([&] { run(y); }).find("changed in place after it was saved"), std::string::npos);
+  }
+  EXPECT_TRUE(freed);
 }
 
 TEST(InPlace, EveryChangeRaisesTheVersion) {

@@ -108,6 +108,14 @@ INSTANTIATE_TEST_SUITE_P(
                x.mul_(in[1]);
                x.add_(in[1] * in[1]);
                return square(x);
+             }},
+        Case{"through_a_view",
+             {{2, 3}, {3}},
+             [](const auto& in) {
+               const Tensor x = in[0] * 2.0, row = x[1];
+               row.mul_(in[1]);
+               x[0] = in[1] * in[1];
+               return square(x).sum(0) + row * in[1];
              }}),
     [](const auto& info) { return info.param.name; });
 

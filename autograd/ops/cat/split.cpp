@@ -63,6 +63,7 @@ std::vector<Tensor> split_at(const Tensor& x, std::vector<std::int64_t> lengths,
     Shape sizes = x.sizes();
     sizes[d] = length;
     parts.push_back(x.as_strided(sizes, x.strides(), sizes.numel() == 0 ? x.offset() : offset));
+    note_view(parts.back(), x);
     offset += length * x.strides()[d];
   }
   std::vector<const Tensor*> outputs;

@@ -3,12 +3,9 @@
 #include <limits>
 #include <string_view>
 
-#include "lockstep/autograd/autograd_meta.h"
-#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -103,18 +100,6 @@ Sliced slice_by(const Tensor& x, std::initializer_list<TensorIndex> indices, con
   return out;
 }
 
-/// A copy of x with the values at the indices, as a function of both: a view of x has no history of its own, so the
-/// elements that the indices mean are found by their numbers.
-Tensor put_by_number(const Tensor& x, std::initializer_list<TensorIndex> indices, const Tensor& values) {
-  const Tensor numbers = arange(0, x.numel(), 1, {.dtype = kInt64, .device = x.device()}).view(x.sizes());
-  const Tensor wanted = as_contiguous(index(numbers, indices));
-  LOCKSTEP_CHECK(broadcast_shapes(values.sizes(), wanted.sizes(), "index_put_") == wanted.sizes(),
-                 "[index_put_] values of shape {} do not broadcast to the shape {} of what is indexed",
-                 to_string(values.sizes()), to_string(wanted.sizes()));
-  const Tensor spread = values.to(x.dtype()).expand(wanted.sizes()).reshape({wanted.numel()});
-  return index_put(x.reshape({x.numel()}), {wanted.view({wanted.numel()})}, spread).view(x.sizes());
-}
-
 }  // namespace
 
 Tensor index(const Tensor& x, std::initializer_list<TensorIndex> indices) {
@@ -126,13 +111,16 @@ Tensor Tensor::index(std::initializer_list<TensorIndex> indices) const {
   return lockstep::index(*this, indices);
 }
 const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, const Tensor& values) const {
-  if (defined() && values.defined() && GradMode::enabled() && (needs_grad(*this) || needs_grad(values)))
-    return copy_(put_by_number(*this, indices, values));
+  LOCKSTEP_CHECK(values.defined(), "[index_put_] the values are undefined");
   const Sliced sliced = slice_by(*this, indices, "index_put_");
-  if (sliced.any_tensor)
-    sliced.view.index_put_(sliced.tensors, values);
-  else
-    sliced.view.copy_(values);
+  if (sliced.any_tensor) {
+    sliced.view.index_put_(sliced.tensors, values.to(dtype()));
+    return *this;
+  }
+  LOCKSTEP_CHECK(broadcast_shapes(values.sizes(), sliced.view.sizes(), "index_put_") == sliced.view.sizes(),
+                 "[index_put_] values of shape {} do not broadcast to the shape {} of what is indexed",
+                 to_string(values.sizes()), to_string(sliced.view.sizes()));
+  sliced.view.copy_(values);
   return *this;
 }
 const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const {

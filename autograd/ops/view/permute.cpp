@@ -27,6 +27,7 @@ Tensor permuted(const Tensor& x, const Shape& dims) {
     inverse[d] = i;
   }
   Tensor out = x.as_strided(sizes, strides, x.offset());
+  note_view(out, x);
   if (auto* node = record<PermuteBackward>(out, {&x})) node->inverse = inverse;
   return out;
 }

@@ -1,41 +1,13 @@
 #include <algorithm>
 
-#include "lockstep/autograd/add_values.h"
-#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/autograd/part.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
-#include "lockstep/core/factories.h"
 
 namespace lockstep {
 
 namespace {
-
-/// Backward of every view of a part: zeros, with the gradient where the part lay.
-struct SliceBackward final : Node {
-  Shape sizes;
-  Shape part_sizes;
-  Shape part_strides;  ///< in a contiguous tensor of shape `sizes`
-  std::int64_t part_offset = 0;
-
-  const char* name() const override { return "SliceBackward"; }
-  TensorList apply(TensorList grads) override {
-    Tensor full = zeros(sizes, options_of(grads[0]));
-    if (grads[0].numel() > 0) copy_values(grads[0], full.as_strided(part_sizes, part_strides, part_offset));
-    return {full};
-  }
-  bool add_to(const Tensor& grad, const Tensor& sum) override {
-    if (sum.sizes() != sizes || sum.dtype() != grad.dtype()) return false;
-    if (grad.numel() > 0) add_values_(sum.as_strided(part_sizes, part_strides, sum.offset() + part_offset), grad);
-    return true;
-  }
-  TensorList apply_recorded(TensorList grads) override {
-    return applied_linearly(this, grads[0], [self = KeptNode(this)](const Tensor& x) {
-      return copy_contiguous(as_contiguous(x).as_strided(self->part_sizes, self->part_strides, self->part_offset));
-    });
-  }
-};
 
 /// Elements start, start + step, ... (length of them) along dim d; without the dimension if `drop`.
 Tensor part(const Tensor& x, int d, std::int64_t start, std::int64_t length, std::int64_t step, bool drop) {
@@ -52,6 +24,7 @@ Tensor part(const Tensor& x, int d, std::int64_t start, std::int64_t length, std
   std::int64_t offset = x.offset();
   const auto [sizes, strides] = cut(x.sizes(), x.strides(), offset);
   Tensor out = x.as_strided(sizes, strides, offset);
+  note_view(out, x);
   if (auto* node = record<SliceBackward>(out, {&x})) {
     node->sizes = x.sizes();
     std::tie(node->part_sizes, node->part_strides) = cut(x.sizes(), contiguous_strides(x.sizes()), node->part_offset);
@@ -125,6 +98,7 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::in
   std::int64_t at = x.offset();
   const auto [sizes, strides] = along(x.sizes(), x.strides(), at);
   Tensor out = x.as_strided(sizes, strides, at);
+  note_view(out, x);
   if (auto* node = record<SliceBackward>(out, {&x})) {
     node->sizes = x.sizes();
     std::tie(node->part_sizes, node->part_strides) = along(x.sizes(), contiguous_strides(x.sizes()), node->part_offset);

@@ -79,6 +79,10 @@ Tensor recorded(Tensor out, const Tensor& x) {
   if (auto* node = record<ViewBackward>(out, {&x})) node->sizes = x.sizes();
   return out;
 }
+Tensor viewed(Tensor out, const Tensor& x) {
+  note_view(out, x);
+  return recorded(std::move(out), x);
+}
 
 }  // namespace
 
@@ -88,17 +92,16 @@ Tensor Tensor::view(const Shape& sizes) const {
   LOCKSTEP_CHECK(strides.has_value(),
                  "[view] shape {} with strides {} cannot be viewed as {} without a copy; use reshape()",
                  to_string(this->sizes()), to_string(this->strides()), to_string(full));
-  return recorded(as_strided(full, *strides, offset()), *this);
+  return viewed(as_strided(full, *strides, offset()), *this);
 }
 
 Tensor Tensor::reshape(const Shape& sizes) const {
   const Shape full = complete_sizes(sizes, *this, "reshape");
   if (full == this->sizes()) return *this;
   if (const auto strides = view_strides(this->sizes(), this->strides(), full))
-    return recorded(as_strided(full, *strides, offset()), *this);
+    return viewed(as_strided(full, *strides, offset()), *this);
   const Tensor copy = copy_contiguous(*this);
   Tensor out = copy.as_strided(full, contiguous_strides(full), copy.offset());
-  out.impl()->is_view = false;  // the copy's only holder
   return recorded(std::move(out), *this);
 }
 
