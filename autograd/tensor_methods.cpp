@@ -6,9 +6,6 @@
 
 namespace lockstep {
 
-Tensor Tensor::expand_as(const Tensor& other) const {
-  return lockstep::expand_as(*this, other);
-}
 std::vector<Tensor> Tensor::split(std::int64_t size, std::int64_t dim) const {
   return lockstep::split(*this, size, dim);
 }
@@ -167,9 +164,6 @@ Tensor Tensor::mm(const Tensor& other) const {
 
 Tensor Tensor::repeat_interleave(std::int64_t times, std::int64_t dim) const {
   return lockstep::repeat_interleave(*this, times, dim);
-}
-Tensor Tensor::broadcast_to(const Shape& sizes) const {
-  return expand(sizes);
 }
 std::vector<Tensor> Tensor::split(std::initializer_list<std::int64_t> sizes, std::int64_t dim) const {
   return lockstep::split_with_sizes(*this, sizes, dim);

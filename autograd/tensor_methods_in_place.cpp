@@ -117,5 +117,16 @@ const Tensor& TensorMethods::random_(std::int64_t low, std::int64_t high) const 
     return randint(low, high, x.sizes(), {.dtype = x.dtype(), .device = x.device()});
   });
 }
+const Tensor& TensorMethods::bernoulli_(double p) const {
+  return write(self(), {}, "bernoulli_", [=](const Tensor& x) { return lockstep::bernoulli(x.detach(), p); });
+}
+const Tensor& TensorMethods::bernoulli_(const Tensor& p) const {
+  return write(self(), {}, "bernoulli_",
+               [&](const Tensor& x) { return lockstep::bernoulli(p.detach().expand(x.sizes())); });
+}
+const Tensor& TensorMethods::exponential_(double lambd) const {
+  return write(self(), {}, "exponential_",
+               [=](const Tensor& x) { return detail::exponential(x.sizes(), lambd, x.options()); });
+}
 
 }  // namespace lockstep

@@ -233,4 +233,37 @@ Tensor TensorMethods::scatter_reduce(std::int64_t dim, const Tensor& index, cons
   return lockstep::scatter_reduce(self(), dim, index, source, reduce, include_self);
 }
 
+Tensor TensorMethods::expand_as(const Tensor& other) const {
+  return self().expand(other.sizes());
+}
+Tensor TensorMethods::view_as(const Tensor& other) const {
+  return self().view(other.sizes());
+}
+Tensor TensorMethods::reshape_as(const Tensor& other) const {
+  return self().reshape(other.sizes());
+}
+Tensor TensorMethods::broadcast_to(const Shape& sizes) const {
+  return self().expand(sizes);
+}
+Tensor TensorMethods::unflatten(std::int64_t dim, const Shape& sizes) const {
+  return lockstep::unflatten(self(), dim, sizes);
+}
+Tensor TensorMethods::movedim(std::int64_t from, std::int64_t to) const {
+  return lockstep::movedim(self(), from, to);
+}
+Tensor TensorMethods::T() const {
+  return self().t();
+}
+Tensor TensorMethods::mT() const {
+  LOCKSTEP_CHECK(self().dim() >= 2, "[mT] expected a tensor of at least two dimensions, found {}",
+                 to_string(self().sizes()));
+  return self().transpose(-2, -1);
+}
+Tensor TensorMethods::bernoulli() const {
+  return lockstep::bernoulli(self());
+}
+Tensor TensorMethods::bernoulli(double p) const {
+  return lockstep::bernoulli(self(), p);
+}
+
 }  // namespace lockstep

@@ -94,18 +94,6 @@ Tensor Tensor::clamp_max(Scalar max) const {
 std::vector<Tensor> Tensor::unbind(std::int64_t dim) const {
   return lockstep::unbind(*this, dim);
 }
-Tensor Tensor::view_as(const Tensor& other) const {
-  return view(other.sizes());
-}
-Tensor Tensor::reshape_as(const Tensor& other) const {
-  return reshape(other.sizes());
-}
-Tensor Tensor::unflatten(std::int64_t dim, const Shape& sizes) const {
-  return lockstep::unflatten(*this, dim, sizes);
-}
-Tensor Tensor::movedim(std::int64_t from, std::int64_t to) const {
-  return lockstep::movedim(*this, from, to);
-}
 Tensor Tensor::diagonal(std::int64_t offset, std::int64_t dim0, std::int64_t dim1) const {
   return lockstep::diagonal(*this, offset, dim0, dim1);
 }

@@ -196,17 +196,12 @@ class Tensor : public TensorMethods {
   Tensor masked_fill(const Tensor& mask, const Tensor& value) const;   ///< `value`, of no dimension, where mask is true
   Tensor masked_fill(const Tensor& mask, Scalar value) const;          ///< the same for a number
   const Tensor& masked_fill_(const Tensor& mask, Scalar value) const;  ///< the same in place
-  Tensor expand_as(const Tensor& other) const;                         ///< expand() to the sizes of `other`
   std::vector<Tensor> split(std::int64_t size,
                             std::int64_t dim = 0) const;  ///< views of `size` each, the last the rest
   std::vector<Tensor> split_with_sizes(const std::vector<std::int64_t>& sizes, std::int64_t dim = 0) const;  ///< views
   std::vector<Tensor> split(std::initializer_list<std::int64_t> sizes, std::int64_t dim = 0) const;  ///< the same
   std::vector<Tensor> chunk(std::int64_t chunks, std::int64_t dim = 0) const;  ///< views; see lockstep::chunk
-  std::vector<Tensor> unbind(std::int64_t dim = 0) const;        ///< views: select() of each index along dim
-  Tensor view_as(const Tensor& other) const;                     ///< view() with the sizes of `other`
-  Tensor reshape_as(const Tensor& other) const;                  ///< reshape() to the sizes of `other`
-  Tensor unflatten(std::int64_t dim, const Shape& sizes) const;  ///< a view with dim cut into these sizes
-  Tensor movedim(std::int64_t from, std::int64_t to) const;      ///< a view with dimension `from` at place `to`
+  std::vector<Tensor> unbind(std::int64_t dim = 0) const;  ///< views: select() of each index along dim
   Tensor diagonal(std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1) const;  ///< a view
   Tensor repeat(const Shape& times) const;                         ///< copies side by side; see lockstep::repeat
   Tensor flip(const Shape& dims) const;                            ///< a copy in reverse order along these dimensions
@@ -226,17 +221,17 @@ class Tensor : public TensorMethods {
   const Tensor& scatter_add_(std::int64_t dim, const Tensor& index, const Tensor& source) const;  ///< in place
   const Tensor& index_add_(std::int64_t dim, const Tensor& index, const Tensor& source) const;    ///< in place
   Tensor repeat_interleave(std::int64_t times, std::int64_t dim) const;  ///< see lockstep::repeat_interleave
-  Tensor broadcast_to(const Shape& sizes) const;                         ///< expand()
   /// A copy with slices of `source` added to those that the index names; see lockstep::index_add.
   Tensor index_add(std::int64_t dim, const Tensor& index, const Tensor& source) const;
 
   // --- differentiable: copies and casts (autograd/ops/copy) -----------------------------------------------------
-  Tensor contiguous() const;         ///< itself if it is row-major without gaps, else such a copy
-  Tensor clone() const;              ///< a contiguous copy
-  Tensor to(DType dtype) const;      ///< cast; itself if it is of that type
-  Tensor to(Device device) const;    ///< copied there; itself if it is there
-  Tensor cpu() const;                ///< to() the first CPU
-  Tensor cuda(int index = 0) const;  ///< to() a CUDA device
+  Tensor contiguous() const;                    ///< itself if it is row-major without gaps, else such a copy
+  Tensor clone() const;                         ///< a contiguous copy
+  Tensor to(DType dtype) const;                 ///< cast; itself if it is of that type
+  Tensor to(Device device) const;               ///< copied there; itself if it is there
+  Tensor to(Device device, DType dtype) const;  ///< both
+  Tensor cpu() const;                           ///< to() the first CPU
+  Tensor cuda(int index = 0) const;             ///< to() a CUDA device
   /// In place: broadcasts, casts and copies across devices. Returns *this.
   const Tensor& copy_(const Tensor& source) const;
 

@@ -38,6 +38,8 @@ class TensorMethods {
   Tensor logical_xor(const Tensor& other) const;                                    ///< which are not 0 in just one
   Tensor bincount(const Tensor& weights, std::int64_t minlength = 0) const;         ///< how often each number occurs
   Tensor bincount() const;                                                          ///< the same unweighted
+  Tensor bernoulli() const;                                                         ///< see lockstep::bernoulli
+  Tensor bernoulli(double p) const;                                                 ///< as bernoulli
   Tensor histc(std::int64_t bins = 100, double min = 0.0, double max = 0.0) const;  ///< a histogram
   /// Elements by their indices: `auto a = x.accessor<float, 2>(); a[i][j]`. Of tensors on the CPU, of dtype T and with
   /// N dimensions; throws Error otherwise. The tensor must outlive it, so there is none of a temporary.
@@ -62,6 +64,9 @@ class TensorMethods {
   const Tensor& index_copy_(std::int64_t dim, const Tensor& index, const Tensor& source) const;  ///< as index_fill_
   const Tensor& masked_scatter_(const Tensor& mask, const Tensor& source) const;                 ///< as index_fill_
   const Tensor& random_(std::int64_t low, std::int64_t high) const;  ///< whole numbers in [low, high), as uniform_
+  const Tensor& bernoulli_(double p = 0.5) const;                    ///< 1 with probability p, else 0, as uniform_
+  const Tensor& bernoulli_(const Tensor& p) const;                   ///< 1 with the probabilities p, which broadcast
+  const Tensor& exponential_(double lambd = 1.0) const;  ///< drawn with density lambd exp(-lambd x), as uniform_
 
   // --- differentiable ---------------------------------------------------------------------------------------------
   Tensor atan2(const Tensor& other) const;                                     ///< angle of (other, x)
@@ -110,7 +115,15 @@ class TensorMethods {
   Tensor baddbmm(const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0) const;  ///< of batches
   Tensor inverse() const;                                                                         ///< of matrices
   Tensor det() const;                                                                             ///< of matrices
-  Tensor swapaxes(std::int64_t a, std::int64_t b) const;                                          ///< transpose()
+  Tensor T() const;                                                                               ///< t(), a view
+  Tensor mT() const;                                             ///< a view with the last two dimensions exchanged
+  Tensor expand_as(const Tensor& other) const;                   ///< expand() to the sizes of `other`
+  Tensor view_as(const Tensor& other) const;                     ///< view() with the sizes of `other`
+  Tensor reshape_as(const Tensor& other) const;                  ///< reshape() to the sizes of `other`
+  Tensor broadcast_to(const Shape& sizes) const;                 ///< expand()
+  Tensor unflatten(std::int64_t dim, const Shape& sizes) const;  ///< a view with dim cut into these sizes
+  Tensor movedim(std::int64_t from, std::int64_t to) const;      ///< a view with dimension `from` at place `to`
+  Tensor swapaxes(std::int64_t a, std::int64_t b) const;         ///< transpose()
   Tensor unfold(std::int64_t dim, std::int64_t size, std::int64_t step) const;   ///< lockstep::windows(), a copy
   Tensor tile(const Shape& times) const;                                         ///< as repeat()
   Tensor take(const Tensor& index) const;                                        ///< of all elements in a row

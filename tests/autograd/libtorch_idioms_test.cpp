@@ -8,6 +8,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -202,6 +203,43 @@ TEST(LibtorchIdioms, SmallFunctions) {
   std::ostringstream text;
   text << x.dtype();
   EXPECT_EQ(text.str(), "float64");
+}
+
+TEST(LibtorchIdioms, WordsTransposesAndDraws) {
+  const Tensor x = arange(6, kFloat32).view({2, 3});
+  EXPECT_TRUE(equal(gelu(x, "tanh"), gelu(x, GeluMode::tanh)) && equal(gelu(x, "none"), gelu(x)));
+  EXPECT_NE(error_of([&] { gelu(x, "erf"); }).find("found \"erf\""), std::string::npos);
+  EXPECT_TRUE(equal(x.T(), x.t()) && equal(x.unsqueeze(0).mT()[0], x.t()));
+  EXPECT_EQ(x.to(kCPU, kFloat64).dtype(), kFloat64);
+  const std::vector<Tensor> places = where(x > 3);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(values(places[1]), (Values{1, 2}));
+  EXPECT_EQ(values(x.index({places[0], places[1]})), (Values{4, 5}));
+
+  manual_seed(3);
+  const Tensor many = zeros({20000}, kFloat64);
+  EXPECT_NEAR(many.bernoulli(0.3).mean().item(), 0.3, 0.02);
+  EXPECT_NEAR(bernoulli(many.to(kInt64), 0.7).to(kFloat64).mean().item(), 0.7, 0.02);
+  EXPECT_NEAR(many.bernoulli_(0.2).mean().item(), 0.2, 0.02);
+  EXPECT_TRUE(equal(x.clone().bernoulli_((x > 2).to(kFloat32)), (x > 2).to(kFloat32)));
+  many.exponential_(2.0);
+  EXPECT_GT(many.min().item(), 0.0);
+  EXPECT_NEAR(many.mean().item(), 0.5, 0.02);
+  EXPECT_NEAR(many.var().item(), 0.25, 0.03);
+  EXPECT_NE(error_of([&] { many.exponential_(0); }).find("[exponential_]"), std::string::npos);
+
+  const Tensor logits = tensor<double>({0, 1, 2}).expand({20000, 3}).clone().requires_grad_();
+  const Tensor hard = gumbel_softmax(logits, 0.5, true);
+  EXPECT_TRUE(allclose(hard.sum(1), ones({20000}, kFloat64)));
+  const Tensor shares = softmax(logits[0], 0);
+  for (std::int64_t i = 0; i < 3; ++i) EXPECT_NEAR(hard.select(1, i).mean().item(), shares[i].item(), 0.02);
+  hard.select(1, 0).sum().backward();
+  EXPECT_GT(logits.grad().abs().max().item(), 0.01);
+  manual_seed(3);
+  const Tensor soft = gumbel_softmax(logits, 0.5);
+  EXPECT_TRUE(allclose(soft.sum(1), ones({20000}, kFloat64)));
+  manual_seed(3);
+  EXPECT_TRUE(equal(gumbel_softmax(logits, 0.5, true).argmax(1), soft.argmax(1)));
 }
 
 TEST(LibtorchIdioms, DistancesOfARowToItselfHaveNoGradient) {

@@ -107,6 +107,12 @@ Tensor Tensor::to(Device device) const {
   return out;
 }
 
+Tensor Tensor::to(Device device, DType dtype) const {
+  LOCKSTEP_CHECK(defined(), "[to] the tensor is undefined");
+  // Cast where there is less to move.
+  return element_size(dtype) < element_size(this->dtype()) ? to(dtype).to(device) : to(device).to(dtype);
+}
+
 const Tensor& Tensor::copy_(const Tensor& source) const {
   LOCKSTEP_CHECK(defined() && source.defined(), "[copy_] the {} is undefined", defined() ? "source" : "target");
   LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), sizes(), "copy_") == sizes(),

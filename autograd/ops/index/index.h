@@ -87,5 +87,7 @@ Tensor masked_scatter(const Tensor& x, const Tensor& mask, const Tensor& source)
 
 /// int64 [n, x.dim()]: the positions of the n elements that are not 0, in row-major order. Waits for the device.
 Tensor nonzero(const Tensor& x);
+/// The same by dimension, as PyTorch's where() of a condition alone: a tensor [n] for each, which index() takes.
+std::vector<Tensor> where(const Tensor& condition);
 
 }  // namespace lockstep

@@ -43,6 +43,10 @@ Tensor nonzero(const Tensor& x) {
   return move_values(positions, x.device());
 }
 
+std::vector<Tensor> where(const Tensor& condition) {
+  return nonzero(condition).unbind(1);
+}
+
 Tensor masked_select(const Tensor& x, const Tensor& mask) {
   check_mask(x, mask, "masked_select");
   const Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_select");

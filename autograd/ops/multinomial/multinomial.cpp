@@ -75,6 +75,27 @@ Tensor bernoulli(const Tensor& p) {
   return lt(rand(p.sizes(), {.dtype = dtype, .device = p.device()}), p).to(p.dtype());
 }
 
+Tensor bernoulli(const Tensor& like, double p) {
+  LOCKSTEP_CHECK(like.defined(), "[bernoulli] the tensor is undefined");
+  LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[bernoulli] expected a probability in [0, 1], found {}", p);
+  const NoGradGuard values_only;
+  const DType dtype = like.dtype() == kFloat64 ? kFloat64 : kFloat32;
+  return lt(rand(like.sizes(), {.dtype = dtype, .device = like.device()}), p).to(like.dtype());
+}
+
+Tensor detail::exponential(const Shape& sizes, double lambd, const TensorOptions& options) {
+  LOCKSTEP_CHECK(is_floating_point(options.dtype), "[exponential_] expected a floating-point tensor, found {}",
+                 name(options.dtype));
+  LOCKSTEP_CHECK(std::isfinite(lambd) && lambd > 0.0, "[exponential_] expected a finite lambd above 0, found {}",
+                 lambd);
+  const NoGradGuard values_only;
+  const DType dtype = options.dtype == kFloat64 ? kFloat64 : kFloat32;
+  const Tensor uniform = rand(sizes, {.dtype = dtype, .device = options.device});
+  // 0 stands for half a step of rand().
+  const Tensor times = clamp(neg(log(1.0 - uniform)), dtype == kFloat64 ? 0x1p-54 : 0x1p-25);
+  return mul(times, 1.0 / lambd).to(options.dtype);
+}
+
 Tensor normal(const Tensor& mean, const Tensor& std) {
   LOCKSTEP_CHECK(mean.defined() && std.defined() && mean.is_floating_point() && mean.dtype() == std.dtype() &&
                      mean.device() == std.device(),

@@ -22,5 +22,12 @@ Tensor normal(const Tensor& mean, double std = 1.0);  ///< one standard deviatio
 Tensor normal(double mean, const Tensor& std);        ///< one mean for all
 /// 1 with the probability that each element of p holds, else 0, in p's dtype; takes no gradient. Draws as rand().
 Tensor bernoulli(const Tensor& p);
+/// 1 with probability p, else 0, in the shape, dtype and device of `like`. Throws Error unless 0 <= p <= 1.
+Tensor bernoulli(const Tensor& like, double p);
+
+namespace detail {
+/// Numbers above 0 with the density lambd exp(-lambd x), for Tensor::exponential_().
+Tensor exponential(const Shape& sizes, double lambd, const TensorOptions& options);
+}  // namespace detail
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/multinomial/multinomial.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/softmax/softmax_kernels.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -77,6 +79,23 @@ Tensor softmax(const Tensor& input, std::int64_t dim, std::optional<DType> dtype
 }
 Tensor log_softmax(const Tensor& input, std::int64_t dim, std::optional<DType> dtype) {
   return softmax_along(input, dim, dtype, true);
+}
+
+Tensor softmin(const Tensor& input, std::int64_t dim, std::optional<DType> dtype) {
+  LOCKSTEP_CHECK(input.defined(), "[softmin] input is undefined; expected a floating-point tensor");
+  return softmax(neg(input), dim, dtype);
+}
+
+Tensor gumbel_softmax(const Tensor& logits, double tau, bool hard, std::int64_t dim) {
+  LOCKSTEP_CHECK(logits.defined() && logits.is_floating_point(),
+                 "[gumbel_softmax] expected floating-point logits, found {}",
+                 logits.defined() ? name(logits.dtype()) : "an undefined tensor");
+  LOCKSTEP_CHECK(tau > 0.0, "[gumbel_softmax] expected a temperature tau above 0, found {}", tau);
+  const Tensor noise = neg(log(detail::exponential(logits.sizes(), 1.0, options_of(logits))));
+  const Tensor soft = softmax((logits + noise) / tau, dim);
+  if (!hard) return soft;
+  const Tensor one = zeros_like(soft.detach()).scatter(dim, soft.detach().argmax(dim, true), 1.0);
+  return one - soft.detach() + soft;
 }
 
 Tensor Tensor::softmax(std::int64_t dim, std::optional<DType> dtype) const {

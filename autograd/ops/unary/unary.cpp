@@ -186,6 +186,11 @@ Tensor cos(const Tensor& x) {
 Tensor gelu(const Tensor& x, GeluMode mode) {
   return run(mode == GeluMode::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
 }
+Tensor gelu(const Tensor& x, std::string_view approximate) {
+  LOCKSTEP_CHECK(approximate == "none" || approximate == "tanh", "[gelu] expected \"none\" or \"tanh\", found \"{}\"",
+                 approximate);
+  return gelu(x, approximate == "tanh" ? GeluMode::tanh : GeluMode::exact);
+}
 
 Tensor sign(const Tensor& x) {
   if (x.defined() && x.dtype() == kBool) return x.clone();

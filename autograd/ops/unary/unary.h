@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "lockstep/core/tensor.h"
 
@@ -44,6 +45,8 @@ Tensor cos(const Tensor& x);
 enum class GeluMode { exact, tanh };
 /// x Phi(x). Hendrycks and Gimpel, "Gaussian error linear units" (2016); `tanh` is the paper's approximation.
 Tensor gelu(const Tensor& x, GeluMode mode = GeluMode::exact);
+/// The same by PyTorch's words: "none" or "tanh". Throws Error for others.
+Tensor gelu(const Tensor& x, std::string_view approximate);
 
 /// Values below min become min, above max become max; NaN stays. The gradient passes where min <= x <= max. At least
 /// one bound must be given. On integer tensors, bounds that are no whole numbers give float32.
