@@ -1,5 +1,7 @@
 #include "lockstep/nn/activation.h"
 
+#include <algorithm>
+
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
@@ -67,6 +69,9 @@ Tensor Softplus::forward(Tensor x) {
 Tensor Hardtanh::forward(Tensor x) {
   return hardtanh(x, min_, max_);
 }
+Tensor Softmin::forward(Tensor x) {
+  return softmin(x, dim_);
+}
 Tensor LogSoftmax::forward(Tensor x) {
   return log_softmax(x, dim_);
 }
@@ -113,15 +118,19 @@ Tensor Hardshrink::forward(Tensor x) {
 namespace lockstep {
 
 InterpolateFuncOptions& InterpolateFuncOptions::size(const std::vector<std::int64_t>& value) {
-  LOCKSTEP_CHECK(value.size() == 1 || value.size() == 2,
-                 "[InterpolateFuncOptions] expected a size of one or two dimensions, found {}", value.size());
-  value_.size = value.size() == 1 ? Size2d(value[0]) : Size2d(value[0], value[1]);
+  LOCKSTEP_CHECK(!value.empty() && value.size() <= 3,
+                 "[InterpolateFuncOptions] expected a size of one to three dimensions, found {}", value.size());
+  if (value.size() == 3)
+    value_.volume_size = {value[0], value[1], value[2]};
+  else
+    value_.size = value.size() == 1 ? Size2d(value[0]) : Size2d(value[0], value[1]);
   return *this;
 }
 
 InterpolateFuncOptions& InterpolateFuncOptions::scale_factor(const std::vector<double>& value) {
-  LOCKSTEP_CHECK(!value.empty() && value.front() == value.back() && value.size() <= 2,
-                 "[InterpolateFuncOptions] expected one factor, or two equal ones; give size() for others");
+  LOCKSTEP_CHECK(!value.empty() && value.size() <= 3 &&
+                     std::count(value.begin(), value.end(), value[0]) == static_cast<std::ptrdiff_t>(value.size()),
+                 "[InterpolateFuncOptions] expected one factor, or equal ones; give size() for others");
   value_.scale_factor = value.front();
   return *this;
 }

@@ -192,6 +192,17 @@ class LogSoftmax : public Module {
   std::int64_t dim_;
 };
 
+/// softmax() of -x over `dim`; see softmin().
+class Softmin : public Module {
+ public:
+  explicit Softmin(std::int64_t dim = -1) : dim_(dim) {}
+  Softmin(Module* parent, std::string_view name, std::int64_t dim = -1) : Module(parent, name), dim_(dim) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t dim_;
+};
+
 /// The first half of `dim` times the sigmoid of the second. Dauphin et al., "Language modeling with gated convolutional
 /// networks" (2017).
 class GLU : public Module {
@@ -299,7 +310,7 @@ class InterpolateFuncOptions {
     value_.recompute_scale_factor = value;
     return *this;
   }
-  /// Rows and columns; of rows [n, c, w] the one length.
+  /// Rows and columns; of rows [n, c, w] the one length, of volumes three.
   InterpolateFuncOptions& size(const std::vector<std::int64_t>& value);
   /// One factor for each dimension; throws Error unless they are equal.
   InterpolateFuncOptions& scale_factor(const std::vector<double>& value);

@@ -196,6 +196,7 @@ def norm():
     g.case("softmax_large", lambda x: x.softmax(1), x=Input(2, 9, low=-500, high=500))
     g.case("log_softmax_large", lambda x: x.log_softmax(1), x=Input(2, 9, low=-500, high=500))
 
+    g.case("local_response_norm", lambda x: together(F.local_response_norm(x, 3, 0.5, 0.6, 0.9), F.local_response_norm(x[:, :, 0], 2), F.local_response_norm(x.unsqueeze(2), 4, 0.1)), x=Input(2, 5, 3, 2))
     logits, target = Input(5, 4, low=-3, high=3), ints(0, 3, 1, 2, 3)
     some, spatial = ints(0, -100, 1, 2, -100), Fixed(torch.arange(18).remainder(4).reshape(2, 3, 3).numpy())
     factor = Fixed([0.5, 2.0, 1.0, 0.25])
@@ -248,6 +249,55 @@ def norm():
     return g
 
 
+def together(*tensors):
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def bicubic(x):
+    resize = lambda **options: F.interpolate(x, mode="bicubic", **options)
+    return together(resize(size=(9, 7)), resize(size=(2, 3)), resize(size=(8, 1), align_corners=True),
+                    resize(scale_factor=1.7), resize(scale_factor=2, align_corners=True))
+
+
+def volumes(x):
+    return together(F.interpolate(x, (5, 3, 7), mode="trilinear"), F.interpolate(x, (2, 6, 5), mode="trilinear", align_corners=True),
+                    F.interpolate(x, scale_factor=1.6, mode="trilinear"), F.interpolate(x, (4, 3, 9)))
+
+
+def areas(x):
+    return together(F.interpolate(x, (3, 4), mode="area"), F.interpolate(x[0], scale_factor=0.5, mode="area"),
+                    F.interpolate(x.reshape(1, 1, 2, 4, 6), (2, 3, 2), mode="area"))
+
+
+def unpooled(x):
+    values, places = F.max_pool2d(x[:, :, :4, :6], 2, return_indices=True)
+    wide, wide_places = F.max_pool2d(x, (3, 2), stride=2, padding=1, return_indices=True)
+    return together(F.max_unpool2d(values, places, 2), F.max_unpool2d(values[0], places[0], 2, output_size=(5, 7)),
+                    F.max_unpool2d(wide, wide_places, (3, 2), stride=2, padding=1, output_size=(5, 7)))
+
+
+def written_through_views(a, b):
+    """Assignments as programs write them; views that were taken before see what was written after."""
+    y = torch.zeros(3, 4, dtype=a.dtype)
+    early, column = y[0], y[:, 1]
+    for t in range(3):
+        y[t] = a[t] * 2
+    y[1] = y[0] * 0.5 + b[1]
+    y[:, 3] *= b[:, 0]
+    y[2][1:3] += a[0, :2]
+    y.t()[0].copy_(y.t()[1].clone())
+    z = a + b
+    rows = z.view(2, 6)
+    z[1] = y[1]
+    rows[0].mul_(b.reshape(2, 6)[1])
+    z[z > 0.5] = 0.25
+    z[0, 2:] = early[:2]
+    left, right = z[:, :2], z[:, 2:]
+    left.fill_(0.5)
+    right[1:].exp_()
+    return together(y, early, column, z, rows, left, right)
+
+
 def shape():
     g = Golden()
     x = Input(2, 3, 4)
@@ -284,6 +334,11 @@ def shape():
     index = Fixed([[1, 4, 4], [0, 1, 4]])
     g.case("embedding", lambda w, i: F.embedding(i, w), w=Input(6, 3), i=index)
     g.case("embedding_padding", lambda w, i: F.embedding(i, w, padding_idx=4), w=Input(6, 3), i=index)
+    g.case("interpolate_bicubic", bicubic, x=Input(2, 2, 5, 4))
+    g.case("interpolate_volumes", volumes, x=Input(1, 2, 3, 4, 5))
+    g.case("interpolate_area", areas, x=Input(1, 2, 4, 6))
+    g.case("max_unpool2d", unpooled, x=Input(1, 2, 5, 7))
+    g.case("writes_through_views", written_through_views, a=Input(3, 4), b=Input(3, 4))
     g.case("dropout_eval", lambda x: F.dropout(x, 0.5, False), x=x)
     g.case("dropout_all", lambda x: F.dropout(x, 1.0, True), x=x)
     g.case("dropout2d_eval", lambda x: F.dropout2d(x, 0.5, False), x=Input(2, 3, 2, 2))

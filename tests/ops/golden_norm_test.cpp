@@ -42,6 +42,12 @@ const GoldenCase kCases[] = {
     {"softmax_dim0", [](In in) { return softmax(in["x"], 0); }},
     {"softmax_dim1", [](In in) { return softmax(in["x"], 1); }},
     {"softmax_dim2", [](In in) { return in["x"].softmax(-1); }},
+    {"local_response_norm",
+     [](In in) {
+       const Tensor& x = in["x"];
+       return cat({local_response_norm(x, 3, 0.5, 0.6, 0.9).flatten(), local_response_norm(x.select(2, 0), 2).flatten(),
+                   local_response_norm(x.unsqueeze(2), 4, 0.1).flatten()});
+     }},
     {"softmax_large", [](In in) { return softmax(in["x"], 1); }},
     {"log_softmax_dim0", [](In in) { return log_softmax(in["x"], 0); }},
     {"log_softmax_dim1", [](In in) { return log_softmax(in["x"], 1); }},

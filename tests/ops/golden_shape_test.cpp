@@ -9,6 +9,12 @@ namespace {
 
 using In = const GoldenInputs&;
 
+Tensor together(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> flat;
+  for (const Tensor& tensor : tensors) flat.push_back(tensor.flatten());
+  return cat(flat);
+}
+
 // Arguments as in scripts/golden_cases.py, shape().
 const GoldenCase kCases[] = {
     {"view",
@@ -71,6 +77,57 @@ const GoldenCase kCases[] = {
     {"chunk", [](In in) { return chunk(in["x"], 3, 0)[1]; }},
     {"embedding", [](In in) { return embedding(in["w"], in["i"]); }},
     {"embedding_padding", [](In in) { return embedding(in["w"], in["i"], 4); }},
+    {"interpolate_bicubic",
+     [](In in) {
+       const auto resize = [&](InterpolateOptions options) {
+         options.mode = kBicubic;
+         return interpolate(in["x"], options);
+       };
+       return together({resize({.size = {9, 7}}), resize({.size = {2, 3}}),
+                        resize({.size = {8, 1}, .align_corners = true}), resize({.scale_factor = 1.7}),
+                        resize({.scale_factor = 2, .align_corners = true})});
+     }},
+    {"interpolate_volumes",
+     [](In in) {
+       const Tensor& x = in["x"];
+       return together({interpolate(x, {.mode = kTrilinear, .volume_size = {5, 3, 7}}),
+                        interpolate(x, {.mode = kTrilinear, .align_corners = true, .volume_size = {2, 6, 5}}),
+                        interpolate(x, {.scale_factor = 1.6, .mode = kTrilinear}),
+                        interpolate(x, {.volume_size = {4, 3, 9}})});
+     }},
+    {"interpolate_area",
+     [](In in) {
+       const Tensor& x = in["x"];
+       return together({interpolate(x, {.size = {3, 4}, .mode = kArea}),
+                        interpolate(x[0], {.scale_factor = 0.5, .mode = kArea}),
+                        interpolate(x.reshape({1, 1, 2, 4, 6}), {.mode = kArea, .volume_size = {2, 3, 2}})});
+     }},
+    {"max_unpool2d",
+     [](In in) {
+       const auto [values, places] = max_pool2d_with_indices(in["x"].slice(2, 0, 4).slice(3, 0, 6), 2);
+       const auto [wide, wide_places] = max_pool2d_with_indices(in["x"], {3, 2}, {.stride = 2, .padding = 1});
+       return together({max_unpool2d(values, places, 2), max_unpool2d(values[0], places[0], 2, {.output_size = {5, 7}}),
+                        max_unpool2d(wide, wide_places, {3, 2}, {.stride = 2, .padding = 1, .output_size = {5, 7}})});
+     }},
+    {"writes_through_views",
+     [](In in) {
+       using indexing::Slice;
+       const Tensor &a = in["a"], &b = in["b"], y = zeros({3, 4}, options_of(a)), early = y[0], column = y.select(1, 1);
+       for (std::int64_t t = 0; t < 3; ++t) y[t] = a[t] * 2;
+       y[1] = y[0] * 0.5 + b[1];
+       y.index({Slice(), 3}) *= b.select(1, 0);
+       y[2].slice(0, 1, 3) += a[0].slice(0, 0, 2);
+       y.t()[0].copy_(y.t()[1].clone());
+       const Tensor z = a + b, rows = z.view({2, 6});
+       z[1] = y[1];
+       rows[0].mul_(b.reshape({2, 6})[1]);
+       z.index_put_({z > 0.5}, 0.25);
+       z.index_put_({0, Slice(2)}, early.slice(0, 0, 2));
+       const std::vector<Tensor> halves = z.split(2, 1);
+       halves[0].fill_(0.5);
+       halves[1].slice(0, 1).exp_();
+       return together({y, early, column, z, rows, halves[0], halves[1]});
+     }},
     {"dropout_eval", [](In in) { return dropout(in["x"], 0.5, false); }},
     {"dropout_all", [](In in) { return dropout(in["x"], 1.0); }},
     {"dropout2d_eval", [](In in) { return dropout2d(in["x"], 0.5, false); }},

@@ -58,7 +58,14 @@ Results transposed_2d(Call& c) {
 Results resized(Call& c, InterpolateMode mode) {
   InterpolateOptions options{.mode = mode};
   const Tensor x = c.tensor(0, "input");
-  options.size = c.is_list(1, "size") && x.dim() == 3 ? Size2d(one(c, 1, "size", 0)) : c.size2d(1, "size", 0);
+  if (x.dim() == 5 && c.is_list(1, "size")) {
+    const auto sizes = c.json(1, "size").get<std::vector<std::int64_t>>();
+    options.volume_size = {sizes.at(0), sizes.at(1), sizes.at(2)};
+  } else if (x.dim() == 5) {
+    options.volume_size = one(c, 1, "size", 0);
+  } else {
+    options.size = c.is_list(1, "size") && x.dim() == 3 ? Size2d(one(c, 1, "size", 0)) : c.size2d(1, "size", 0);
+  }
   if (c.is_list(2, "scale_factor")) throw NotExpressible{"a scale for each dimension"};
   options.scale_factor = c.real(2, "scale_factor", 0.0);
   c.text(3, "mode", "");

@@ -62,6 +62,14 @@ inline std::vector<OpCase> all() {
              }),
       of_one("interpolate_linear", {2, 3, 5},
              [](const Tensor& x) { return interpolate(x, {.scale_factor = 2, .mode = InterpolateMode::linear}); }),
+      of_one("interpolate_bicubic", {2, 3, 5, 4},
+             [](const Tensor& x) {
+               return interpolate(x, {.size = {8, 3}, .mode = InterpolateMode::bicubic});
+             }),
+      of_one("interpolate_trilinear", {1, 2, 3, 4, 3},
+             [](const Tensor& x) {
+               return interpolate(x, {.mode = InterpolateMode::trilinear, .volume_size = {5, 4, 2}});
+             }),
       of_one("cumsum", {5, 40, 3}, [](const Tensor& x) { return cumsum(x, 1); }),
       of_one("cumprod", {5, 7}, [](const Tensor& x) { return cumprod(x, 1); }),
       of_one("prod", {6, 7}, [](const Tensor& x) { return prod(x, 0); }),

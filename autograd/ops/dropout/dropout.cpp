@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/dropout/dropout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
@@ -61,6 +62,29 @@ Tensor drop(const Tensor& x, double p, bool training, detail::DropoutPlan plan, 
   return out;
 }
 
+/// `places`: the last `dims` dimensions, as messages name them.
+Tensor drop_channels(const Tensor& x, double p, bool training, int dims, const char* places, const char* op) {
+  LOCKSTEP_CHECK(x.dim() == dims + 1 || x.dim() == dims + 2, "[{}] expected shape [N, C, {}] or [C, {}], found {}", op,
+                 places, places, to_string(x.sizes()));
+  detail::DropoutPlan plan;
+  std::int64_t inner = 1;
+  for (int d = x.dim() - dims; d < x.dim(); ++d) inner *= x.sizes()[d];
+  plan.inner = std::max<std::int64_t>(1, inner);
+  return drop(x, p, training, plan, op);
+}
+
+/// `sizes`: of what is dropped together; 1 where it is one.
+Tensor drop_to_limit(const Tensor& x, const Shape& sizes, double p, bool training, const char* op) {
+  LOCKSTEP_CHECK(p >= 0.0 && p <= 1.0, "[{}] expected a probability p in [0, 1], found {}", op, p);
+  LOCKSTEP_CHECK(x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", op, name(x.dtype()));
+  if (!training || p == 0.0) return x;
+  if (p == 1.0) return mul(x, 0.0);
+  constexpr double kLimit = -1.7580993408473766;  // -scale * alpha of selu()
+  const double factor = 1.0 / std::sqrt((1.0 - p) * (1.0 + p * kLimit * kLimit)), moved = -factor * kLimit * p;
+  const Tensor kept = drop(ones(sizes, options_of(x)), p, true, {}, op) > 0.0;
+  return where(kept, x * factor + moved, factor * kLimit + moved);
+}
+
 }  // namespace
 
 Tensor dropout(const Tensor& x, double p, bool training) {
@@ -83,12 +107,26 @@ Tensor dropout_of_part(const Tensor& x, const DropoutPart& part, double p, bool 
   return drop(x, p, training, plan, "dropout_of_part");
 }
 
+Tensor dropout1d(const Tensor& x, double p, bool training) {
+  return drop_channels(x, p, training, 1, "L", "dropout1d");
+}
 Tensor dropout2d(const Tensor& x, double p, bool training) {
-  LOCKSTEP_CHECK(x.dim() == 3 || x.dim() == 4, "[dropout2d] expected shape [N, C, H, W] or [C, H, W], found {}",
-                 to_string(x.sizes()));
-  detail::DropoutPlan plan;
-  plan.inner = std::max<std::int64_t>(1, x.size(-2) * x.size(-1));
-  return drop(x, p, training, plan, "dropout2d");
+  return drop_channels(x, p, training, 2, "H, W", "dropout2d");
+}
+Tensor dropout3d(const Tensor& x, double p, bool training) {
+  return drop_channels(x, p, training, 3, "D, H, W", "dropout3d");
+}
+
+Tensor alpha_dropout(const Tensor& x, double p, bool training) {
+  return drop_to_limit(x, x.sizes(), p, training, "alpha_dropout");
+}
+
+Tensor feature_alpha_dropout(const Tensor& x, double p, bool training) {
+  LOCKSTEP_CHECK(x.defined() && x.dim() >= 2, "[feature_alpha_dropout] expected channels [N, C, ...], found {}",
+                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  Shape sizes = Shape::filled(x.dim(), 1);
+  for (int d = 0; d < 2; ++d) sizes[d] = x.sizes()[d];
+  return drop_to_limit(x, sizes, p, training, "feature_alpha_dropout");
 }
 
 }  // namespace lockstep

@@ -24,5 +24,14 @@ Tensor dropout_of_part(const Tensor& x, const DropoutPart& part, double p = 0.5,
 
 /// dropout() of whole channels of x [N, C, H, W] or [C, H, W].
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
+/// The same of x [N, C, L] or [C, L], and of x [N, C, D, H, W] or [C, D, H, W].
+Tensor dropout1d(const Tensor& x, double p = 0.5, bool training = true);
+Tensor dropout3d(const Tensor& x, double p = 0.5, bool training = true);
+
+/// With probability p sets an element to selu()'s negative limit instead of 0, and moves and scales all, so that mean 0
+/// and variance 1 stay. Draws and Errors as dropout(). Klambauer et al., "Self-normalizing neural networks" (2017).
+Tensor alpha_dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// alpha_dropout() of whole channels of x [N, C, ...].
+Tensor feature_alpha_dropout(const Tensor& x, double p = 0.5, bool training = true);
 
 }  // namespace lockstep

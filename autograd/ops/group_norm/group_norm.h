@@ -12,4 +12,9 @@ namespace lockstep {
 /// layer_norm(). Throws Error unless groups divides C and a group has elements.
 Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options = {});
 
+/// x / (k + alpha * m)^beta with m the mean of the squares of `size` neighbouring channels of x [N, C, ...], absent
+/// ones counting as 0, as torch.nn.functional.local_response_norm. Krizhevsky, Sutskever and Hinton, "ImageNet
+/// classification with deep convolutional neural networks" (2012). Throws Error for fewer than three dimensions.
+Tensor local_response_norm(const Tensor& x, std::int64_t size, double alpha = 1e-4, double beta = 0.75, double k = 1.0);
+
 }  // namespace lockstep

@@ -113,7 +113,8 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
       name(x.dtype()), to_string(x.device()), name(grid.dtype()), to_string(grid.device()));
   LOCKSTEP_CHECK(x.size(2) > 0 && x.size(3) > 0, "[grid_sample] expected images with pixels, found {}",
                  to_string(x.sizes()));
-  LOCKSTEP_CHECK(options.mode != InterpolateMode::linear, "[grid_sample] the mode is bilinear or nearest");
+  LOCKSTEP_CHECK(options.mode == InterpolateMode::bilinear || options.mode == InterpolateMode::nearest,
+                 "[grid_sample] the mode is bilinear or nearest");
   if (element_size(x.dtype()) == 2) return grid_sample(x.to(kFloat32), grid.to(kFloat32), options).to(x.dtype());
   const std::int64_t n = x.size(0), c = x.size(1), h = x.size(2), w = x.size(3);
   const std::int64_t out_h = grid.size(1), out_w = grid.size(2), places = out_h * out_w;

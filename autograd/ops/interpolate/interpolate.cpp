@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/interpolate/interpolate_kernels.h"
+#include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -42,6 +43,7 @@ class InterpolateBackwardNode final : public Node {
 InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOptions& options) {
   InterpolateAxis axis{.in = in, .out = out, .corners = options.align_corners};
   axis.nearest = options.mode == InterpolateMode::nearest;
+  axis.cubic = options.mode == InterpolateMode::bicubic;
   if (axis.corners && !axis.nearest)
     axis.scale = out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0.0;
   else
@@ -55,6 +57,43 @@ std::int64_t size_of(std::int64_t in, std::int64_t asked, double factor) {
   return factor > 0.0 ? static_cast<std::int64_t>(std::floor(static_cast<double>(in) * factor)) : asked;
 }
 
+bool fits(InterpolateMode mode, int dim) {
+  switch (mode) {
+    case InterpolateMode::nearest:
+    case InterpolateMode::area:
+      return dim >= 3 && dim <= 5;
+    case InterpolateMode::linear:
+      return dim == 3;
+    case InterpolateMode::trilinear:
+      return dim == 5;
+    default:
+      return dim == 4;
+  }
+}
+
+/// The sizes of the result beyond those of samples and channels.
+Shape result_sizes(const Tensor& x, const InterpolateOptions& options) {
+  const std::int64_t asked[] = {options.volume_size.d, x.dim() == 5 ? options.volume_size.h : options.size.h,
+                                x.dim() == 5 ? options.volume_size.w : options.size.w};
+  Shape sizes;
+  for (int d = 2; d < x.dim(); ++d)
+    sizes.push_back(size_of(x.sizes()[d], asked[d - x.dim() + 3], options.scale_factor));
+  return sizes;
+}
+
+Tensor by_area(const Tensor& x, const Shape& sizes) {
+  if (x.dim() == 3) return adaptive_avg_pool1d(x, sizes[0]);
+  if (x.dim() == 4) return adaptive_avg_pool2d(x, {sizes[0], sizes[1]});
+  return adaptive_avg_pool3d(x, {sizes[0], sizes[1], sizes[2]});
+}
+
+/// The half types are rounded once, at the end.
+Tensor axis_by_axis(const Tensor& x, const Shape& sizes, const InterpolateOptions& options) {
+  Tensor out = element_size(x.dtype()) == 2 ? x.to(kFloat32) : x;
+  for (int d = x.dim() - 1; d >= 2; --d) out = resample(out, d, axis_of(x.sizes()[d], sizes[d - 2], options));
+  return out.to(x.dtype());
+}
+
 }  // namespace
 
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
@@ -62,14 +101,22 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   if (x.defined() && x.dtype() == kUInt8 && nearest)  // float32 holds every value
     return interpolate(x.to(kFloat32), options).to(kUInt8);
   LOCKSTEP_CHECK(x.defined() && x.is_floating_point(), "[interpolate] expected a floating-point tensor");
-  LOCKSTEP_CHECK(!nearest || !options.align_corners, "[interpolate] align_corners is for bilinear and linear alone");
-  LOCKSTEP_CHECK((options.size == Size2d(0)) == (options.scale_factor > 0.0) && options.scale_factor >= 0.0,
-                 "[interpolate] expected either a size or a positive scale_factor");
-  LOCKSTEP_CHECK((x.dim() == 4 && options.mode != InterpolateMode::linear) ||
-                     (x.dim() == 3 && options.mode != InterpolateMode::bilinear),
-                 "[interpolate] expected images [n, c, h, w] (nearest or bilinear) or rows [n, c, w] (nearest or "
-                 "linear), found {}",
+  LOCKSTEP_CHECK(!options.align_corners || (!nearest && options.mode != InterpolateMode::area),
+                 "[interpolate] align_corners is not for nearest and area");
+  LOCKSTEP_CHECK(fits(options.mode, x.dim()),
+                 "[interpolate] expected images [n, c, h, w] (nearest, bilinear, bicubic or area), rows [n, c, w] "
+                 "(nearest, linear or area) or volumes [n, c, d, h, w] (nearest, trilinear or area), found {}",
                  to_string(x.sizes()));
+  const bool sized = x.dim() == 5 ? options.volume_size != Size3d(0) : options.size != Size2d(0);
+  LOCKSTEP_CHECK(sized != (options.scale_factor > 0.0) && options.scale_factor >= 0.0,
+                 "[interpolate] expected either a size or a positive scale_factor; the size of volumes is volume_size");
+  if (x.dim() == 5 || options.mode == InterpolateMode::bicubic || options.mode == InterpolateMode::area) {
+    const Shape sizes = result_sizes(x, options);
+    for (int d = 2; d < x.dim(); ++d)
+      LOCKSTEP_CHECK(x.sizes()[d] > 0 && sizes[d - 2] > 0, "[interpolate] {} cannot become {}", to_string(x.sizes()),
+                     to_string(sizes));
+    return options.mode == InterpolateMode::area ? by_area(x, sizes) : axis_by_axis(x, sizes, options);
+  }
   const bool rows = x.dim() == 3;
   const std::int64_t h = rows ? 1 : x.size(-2), w = x.size(-1);
   InterpolateGeometry g;

@@ -7,24 +7,30 @@
 
 namespace lockstep {
 
-/// Where interpolate() takes its values: the pixel below, or a mean of the four around (linear: of the two beside),
-/// weighted by their distance.
-enum class InterpolateMode : std::uint8_t { nearest, bilinear, linear };
-inline constexpr InterpolateMode kNearest = InterpolateMode::nearest;    ///< under libtorch's names, as the next ones
-inline constexpr InterpolateMode kBilinear = InterpolateMode::bilinear;  ///< InterpolateMode::bilinear
-inline constexpr InterpolateMode kLinear = InterpolateMode::linear;      ///< InterpolateMode::linear
+/// Where interpolate() takes its values: the pixel below, or a mean of the four around (linear: of the two beside,
+/// trilinear: of the eight around), weighted by their distance; bicubic: of sixteen, by cubic convolution with a =
+/// -0.75 (Keys, "Cubic convolution interpolation for digital image processing", 1981); area: the mean of what a pixel
+/// covers.
+enum class InterpolateMode : std::uint8_t { nearest, bilinear, linear, bicubic, trilinear, area };
+inline constexpr InterpolateMode kNearest = InterpolateMode::nearest;      ///< under libtorch's names, as the next ones
+inline constexpr InterpolateMode kBilinear = InterpolateMode::bilinear;    ///< InterpolateMode::bilinear
+inline constexpr InterpolateMode kLinear = InterpolateMode::linear;        ///< InterpolateMode::linear
+inline constexpr InterpolateMode kBicubic = InterpolateMode::bicubic;      ///< InterpolateMode::bicubic
+inline constexpr InterpolateMode kTrilinear = InterpolateMode::trilinear;  ///< InterpolateMode::trilinear
+inline constexpr InterpolateMode kArea = InterpolateMode::area;            ///< InterpolateMode::area
 /// Options of interpolate().
 struct InterpolateOptions {
   Size2d size = 0;            ///< of the result; 0: given by scale_factor. Of rows [n, c, w] the width counts
   double scale_factor = 0.0;  ///< the result's size is floor(size * scale_factor); 0: given by size
   InterpolateMode mode = InterpolateMode::nearest;
-  bool align_corners = false;           ///< unless nearest: the corner pixels' centres stay where they are
+  bool align_corners = false;           ///< unless nearest or area: the corner pixels' centres stay where they are
   bool recompute_scale_factor = false;  ///< places follow from both sizes, instead of from scale_factor
+  Size3d volume_size = 0;               ///< of the result, instead of size, for volumes
 };
-/// Images [n, c, h, w] (nearest, bilinear) or rows [n, c, w] (nearest, linear) of another size, as
-/// torch.nn.functional.interpolate. Floating-point tensors, and uint8 ones for nearest; halves are computed in float.
-/// Gradients are added in a fixed order. Throws Error unless exactly one of size and scale_factor is given and no size
-/// is 0.
+/// Images [n, c, h, w] (nearest, bilinear, bicubic, area), rows [n, c, w] (nearest, linear, area) or volumes
+/// [n, c, d, h, w] (nearest, trilinear, area) of another size, as torch.nn.functional.interpolate. Floating-point
+/// tensors, and uint8 ones for nearest; halves are computed in float. Gradients are added in a fixed order. Throws
+/// Error unless exactly one of size and scale_factor is given and no size is 0.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
 /// What grid_sample() reads beside an image: zeros, the pixel at the edge, or the image mirrored there.

@@ -24,6 +24,17 @@ Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& option
 /// The same, and beside it, of the same sizes, the position of each maximum in its image: int64, row * width + column.
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options = {});
 
+/// Options of max_unpool2d().
+struct MaxUnpool2dOptions {
+  Size2d stride = 0;       ///< as the pool's; 0: the kernel's size
+  Size2d padding = 0;      ///< as the pool's
+  Size2d output_size = 0;  ///< of the result; 0: (size - 1) * stride - 2 * padding + kernel
+};
+/// Zeros with each element of x [n, c, h, w] or [c, h, w] at the position that `indices` (int64, of the same sizes)
+/// names in its image, row * width + column, as max_pool2d_with_indices() gives them: torch.nn.functional.max_unpool2d.
+/// Of elements for one position the last stays. Throws Error for sizes that do not fit.
+Tensor max_unpool2d(const Tensor& x, const Tensor& indices, Size2d kernel, const MaxUnpool2dOptions& options = {});
+
 /// Options of avg_pool2d().
 struct AvgPool2dOptions {
   Size2d stride = 0;                  ///< 0: the kernel's size
