@@ -1,5 +1,7 @@
 #include "lockstep/nn/container.h"
 
+#include <algorithm>
+
 #include "lockstep/core/check.h"
 
 namespace lockstep::nn {
@@ -29,6 +31,22 @@ void throw_no_member(const std::string& name) {
 Tensor ParameterList::push_back(Tensor value) {
   elements_.push_back(std::make_unique<Parameter>(this, std::to_string(elements_.size()), std::move(value)));
   return *elements_.back();
+}
+
+Tensor ParameterDict::insert(const std::string& name, Tensor value) {
+  auto parameter = std::make_unique<Parameter>(this, name, std::move(value));
+  elements_.emplace_back(name, std::move(parameter));
+  return *elements_.back().second;
+}
+
+bool ParameterDict::contains(const std::string& name) const {
+  return std::any_of(elements_.begin(), elements_.end(), [&](const auto& element) { return element.first == name; });
+}
+
+Tensor ParameterDict::operator[](const std::string& name) const {
+  for (const auto& [key, parameter] : elements_)
+    if (key == name) return *parameter;
+  ::lockstep::detail::throw_error("[nn::ParameterDict] there is no parameter \"" + name + "\"");
 }
 
 }  // namespace lockstep::nn

@@ -162,6 +162,22 @@ class ParameterList : public Module {
   std::vector<std::unique_ptr<Parameter>> elements_;
 };
 
+/// Parameters under names of the program's choice.
+class ParameterDict : public Module {
+ public:
+  using Module::Module;
+
+  /// One more. Throws Error if the name is taken, and as Parameter does.
+  Tensor insert(const std::string& name, Tensor value);
+  std::size_t size() const { return elements_.size(); }
+  bool contains(const std::string& name) const;  ///< there is one of that name
+  /// A handle on it. Throws Error if there is none of that name.
+  Tensor operator[](const std::string& name) const;
+
+ private:
+  std::vector<std::pair<std::string, std::unique_ptr<Parameter>>> elements_;
+};
+
 /// What `module` computes of x, but for backward only x is kept: what the module's operations would have saved is
 /// computed once more then. Chen et al., "Training deep nets with sublinear memory cost" (2016); PyTorch's
 /// torch.utils.checkpoint. Values and gradients have the bits that they have without, since random numbers are drawn

@@ -1,5 +1,6 @@
 #include "lockstep/nn/init.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/core/check.h"
@@ -119,6 +120,37 @@ void orthogonal_(const Tensor& tensor, double gain) {
   const Tensor matrix = wide ? drawn : copy_contiguous(drawn.as_strided({rows, columns}, {1, length}, 0));
   tensor.storage()->bump_version();
   copy_values(matrix.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), 0), tensor);
+}
+
+void dirac_(const Tensor& tensor, std::int64_t groups) {
+  LOCKSTEP_CHECK(tensor.defined() && tensor.dim() >= 3 && tensor.dim() <= 5,
+                 "[dirac_] expected a weight [out, in, kernel...] of three to five dimensions, found {}",
+                 tensor.defined() ? to_string(tensor.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(groups >= 1 && tensor.sizes()[0] % groups == 0, "[dirac_] {} groups do not divide {} channels", groups,
+                 tensor.sizes()[0]);
+  zeros_(tensor);
+  std::int64_t middle = tensor.offset();
+  for (int d = 2; d < tensor.dim(); ++d) middle += tensor.sizes()[d] / 2 * tensor.strides()[d];
+  const std::int64_t out = tensor.sizes()[0] / groups, channels = std::min(out, tensor.sizes()[1]);
+  if (tensor.numel() == 0) return;
+  for (std::int64_t g = 0; g < groups; ++g)
+    fill_values(tensor.as_strided({channels}, {tensor.strides()[0] + tensor.strides()[1]},
+                                  middle + g * out * tensor.strides()[0]),
+                1.0);
+}
+
+double calculate_gain(std::string_view nonlinearity, double param) {
+  for (const std::string_view name :
+       {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "sigmoid"})
+    if (nonlinearity == name) return 1.0;
+  if (nonlinearity == "tanh") return 5.0 / 3.0;
+  if (nonlinearity == "relu") return std::sqrt(2.0);
+  if (nonlinearity == "leaky_relu") return std::sqrt(2.0 / (1.0 + param * param));
+  LOCKSTEP_CHECK(nonlinearity == "selu",
+                 "[calculate_gain] expected \"linear\", \"sigmoid\", \"tanh\", \"relu\", \"leaky_relu\", "
+                 "\"selu\" or a convolution, found \"{}\"",
+                 nonlinearity);
+  return 0.75;
 }
 
 std::int64_t fan_in(const Tensor& weight) {

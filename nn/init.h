@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
 #include "lockstep/core/tensor.h"
 
 /// Starting values of parameters, written in place and never recorded. The names and distributions are those of
@@ -39,6 +42,16 @@ void trunc_normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0, do
 /// counts as columns. Saxe, McClelland and Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep
 /// linear neural networks" (2013). Throws Error for fewer than two dimensions.
 void orthogonal_(const Tensor& tensor, double gain = 1.0);
+
+/// A convolution's weight [out, in, kernel...] that passes channels on: 1 in the middle of the kernel from each channel
+/// to the one of its number in each of the groups, 0 elsewhere. Throws Error unless it has three to five dimensions and
+/// groups divides out.
+void dirac_(const Tensor& tensor, std::int64_t groups = 1);
+
+/// The factor by which a function shrinks the deviation of what passes through it, for xavier_uniform_() and others:
+/// of "linear", "conv1d" (and its kin), "sigmoid" 1, "tanh" 5 / 3, "relu" sqrt(2), "leaky_relu"
+/// sqrt(2 / (1 + param^2)), "selu" 3 / 4. Throws Error for another name.
+double calculate_gain(std::string_view nonlinearity, double param = 0.01);
 
 /// Inputs that one element of a layer's output sums over, and outputs that one input feeds, for a weight
 /// [out, in, kernel...].

@@ -165,4 +165,8 @@ Tensor InstanceNorm::forward(Tensor x) {
   return group_norm(x, channels_, {.weight = weight, .bias = bias, .eps = eps_});
 }
 
+Tensor LocalResponseNorm::forward(Tensor x) {
+  return local_response_norm(x, size_, alpha_, beta_, k_);
+}
+
 }  // namespace lockstep::nn

@@ -188,4 +188,19 @@ using InstanceNorm1d = InstanceNorm;  ///< of [N, C, length]
 using InstanceNorm2d = InstanceNorm;  ///< of [N, C, h, w]
 using InstanceNorm3d = InstanceNorm;  ///< of [N, C, d, h, w]
 
+/// Channels divided by what their neighbours make up; see local_response_norm().
+class LocalResponseNorm : public Module {
+ public:
+  explicit LocalResponseNorm(std::int64_t size, double alpha = 1e-4, double beta = 0.75, double k = 1.0)
+      : LocalResponseNorm(nullptr, {}, size, alpha, beta, k) {}
+  LocalResponseNorm(Module* parent, std::string_view name, std::int64_t size, double alpha = 1e-4, double beta = 0.75,
+                    double k = 1.0)
+      : Module(parent, name), size_(size), alpha_(alpha), beta_(beta), k_(k) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  std::int64_t size_;
+  double alpha_, beta_, k_;
+};
+
 }  // namespace lockstep::nn

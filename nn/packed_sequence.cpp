@@ -184,6 +184,8 @@ std::pair<PackedSequence, LSTMState> RecurrentLayers::run(const PackedSequence& 
                  packed.data.defined() ? to_string(packed.data.sizes()) : "an undefined tensor");
   const std::vector<Stretch> stretches = stretches_of(packed);
   const std::int64_t n = stretches.front().count, both = directions(), rows = options_.num_layers * both;
+  LOCKSTEP_CHECK(options_.proj_size == 0 || !given.h.defined(),
+                 "[nn::LSTM] packed sequences start from an undefined h (zeros) where there is a proj_size");
   const auto start_of = [&](const Tensor& state, const char* what) {
     LOCKSTEP_CHECK(!state.defined() || state.sizes() == Shape({rows, n, width_}),
                    "[nn::RNN] expected a state {} of sizes [{}, {}, {}] (layers * directions, batch, width), found {}",
@@ -200,7 +202,8 @@ std::pair<PackedSequence, LSTMState> RecurrentLayers::run(const PackedSequence& 
     for (std::int64_t direction = 0; direction < both; ++direction) {
       const std::int64_t row = layer * both + direction;
       const CellState start{start_h.select(0, row), start_c.defined() ? start_c.select(0, row) : start_c};
-      const RecurrentResult result = over_packed(cell_, x, stretches, start, weights_of(row), direction == 1);
+      RecurrentResult result = over_packed(cell_, x, stretches, start, weights_of(row), direction == 1);
+      project(result, row);
       outputs.push_back(result.output);
       h.push_back(result.state.h);
       if (result.state.c.defined()) c.push_back(result.state.c);

@@ -7,6 +7,20 @@ namespace lockstep::nn {
 Tensor MaxPool2d::forward(Tensor x) {
   return max_pool2d(x, kernel_, options_);
 }
+Tensor MaxUnpool2d::forward(const Tensor& x, const Tensor& indices) {
+  return max_unpool2d(x, indices, kernel_, options_);
+}
+Tensor MaxUnpool2d::forward(const Tensor& x, const Tensor& indices, Size2d output_size) {
+  MaxUnpool2dOptions options = options_;
+  options.output_size = output_size;
+  return max_unpool2d(x, indices, kernel_, options);
+}
+Tensor Unfold::forward(Tensor x) {
+  return unfold(x, kernel_, options_);
+}
+Tensor Fold::forward(Tensor x) {
+  return fold(x, size_, kernel_, options_);
+}
 Tensor AvgPool2d::forward(Tensor x) {
   return avg_pool2d(x, kernel_, options_);
 }

@@ -25,6 +25,47 @@ class MaxPool2d : public Module {
   MaxPool2dOptions options_;
 };
 
+/// The opposite of MaxPool2d: `unpool(x, indices)` for max_pool2d_with_indices(); see max_unpool2d().
+class MaxUnpool2d : public ModuleOf<MaxUnpool2d> {
+ public:
+  explicit MaxUnpool2d(Size2d kernel, MaxUnpool2dOptions options = {}) : kernel_(kernel), options_(options) {}
+  MaxUnpool2d(Module* parent, std::string_view name, Size2d kernel, MaxUnpool2dOptions options = {})
+      : ModuleOf(parent, name), kernel_(kernel), options_(options) {}
+  Tensor forward(const Tensor& x, const Tensor& indices);
+  /// With the sizes of a result of its own.
+  Tensor forward(const Tensor& x, const Tensor& indices, Size2d output_size);
+
+ private:
+  Size2d kernel_;
+  MaxUnpool2dOptions options_;
+};
+
+/// The windows of images as columns; see unfold().
+class Unfold : public Module {
+ public:
+  explicit Unfold(Size2d kernel, UnfoldOptions options = {}) : kernel_(kernel), options_(options) {}
+  Unfold(Module* parent, std::string_view name, Size2d kernel, UnfoldOptions options = {})
+      : Module(parent, name), kernel_(kernel), options_(options) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size2d kernel_;
+  UnfoldOptions options_;
+};
+
+/// Columns added up into images of `size`; see fold().
+class Fold : public Module {
+ public:
+  Fold(Size2d size, Size2d kernel, UnfoldOptions options = {}) : size_(size), kernel_(kernel), options_(options) {}
+  Fold(Module* parent, std::string_view name, Size2d size, Size2d kernel, UnfoldOptions options = {})
+      : Module(parent, name), size_(size), kernel_(kernel), options_(options) {}
+  Tensor forward(Tensor x) override;
+
+ private:
+  Size2d size_, kernel_;
+  UnfoldOptions options_;
+};
+
 /// Mean over windows: [n, c, h, w] to [n, c, oh, ow]; see avg_pool2d().
 class AvgPool2d : public Module {
  public:

@@ -4,6 +4,8 @@
 
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/dropout/dropout.h"
+#include "lockstep/autograd/ops/linear/linear.h"
+#include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/init.h"
@@ -49,6 +51,9 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
                  options.num_layers);
   LOCKSTEP_CHECK(options.dropout >= 0.0 && options.dropout <= 1.0, "[{}] expected 0 <= dropout <= 1, found {}",
                  name_of(cell), options.dropout);
+  LOCKSTEP_CHECK(options.proj_size == 0 || (cell == Cell::lstm && options.proj_size > 0 && options.proj_size < width),
+                 "[{}] a proj_size is for LSTM, from 1 to less than the width {}; found {}", name_of(cell), width,
+                 options.proj_size);
   const std::int64_t gates = gates_of(cell) * width;
   for (std::int64_t layer = 0; layer < options.num_layers; ++layer)
     for (std::int64_t direction = 0; direction < directions(); ++direction) {
@@ -56,18 +61,53 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
       const auto add = [&](const char* name, const Shape& sizes) {
         parameters_.push_back(std::make_unique<Parameter>(owner, name + suffix, drawn(sizes, width)));
       };
-      add("weight_ih", {gates, layer == 0 ? in : width * directions()});
-      add("weight_hh", {gates, width});
-      if (!options.bias) continue;
-      add("bias_ih", {gates});
-      add("bias_hh", {gates});
+      add("weight_ih", {gates, layer == 0 ? in : h_size() * directions()});
+      add("weight_hh", {gates, h_size()});
+      if (options.bias) {
+        add("bias_ih", {gates});
+        add("bias_hh", {gates});
+      }
+      if (options.proj_size > 0) add("weight_hr", {options.proj_size, width});
     }
 }
 
+// Note [Projected LSTM]
+// With a projection W_hr the h of a step is W_hr h', and the next step takes W_hh h: the product of both weights is
+// that of an ordinary cell that passes h' on, whose outputs are projected all at once. An h to start from is no
+// projection of a known h', so the first step gets it as further inputs, with W_hh as their weights; the other steps
+// get zeros there.
+
 CellWeights RecurrentLayers::weights_of(std::int64_t row) const {
-  const auto* const first = &parameters_[static_cast<std::size_t>(row) * (options_.bias ? 4 : 2)];
-  if (!options_.bias) return {*first[0], *first[1], {}, {}};
-  return {*first[0], *first[1], *first[2], *first[3]};
+  const auto* const first = &parameters_[static_cast<std::size_t>(row) * per_row()];
+  CellWeights weights{*first[0], *first[1], {}, {}};
+  if (options_.bias) weights.bias_ih = *first[2], weights.bias_hh = *first[3];
+  if (options_.proj_size > 0) weights.weight_hh = matmul(weights.weight_hh, *first[per_row() - 1]);
+  return weights;
+}
+
+void RecurrentLayers::project(RecurrentResult& result, std::int64_t row) const {
+  if (options_.proj_size == 0) return;
+  const Tensor& weight_hr = *parameters_[(static_cast<std::size_t>(row) + 1) * per_row() - 1];
+  result.output = linear(result.output, weight_hr);
+  result.state.h = linear(result.state.h, weight_hr);
+}
+
+RecurrentResult RecurrentLayers::over(const Tensor& x, const LSTMState& start, std::int64_t row, bool reverse) const {
+  CellWeights weights = weights_of(row);
+  if (options_.proj_size == 0 || !start.h.defined() || x.size(0) == 0) {
+    RecurrentResult result = recurrent(cell_, x, {start.h, start.c}, weights, reverse);
+    project(result, row);
+    return result;
+  }
+  const Tensor none = zeros({x.size(0) - 1, x.size(1), options_.proj_size}, options_of(x));
+  const Tensor first = start.h.unsqueeze(0);
+  const Tensor& weight_hh = *parameters_[static_cast<std::size_t>(row) * per_row() + 1];
+  weights.weight_ih = cat({weights.weight_ih, weight_hh}, 1);
+  RecurrentResult result =
+      recurrent(cell_, cat({x, cat(reverse ? std::vector{none, first} : std::vector{first, none})}, 2), {{}, start.c},
+                weights, reverse);
+  project(result, row);
+  return result;
 }
 
 std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LSTMState& start, bool is_training) const {
@@ -84,7 +124,7 @@ std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LST
   }
   Tensor x = options_.batch_first ? given.transpose(0, 1) : given;
   const std::int64_t n = x.size(1), both = directions(), rows = options_.num_layers * both;
-  check_state(cell_, start.h, rows, n, width_, "h");
+  check_state(cell_, start.h, rows, n, h_size(), "h");
   check_state(cell_, start.c, rows, n, width_, "c");
   std::vector<Tensor> h, c;
   for (std::int64_t layer = 0; layer < options_.num_layers; ++layer) {
@@ -92,8 +132,7 @@ std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LST
     std::vector<Tensor> outputs;
     for (std::int64_t direction = 0; direction < both; ++direction) {
       const std::int64_t row = layer * both + direction;
-      const RecurrentResult result =
-          recurrent(cell_, x, {layer_of(start.h, row), layer_of(start.c, row)}, weights_of(row), direction == 1);
+      const RecurrentResult result = over(x, {layer_of(start.h, row), layer_of(start.c, row)}, row, direction == 1);
       outputs.push_back(result.output);
       h.push_back(result.state.h);
       if (result.state.c.defined()) c.push_back(result.state.c);

@@ -20,6 +20,7 @@ struct RNNOptions {
   double dropout = 0.0;         ///< of the outputs of all layers but the last, while training
   bool bidirectional = false;   ///< a second cell in each layer goes from the last step to the first
   bool relu = false;            ///< of RNN: relu instead of tanh
+  std::int64_t proj_size = 0;   ///< of LSTM: h is a projection to so many numbers; 0: none
 };
 
 /// State of RNN and GRU: [layers * directions, N, width], or without N as x; an undefined one stands for zeros.
@@ -85,11 +86,15 @@ class RecurrentLayers {
 
  private:
   CellWeights weights_of(std::int64_t row) const;
+  RecurrentResult over(const Tensor& x, const LSTMState& start, std::int64_t row, bool reverse) const;
+  void project(RecurrentResult& result, std::int64_t row) const;
+  std::int64_t h_size() const { return options_.proj_size > 0 ? options_.proj_size : width_; }
+  std::size_t per_row() const { return (options_.bias ? 4u : 2u) + (options_.proj_size > 0 ? 1u : 0u); }
 
   Cell cell_;
   std::int64_t in_, width_;
   RNNOptions options_;
-  std::vector<std::unique_ptr<Parameter>> parameters_;  // four (two without bias) for each layer and direction
+  std::vector<std::unique_ptr<Parameter>> parameters_;  // per_row() for each layer and direction
 };
 
 /// Elman's recurrent layers; see lockstep::recurrent.

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/conv.h"
 #include "lockstep/nn/linear.h"
@@ -91,6 +92,22 @@ TEST_F(Init, Constants) {
   EXPECT_NEAR(moments(weight).mean, 3.0, 0.03);
   init::normal_(weight, 5.0, 0.5);
   EXPECT_NEAR(moments(weight).std, 0.5, 0.02);
+}
+
+TEST_F(Init, DiracPassesChannelsOnAndGainsArePyTorchs) {
+  const Tensor x = make_input({1, 4, 5, 5}, 1, kFloat64);
+  const Tensor w = empty({4, 2, 3, 3}, {.dtype = kFloat64});
+  init::dirac_(w, 2);
+  expect_close(conv2d(x, w, {}, {.padding = 1, .groups = 2}), x);
+  const Tensor more = empty({5, 4, 3}, {.dtype = kFloat64});
+  init::dirac_(more);
+  EXPECT_EQ(more.sum().item(), 4.0);
+  EXPECT_EQ(more[3][3][1].item(), 1.0);
+  EXPECT_NE(error_of([] { init::dirac_(zeros({2, 2})); }).find("[dirac_]"), std::string::npos);
+  EXPECT_DOUBLE_EQ(init::calculate_gain("leaky_relu", 0.2), std::sqrt(2.0 / 1.04));
+  EXPECT_DOUBLE_EQ(init::calculate_gain("tanh"), 5.0 / 3.0);
+  EXPECT_DOUBLE_EQ(init::calculate_gain("conv2d") + init::calculate_gain("selu"), 1.75);
+  EXPECT_NE(error_of([] { init::calculate_gain("swish"); }).find("found \"swish\""), std::string::npos);
 }
 
 TEST_F(Init, LayersStartAsPyTorchs) {

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
 #include "tests/support/tensor_testing.h"
 
@@ -131,6 +133,112 @@ TEST(Dropout, DropsWhileTrainingOnly) {
   for (double sum : planes.to_vector<double>()) EXPECT_TRUE(sum == 0.0 || sum == 18.0);
   EXPECT_NE(error_of([] { Dropout drop(1.5); }).find("[nn::Dropout] expected a probability"), std::string::npos);
   EXPECT_NE(error_of([] { Dropout2d drop(-1); }).find("[nn::Dropout2d]"), std::string::npos);
+  Dropout1d rows(0.5);
+  for (double sum : rows(ones({8, 8, 5})).sum({2}).to_vector<double>()) EXPECT_TRUE(sum == 0.0 || sum == 10.0);
+  Dropout3d volumes(0.5);
+  for (double sum : volumes(ones({8, 8, 2, 3, 2})).sum({2, 3, 4}).to_vector<double>())
+    EXPECT_TRUE(sum == 0.0 || sum == 24.0);
+}
+
+TEST(Dropout, OfSeluKeepsMeanAndVariance) {
+  const Tensor x = randn({20000}, kFloat64).requires_grad_();
+  AlphaDropout drop(0.3);
+  const Tensor y = drop(x);
+  EXPECT_NEAR(y.mean().item(), 0.0, 0.03);
+  EXPECT_NEAR(y.var().item(), 1.0, 0.04);
+  y.sum().backward();
+  // a (x + 0.3 * limit) and a * limit * (0.3 - 1), as torch.nn.functional.alpha_dropout
+  const double limit = 1.7580993408473766, a = 1 / std::sqrt(0.7 * (1 + 0.3 * limit * limit));
+  std::int64_t dropped = 0;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const bool kept = x.grad()[i].item() != 0;
+    dropped += !kept;
+    EXPECT_NEAR(y[i].item(), kept ? a * (x[i].item() + 0.3 * limit) : -a * 0.7 * limit, 1e-12);
+    EXPECT_NEAR(x.grad()[i].item(), kept ? a : 0.0, 1e-12);
+    if (i == 200) break;
+  }
+  EXPECT_NEAR(static_cast<double>(dropped), 60.0, 25.0);
+  FeatureAlphaDropout channels(0.5);
+  for (const double spread : channels(ones({4, 8, 3, 3})).var({2, 3}).to_vector<double>()) EXPECT_EQ(spread, 0.0);
+  channels.eval();
+  EXPECT_TRUE(equal(channels(image()), image()));
+}
+
+// As PyTorch's documentation writes it: h = W_hr h', and the gates take W_hh h.
+TEST(LSTM, ProjectionsAreTheStepsOfACell) {
+  manual_seed(1);
+  LSTM lstm(3, 5, {.num_layers = 2, .bidirectional = true, .proj_size = 2});
+  const Tensor x = randn({4, 2, 3}).requires_grad_(), h0 = randn({4, 2, 2}).requires_grad_(), c0 = randn({4, 2, 5});
+  const auto named = lstm.named_parameters();
+  const auto plainly = [&](bool started) {
+    Tensor layer = x;
+    for (std::int64_t row = 0; row < 4; row += 2) {
+      std::vector<Tensor> both;
+      for (std::int64_t d = 0; d < 2; ++d) {
+        const auto weight = [&](std::size_t i) { return named[static_cast<std::size_t>(row + d) * 5 + i].tensor; };
+        Tensor h = started ? h0[row + d] : zeros({2, 2}), c = started ? c0[row + d] : zeros({2, 5});
+        const Tensor outputs = zeros({4, 2, 2});
+        for (std::int64_t i = 0; i < 4; ++i) {
+          const std::int64_t t = d == 0 ? i : 3 - i;
+          const auto gates = (linear(layer[t], weight(0), weight(2)) + linear(h, weight(1), weight(3))).chunk(4, 1);
+          c = sigmoid(gates[1]) * c + sigmoid(gates[0]) * tanh(gates[2]);
+          h = linear(sigmoid(gates[3]) * tanh(c), weight(4));
+          outputs[t] = h;
+        }
+        both.push_back(outputs);
+      }
+      layer = cat(both, 2);
+    }
+    return layer;
+  };
+  ASSERT_EQ(named.size(), 20u);
+  EXPECT_EQ(named[4].name, "weight_hr_l0");
+  EXPECT_EQ(named[10].tensor.sizes(), (Shape{20, 4}));
+  for (const bool started : {false, true}) {
+    const auto [output, state] = started ? lstm(x, LSTMState{h0, c0}) : lstm(x);
+    EXPECT_EQ(state.h.sizes(), (Shape{4, 2, 2}));
+    EXPECT_EQ(state.c.sizes(), (Shape{4, 2, 5}));
+    const Tensor expected = plainly(started);
+    expect_close(output, expected, 1e-5, 1e-6);
+    expect_close(state.h[3], output[0].slice(1, 2, 4));
+    std::vector<Tensor> inputs{x, named[1].tensor, named[4].tensor};
+    if (started) inputs.push_back(h0);
+    const auto slopes = grad({square(output).sum()}, inputs), plain = grad({square(expected).sum()}, inputs);
+    for (std::size_t i = 0; i < inputs.size(); ++i) expect_close(slopes[i], plain[i], 1e-4, 1e-5);
+  }
+  const auto packed = utils::rnn::pack_padded_sequence(x, tensor<std::int64_t>({4, 4}));
+  expect_close(lstm.forward_with_packed_input(packed).first.data.view({4, 2, 4}), lstm(x).first, 1e-5, 1e-6);
+  EXPECT_NE(error_of([] { GRU(3, 5, {.proj_size = 2}); }).find("a proj_size is for LSTM"), std::string::npos);
+}
+
+TEST(FunctionsAsModules, AreTheFunctions) {
+  expect_close(Softmin(1)(image()), softmax(-image(), 1));
+  expect_close(LocalResponseNorm(3, 0.1)(image()), local_response_norm(image(), 3, 0.1));
+  const Tensor x = make_input({2, 3, 4, 6}, 1, kFloat32);
+  const Tensor columns = Unfold(2, {.stride = 2})(x);
+  EXPECT_EQ(columns.sizes(), (Shape{2, 12, 6}));
+  expect_close(Fold({4, 6}, 2, {.stride = 2})(columns), x);
+  const auto [values, places] = max_pool2d_with_indices(x, 2);
+  expect_close(max_pool2d(MaxUnpool2d(2)(values, places), 2), values.clamp_min(0));
+  EXPECT_EQ(MaxUnpool2d(2)(values, places, Size2d(5, 7)).sizes(), (Shape{2, 3, 5, 7}));
+  EXPECT_NE(error_of([&] { max_unpool2d(values, places.to(kInt32), 2); }).find("expected int64 indices"),
+            std::string::npos);
+}
+
+TEST(ParameterDict, HoldsParametersByName) {
+  struct Net : Module {
+    ParameterDict scales{this, "scales"};
+    Net() {
+      scales.insert("left", ones({2}));
+      scales.insert("right", zeros({3}));
+    }
+  } net;
+  ASSERT_EQ(net.named_parameters().size(), 2u);
+  EXPECT_EQ(net.named_parameters()[1].name, "scales.right");
+  EXPECT_TRUE(net.scales["left"].is_same(net.named_parameters()[0].tensor));
+  EXPECT_TRUE(net.scales.contains("right") && !net.scales.contains("up"));
+  EXPECT_NE(error_of([&] { net.scales["up"]; }).find("there is no parameter \"up\""), std::string::npos);
+  EXPECT_NE(error_of([&] { net.scales.insert("left", ones({1})); }), "");
 }
 
 TEST(Activations, AreTheFunctions) {
