@@ -94,10 +94,19 @@ def optim():
         "rmsprop_centered_momentum": lambda p: torch.optim.RMSprop(p, lr=0.02, centered=True, momentum=0.5),
         "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1),
         "adagrad_decay": lambda p: torch.optim.Adagrad(p, lr=0.1, lr_decay=0.2, weight_decay=0.1),
+        "nadam": lambda p: torch.optim.NAdam(p, lr=0.05),
+        "nadam_decoupled": lambda p: torch.optim.NAdam(p, lr=0.05, betas=(0.8, 0.9), weight_decay=0.1, momentum_decay=0.1, decoupled_weight_decay=True),
+        "radam": lambda p: torch.optim.RAdam(p, lr=0.05),
+        "radam_adaptive": lambda p: torch.optim.RAdam(p, lr=0.05, betas=(0.8, 0.98), weight_decay=0.1),
+        "radam_decoupled": lambda p: torch.optim.RAdam(p, lr=0.05, weight_decay=0.1, decoupled_weight_decay=True),
+        "adamax": lambda p: torch.optim.Adamax(p, lr=0.05),
+        "adamax_weight_decay": lambda p: torch.optim.Adamax(p, lr=0.05, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1),
         "adadelta": lambda p: torch.optim.Adadelta(p),
         "adadelta_weight_decay": lambda p: torch.optim.Adadelta(p, lr=0.5, rho=0.8, weight_decay=0.1),
     }
     for name, make in optimizers.items():
+        # NAdam keeps a product in the default dtype.
+        torch.set_default_dtype(torch.float64 if name.startswith("nadam") else torch.float32)
         start, grads = uniform(f"{name}|start", (7,)), uniform(f"{name}|grads", (5, 7))
         p = torch.nn.Parameter(torch.from_numpy(start).double())
         optimizer, steps = make([p]), []
@@ -109,6 +118,7 @@ def optim():
         g.put(name, "grads", grads)
         g.put(name, "after", torch.stack(steps))
 
+    torch.set_default_dtype(torch.float32)
     lr = torch.optim.lr_scheduler
     schedules = {
         "step_lr": lambda o: lr.StepLR(o, 4, 0.5),
@@ -116,6 +126,13 @@ def optim():
         "exponential_lr": lambda o: lr.ExponentialLR(o, 0.9),
         "cosine_annealing": lambda o: lr.CosineAnnealingLR(o, 15),
         "cosine_annealing_min": lambda o: lr.CosineAnnealingLR(o, 20, eta_min=0.01),
+        "warm_restarts": lambda o: lr.CosineAnnealingWarmRestarts(o, 5, eta_min=0.01),
+        "warm_restarts_longer": lambda o: lr.CosineAnnealingWarmRestarts(o, 3, T_mult=2),
+        "polynomial_lr": lambda o: lr.PolynomialLR(o, 15, 2.5),
+        "cyclic_lr": lambda o: lr.CyclicLR(o, 0.1, 0.5, 3, 5, cycle_momentum=False),
+        "cyclic_lr_halved": lambda o: lr.CyclicLR(o, 0.1, 0.5, 4, mode="triangular2", cycle_momentum=False),
+        "cyclic_lr_exp_range": lambda o: lr.CyclicLR(o, 0.1, 0.5, 4, mode="exp_range", gamma=0.9, cycle_momentum=False),
+        "sequential_lr": lambda o: lr.SequentialLR(o, [lr.ExponentialLR(o, 0.5), lr.StepLR(o, 4, 0.5), lr.CosineAnnealingLR(o, 6)], [4, 13]),
         "one_cycle": lambda o: lr.OneCycleLR(o, 1.0, total_steps=20),
         "one_cycle_linear": lambda o: lr.OneCycleLR(o, 0.5, total_steps=20, pct_start=0.25, anneal_strategy="linear", div_factor=10, final_div_factor=100),
         "warm_up": lambda o: lr.LinearLR(o, start_factor=0.1, total_iters=8),

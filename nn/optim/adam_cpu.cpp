@@ -14,4 +14,19 @@ void adam_cpu(const Optimizer::Plan& plan) {
   });
 }
 
+void nadam_cpu(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "NAdam",
+                    [&]<typename T>() { update_runs<T, 2, NadamUpdate<compute_t<T>>>(plan.runs); });
+}
+
+void radam_cpu(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "RAdam",
+                    [&]<typename T>() { update_runs<T, 2, RadamUpdate<compute_t<T>>>(plan.runs); });
+}
+
+void adamax_cpu(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "Adamax",
+                    [&]<typename T>() { update_runs<T, 2, AdamaxUpdate<compute_t<T>>>(plan.runs); });
+}
+
 }  // namespace lockstep::optim::detail

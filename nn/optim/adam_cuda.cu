@@ -13,4 +13,16 @@ void adam_cuda(const Optimizer::Plan& plan) {
   });
 }
 
+void nadam_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "NAdam", [&]<typename T>() { update_runs<T, 2, NadamUpdate<compute_t<T>>>(plan); });
+}
+
+void radam_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "RAdam", [&]<typename T>() { update_runs<T, 2, RadamUpdate<compute_t<T>>>(plan); });
+}
+
+void adamax_cuda(const Optimizer::Plan& plan) {
+  dispatch_floating(plan.dtype, "Adamax", [&]<typename T>() { update_runs<T, 2, AdamaxUpdate<compute_t<T>>>(plan); });
+}
+
 }  // namespace lockstep::optim::detail

@@ -48,6 +48,48 @@ double CosineAnnealing::operator()(std::int64_t step) const {
   return min_lr + (lr - min_lr) * (1.0 + math::portable_cos(angle)) / 2.0;
 }
 
+double CosineAnnealingWarmRestarts::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(period >= 1 && factor >= 1,
+                 "[CosineAnnealingWarmRestarts] expected a period and a factor of at least 1, found {} and {}", period,
+                 factor);
+  std::int64_t since = step, length = period;
+  if (factor == 1) since = step % period;
+  while (since >= length) {
+    since -= length;
+    length *= factor;
+  }
+  return CosineAnnealing{.lr = lr, .period = length, .min_lr = min_lr}(since);
+}
+
+double PolynomialLR::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(total_steps >= 1, "[PolynomialLR] expected total_steps >= 1, found {}", total_steps);
+  if (step >= total_steps) return 0.0;
+  return lr * math::portable_pow(1.0 - static_cast<double>(step) / static_cast<double>(total_steps), power);
+}
+
+double CyclicLR::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(steps_up >= 1 && steps_down >= 0,
+                 "[CyclicLR] expected steps_up >= 1 and steps_down >= 0, found {} and {}", steps_up, steps_down);
+  const std::int64_t down = steps_down == 0 ? steps_up : steps_down, length = steps_up + down;
+  const std::int64_t cycle = step / length, at = step % length;
+  const double share = at <= steps_up ? static_cast<double>(at) / static_cast<double>(steps_up)
+                                      : static_cast<double>(length - at) / static_cast<double>(down);
+  double height = max_lr - lr;
+  if (mode == CycleMode::triangular2) height *= math::portable_pow(0.5, static_cast<double>(cycle));
+  if (mode == CycleMode::exp_range) height *= math::portable_pow(gamma, static_cast<double>(step));
+  return lr + height * share;
+}
+
+double SequentialLR::operator()(std::int64_t step) const {
+  LOCKSTEP_CHECK(!schedules.empty() && milestones.size() + 1 == schedules.size(),
+                 "[SequentialLR] expected a milestone between two schedules each, found {} schedules and {} milestones",
+                 schedules.size(), milestones.size());
+  std::size_t i = 0;
+  while (i < milestones.size() && step >= milestones[i]) ++i;
+  LOCKSTEP_CHECK(schedules[i], "[SequentialLR] schedule {} is empty", i);
+  return schedules[i](i == 0 ? step : step - milestones[i - 1]);
+}
+
 double OneCycle::operator()(std::int64_t step) const {
   const double initial = max_lr / div_factor;
   return one_cycle(*this, step, initial, max_lr, initial / final_div_factor);

@@ -46,6 +46,47 @@ struct CosineAnnealing {
   double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
+/// SGDR with restarts, torch's CosineAnnealingWarmRestarts: CosineAnnealing again and again, each time over `factor` as
+/// many steps as before.
+struct CosineAnnealingWarmRestarts {
+  double lr = 0.1;                             ///< after each restart
+  std::int64_t period = 1;                     ///< steps to the first restart, T_0
+  std::int64_t factor = 1;                     ///< by which the period grows, T_mult
+  double min_lr = 0.0;                         ///< the rate before a restart comes near it
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
+/// lr * (1 - step / total_steps)^power, and 0 from total_steps on; torch's PolynomialLR.
+struct PolynomialLR {
+  double lr = 0.1;                             ///< at step 0
+  std::int64_t total_steps = 5;                ///< to 0
+  double power = 1.0;                          ///< 1: a straight line
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
+/// What becomes of the height of CyclicLR's cycles.
+enum class CycleMode { triangular, triangular2, exp_range };
+
+/// Smith, "Cyclical learning rates for training neural networks" (2017), as torch's CyclicLR: from lr up to max_lr and
+/// down again, in straight lines, for ever. Momentum, which torch cycles with it, is another one of them, such as
+/// {.lr = 0.9, .max_lr = 0.8}, given to LRScheduler beside it.
+struct CyclicLR {
+  double lr = 1e-3;                            ///< the lowest rate
+  double max_lr = 0.1;                         ///< the highest rate of the first cycle
+  std::int64_t steps_up = 2000;                ///< from lr to max_lr
+  std::int64_t steps_down = 0;                 ///< and back; 0: as many
+  CycleMode mode = CycleMode::triangular;      ///< each cycle as high, half as high as the last, or gamma^step as high
+  double gamma = 1.0;                          ///< of exp_range
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
+/// schedules[0] up to milestones[0], then schedules[1] from its step 0 up to milestones[1], ...: torch's SequentialLR.
+struct SequentialLR {
+  std::vector<Schedule> schedules = {};        ///< at least one
+  std::vector<std::int64_t> milestones = {};   ///< one less, in rising order
+  double operator()(std::int64_t step) const;  ///< the rate at `step`
+};
+
 /// Smith and Topin, "Super-convergence" (2018), as torch's OneCycleLR: from max_lr / div_factor up to max_lr in the
 /// first pct_start of total_steps, then down to the initial rate / final_div_factor; momentum the other way round. Past
 /// total_steps it stays at the end.

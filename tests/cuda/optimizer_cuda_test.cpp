@@ -27,6 +27,10 @@ Case sgd(const char* name, SGDOptions options) {
 Case adam(const char* name, AdamOptions options) {
   return {name, [=](std::vector<Tensor> p) { return std::make_unique<Adam>(std::move(p), options); }};
 }
+template <typename O, typename Options>
+Case other(const char* name, Options options) {
+  return {name, [=](std::vector<Tensor> p) { return std::make_unique<O>(std::move(p), options); }};
+}
 Case adamw(const char* name, AdamWOptions options) {
   return {name, [=](std::vector<Tensor> p) { return std::make_unique<AdamW>(std::move(p), options); }};
 }
@@ -40,6 +44,9 @@ const Case kCases[] = {
     adam("adam", {.lr = 0.01}),
     adam("adam_weight_decay", {.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1}),
     adamw("adamw", {.lr = 0.02, .weight_decay = 0.3}),
+    other<NAdam>("nadam", NAdamOptions{.lr = 0.05, .weight_decay = 0.1, .decoupled_weight_decay = true}),
+    other<RAdam>("radam", RAdamOptions{.lr = 0.05, .beta2 = 0.8, .weight_decay = 0.1}),
+    other<Adamax>("adamax", AdamaxOptions{.lr = 0.05, .weight_decay = 0.1}),
     {"groups",
      [](const std::vector<Tensor>& p) {
        using Groups = std::vector<ParamGroup<AdamOptions>>;

@@ -33,6 +33,15 @@ Make rmsprop(RMSpropOptions options) {
 Make adagrad(AdagradOptions options) {
   return [=](std::vector<Tensor> p) { return std::make_unique<Adagrad>(std::move(p), options); };
 }
+Make nadam(NAdamOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<NAdam>(std::move(p), options); };
+}
+Make radam(RAdamOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<RAdam>(std::move(p), options); };
+}
+Make adamax(AdamaxOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Adamax>(std::move(p), options); };
+}
 Make adadelta(AdadeltaOptions options) {
   return [=](std::vector<Tensor> p) { return std::make_unique<Adadelta>(std::move(p), options); };
 }
@@ -61,6 +70,18 @@ const Case kCases[] = {
     {"rmsprop_centered_momentum", rmsprop({.lr = 0.02, .momentum = 0.5, .centered = true})},
     {"adagrad", adagrad({.lr = 0.1})},
     {"adagrad_decay", adagrad({.lr = 0.1, .lr_decay = 0.2, .weight_decay = 0.1})},
+    {"nadam", nadam({.lr = 0.05})},
+    {"nadam_decoupled", nadam({.lr = 0.05,
+                               .beta1 = 0.8,
+                               .beta2 = 0.9,
+                               .weight_decay = 0.1,
+                               .momentum_decay = 0.1,
+                               .decoupled_weight_decay = true})},
+    {"radam", radam({.lr = 0.05})},
+    {"radam_adaptive", radam({.lr = 0.05, .beta1 = 0.8, .beta2 = 0.98, .weight_decay = 0.1})},
+    {"radam_decoupled", radam({.lr = 0.05, .weight_decay = 0.1, .decoupled_weight_decay = true})},
+    {"adamax", adamax({.lr = 0.05})},
+    {"adamax_weight_decay", adamax({.lr = 0.05, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
     {"adadelta", adadelta({})},
     {"adadelta_weight_decay", adadelta({.lr = 0.5, .rho = 0.8, .weight_decay = 0.1})},
 };
