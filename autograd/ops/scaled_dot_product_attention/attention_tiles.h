@@ -149,7 +149,7 @@ class Tile {
   /// body(begin, end, keys) for the rows [0, rows), strip by strip: narrow ones where there is a diagonal.
   template <typename Body>
   void for_each_strip(std::int64_t rows, Body&& body) const {
-    const std::int64_t strip = diagonal() ? kStrip : kWhole;
+    const std::int64_t strip = !diagonal() ? kWhole : seen(0) >= 128 ? 2 * kStrip : kStrip;
     for (std::int64_t i = 0; i < rows; i += strip) {
       const std::int64_t end = std::min(i + strip, rows);
       const std::int64_t keys = std::min(keys_, (seen(end - 1) + kStrip - 1) / kStrip * kStrip);
