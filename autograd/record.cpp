@@ -1,6 +1,7 @@
 #include "lockstep/autograd/record.h"
 
 #include "lockstep/autograd/anomaly.h"
+#include "lockstep/autograd/retained_gradient.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/profile_modules.h"
 
@@ -23,6 +24,12 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
       AutogradMeta& meta = ensure_autograd_meta(*output);
       meta.grad_fn = node;
       meta.output_index = index;
+      if (meta.retained) [[unlikely]] {
+        // What was written since retain_grad() has another gradient; the hook of the old history keeps to the old slot.
+        meta.retained = std::make_shared<Tensor>(*meta.retained);
+        node->add_hook({meta.next_hook_key++, index,
+                        std::make_shared<std::function<Tensor(const Tensor&)>>(detail::collect_in(meta.retained))});
+      }
     }
     ++index;
   }

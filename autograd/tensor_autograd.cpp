@@ -5,6 +5,7 @@
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/retained_gradient.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -112,11 +113,15 @@ const Tensor& Tensor::retain_grad() const {
   AutogradMeta& meta = ensure_autograd_meta(*this);
   if (!meta.grad_fn || meta.retained) return *this;
   meta.retained = std::make_shared<Tensor>();
-  register_hook([slot = meta.retained](const Tensor& grad) {
+  register_hook(detail::collect_in(meta.retained));
+  return *this;
+}
+
+std::function<Tensor(const Tensor&)> detail::collect_in(std::shared_ptr<Tensor> slot) {
+  return [slot = std::move(slot)](const Tensor& grad) {
     *slot = slot->defined() ? add_values(*slot, grad) : copy_contiguous(grad);
     return Tensor();
-  });
-  return *this;
+  };
 }
 
 }  // namespace lockstep

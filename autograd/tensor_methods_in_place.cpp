@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/random.h"
@@ -15,6 +16,7 @@ namespace {
 template <typename Function>
 const Tensor& write(const Tensor& x, std::initializer_list<const Tensor*> others, const char* name,
                     Function&& function) {
+  check_no_repeats(x, name);
   bool recording = x.requires_grad();
   for (const Tensor* other : others) recording = recording || (other->defined() && other->requires_grad());
   recording = recording && GradMode::enabled();

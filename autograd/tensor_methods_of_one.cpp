@@ -166,6 +166,7 @@ Tensor Tensor::outer(const Tensor& other) const {
 }
 
 const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> max) const {
+  check_no_repeats(*this, "clamp_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "clamp_");
   if (recording) return copy_(lockstep::clamp(lockstep::clone(*this), min, max));
@@ -174,6 +175,7 @@ const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> ma
   return *this;
 }
 const Tensor& Tensor::uniform_(double low, double high) const {
+  check_no_repeats(*this, "uniform_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "uniform_");
   if (recording) zero_();  // what was computed before is gone, and with it the way back
@@ -181,6 +183,7 @@ const Tensor& Tensor::uniform_(double low, double high) const {
   return *this;
 }
 const Tensor& Tensor::normal_(double mean, double std) const {
+  check_no_repeats(*this, "normal_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "normal_");
   if (recording) zero_();  // what was computed before is gone, and with it the way back

@@ -1,5 +1,8 @@
 // What a write in place means for the histories of the tensor, of its views and of what it is a view of.
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
@@ -64,6 +67,36 @@ TensorImpl& base_of(const Tensor& x) {
   return impl.viewed && impl.viewed->storage == impl.storage ? *impl.viewed : impl;
 }
 
+/// Which write made the history of a base: a number that no other has.
+std::uint64_t history_of(const TensorImpl& base) {
+  const auto* meta = static_cast<const AutogradMeta*>(base.autograd.get());
+  return meta && meta->grad_fn ? meta->grad_fn->sequence() : 0;
+}
+
+/// Nodes that have let go of what they saved of a base, by their numbers: a sequence of writes need not go through the
+/// history that they have in common again and again. Kept for the bases that this thread wrote last.
+struct Cleared {
+  std::uint64_t history = 0;  ///< of the base, after its last write
+  std::unordered_set<std::uint64_t> nodes;
+};
+constexpr std::size_t kBases = 8, kMostNodes = 1 << 20;
+thread_local std::array<Cleared, kBases> cleared;
+thread_local std::size_t next_base = 0;
+thread_local Cleared* being_written = nullptr;  // from forget_changed() to write_through()
+
+std::unordered_set<std::uint64_t>& cleared_for(std::uint64_t history) {
+  auto found = std::find_if(cleared.begin(), cleared.end(),
+                            [&](const Cleared& c) { return history != 0 && c.history == history; });
+  if (found == cleared.end()) {
+    found = cleared.begin() + static_cast<std::ptrdiff_t>(next_base++ % kBases);
+    found->nodes.clear();
+  } else if (found->nodes.size() > kMostNodes) {
+    found->nodes.clear();
+  }
+  being_written = &*found;
+  return found->nodes;
+}
+
 IntrusivePtr<SliceBackward> place_in(const Tensor& base, const Tensor& view) {
   IntrusivePtr<SliceBackward> place(new SliceBackward);
   place->sizes = base.sizes();
@@ -92,8 +125,16 @@ void detail::renew_history(const Tensor& view) {
   if (view.impl()->writes.load(std::memory_order_relaxed) == writes) return;
   const Tensor base(view.impl()->viewed);
   const auto* before = static_cast<const AutogradMeta*>(view.impl()->autograd.get());
-  const bool leaf = before && before->requires_grad;  // a parameter that lies in a buffer, say
-  if (!leaf && base.storage() == view.storage() && needs_grad(base)) {
+  if (needs_grad(base)) {
+    if (base.storage() != view.storage())
+      detail::throw_error(
+          "[nn::replace_value] a tensor was given another value while a view of it was kept, and the view cannot tell "
+          "any "
+          "more what had been written into it; make the view again");
+    if (before && before->requires_grad)
+      detail::throw_error(
+          "[requires_grad] a view that is a leaf, with a gradient of its own, shows elements that a recorded write "
+          "changed; write them under a NoGradGuard, or make the view a leaf afterwards");
     const IntrusivePtr<SliceBackward> place = place_in(base, view);
     const Tensor *inputs[] = {&base}, *outputs[] = {&view};
     NodeBuilder::set_inputs(*place, inputs);
@@ -103,11 +144,13 @@ void detail::renew_history(const Tensor& view) {
 }
 
 void NodeBuilder::forget_changed(const Tensor& target, std::span<const Tensor* const> inputs) {
-  if (!base_of(target).saved.load(std::memory_order_relaxed)) return;
+  TensorImpl& base = base_of(target);
+  being_written = nullptr;
+  if (!base.saved.load(std::memory_order_relaxed)) return;
+  std::unordered_set<std::uint64_t>& seen = cleared_for(history_of(base));
   std::vector<const Node*> stack;
-  std::unordered_set<const Node*> seen;
   const auto visit = [&](const Node* node) {
-    if (node && seen.insert(node).second) stack.push_back(node);
+    if (node && seen.insert(node->sequence()).second) stack.push_back(node);
   };
   for (const Tensor* input : inputs)
     if (!input->is_same(target)) visit(gradient_edge(*input).node.get());
@@ -132,6 +175,7 @@ void NodeBuilder::write_through(const Tensor& target) {
     target.impl()->writes.store(writes, std::memory_order_relaxed);
   }
   base.writes.store(writes, std::memory_order_release);
+  if (Cleared* const written = std::exchange(being_written, nullptr)) written->history = history_of(base);
 }
 
 void check_in_place(const Tensor& target, bool recording, const char* op) {

@@ -312,6 +312,8 @@ void replace_value(const Tensor& target, const Tensor& value) {
   LOCKSTEP_CHECK(!target.requires_grad() || value.is_floating_point(),
                  "[nn::replace_value] the target requires gradients, so the value must be floating-point, found {}",
                  name(value.dtype()));
+  LOCKSTEP_CHECK(impl.views.load() == 0 || from.storage != impl.storage,
+                 "[nn::replace_value] the value lies in the memory of the target, of which views are kept; clone() it");
   const Tensor grad = target.grad();
   // A graph that saved the old value must not take the new one for it: let the version rise across the swap.
   const StoragePtr old = impl.storage;

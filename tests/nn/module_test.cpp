@@ -150,6 +150,15 @@ TEST(Module, ReplacedValueReachesEveryHandle) {
   EXPECT_GT(target.storage()->version(), old_version);
   EXPECT_NE(error_of([&] { replace_value(target, zeros({1}, {.dtype = kInt64})); }).find("floating-point"),
             std::string::npos);
+
+  // Views that are kept would go on to show the old value, in part.
+  const Tensor w = ones({2, 2});
+  w.set_requires_grad(true);
+  const Tensor x = w.mul(1.0), view = x[0];
+  EXPECT_NE(error_of([&] { replace_value(x, x.detach().t()); }).find("views are kept"), std::string::npos);
+  x.mul_(3.0);
+  replace_value(x, zeros({2, 2}));
+  EXPECT_NE(error_of([&] { view.sum().backward(); }).find("make the view again"), std::string::npos);
 }
 
 TEST(Module, CopiesValuesByName) {

@@ -65,5 +65,12 @@ TEST(GridSample, BadArgumentsAreNamed) {
             std::string::npos);
 }
 
+// Twice as many places take each element twice, whatever the factor: as PyTorch's nearest does.
+TEST(Interpolate, NearestOfTwiceTheSizeRepeatsEachElement) {
+  const Tensor x = arange(2).to(kFloat32).view({1, 1, 2});
+  const Tensor y = interpolate(x, {.scale_factor = 2.3, .mode = InterpolateMode::nearest});
+  EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{0, 0, 1, 1}));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

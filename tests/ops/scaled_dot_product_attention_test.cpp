@@ -306,5 +306,23 @@ TEST(AttentionErrors, NameTheProblem) {
   for (const auto& [message, part] : cases) EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
+TEST(ScaledDotProductAttention, AQueryWithoutAKeyGivesZeroWhateverWantsAGradient) {
+  for (const bool learned : {false, true}) {
+    const Tensor q = make_input({3, 4}), k = make_input({3, 4}), v = make_input({3, 4}),
+                 mask = zeros({3, 3}, {.dtype = q.dtype()});
+    mask[0].fill_(-INFINITY);
+    for (const Tensor& x : {q, k, v}) x.set_requires_grad(true);
+    mask.set_requires_grad(learned);
+    const Tensor out = scaled_dot_product_attention(q, k, v, {.attn_mask = mask});
+    EXPECT_EQ(out[0].abs().sum().item<double>(), 0.0);
+    out.sum().backward();
+    EXPECT_EQ(q.grad()[0].abs().sum().item<double>(), 0.0);
+    for (const Tensor& x : {q, k, v}) EXPECT_TRUE(isfinite(x.grad()).all().item<bool>());
+    if (learned) {
+      EXPECT_TRUE(isfinite(mask.grad()).all().item<bool>());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -50,6 +50,7 @@ InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOpti
     axis.scale = options.scale_factor > 0.0 && !options.recompute_scale_factor
                      ? 1.0 / options.scale_factor
                      : static_cast<double>(in) / static_cast<double>(out);
+  if (axis.nearest && (out == in || out == 2 * in)) axis.scale = static_cast<double>(in) / static_cast<double>(out);
   return axis;
 }
 

@@ -249,7 +249,9 @@ Tensor composed(const Tensor& query, const Tensor& key, const Tensor& value, con
   const auto wide = [&](const Tensor& t) { return options.enable_gqa ? repeated(t, query.size(-3)) : t; };
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
   const Tensor scores = matmul(query * scale, wide(key).transpose(-2, -1)) + options.attn_mask.to(query.dtype());
-  const Tensor weights = softmax(scores, -1);
+  // A query without any key gives 0, and so do its gradients.
+  const Tensor none = scores.detach().amax({-1}, true) == -std::numeric_limits<double>::infinity();
+  const Tensor weights = softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0);
   const Tensor kept = options.all_heads == 0
                           ? dropout(weights, options.dropout_p)
                           : dropout_of_part(weights, {-3, options.first_head, options.all_heads}, options.dropout_p);

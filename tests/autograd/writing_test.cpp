@@ -1,0 +1,95 @@
+// What a write in place means for gradients that are kept, for leaves that are views, and for time.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing;
+
+Tensor two_ones() {
+  const Tensor x = ones({2}, {.dtype = kFloat64});
+  x.set_requires_grad(true);
+  return x;
+}
+std::vector<double> gradient(const Tensor& x) {
+  return x.grad().defined() ? x.grad().to_vector<double>() : std::vector<double>{};
+}
+
+TEST(Writing, AKeptGradientIsThatOfTheValuesAfterTheLastWrite) {
+  using Values = std::vector<double>;
+  const Tensor w = two_ones();
+  const auto kept = [&](auto&& write) {
+    const Tensor x = w * 1.0;
+    x.retain_grad();
+    write(x);
+    (x * 5.0).sum().backward();
+    return gradient(x);
+  };
+  EXPECT_EQ(kept([](const Tensor&) {}), (Values{5, 5}));
+  EXPECT_EQ(kept([](const Tensor& x) { x.mul_(3.0); }), (Values{5, 5}));
+  EXPECT_EQ(kept([](const Tensor& x) { x[0].mul_(3.0); }), (Values{5, 5}));
+  EXPECT_EQ(kept([&](const Tensor& x) { x[0] = w[1]; }), (Values{5, 5}));
+  EXPECT_EQ(kept([](const Tensor& x) { x.mul_(3.0).mul_(2.0); }), (Values{5, 5}));
+  for (const bool base : {true, false}) {
+    const Tensor x = w * 1.0, v = x[0];
+    v.retain_grad();
+    (base ? x : v).mul_(3.0);
+    (v * 5.0).backward();
+    EXPECT_EQ(gradient(v), (Values{5})) << base;
+  }
+}
+
+TEST(Writing, ALeafThatShowsWrittenElementsIsAnError) {
+  const Tensor w = two_ones(), x = zeros({2}, {.dtype = kFloat64}), v = x[0];
+  v.set_requires_grad(true);
+  {
+    const NoGradGuard guard;
+    x.fill_(2.0);  // an optimizer may
+  }
+  (v * v).backward();
+  EXPECT_EQ(gradient(v), (std::vector<double>{4}));
+  x.copy_(w * 3.0);
+  EXPECT_THROW((v * v).backward(), Error);
+}
+
+TEST(Writing, WhatRepeatsItsElementsIsNotWritten) {
+  const Tensor x = zeros({1, 3}).expand({2, 3}), index = zeros({2}, {.dtype = kInt64}), rows = ones({2, 3});
+  const Tensor places = zeros({2, 3}, {.dtype = kInt64});
+  EXPECT_THROW(x.index_add_(0, index, rows), Error);
+  EXPECT_THROW(x.index_copy_(0, index, rows), Error);
+  EXPECT_THROW(x.index_fill_(0, index, 1.0), Error);
+  EXPECT_THROW(x.scatter_(0, places, rows), Error);
+  EXPECT_THROW(x.scatter_add_(0, places, rows), Error);
+  EXPECT_THROW(x.exp_(), Error);
+  EXPECT_THROW(x.clamp_(1.0, 2.0), Error);
+  EXPECT_THROW(x.uniform_(), Error);
+  EXPECT_THROW(x.normal_(), Error);
+  EXPECT_EQ(x.sum().item<float>(), 0.0f);
+}
+
+// Each write goes through what came since the last one, not through the whole history: that would take seconds.
+TEST(Writing, ManyWritesTakeTimeInProportion) {
+  constexpr std::int64_t kSteps = 6000;
+  const Tensor w = two_ones(), out = zeros({kSteps, 2}, {.dtype = kFloat64});
+  const Tensor probe = out[0] * w;  // keeps out for its gradient
+  const auto start = std::chrono::steady_clock::now();
+  Tensor h = w;
+  for (std::int64_t t = 0; t < kSteps; ++t) {
+    h = (h * w).tanh();
+    out[t] = h;
+  }
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 3.0);
+  EXPECT_THROW(probe.sum().backward(), Error);  // out was changed since
+  out.sum().backward();
+  EXPECT_GT(gradient(w)[0], 0.0);
+}
+
+}  // namespace
+}  // namespace lockstep
