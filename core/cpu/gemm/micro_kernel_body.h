@@ -30,10 +30,10 @@ namespace {
 
 constexpr int kAhead = 12;         // steps between what is in use and what is prefetched
 constexpr int kAskSteps = 16;      // steps between two groups of lines of the next panel and of the result
-constexpr int kSpreadSteps = 256;  // a chain so long that all of them are asked for in its course
+constexpr int kSpreadSteps = 320;  // a chain so long that all of them are asked for in its course
 // Narrow tiles have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
-template <typename V>
-constexpr bool kSpreads = sizeof(typename V::Vector) == 64;
+template <typename V, int kRows, int kVectors>
+constexpr bool kSpreads = sizeof(typename V::Vector) == 64 && kRows* kVectors >= 24;
 
 // Many rows of a, one step of them after the other. Five are addressed from one pointer, so that pointers and strides
 // stay in registers.
@@ -63,13 +63,16 @@ class ManyRows {
   std::int64_t row_, rows3_;
 };
 
-// k steps along a and b, which are moved on; a_ahead and b_ahead elements behind them are prefetched. Every kAskSteps
-// steps ask() is called.
-template <typename V, int kRows, int kVectors, bool kByRows, typename Ask>
+// What asks for nothing in the course of a chain.
+struct AsksNothing {};
+
+// k steps along a and b, which are moved on; a_ahead and b_ahead elements behind them are prefetched, and every
+// kAskSteps steps some of what asks names.
+template <typename V, int kRows, int kVectors, bool kByRows, typename Asks = AsksNothing>
 [[gnu::always_inline]] inline void add_steps(std::int64_t k, const typename V::T*& a, std::int64_t a_row,
                                              std::int64_t a_step, const typename V::T*& b, std::int64_t b_step,
                                              std::int64_t a_ahead, std::int64_t b_ahead,
-                                             typename V::Vector (&sum)[kRows][kVectors], Ask&& ask) {
+                                             typename V::Vector (&sum)[kRows][kVectors], Asks* asks = nullptr) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
@@ -89,58 +92,60 @@ template <typename V, int kRows, int kVectors, bool kByRows, typename Ask>
       for (int v = 0; v < kVectors; ++v) sum[i][v] = V::fused(y, x[v], sum[i][v]);
     }
   };
+  if constexpr (!__is_same(Asks, AsksNothing)) {
+    for (; k > kAskSteps; k -= kAskSteps) {
+      asks->some();
+      add_steps<V, kRows, kVectors, kByRows>(kAskSteps, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
+    }
+  }
   if constexpr (kByRows && kRows > 9) {
     ManyRows<T, kRows> rows(a, a_row);
     a += k;
-    std::int64_t left = k / 2;
 #pragma GCC unroll 1
-    while (left > 0) {
-      std::int64_t p = left;
-      if constexpr (kSpreads<V>) {
-        ask();
-        if (p > kAskSteps / 2) p = kAskSteps / 2;
-      }
-      left -= p;
-#pragma GCC unroll 1
-      for (; p > 0; --p) {
-        add_step([&](int i) __attribute__((always_inline)) { return rows.at(i); });
-        b = apart(b + b_step);
-        add_step([&](int i) __attribute__((always_inline)) { return rows.at(i) + 1; });
-        b = apart(b + b_step);
-        rows.advance(2);
-      }
+    for (std::int64_t p = k / 2; p > 0; --p) {
+      add_step([&](int i) __attribute__((always_inline)) { return rows.at(i); });
+      b = apart(b + b_step);
+      add_step([&](int i) __attribute__((always_inline)) { return rows.at(i) + 1; });
+      b = apart(b + b_step);
+      rows.advance(2);
     }
     if (k % 2 == 1) {
       add_step([&](int i) __attribute__((always_inline)) { return rows.at(i); });
       b += b_step;
     }
   } else {
-#pragma GCC unroll 1
-    while (k > 0) {
-      std::int64_t p = k;
-      if constexpr (kSpreads<V>) {
-        ask();
-        if (p > kAskSteps) p = kAskSteps;
-      }
-      k -= p;
 #pragma GCC unroll 2
-      for (; p > 0; --p) {
-        add_step([&](int i) __attribute__((always_inline)) { return a + i * a_row; });
-        a += a_step;
-        b += b_step;
-      }
+    for (std::int64_t p = k; p > 0; --p) {
+      add_step([&](int i) __attribute__((always_inline)) { return a + i * a_row; });
+      a += a_step;
+      b += b_step;
     }
   }
 }
 
-// What a tile asks for besides what it is about to read: lines of the next panel of a, and those of its result. There
-// are few places for lines on their way, and the steps need them too: all at once they would wait.
+// Asks for `count` lines of the cache of each row of a panel, or of as many steps of one by columns, from number
+// `from`.
 template <typename T, int kRows, bool kByRows>
-class Asks {
+[[gnu::always_inline]] inline void ask_for_panel(const T* panel, std::int64_t a_row, std::int64_t a_step,
+                                                 std::int64_t from, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t line = from; line < from + count; ++line) {
+    if constexpr (kByRows) {
+      for (int i = 0; i < kRows; ++i) __builtin_prefetch(panel + i * a_row + line * kLine);
+    } else {
+      __builtin_prefetch(panel + line * a_step);
+    }
+  }
+}
+
+// What a tile of a long chain asks for besides what its steps are about to read: lines of the next panel of a, and
+// those of its result. There are few places for lines on their way, and the steps need them too: all at once they would
+// wait.
+template <typename T, int kRows, bool kByRows>
+class SpreadAsks {
  public:
-  explicit Asks(const Tile<T>& tile) : panel_(tile.next), out_stride_(tile.out_stride) {
+  explicit SpreadAsks(const Tile<T>& tile) : panel_(tile.next), out_stride_(tile.out_stride) {
     if (!panel_) return;
-    constexpr std::int64_t kLine = 64 / sizeof(T);
     // Lines of each row, or steps of a panel by columns.
     const std::int64_t lines = kByRows ? (tile.k + kLine - 1) / kLine : tile.k, of_each = kByRows ? kRows : 1;
     left_ = lines * of_each;
@@ -148,16 +153,14 @@ class Asks {
     share_ = each_ * kAskSteps / tile.k + 1;
     step_ = kByRows ? tile.a_row : tile.a_step;
   }
-  // The tile that begins now: its result, of rows whose last element is `last` behind their first, where there is time
-  // to ask for it.
-  [[gnu::always_inline]] void begin(T* out, std::int64_t last, bool result) {
+  // The tile that begins now; its rows end `last` elements behind their first.
+  [[gnu::always_inline]] void begin(T* out, std::int64_t last) {
     out_ = out;
     last_ = last;
-    rows_ = result ? kRows : 0;
+    rows_ = kRows;
     now_ = left_ < each_ ? left_ : each_;
     left_ -= now_;
   }
-  // Some of it.
   [[gnu::always_inline]] void some() {
     if (rows_ > 0) {
       --rows_;
@@ -165,26 +168,18 @@ class Asks {
       __builtin_prefetch(out_ + last_, 1);
       out_ += out_stride_;
     }
-    for (std::int64_t i = share_; i > 0 && now_ > 0; --i, --now_) ask_for_panel();
-  }
-  // All of it.
-  [[gnu::always_inline]] void all() {
-    for (; rows_ > 0; --rows_, out_ += out_stride_) {
-      __builtin_prefetch(out_, 1);
-      __builtin_prefetch(out_ + last_, 1);
+    for (std::int64_t i = share_; i > 0 && now_ > 0; --i, --now_) {
+      __builtin_prefetch(panel_);
+      panel_ += step_;
+      if (kByRows && ++row_ == kRows) {
+        row_ = 0;
+        panel_ += kLine - kRows * step_;
+      }
     }
-    for (; now_ > 0; --now_) ask_for_panel();
   }
 
  private:
-  [[gnu::always_inline]] void ask_for_panel() {
-    __builtin_prefetch(panel_);
-    panel_ += step_;
-    if (kByRows && ++row_ == kRows) {
-      row_ = 0;
-      panel_ += 64 / sizeof(T) - kRows * step_;
-    }
-  }
+  static constexpr std::int64_t kLine = 64 / sizeof(T);
 
   const T* panel_;
   std::int64_t left_ = 0, each_ = 0, share_ = 0, now_ = 0, step_ = 0, row_ = 0;
@@ -192,11 +187,44 @@ class Asks {
   std::int64_t out_stride_, last_ = 0, rows_ = 0;
 };
 
+// A row of tiles of one chain of many steps each.
+template <typename V, int kRows, int kVectors, bool kByRows>
+[[gnu::noinline]] void long_kernel(const Tile<typename V::T>& tile) {
+  using T = typename V::T;
+  constexpr int kLanes = V::kLanes;
+  const T* b = tile.b;
+  const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
+  const bool plain = is_plain(tile);
+  std::int64_t tiles = tile.tiles, column = 0;
+  SpreadAsks<T, kRows, kByRows> asks(tile);
+  do {
+    const T* a = tile.a;
+    asks.begin(tile.out + column, tile.columns - 1);
+    typename V::Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = V::zero();
+    add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, tile.b_step, kAhead * a_step,
+                                           kAhead * tile.b_step, sum, &asks);
+    if (plain)
+      store_sums<V>(tile, column, sum);
+    else
+      finish_in_registers<V>(tile, column, sum);
+    b += tile.b_tile;
+    column += kVectors * kLanes;
+  } while (--tiles > 0);
+}
+
 template <typename V, int kRows, int kVectors, bool kByRows>
 void micro_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
-  constexpr int kLanes = V::kLanes;
+  constexpr int kLanes = V::kLanes, kLine = 64 / sizeof(T);
+  if constexpr (kSpreads<V, kRows, kVectors>) {
+    const bool one = !tile.runs && tile.segments <= 1 && tile.repeats <= 1 && !tile.resumes && !tile.pauses;
+    if (tile.k >= kSpreadSteps && one && !tile.plus_zero) return long_kernel<V, kRows, kVectors, kByRows>(tile);
+  }
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
@@ -205,15 +233,21 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   const bool goes_on = tile.k > 48 || tile.segments > 1 || tile.run_count > 1;
   const std::int64_t a_ahead = goes_on ? kAhead * a_step : 0, b_ahead = goes_on ? kAhead * b_step : 0;
   std::int64_t tiles = tile.tiles, column = 0;
-  Asks<T, kRows, kByRows> asks(tile);
-  const bool spread = kSpreads<V> && tile.k >= kSpreadSteps;
-  const auto ask = [&]() __attribute__((always_inline)) {
-    if (spread) asks.some();
-  };
+  // Of the next panel, lines of each row, or steps of one by columns: all, and those to ask for with each tile.
+  const std::int64_t lines = !tile.next ? 0 : kByRows ? (tile.k + kLine - 1) / kLine : tile.k;
+  const std::int64_t asks = lines == 0 ? 0 : lines / (tiles > 0 ? tiles : 1) + 1;
+  std::int64_t asked = 0;
   do {
     const T* a = tile.a;
-    asks.begin(tile.out + column, tile.columns - 1, tile.k > 48);  // else there is no time for it
-    if (!spread) asks.all();
+    if (asked < lines) {
+      ask_for_panel<T, kRows, kByRows>(tile.next, a_row, a_step, asked, asks);
+      asked += asks;
+    }
+    if (tile.k > 48)  // else there is no time for it
+      for (int i = 0; i < kRows; ++i) {
+        __builtin_prefetch(tile.out + i * tile.out_stride + column, 1);
+        __builtin_prefetch(tile.out + i * tile.out_stride + column + tile.columns - 1, 1);
+      }
     Vector sum[kRows][kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
@@ -229,7 +263,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       do {
         std::int64_t segments = tile.segments;
         do {
-          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum, ask);
+          add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
           a += tile.a_segment;
         } while (--segments > 0);
         a += tile.a_repeat;
@@ -239,7 +273,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
       const Run* run = tile.runs ? tile.runs : &all;
       std::int64_t runs = tile.run_count;
       do {
-        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum, ask);
+        add_steps<V, kRows, kVectors, kByRows>(run->k, a, a_row, a_step, b, b_step, a_ahead, b_ahead, sum);
         a += run++->skip;
       } while (--runs > 0);
       if (tile.plus_zero) [[unlikely]] {

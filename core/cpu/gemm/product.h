@@ -55,7 +55,7 @@ class Product {
     const bool keeps =
         !crowded || (far_is_slow() && (wide || b_bytes % 4096 != 0) && keep_second_places(inner_, b_bytes));
     const bool near = far_is_slow() && !is_far(b_bytes * g_.k);
-    const std::int64_t few = aligned && near ? kFewAlignedPanels : kFewPanels;
+    const std::int64_t few = !aligned || !near ? kFewPanels : g_.k > inner_ ? kFewAlignedPanels / 2 : kFewAlignedPanels;
     const bool once =
         b_.column == 1 && g_.k > (wide ? 2 * kWays : kShort) && !short_chains_ && keeps && row_panels_.count <= few;
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
