@@ -223,8 +223,7 @@ LOCKSTEP_HOST_DEVICE inline double sigmoid(double x) {
   return (x >= 0 ? 1.0 : e) / (1.0 + e);
 }
 
-/// The standard normal distribution at x: its cumulative function, and exp(-x^2 / 2), which is sqrt(2 pi) times its
-/// density.
+/// The standard normal distribution at x: its cumulative function, and exp(-x^2 / 2), sqrt(2 pi) times its density.
 template <typename T>
 struct Normal {
   T cumulative, gauss;

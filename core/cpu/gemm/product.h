@@ -44,20 +44,15 @@ class Product {
     // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
     // of b, as they lie, have places of their own in a cache.
     const std::int64_t b_bytes = b_.row * static_cast<std::int64_t>(sizeof(T));
-    const bool crowded = b_bytes % 2048 == 0;
+    const bool crowded = b_bytes % 2048 == 0, doubly = b_bytes % 4096 == 0, wide = kernels.lanes * sizeof(T) == 64;
     // Of rows 2 KiB apart, every other one has the same places in a cache.
-    const bool fits = !crowded || g_.k <= (b_bytes % 4096 == 0 ? kWays : 2 * kWays);
-    short_chains_ = row_panels_.count <= 2 || (g_.k <= kShort && fits);
+    short_chains_ = row_panels_.count <= 2 || (g_.k <= kShort && (!crowded || g_.k <= (doubly ? kWays : 2 * kWays)));
     const bool aligned = (b_bytes | reinterpret_cast<std::intptr_t>(b_.data)) % 64 == 0;
-    // Crowded rows lose their places in a cache of the first level, and keep those of the second. Of narrow tiles each
-    // panel of rows then waits more often.
-    const bool wide = kernels.lanes * sizeof(T) == 64;
-    const bool keeps =
-        !crowded || (far_is_slow() && (wide || b_bytes % 4096 != 0) && keep_second_places(inner_, b_bytes));
+    // Crowded rows keep their places in the second level; of narrow tiles each panel of rows waits for it more often.
+    const bool keeps = !crowded || (far_is_slow() && (wide || !doubly) && keep_second_places(inner_, b_bytes));
     const bool near = far_is_slow() && !is_far(b_bytes * g_.k);
     const std::int64_t few = !aligned || !near ? kFewPanels : g_.k > inner_ ? kFewAlignedPanels / 2 : kFewAlignedPanels;
-    const bool once =
-        b_.column == 1 && g_.k > (wide ? 2 * kWays : kShort) && !short_chains_ && keeps && row_panels_.count <= few;
+    const bool once = g_.k > (wide ? 2 * kWays : kShort) && keeps && row_panels_.count <= few;
     pack_b_ = b_.column != 1 || (!short_chains_ && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
     // step needs a line or two for a few elements.
