@@ -67,8 +67,9 @@ N* record_many(std::span<const Tensor* const> outputs, std::span<const Tensor* c
 /// later is part of the other's history. Note [Writing through views].
 void note_view(const Tensor& view, const Tensor& x);
 
-/// For operations that write into `target`: throws Error naming `op` if, while recording, target is or shows elements
-/// of a leaf that requires gradients, or shares its memory with what note_view() was not told of; bumps the version.
+/// For operations that write into `target`: throws Error naming `op` if target repeats elements (an expanded tensor),
+/// or, while recording, is or shows elements of a leaf that requires gradients, or shares its memory with what
+/// note_view() was not told of; bumps the version.
 /// Call before writing; then record_in_place<N>().
 void check_in_place(const Tensor& target, bool recording, const char* op);
 

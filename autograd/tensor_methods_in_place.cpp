@@ -2,7 +2,6 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/random.h"
@@ -16,14 +15,17 @@ namespace {
 template <typename Function>
 const Tensor& write(const Tensor& x, std::initializer_list<const Tensor*> others, const char* name,
                     Function&& function) {
-  check_no_repeats(x, name);
   bool recording = x.requires_grad();
   for (const Tensor* other : others) recording = recording || (other->defined() && other->requires_grad());
   recording = recording && GradMode::enabled();
-  check_in_place(x, recording, name);
-  if (recording) return x.copy_(function(clone(x)));
+  if (recording) {
+    check_in_place(x, recording, name);
+    return x.copy_(function(clone(x)));
+  }
   const NoGradGuard values_only;
-  copy_values(function(x.detach()), x);
+  const Tensor result = function(x.detach());  // what throws has written nothing
+  check_in_place(x, recording, name);
+  copy_values(result, x);
   return x;
 }
 

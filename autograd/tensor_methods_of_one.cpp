@@ -2,7 +2,6 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -166,7 +165,6 @@ Tensor Tensor::outer(const Tensor& other) const {
 }
 
 const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> max) const {
-  check_no_repeats(*this, "clamp_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "clamp_");
   if (recording) return copy_(lockstep::clamp(lockstep::clone(*this), min, max));
@@ -175,7 +173,6 @@ const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> ma
   return *this;
 }
 const Tensor& Tensor::uniform_(double low, double high) const {
-  check_no_repeats(*this, "uniform_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "uniform_");
   if (recording) zero_();  // what was computed before is gone, and with it the way back
@@ -183,7 +180,6 @@ const Tensor& Tensor::uniform_(double low, double high) const {
   return *this;
 }
 const Tensor& Tensor::normal_(double mean, double std) const {
-  check_no_repeats(*this, "normal_");
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "normal_");
   if (recording) zero_();  // what was computed before is gone, and with it the way back

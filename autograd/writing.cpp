@@ -97,6 +97,15 @@ std::unordered_set<std::uint64_t>& cleared_for(std::uint64_t history) {
   return found->nodes;
 }
 
+void check_no_repeats(const Tensor& target, const char* op) {
+  if (target.is_contiguous()) return;
+  for (int d = 0; d < target.dim(); ++d)
+    LOCKSTEP_CHECK(target.strides()[d] != 0 || target.sizes()[d] <= 1,
+                   "[{}] the target of shape {} repeats its elements along dimension {}, so it cannot be changed in "
+                   "place; call contiguous() first",
+                   op, to_string(target.sizes()), d);
+}
+
 IntrusivePtr<SliceBackward> place_in(const Tensor& base, const Tensor& view) {
   IntrusivePtr<SliceBackward> place(new SliceBackward);
   place->sizes = base.sizes();
@@ -180,6 +189,7 @@ void NodeBuilder::write_through(const Tensor& target) {
 
 void check_in_place(const Tensor& target, bool recording, const char* op) {
   LOCKSTEP_CHECK(target.defined(), "[{}] the tensor to change is undefined", op);
+  check_no_repeats(target, op);
   const TensorImpl& base = base_of(target);
   const auto is_leaf = [](const AutogradMetaBase* state) {
     const auto* meta = static_cast<const AutogradMeta*>(state);

@@ -74,6 +74,14 @@ TEST(Writing, WhatRepeatsItsElementsIsNotWritten) {
   EXPECT_EQ(x.sum().item<float>(), 0.0f);
 }
 
+TEST(Writing, ACallThatThrowsHasWrittenNothing) {
+  const Tensor w = two_ones(), x = ones({2}, {.dtype = kFloat64}), y = w * x;  // keeps x
+  EXPECT_THROW(x.index_copy_(0, full({1}, 7, {.dtype = kInt64}), ones({1}, {.dtype = kFloat64})), Error);
+  EXPECT_THROW(x.scatter_(0, full({1}, 7, {.dtype = kInt64}), ones({1}, {.dtype = kFloat64})), Error);
+  y.sum().backward();
+  EXPECT_EQ(gradient(w), (std::vector<double>{1, 1}));
+}
+
 // Each write goes through what came since the last one, not through the whole history: that would take seconds.
 TEST(Writing, ManyWritesTakeTimeInProportion) {
   constexpr std::int64_t kSteps = 6000;

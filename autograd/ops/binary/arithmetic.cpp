@@ -185,7 +185,6 @@ bool begin_in_place(const Tensor& target, const Operand& other, const char* op) 
       is_floating_point(target.dtype()) || (!is_floating_point(result) && (target.dtype() != kBool || result == kBool));
   LOCKSTEP_CHECK(fits, "[{}] a {} result does not go into a {} tensor; convert the tensor with to() first", op,
                  name(result), name(target.dtype()));
-  check_no_repeats(target, op);
   const bool recording = other.tensor ? should_record({&target, other.tensor}) : should_record({&target});
   check_in_place(target, recording, op);
   return recording;

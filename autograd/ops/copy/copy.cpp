@@ -65,7 +65,6 @@ class FillBackward final : public Node {
 const Tensor& fill_in_place(const Tensor& target, Scalar value, const char* op) {
   LOCKSTEP_CHECK(target.defined(), "[{}] the tensor is undefined", op);
   check_in_range(value, target.dtype(), op);
-  check_no_repeats(target, op);
   check_in_place(target, should_record({&target}), op);
   fill_values(target, value);
   record_in_place<FillBackward>(target, {&target});
@@ -118,7 +117,6 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
   LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), sizes(), "copy_") == sizes(),
                  "[copy_] a source of shape {} does not broadcast to the target's shape {}", to_string(source.sizes()),
                  to_string(sizes()));
-  check_no_repeats(*this, "copy_");
   // Values that pass through integers carry no gradient.
   const bool recording = is_floating_point() && should_record({this, &source});
   check_in_place(*this, recording, "copy_");
