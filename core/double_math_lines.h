@@ -52,6 +52,14 @@ constexpr double inverse_factorial(int n) {
   return r + r * r * std::fma(sum, r, 0.5);
 }
 
+/// Whether is_near(i) holds for all i below `count`: without a branch, so that the loop is one over vectors.
+template <typename IsNear>
+[[gnu::always_inline]] inline bool all_near(std::int64_t count, IsNear&& is_near) {
+  std::int64_t far = 0;
+  for (std::int64_t i = 0; i < count; ++i) far |= is_near(i) ? 0 : 1;
+  return far == 0;
+}
+
 /// Bounds for exp_of_near().
 inline bool is_near_exp(double x) {
   return std::fabs(x) <= 700.0;

@@ -157,9 +157,7 @@ template <typename C>
         LOCKSTEP_VECTORIZE
         for (std::int64_t i = 0; i < all; ++i) buffer[i] = math::exp(buffer[i]);
       } else {
-        std::int64_t far = 0;
-        for (std::int64_t i = 0; i < all; ++i) far |= math::lines::is_near_exp(buffer[i]) ? 0 : 1;
-        if (far == 0) {
+        if (math::lines::all_near(all, [&](std::int64_t i) { return math::lines::is_near_exp(buffer[i]); })) {
           LOCKSTEP_VECTORIZE
           for (std::int64_t i = 0; i < all; ++i) buffer[i] = math::lines::exp_of_near(buffer[i], 0);
         } else {
@@ -178,9 +176,7 @@ template <typename R, typename C>
 [[gnu::always_inline]] inline void finish_rows(const typename R::Total* totals, const C* about, double divisor,
                                                std::int64_t n, C* out) {
   if constexpr (requires { R::kLogarithm; }) {
-    std::int64_t far = 0;
-    for (std::int64_t r = 0; r < n; ++r) far |= math::lines::is_near_log(totals[r]) ? 0 : 1;
-    if (far == 0) {
+    if (math::lines::all_near(n, [&](std::int64_t r) { return math::lines::is_near_log(totals[r]); })) {
       LOCKSTEP_VECTORIZE
       for (std::int64_t r = 0; r < n; ++r)
         out[r] = static_cast<C>(static_cast<double>(about[r]) + math::lines::log_of_near(totals[r]));

@@ -31,9 +31,7 @@ std::int64_t at_least_one(std::int64_t n) {
 template <typename C>
 void exp_all(C* y, std::int64_t count) {
   if constexpr (std::is_same_v<C, double>) {
-    std::int64_t far = 0;
-    for (std::int64_t i = 0; i < count; ++i) far |= math::lines::is_near_exp(y[i]) ? 0 : 1;
-    if (far == 0)
+    if (math::lines::all_near(count, [y](std::int64_t i) { return math::lines::is_near_exp(y[i]); }))
       return cpu::write_row(
           y, count, [y](std::int64_t i) __attribute__((always_inline)) { return math::lines::exp_of_near(y[i], 0); });
   }
@@ -44,9 +42,7 @@ void exp_all(C* y, std::int64_t count) {
 template <typename C>
 void log_all(C* y, std::int64_t count) {
   if constexpr (std::is_same_v<C, double>) {
-    std::int64_t far = 0;
-    for (std::int64_t i = 0; i < count; ++i) far |= math::lines::is_near_log(y[i]) ? 0 : 1;
-    if (far == 0)
+    if (math::lines::all_near(count, [y](std::int64_t i) { return math::lines::is_near_log(y[i]); }))
       return cpu::write_row(
           y, count, [y](std::int64_t i) __attribute__((always_inline)) { return math::lines::log_of_near(y[i]); });
   }
