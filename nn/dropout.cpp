@@ -28,39 +28,31 @@ void Dropout::set_part(int dim, std::int64_t index, std::int64_t count) {
   count_ = count;
 }
 
+DropoutByFunction::DropoutByFunction(Module* parent, std::string_view name, double p, Function function,
+                                     const char* layer)
+    : Module(parent, name), p_(checked(p, layer)), function_(function) {}
+Tensor DropoutByFunction::forward(Tensor x) {
+  return function_(x, p_, is_training());
+}
+
 Dropout1d::Dropout1d(double p) : Dropout1d(nullptr, {}, p) {}
 Dropout1d::Dropout1d(Module* parent, std::string_view name, double p)
-    : Module(parent, name), p_(checked(p, "nn::Dropout1d")) {}
-Tensor Dropout1d::forward(Tensor x) {
-  return dropout1d(x, p_, is_training());
-}
+    : DropoutByFunction(parent, name, p, dropout1d, "nn::Dropout1d") {}
 
 Dropout2d::Dropout2d(double p) : Dropout2d(nullptr, {}, p) {}
 Dropout2d::Dropout2d(Module* parent, std::string_view name, double p)
-    : Module(parent, name), p_(checked(p, "nn::Dropout2d")) {}
-Tensor Dropout2d::forward(Tensor x) {
-  return dropout2d(x, p_, is_training());
-}
+    : DropoutByFunction(parent, name, p, dropout2d, "nn::Dropout2d") {}
 
 Dropout3d::Dropout3d(double p) : Dropout3d(nullptr, {}, p) {}
 Dropout3d::Dropout3d(Module* parent, std::string_view name, double p)
-    : Module(parent, name), p_(checked(p, "nn::Dropout3d")) {}
-Tensor Dropout3d::forward(Tensor x) {
-  return dropout3d(x, p_, is_training());
-}
+    : DropoutByFunction(parent, name, p, dropout3d, "nn::Dropout3d") {}
 
 AlphaDropout::AlphaDropout(double p) : AlphaDropout(nullptr, {}, p) {}
 AlphaDropout::AlphaDropout(Module* parent, std::string_view name, double p)
-    : Module(parent, name), p_(checked(p, "nn::AlphaDropout")) {}
-Tensor AlphaDropout::forward(Tensor x) {
-  return alpha_dropout(x, p_, is_training());
-}
+    : DropoutByFunction(parent, name, p, alpha_dropout, "nn::AlphaDropout") {}
 
 FeatureAlphaDropout::FeatureAlphaDropout(double p) : FeatureAlphaDropout(nullptr, {}, p) {}
 FeatureAlphaDropout::FeatureAlphaDropout(Module* parent, std::string_view name, double p)
-    : Module(parent, name), p_(checked(p, "nn::FeatureAlphaDropout")) {}
-Tensor FeatureAlphaDropout::forward(Tensor x) {
-  return feature_alpha_dropout(x, p_, is_training());
-}
+    : DropoutByFunction(parent, name, p, feature_alpha_dropout, "nn::FeatureAlphaDropout") {}
 
 }  // namespace lockstep::nn

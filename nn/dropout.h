@@ -21,64 +21,50 @@ class Dropout : public Module {
   std::int64_t index_ = 0, count_ = 1;
 };
 
-/// Drops whole channels of [n, c, length]; see dropout1d().
-class Dropout1d : public Module {
+/// A layer that drops by a function of the tensor: function(x, p, training).
+class DropoutByFunction : public Module {
  public:
-  /// Throws Error unless 0 <= p <= 1.
+  Tensor forward(Tensor x) override;
+
+ protected:
+  using Function = Tensor (*)(const Tensor& x, double p, bool training);
+  /// Throws Error, naming `layer`, unless 0 <= p <= 1.
+  DropoutByFunction(Module* parent, std::string_view name, double p, Function function, const char* layer);
+
+ private:
+  double p_;
+  Function function_;
+};
+
+/// Drops whole channels of [n, c, length]; see dropout1d(). Throws Error unless 0 <= p <= 1, as those below.
+class Dropout1d : public DropoutByFunction {
+ public:
   explicit Dropout1d(double p = 0.5);
   Dropout1d(Module* parent, std::string_view name, double p = 0.5);
-  Tensor forward(Tensor x) override;
-
- private:
-  double p_;
 };
-
 /// Drops whole channels of [n, c, h, w]; see dropout2d().
-class Dropout2d : public Module {
+class Dropout2d : public DropoutByFunction {
  public:
-  /// Throws Error unless 0 <= p <= 1.
   explicit Dropout2d(double p = 0.5);
   Dropout2d(Module* parent, std::string_view name, double p = 0.5);
-  Tensor forward(Tensor x) override;
-
- private:
-  double p_;
 };
-
 /// Drops whole channels of [n, c, d, h, w]; see dropout3d().
-class Dropout3d : public Module {
+class Dropout3d : public DropoutByFunction {
  public:
-  /// Throws Error unless 0 <= p <= 1.
   explicit Dropout3d(double p = 0.5);
   Dropout3d(Module* parent, std::string_view name, double p = 0.5);
-  Tensor forward(Tensor x) override;
-
- private:
-  double p_;
 };
-
 /// Drops elements to the negative limit of SELU; see alpha_dropout().
-class AlphaDropout : public Module {
+class AlphaDropout : public DropoutByFunction {
  public:
-  /// Throws Error unless 0 <= p <= 1.
   explicit AlphaDropout(double p = 0.5);
   AlphaDropout(Module* parent, std::string_view name, double p = 0.5);
-  Tensor forward(Tensor x) override;
-
- private:
-  double p_;
 };
-
 /// The same of whole channels of [n, c, ...]; see feature_alpha_dropout().
-class FeatureAlphaDropout : public Module {
+class FeatureAlphaDropout : public DropoutByFunction {
  public:
-  /// Throws Error unless 0 <= p <= 1.
   explicit FeatureAlphaDropout(double p = 0.5);
   FeatureAlphaDropout(Module* parent, std::string_view name, double p = 0.5);
-  Tensor forward(Tensor x) override;
-
- private:
-  double p_;
 };
 
 }  // namespace lockstep::nn
