@@ -5,7 +5,6 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/interpolate/interpolate_kernels.h"
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
-#include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -19,26 +18,24 @@ constexpr KernelTable<InterpolateForward> forward_kernel{"interpolate", interpol
 constexpr KernelTable<InterpolateBackward> backward_kernel{"interpolate backward", interpolate_backward_cpu,
                                                            LOCKSTEP_CUDA_KERNEL(interpolate_backward_cuda)};
 
-class InterpolateBackwardNode final : public Node {
- public:
-  const char* name() const override { return "InterpolateBackward"; }
-  TensorList apply(TensorList grads) override {
-    const Tensor x_grad = empty(sizes, options_of(grads[0]));
-    if (x_grad.numel() > 0) backward_kernel(x_grad)(geometry, as_contiguous(grads[0]), x_grad);
-    return {x_grad};
-  }
+constexpr KernelTable<ResampleForward> resample_kernel{"interpolate along an axis", resample_cpu,
+                                                       LOCKSTEP_CUDA_KERNEL(resample_cuda)};
+constexpr KernelTable<ResampleBackward> resample_backward_kernel{
+    "interpolate along an axis backward", resample_backward_cpu, LOCKSTEP_CUDA_KERNEL(resample_backward_cuda)};
 
-  TensorList apply_recorded(TensorList grads) override {
-    return applied_linearly(this, grads[0], [g = geometry, sizes = grads[0].sizes()](const Tensor& x) {
-      const Tensor out = empty(sizes, options_of(x));
-      if (out.numel() > 0) forward_kernel(x)(g, as_contiguous(x), out);
+/// x as a tensor of `sizes`, by kernels for one kind of geometry.
+template <typename Geometry, typename Kernel>
+Tensor resized(const Tensor& x, const Shape& sizes, const Geometry& geometry, const KernelTable<Kernel>& forward,
+               const KernelTable<Kernel>& backward) {
+  const auto through = [geometry](const KernelTable<Kernel>& kernel, const Shape& to) {
+    return [geometry, &kernel, to](const Tensor& from) {
+      const Tensor out = empty(to, options_of(from));
+      if (out.numel() > 0) kernel(from)(geometry, as_contiguous(from), out);
       return out;
-    });
-  }
-
-  InterpolateGeometry geometry;
-  Shape sizes;
-};
+    };
+  };
+  return apply_linear(x, {through(forward, sizes), through(backward, x.sizes())});
+}
 
 InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOptions& options) {
   InterpolateAxis axis{.in = in, .out = out, .corners = options.align_corners};
@@ -91,7 +88,14 @@ Tensor by_area(const Tensor& x, const Shape& sizes) {
 /// The half types are rounded once, at the end.
 Tensor axis_by_axis(const Tensor& x, const Shape& sizes, const InterpolateOptions& options) {
   Tensor out = element_size(x.dtype()) == 2 ? x.to(kFloat32) : x;
-  for (int d = x.dim() - 1; d >= 2; --d) out = resample(out, d, axis_of(x.sizes()[d], sizes[d - 2], options));
+  for (int d = x.dim() - 1; d >= 2; --d) {
+    ResampleGeometry geometry{.axis = axis_of(x.sizes()[d], sizes[d - 2], options)};
+    for (int other = 0; other < x.dim(); ++other)
+      if (other != d) (other < d ? geometry.outer : geometry.inner) *= out.sizes()[other];
+    Shape to = out.sizes();
+    to[d] = geometry.axis.out;
+    out = resized(out, to, geometry, resample_kernel, resample_backward_kernel);
+  }
   return out.to(x.dtype());
 }
 
@@ -130,13 +134,7 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   Shape sizes = x.sizes();
   if (!rows) sizes[2] = g.rows.out;
   sizes[x.dim() - 1] = g.columns.out;
-  const Tensor out = empty(sizes, options_of(x));
-  if (out.numel() > 0) forward_kernel(x)(g, as_contiguous(x), out);
-  if (auto* node = record<InterpolateBackwardNode>(out, {&x})) {
-    node->geometry = g;
-    node->sizes = x.sizes();
-  }
-  return out;
+  return resized(x, sizes, g, forward_kernel, backward_kernel);
 }
 
 }  // namespace lockstep

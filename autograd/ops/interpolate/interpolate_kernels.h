@@ -12,7 +12,7 @@ struct InterpolateAxis {
   double scale = 1.0;            ///< distance of neighbours of the result in x
   bool corners = false;          ///< align_corners
   bool nearest = false;
-  bool cubic = false;  ///< four elements a place, as resample() alone knows it
+  bool cubic = false;  ///< four elements a place, as resample_cpu() and resample_cuda() alone know it
 };
 /// Images: `planes` times in x in to out x out.
 struct InterpolateGeometry {
@@ -37,8 +37,5 @@ using ResampleForward = void(const ResampleGeometry& geometry, const Tensor& x, 
 ResampleForward resample_cpu, resample_cuda;
 using ResampleBackward = void(const ResampleGeometry& geometry, const Tensor& grad, const Tensor& x_grad);
 ResampleBackward resample_backward_cpu, resample_backward_cuda;
-
-/// Whoever calls them has checked x, and knows `size` to be above 0: dimension `dim` of x of another size.
-Tensor resample(const Tensor& x, int dim, const InterpolateAxis& axis);
 
 }  // namespace lockstep
