@@ -3,9 +3,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "lockstep/core/check.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/adam_options.h"
 
 namespace lockstep::optim {
 namespace {
@@ -32,12 +32,7 @@ AdamW::AdamW(std::vector<ParamGroup<AdamWOptions>> groups) {
 template <typename Options>
 void AdamFamily<Options>::check(const Options& options) const {
   this->check_lr(options.lr);
-  for (const auto& [which, value] : {std::pair{"beta1", options.beta1}, {"beta2", options.beta2}})
-    LOCKSTEP_CHECK(value >= 0.0 && value < 1.0, "[{}] expected 0 <= {} < 1, found {}", this->name(), which, value);
-  LOCKSTEP_CHECK(std::isfinite(options.eps) && options.eps >= 0.0, "[{}] expected a finite eps >= 0, found {}",
-                 this->name(), options.eps);
-  LOCKSTEP_CHECK(std::isfinite(options.weight_decay) && options.weight_decay >= 0.0,
-                 "[{}] expected a finite weight_decay >= 0, found {}", this->name(), options.weight_decay);
+  detail::check_adam_options(this->name(), options);
 }
 
 template <typename Options>
@@ -59,13 +54,7 @@ void AdamFamily<Options>::scalars(std::size_t group, std::int64_t step, double* 
   const double t = static_cast<double>(step);
   out[0] = o.lr / (1.0 - math::portable_pow(o.beta1, t));
   out[1] = 1.0 / std::sqrt(1.0 - math::portable_pow(o.beta2, t));
-  out[2] = kDecoupled ? 1.0 - o.lr * o.weight_decay : 1.0;
-  out[3] = kDecoupled ? 0.0 : o.weight_decay;
-  out[4] = o.beta1;
-  out[5] = 1.0 - o.beta1;
-  out[6] = o.beta2;
-  out[7] = 1.0 - o.beta2;
-  out[8] = o.eps;
+  detail::put_adam_means(o, kDecoupled, o.eps, out + 2);
 }
 
 template <typename Options>

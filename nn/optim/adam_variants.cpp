@@ -6,6 +6,7 @@
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/adam_options.h"
 
 namespace lockstep::optim {
 namespace {
@@ -16,27 +17,6 @@ constexpr KernelTable<detail::AdamKernel> radam_kernel{"RAdam", detail::radam_cp
                                                        LOCKSTEP_CUDA_KERNEL(detail::radam_cuda)};
 constexpr KernelTable<detail::AdamKernel> adamax_kernel{"Adamax", detail::adamax_cpu,
                                                         LOCKSTEP_CUDA_KERNEL(detail::adamax_cuda)};
-
-template <typename Options>
-void check_shared(const char* optimizer, const Options& options) {
-  for (const auto& [which, value] : {std::pair{"beta1", options.beta1}, {"beta2", options.beta2}})
-    LOCKSTEP_CHECK(value >= 0.0 && value < 1.0, "[{}] expected 0 <= {} < 1, found {}", optimizer, which, value);
-  for (const auto& [which, value] : {std::pair{"eps", options.eps}, {"weight_decay", options.weight_decay}})
-    LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[{}] expected a finite {} >= 0, found {}", optimizer, which,
-                   value);
-}
-
-/// The scalars of AdamMeans. `scale`: of eps.
-template <typename Options>
-void put_means(const Options& o, double scale, double* out) {
-  out[0] = o.decoupled_weight_decay ? 1.0 - o.lr * o.weight_decay : 1.0;
-  out[1] = o.decoupled_weight_decay ? 0.0 : o.weight_decay;
-  out[2] = o.beta1;
-  out[3] = 1.0 - o.beta1;
-  out[4] = o.beta2;
-  out[5] = 1.0 - o.beta2;
-  out[6] = o.eps * scale;
-}
 
 double momentum_factor(double momentum_decay, std::int64_t step) {
   return 1.0 - 0.5 * math::portable_pow(0.96, static_cast<double>(step) * momentum_decay);
@@ -53,7 +33,7 @@ NAdam::NAdam(std::vector<ParamGroup<NAdamOptions>> groups) {
 
 void NAdam::check(const NAdamOptions& options) const {
   check_lr(options.lr);
-  check_shared("NAdam", options);
+  detail::check_adam_options("NAdam", options);
   LOCKSTEP_CHECK(std::isfinite(options.momentum_decay) && options.momentum_decay >= 0.0,
                  "[NAdam] expected a finite momentum_decay >= 0, found {}", options.momentum_decay);
 }
@@ -83,7 +63,7 @@ void NAdam::scalars(std::size_t group, std::int64_t step, double* out) const {
   const double root = std::sqrt(1.0 - math::portable_pow(o.beta2, t));
   out[0] = o.lr * (1.0 - now) / (1.0 - product) * root;
   out[1] = o.lr * next / (1.0 - product * next) * root;
-  put_means(o, root, out + 2);
+  detail::put_adam_means(o, o.decoupled_weight_decay, o.eps * root, out + 2);
 }
 
 std::map<std::string, double> NAdam::settings(std::size_t group) const {
@@ -108,7 +88,7 @@ RAdam::RAdam(std::vector<ParamGroup<RAdamOptions>> groups) {
 
 void RAdam::check(const RAdamOptions& options) const {
   check_lr(options.lr);
-  check_shared("RAdam", options);
+  detail::check_adam_options("RAdam", options);
 }
 
 std::vector<std::string> RAdam::names_of_state(int) const {
@@ -127,7 +107,7 @@ void RAdam::scalars(std::size_t group, std::int64_t step, double* out) const {
             std::sqrt(1.0 - power);
   out[0] = size;
   out[1] = adaptive ? 1.0 : 0.0;
-  put_means(o, 1.0, out + 2);
+  detail::put_adam_means(o, o.decoupled_weight_decay, o.eps, out + 2);
 }
 
 std::map<std::string, double> RAdam::settings(std::size_t group) const {
@@ -151,7 +131,7 @@ Adamax::Adamax(std::vector<ParamGroup<AdamaxOptions>> groups) {
 
 void Adamax::check(const AdamaxOptions& options) const {
   check_lr(options.lr);
-  check_shared("Adamax", options);
+  detail::check_adam_options("Adamax", options);
 }
 
 std::vector<std::string> Adamax::names_of_state(int) const {
