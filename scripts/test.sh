@@ -45,7 +45,7 @@ if command -v ccache >/dev/null; then
   export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER:-ccache}
 fi
 
-passed=0 failed=0 skipped=0 report=()
+passed=0 failed=0 skipped=0 report=() junits=()
 for preset in "${presets[@]}"; do
   started=$SECONDS
   say "building preset $preset"
@@ -70,11 +70,25 @@ for preset in "${presets[@]}"; do
   [[ -s $junit ]] || echo '<testsuite tests="0" failures="0" disabled="0" skipped="0">' >"$junit"
   count() { sed -nE "1,/>/s/.*\\b$1=\"([0-9]+)\".*/\\1/p" "$junit" | head -n 1; }
   tests=$(count tests) failures=$(count failures) skips=$(($(count skipped) + $(count disabled)))
+  junits+=("$junit")
   passed=$((passed + tests - failures - skips))
   failed=$((failed + failures))
   skipped=$((skipped + skips))
   if ((status != 0 && failures == 0)); then failed=$((failed + 1)); fi
   report+=("$preset: $((tests - failures - skips)) passed, $failures failed, $skips skipped; built in $built s, tested in $((SECONDS - started - built)) s")
+done
+
+# Again at the end, where whoever reads only the end of a log finds it: what the failed tests printed last.
+for junit in ${junits[@]+"${junits[@]}"}; do
+  awk -v file="${junit#"$root"/}" '
+    function show(i) {
+      if (!failing) return
+      print "test: failed, in " file ": " name
+      for (i = count > 40 ? count - 40 : 0; i < count; ++i) print "  " line[i]
+    }
+    /<testcase / { show(); failing = /status="fail"/; name = $0; sub(/.*<testcase name="/, "", name); sub(/".*/, "", name); count = 0 }
+    { line[count++] = $0 }
+    END { show() }' "$junit"
 done
 
 echo

@@ -122,7 +122,7 @@ struct Vector {
   typedef E Type __attribute__((vector_size(32)));
 
   [[gnu::always_inline]] static Type all(E value) {
-    Type v;
+    Type v{};  // Every lane is written below, which GCC does not see at -O1.
     for (int lane = 0; lane < kLanes; ++lane) v[lane] = value;
     return v;
   }
