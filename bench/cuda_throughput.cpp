@@ -1,8 +1,11 @@
-// Training steps of the example models on a CUDA device, on random images: a batch from the resident data set, forward,
-// cross-entropy, backward, SGD with momentum, as mnist_train runs them. bench/run_cuda_throughput.py starts it, beside
-// the same in PyTorch. Reads a JSON object a line and answers with one a line:
+// Training steps of bench/train_models.h on a CUDA device, on random images or tokens: a batch from the resident data
+// set, forward, cross-entropy, backward, an update, as mnist_train runs them. bench/run_cuda_throughput.py starts it,
+// beside the same in PyTorch. Reads a JSON object a line and answers with one a line:
 //
 //   {"setup": "a", "model": "lenet", "batch": 64, "dtype": "float32", "graph": true, "images": 60000, "warmup": 20}
+//
+// The type is float32, tf32 (products and convolutions of float32 tensors by TF32) or bf16 (autocast).
+//
 //   {"run": "a", "steps": 100}    seconds of that many steps, and the loss of the last
 //   {"drop": "a"}
 //
@@ -18,12 +21,13 @@
 #include <optional>
 #include <string>
 
-#include "apps/models/models.h"
+#include "bench/train_models.h"
 #include "bench/train_rounds.h"
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
@@ -40,25 +44,32 @@ using nlohmann::json;
 constexpr double kMiB = 1048576.0;
 const Device kDevice(kCUDA, 0);
 
-std::shared_ptr<const data::Dataset> random_images(std::int64_t count) {
-  const Tensor x = empty({count, 1, 28, 28}), y = empty({count}, {.dtype = kInt64});
-  train_rounds::Random pixels(1), labels(2);
-  for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = pixels.uniform() - 0.5f;
-  for (std::int64_t i = 0; i < count; ++i) y.data<std::int64_t>()[i] = labels.below(train_rounds::kClasses);
+/// Of a model's name: images, or windows of tokens and of what follows each.
+std::shared_ptr<const data::Dataset> random_samples(const std::string& model, std::int64_t count) {
+  train_rounds::Random random(1);
+  if (const std::int64_t context = train_rounds::context_of(model); context > 0) {
+    const Tensor tokens = empty({count, context + 1}, {.dtype = kInt64});
+    train_rounds::fill_batch(random, tokens.data<std::int64_t>(), tokens.numel(), bench::Gpt::kVocabulary);
+    return std::make_shared<data::TensorDataset>(tokens.narrow(1, 0, context).contiguous(),
+                                                 tokens.narrow(1, 1, context).contiguous());
+  }
+  const Tensor x = empty(bench::image_sizes(model, count)), y = empty({count}, {.dtype = kInt64});
+  for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = random.uniform() - 0.5f;
+  train_rounds::fill_batch(random, y.data<std::int64_t>(), count, train_rounds::kClasses);
   return std::make_shared<data::TensorDataset>(x, y);
 }
 
 class Contestant {
  public:
   explicit Contestant(const json& setup)
-      : autocast_(setup.value("dtype", "float32") == "bf16"),
-        loader_(random_images(setup.value("images", train_rounds::kImages)),
+      : type_(setup.value("dtype", "float32")),
+        loader_(random_samples(setup.at("model"), setup.value("images", train_rounds::kImages)),
                 {.batch_size = setup.at("batch"), .seed = 1, .drop_last = true, .device = kDevice}) {
+    cuda::set_allow_tf32(type_ == "tf32");
     manual_seed(1);
     const std::string model = setup.at("model");
-    step_.emplace([&] { return models::make_model(model); }, distributed::TrainingStepOptions{.devices = {kDevice}});
-    optimizer_.emplace(step_->module().parameters(),
-                       optim::SGDOptions{.lr = train_rounds::kLearningRate, .momentum = train_rounds::kMomentum});
+    step_.emplace([&] { return bench::make_model(model); }, distributed::TrainingStepOptions{.devices = {kDevice}});
+    optimizer_ = bench::make_optimizer(model, step_->module().parameters());
     train_.emplace(*step_, *optimizer_, distributed::CapturedStepOptions{.capture = setup.value("graph", true)});
     for (int i = 0; i < setup.value("warmup", 20); ++i) one_step();
     synchronize();
@@ -66,6 +77,7 @@ class Contestant {
   }
 
   json run(int steps) {
+    cuda::set_allow_tf32(type_ == "tf32");
     synchronize();
     const std::uint64_t replays = train_->replays();
     const auto start = std::chrono::steady_clock::now();
@@ -101,15 +113,15 @@ class Contestant {
   void one_step() {
     const RandomKeyGuard key(steps_++, 0);
     loss_ = (*train_)(next_batch(), [this](nn::Module& net, const data::Batch& part) {
-      const AutocastGuard autocast(autocast_ ? kBFloat16 : kFloat32, kCUDA);
-      return cross_entropy(net.forward(part.x), part.y);
+      const AutocastGuard autocast(type_ == "bf16" ? kBFloat16 : kFloat32, kCUDA);
+      return cross_entropy(net.forward(part.x), part.y.flatten());
     });
   }
 
-  bool autocast_;
+  std::string type_;
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> step_;
-  std::optional<optim::SGD> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::optional<distributed::CapturedStep> train_;
   std::unique_ptr<data::Epoch> epoch_;
   std::int64_t epochs_ = 0;

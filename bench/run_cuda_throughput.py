@@ -22,7 +22,9 @@ import time
 from pathlib import Path
 
 ROWS = ["lenet:64:float32", "cnn:256:bf16", "mlp:64:float32", "cnn:256:float32", "lenet:256:float32", "cnn:64:float32",
-        "cnn:64:bf16", "mlp:256:float32", "lenet:64:bf16", "lenet:256:bf16", "mlp:64:bf16", "mlp:256:bf16"]
+        "cnn:64:bf16", "mlp:256:float32", "lenet:64:bf16", "lenet:256:bf16", "mlp:64:bf16", "mlp:256:bf16", "resnet18:128:float32",
+        "resnet18:128:bf16", "gpt:32:tf32", "gpt:32:bf16", "gpt_1024:16:bf16"]
+CONVOLUTIONAL = ("lenet", "lenet-bn", "cnn", "resnet18", "mobilenet")
 OWN = {"lockstep": {"graph": True}, "lockstep, no graph": {"graph": False}}
 PEERS = {"PyTorch eager": "eager", "PyTorch compile": "compile", "PyTorch graphs": "graphs",
          "PyTorch graphs, channels_last": "graphs-channels-last", "PyTorch compile, max-autotune": "compile-max-autotune"}
@@ -76,7 +78,7 @@ def contestants_of(model, dtype, arguments):
     """Name: (program, what its setup says beside the row)."""
     found = {name: ("lockstep", setup) for name, setup in OWN.items()}
     for name, variant in PEERS.items():
-        if variant == "graphs-channels-last" and model == "mlp":
+        if variant == "graphs-channels-last" and model not in CONVOLUTIONAL:
             continue
         if variant == "compile-max-autotune" and not arguments.max_autotune:
             continue
@@ -89,13 +91,15 @@ def measure(programs, row, arguments):
     model, batch, dtype = row.split(":")
     result = {"model": model, "batch": int(batch), "dtype": dtype, "contestants": {}, "failed": {}}
     steps, about = {}, contestants_of(model, dtype, arguments)
+    # Colour images and windows of tokens are larger.
+    images = arguments.images if model in ("lenet", "lenet-bn", "cnn", "mlp") else arguments.images // 8
     for name, (program, setup) in list(about.items()):
         if program not in programs:
             result["failed"][name] = f"{program} is not here"
             continue
         try:
             made = programs[program].ask({"setup": name, "model": model, "batch": int(batch), "dtype": dtype,
-                                          "images": arguments.images, "warmup": arguments.warmup, **setup})
+                                          "images": images, "warmup": arguments.warmup, **setup})
             warm = programs[program].ask({"run": name, "steps": arguments.warmup})
             steps[name] = max(1, round(arguments.seconds * warm["steps"] / max(warm["seconds"], 1e-9)))
             result["contestants"][name] = made

@@ -7,8 +7,9 @@ Setups have another entry, "variant":
   compile-max-autotune    the same with mode="max-autotune-no-cudagraphs"
   graphs                  the whole step (forward, backward, optimizer) captured once as a CUDA graph
   graphs-channels-last    and the images and convolutions in channels_last
-All have the data set on the GPU, draw batches there and use the fused SGD; cuDNN may try its algorithms
-(benchmark=True). float32 without TF32; bf16 by torch.autocast.
+All have the data set on the GPU, draw batches there and use the fused optimizers; cuDNN may try its algorithms
+(benchmark=True). Types: float32, tf32 (the same with TF32 allowed), bf16 by torch.autocast. The nets are those of
+bench/torch_train_throughput.py.
 """
 
 import argparse
@@ -17,22 +18,8 @@ import sys
 import time
 
 MEBIBYTE = 2**20
+peers = None  # bench/torch_train_throughput.py, which needs PyTorch
 IMAGES = 60000
-
-
-def nets(torch):
-    """apps/models/models.cpp, layer by layer."""
-    nn = torch.nn
-    return {
-        "lenet": lambda: nn.Sequential(
-            nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10)),
-        "cnn": lambda: nn.Sequential(
-            nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
-            nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
-        "mlp": lambda: nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)),
-    }
 
 
 class Contestant:
@@ -43,18 +30,19 @@ class Contestant:
         variant = setup["variant"]
         torch.manual_seed(1)
         count = setup.get("images", IMAGES)
-        self.images = torch.rand(count, 1, 28, 28, device=device) - 0.5
-        self.labels = torch.randint(0, 10, (count,), device=device)
-        self.net = nets(torch)[setup["model"]]().to(device)
+        self.model = setup["model"]
+        self.images, self.labels = self.samples(count)
+        self.net = peers.make_model(self.model).to(device)
+        self.dtype = setup.get("dtype", "float32")
+        self.allow_tf32()
         self.memory_format = torch.contiguous_format
         if variant.endswith("channels-last"):
             self.memory_format = torch.channels_last
             self.net = self.net.to(memory_format=torch.channels_last)
         try:
-            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, fused=True)
+            self.optimizer = self.make_optimizer(fused=True)
         except (RuntimeError, TypeError):  # the CPU of an older release
-            self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9)
-        self.bf16 = setup.get("dtype", "float32") == "bf16"
+            self.optimizer = self.make_optimizer()
         self.forward = self.net
         if variant.startswith("compile"):
             mode = "max-autotune-no-cudagraphs" if variant == "compile-max-autotune" else None
@@ -67,6 +55,26 @@ class Contestant:
         for _ in range(setup.get("warmup", 20)):
             self.step()
         self.synchronize()
+
+    def samples(self, count):
+        """Images and labels, or windows of tokens and what follows each."""
+        torch, device = self.torch, self.device
+        if self.model in peers.WINDOWS:
+            tokens = torch.randint(peers.VOCABULARY, (count, peers.WINDOWS[self.model] + 1), device=device)
+            return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        sizes = (3, 32, 32) if self.model in peers.COLOUR else (1, 28, 28)
+        return torch.rand(count, *sizes, device=device) - 0.5, torch.randint(10, (count,), device=device)
+
+    def make_optimizer(self, **options):
+        if self.model in peers.ADAM:
+            if self.device.type == "cuda":
+                options["capturable"] = True
+            return self.torch.optim.AdamW(self.net.parameters(), lr=3e-4, weight_decay=1e-2, **options)
+        return self.torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, **options)
+
+    def allow_tf32(self):
+        self.torch.backends.cuda.matmul.allow_tf32 = self.dtype == "tf32"
+        self.torch.backends.cudnn.allow_tf32 = self.dtype == "tf32"
 
     def synchronize(self):
         if self.device.type == "cuda":
@@ -82,10 +90,10 @@ class Contestant:
 
     def loss_of(self, x, y):
         # A captured step must not keep the cast weights of the step before.
-        with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=self.bf16,
+        with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=self.dtype == "bf16",
                                  cache_enabled=self.graph is None and not self.capturing):
             x = x.contiguous(memory_format=self.memory_format)
-            return self.torch.nn.functional.cross_entropy(self.forward(x), y)
+            return self.torch.nn.functional.cross_entropy(self.forward(x), y.flatten())
 
     capturing = False
 
@@ -123,6 +131,7 @@ class Contestant:
         self.graph.replay()
 
     def run(self, steps):
+        self.allow_tf32()
         self.synchronize()
         start = time.perf_counter()
         for _ in range(steps):
@@ -155,8 +164,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true", help="run there, without CUDA graphs: for trying this program out")
     arguments = parser.parse_args()
+    global peers
     try:
         import torch
+        import torch_train_throughput as peers
     except ImportError as error:
         print(f"torch_cuda_throughput: {error}", file=sys.stderr)
         return 77
@@ -164,8 +175,6 @@ def main():
         print("torch_cuda_throughput: PyTorch sees no CUDA device", file=sys.stderr)
         return 77
     device = torch.device("cpu" if arguments.cpu else "cuda")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     print(json.dumps({"library": f"PyTorch {torch.__version__}",
                       "device": "cpu" if arguments.cpu else torch.cuda.get_device_name(0)}), flush=True)

@@ -231,8 +231,12 @@ COLOUR = {"resnet18", "mobilenet", "vit", "mixer"}
 ADAM = {"gpt", "gpt_1024", "vit", "mixer", "mlp_gelu"}
 
 
+def make_model(name):
+    return Gpt(WINDOWS[name]) if name in WINDOWS else IMAGE_MODELS[name]()
+
+
 def make_step(options):
-    net = Gpt(WINDOWS[options.model]) if options.model in WINDOWS else IMAGE_MODELS[options.model]()
+    net = make_model(options.model)
     if options.channels_last:
         net = net.to(memory_format=torch.channels_last)
     model = torch.compile(net) if options.compile else net

@@ -7,38 +7,12 @@
 #include <memory>
 #include <string>
 
-#include "apps/models/models.h"
-#include "bench/gpt.h"
-#include "bench/lstm.h"
-#include "bench/mixer.h"
-#include "bench/mlp_gelu.h"
-#include "bench/mobilenet.h"
-#include "bench/resnet18.h"
+#include "bench/train_models.h"
 #include "bench/train_rounds.h"
-#include "bench/vit.h"
 
 namespace {
 
 using namespace lockstep;
-
-std::unique_ptr<nn::Module> make_model(const std::string& name) {
-  if (name == "resnet18") return std::make_unique<bench::ResNet18>();
-  if (name == "mobilenet") return std::make_unique<bench::MobileNet>();
-  if (name == "vit") return std::make_unique<bench::Vit>();
-  if (name == "mixer") return std::make_unique<bench::Mixer>();
-  if (name == "mlp_gelu") return std::make_unique<bench::MlpGelu>();
-  if (name == "lstm") return std::make_unique<bench::Lstm>();
-  if (name == "lstm_layer") return std::make_unique<bench::LstmLayer>();
-  if (const std::int64_t context = train_rounds::context_of(name); context > 0)
-    return std::make_unique<bench::Gpt>(context);
-  return models::make_model(name == "cnn_plain" ? "cnn" : name);
-}
-
-/// Images [N, C, H, W] as the model takes them.
-Shape image_sizes(const std::string& model) {
-  if (train_rounds::takes_colour(model)) return {train_rounds::kImages * train_rounds::kPixels / 3072, 3, 32, 32};
-  return {train_rounds::kImages, 1, 28, 28};
-}
 
 class Step {
  public:
@@ -46,18 +20,12 @@ class Step {
       : batch_(setup.batch),
         context_(train_rounds::context_of(setup.model)),
         compute_type_(setup.bf16 ? kBFloat16 : kFloat32),
-        model_(make_model(setup.model)) {
+        model_(bench::make_model(setup.model)) {
     if (setup.model == "cnn_plain") model_->eval();  // the same net with its dropout off
     adam_ = train_rounds::uses_adam(setup.model);
-    if (adam_)
-      optimizer_ =
-          std::make_unique<optim::AdamW>(model_->parameters(), optim::AdamWOptions{.lr = train_rounds::kAdamRate});
-    else
-      optimizer_ = std::make_unique<optim::SGD>(
-          model_->parameters(),
-          optim::SGDOptions{.lr = train_rounds::kLearningRate, .momentum = train_rounds::kMomentum});
+    optimizer_ = bench::make_optimizer(setup.model, model_->parameters());
     if (context_ > 0) return;
-    images_ = empty(image_sizes(setup.model));
+    images_ = empty(bench::image_sizes(setup.model));
     labels_ = empty({train_rounds::kImages}, {.dtype = kInt64});
     train_rounds::fill_images(images_.data<float>());
     train_rounds::fill_labels(labels_.data<std::int64_t>());

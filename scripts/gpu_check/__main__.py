@@ -56,7 +56,8 @@ class Size:
                                         "--schedule", "one-cycle"]))
     first_rows: tuple = ("lenet:64:float32", "cnn:256:bf16")
     other_rows: tuple = ("mlp:64:float32", "cnn:256:float32", "lenet:256:float32", "cnn:64:float32", "cnn:64:bf16",
-                         "mlp:256:float32", "lenet:64:bf16", "lenet:256:bf16", "mlp:64:bf16", "mlp:256:bf16")
+                         "mlp:256:float32", "lenet:64:bf16", "lenet:256:bf16", "mlp:64:bf16", "mlp:256:bf16",
+                         "resnet18:128:float32", "resnet18:128:bf16", "gpt:32:tf32", "gpt:32:bf16", "gpt_1024:16:bf16")
     speed: tuple = ()
     ddp: tuple = ("20", "2048", "256")
 

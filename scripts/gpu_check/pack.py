@@ -82,7 +82,7 @@ def pack(root, build, folder, data):
     shutil.copy(root / "scripts/gpu_check.sh", folder)
     shutil.copytree(root / "scripts/gpu_check", folder / "gpu_check", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "bench").mkdir()
-    for script in (root / "bench").glob("*cuda*.py"):
+    for script in [*(root / "bench").glob("*cuda*.py"), root / "bench/torch_train_throughput.py"]:
         shutil.copy(script, folder / "bench")
     shutil.copytree(root / "tests/golden", folder / "tests/golden")
     if data:
