@@ -224,7 +224,8 @@ class Plan {
     const cublasStatus_t status =
         lt().cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), first_.get(), second_.get(), out_.get(),
                                             out_.get(), preference.get(), 1, &result, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    // How it refuses an end to a product depends on the release.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
     LOCKSTEP_CUBLASLT_CHECK(status);
     if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return false;
     algorithm_ = result.algo;

@@ -11,9 +11,17 @@ import time
 import steps
 from steps import Failure, NotHere, OutOfTime, run
 
-# As ctest does. Ranks are threads here: a kernel that is loaded at its first launch waits for the device, on which a
-# collective of another rank may wait for that very kernel.
-ON_THE_DEVICE = {"LOCKSTEP_TEST_DEVICE": "cuda:0", "CUDA_MODULE_LOADING": "EAGER"}
+FILLS_THE_DEVICE = re.compile(r"CudaLimits\.")  # these run alone
+
+
+def on_the_device(machine):
+    """As ctest does. Ranks are threads here: a kernel that is loaded at its first launch waits for the device, on which a
+    collective of another rank may wait for that very kernel. On one GPU there are no such ranks, and loading all of
+    CUDA's libraries takes each process seconds."""
+    eager = {"CUDA_MODULE_LOADING": "EAGER"} if machine.devices() > 1 else {}
+    return {"LOCKSTEP_TEST_DEVICE": "cuda:0", **eager}
+
+
 SILENCE = 120  # seconds without a line after which the running test counts as hung
 LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] (\S+?)(?:,| \(|$)")
 
@@ -119,14 +127,17 @@ def run_program(recorder, machine, entry, limit, jobs, alone=30, only=None):
         names = [name for name in names if re.search(only, name)]
     if not names:
         raise Failure(f"{entry['name']} has no tests")
-    environment = machine.environment(**ON_THE_DEVICE)
+    environment = machine.environment(**on_the_device(machine))
     time_left = recorder.left(limit)
     end = time.monotonic() + time_left
     tests = Tests()
-    parts = [part for part in (names[i::jobs] for i in range(jobs)) if part]
-    with concurrent.futures.ThreadPoolExecutor(len(parts)) as pool:
+    greedy = [name for name in names if FILLS_THE_DEVICE.match(name)]
+    others = [name for name in names if name not in greedy]
+    parts = [part for part in (others[i::jobs] for i in range(jobs)) if part]
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(parts))) as pool:
         done = [pool.submit(run_some, machine, entry["program"], part, end, environment, tests) for part in parts]
         unfinished = [name for job in done for name in job.result()]
+    unfinished += run_some(machine, entry["program"], greedy, end, environment, tests)
     bad = [name for name in names if tests.results.get(name) in ("failed", "crashed", "hung")]
     again = Tests()
     for name in bad[:alone]:
@@ -170,7 +181,7 @@ def ends_alone(recorder, machine, entry, limit, only):
     names = [name for name in list_tests(machine, entry) if re.search(only, name)]
     if not names:
         raise Failure(f"{entry['name']} has no tests {only}")
-    environment, skipped = machine.environment(**ON_THE_DEVICE), 0
+    environment, skipped = machine.environment(**on_the_device(machine)), 0
     for name in names:
         outcome = run([entry["program"], f"--gtest_filter={name}"], recorder.left(limit), environment)
         if not outcome.ok:
@@ -215,7 +226,7 @@ def sanitize(recorder, machine, tool, size, name, only):
     jobs = min(12, max(1, (os.cpu_count() or 2) - 2))
     # Without the cache, a block that its tensor has left is gone, and the tool sees who still uses it.
     # Graphs need the cache.
-    environment = machine.environment(**ON_THE_DEVICE, LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
+    environment = machine.environment(**on_the_device(machine), LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
     prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_ERROR), "--print-limit", "5"]
     end = time.monotonic() + recorder.left(size.sanitizer_limit)
     tests, reports, unfinished = Tests(), [], []

@@ -1,5 +1,6 @@
 // Convolutions by cuDNN.
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <limits>
@@ -108,7 +109,8 @@ struct Forward {
   static constexpr const char* kName = "the forward pass";
   static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
                                         CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM};
-  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
+                                              CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING};
   static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
     return cudnn().cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x, d.weight, d.convolution, d.y, room, count,
                                                           results);
@@ -123,7 +125,9 @@ struct BackwardData {
   using Result = cudnnConvolutionBwdDataAlgoPerf_t;
   static constexpr const char* kName = "the gradient of x";
   static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1};
-  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED,
+                                              CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT,
+                                              CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING};
   static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
     return cudnn().cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.weight, d.y, d.convolution, d.x, room, count,
                                                                results);
@@ -139,7 +143,9 @@ struct BackwardWeight {
   using Result = cudnnConvolutionBwdFilterAlgoPerf_t;
   static constexpr const char* kName = "the gradient of weight";
   static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1};
-  static constexpr Algorithm kInaccurate = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
+  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED,
+                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT,
+                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING};
   static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
     return cudnn().cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, d.x, d.y, d.convolution, d.weight, room, count,
                                                                  results);
@@ -154,7 +160,8 @@ struct BackwardWeight {
 /// The library's heuristics rank its algorithms for a geometry. The first is taken that
 ///   - gives the same bits each time, unless set_deterministic(false);
 ///   - keeps the precision of the dtype: no conversion to half types on the way, no Winograd transforms of large tiles,
-///     whose errors are ten times those of the sums, and no TF32 that was not asked for;
+///     whose errors are ten times those of the sums, no Fourier transforms, which carry what is not finite to the whole
+///     image, and no TF32 that was not asked for;
 ///   - needs at most kMaxWorkspace.
 /// If there is none, one of the implicit products is tried, which are deterministic and exact. Nothing is measured: the
 /// choice, and so the bits, must not depend on what else the device is doing.
@@ -172,7 +179,8 @@ class Plan {
       count = 0;
     for (int i = 0; i < count; ++i) {
       const auto& result = results[i];
-      if (result.status != CUDNN_STATUS_SUCCESS || result.memory > kMaxWorkspace || result.algo == Pass::kInaccurate ||
+      const bool inaccurate = std::ranges::find(Pass::kInaccurate, result.algo) != std::end(Pass::kInaccurate);
+      if (result.status != CUDNN_STATUS_SUCCESS || result.memory > kMaxWorkspace || inaccurate ||
           result.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION ||
           (cuda::deterministic() && result.determinism != CUDNN_DETERMINISTIC))
         continue;
@@ -180,8 +188,11 @@ class Plan {
       const cudnnMathType_t math = math_type(dtype);
       if (accept(handle, result.algo, math == CUDNN_FMA_MATH ? math : result.mathType)) return;
     }
-    for (const Algorithm safe : Pass::kSafe)
-      if (accept(handle, safe, math_type(dtype))) return;
+    // Without tensor cores where these do not take the geometry.
+    const cudnnMathType_t plain = dtype == kFloat64 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+    for (const cudnnMathType_t math : {math_type(dtype), plain})
+      for (const Algorithm safe : Pass::kSafe)
+        if (accept(handle, safe, math)) return;
     LOCKSTEP_CHECK(
         false, "[conv2d] cuDNN has no{} algorithm for {} of a convolution of {}; {}",
         cuda::deterministic() ? " deterministic" : "", Pass::kName, describe(g, dtype),
