@@ -13,9 +13,8 @@ namespace lockstep {
 /// Mixed precision without a change to the model: parameters stay float32, and while an AutocastGuard lives, each
 /// operation picks the type that it computes in, as torch.autocast does:
 ///   the guard's type:      conv2d, linear, matmul, scaled_dot_product_attention
-///   float32:               softmax, log_softmax, losses, batch_norm, layer_norm, rms_norm, exp, log, pow, square,
-///   rsqrt,
-///                          reciprocal, sum, mean, var, logsumexp
+///   float32:               softmax, log_softmax, losses, batch_norm (on CUDA devices of float32 inputs alone),
+///                          layer_norm, rms_norm, exp, log, pow, square, rsqrt, reciprocal, sum, mean, var, logsumexp
 ///   the widest input's:    everything else (two operands of different types are promoted)
 /// float64 tensors, integers, in-place operations and tensors on other devices are left alone. Casts are recorded, so
 /// gradients arrive in the type of what they belong to: float32 for float32 parameters. A parameter is cast once, until

@@ -64,6 +64,7 @@ struct RunOptions {
   std::shared_ptr<optim::GradScaler> scaler = nullptr;
   distributed::CommunicationHookPtr hook = nullptr;  ///< as given to the step, for its state to be in checkpoints
   bool graph = true;                                 ///< steps as CUDA graphs, where they can be
+  double max_grad_norm = 0.0;                        ///< gradients are clipped to this norm; 0: they are not
   /// V, as given to the step; 0: not in lockstep mode. Checkpoints of lockstep runs go on with the same bits or not at
   /// all.
   std::int64_t logical_shards = 0;
@@ -109,7 +110,7 @@ struct Callbacks {
   std::function<void(const nn::TrainingState& state)> on_resume;  ///< state.extra has what on_save put there
   std::function<void(std::int64_t epoch)> on_epoch_begin;
   std::function<void(std::int64_t step)> on_step_begin;
-  /// Between gradients and update, to clip them, say. Steps are then no CUDA graphs.
+  /// Between gradients and update. Steps are then no CUDA graphs.
   std::function<void(std::int64_t step)> on_gradients;
   /// `loss`: of the global batch, one float64 element; reading it waits for the device.
   std::function<void(std::int64_t step, const Tensor& loss)> on_step_end;

@@ -14,10 +14,12 @@ Update::Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Opt
       optimizer_(optimizer),
       amp_(options.amp),
       graph_(options.graph),
+      max_grad_norm_(options.max_grad_norm),
       scaler_(amp_ != kFloat16 ? nullptr
               : options.scaler ? options.scaler
                                : std::make_shared<optim::GradScaler>()),
-      captured_(step, optimizer, {.capture = options.graph, .scaler = scaler_.get()}) {
+      captured_(step, optimizer,
+                {.capture = options.graph, .scaler = scaler_.get(), .max_grad_norm = options.max_grad_norm}) {
   LOCKSTEP_CHECK(amp_ == kFloat32 || amp_ == kFloat16 || amp_ == kBFloat16,
                  "[run] mixed precision in {} was asked for, expected float16 or bfloat16 (float32: none)", name(amp_));
 }
@@ -37,11 +39,13 @@ Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss,
   if (scaler_) {
     value = scaler_->unscaled(value);
     scaler_->unscale(optimizer_);
-    on_gradients();
+  }
+  on_gradients();
+  if (max_grad_norm_ > 0.0) optimizer_.clip_grad_norm_(max_grad_norm_);
+  if (scaler_) {
     scaler_->step(optimizer_);
     scaler_->update();
   } else {
-    on_gradients();
     optimizer_.step();
   }
   return value;

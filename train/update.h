@@ -23,13 +23,14 @@ class Update {
     DType amp = kFloat32;  ///< kBFloat16, kFloat16 (with a scaled loss) or kFloat32, which means no mixed precision
     std::shared_ptr<optim::GradScaler> scaler = nullptr;  ///< of float16; null: one with the defaults
     bool graph = true;                                    ///< steps may be CUDA graphs
+    double max_grad_norm = 0.0;                           ///< gradients are clipped to this norm; 0: they are not
   };
 
   /// The step and the optimizer must outlive this object.
   Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Options options);
 
-  /// One step: gradients, then on_gradients() if there is one, then the update. Returns the loss over the global batch,
-  /// one float64 element, valid until the next call; reading it may wait for a device.
+  /// One step: gradients, then on_gradients() if there is one, then clipping, then the update. Returns the loss over
+  /// the global batch, one float64 element, valid until the next call; reading it may wait for a device.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss, const std::function<void()>& on_gradients);
 
   /// Why steps are not CUDA graphs; empty if they are, or on a CPU.
@@ -42,6 +43,7 @@ class Update {
   optim::Optimizer& optimizer_;
   DType amp_;
   bool graph_;
+  double max_grad_norm_;
   std::shared_ptr<optim::GradScaler> scaler_;
   distributed::CapturedStep captured_;
 };

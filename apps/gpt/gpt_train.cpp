@@ -14,7 +14,6 @@
 #include "apps/gpt/mesh.h"
 #include "apps/gpt/weights.h"
 #include "lockstep/nn/optim/adam.h"
-#include "lockstep/nn/optim/clip_grad.h"
 #include "lockstep/train/program.h"
 #include "lockstep/train/run.h"
 
@@ -240,6 +239,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
   const gpt::Config config = config_of(o, corpus.tokenizer);
   run_options.units_per_sample = config.context;
   if (workers.mesh()) return train_on_mesh(o, workers, run_options, corpus, config);
+  run_options.max_grad_norm = o.clip;
   const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
   distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
   const auto optimizer = workers.make_optimizer(
@@ -254,7 +254,6 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
                                      [](nn::Module& module, const Tensor& tokens, const Tensor& targets) {
                                        return as_language_model(module).loss(tokens, targets).item<double>();
                                      }));
-  if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { optimizer->clip_grad_norm_(o.clip); };
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {

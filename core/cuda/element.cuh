@@ -69,8 +69,33 @@ inline bool aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-/// Elements of any dtype, read as C: for kernels that would otherwise be compiled for every dtype. All threads take the
-/// same branch.
+/// Calls f.operator()<T>() for lockstep's type of that name. All threads take the same branch.
+template <typename F>
+__device__ inline void with_element_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float32:
+      return f.template operator()<float>();
+    case DType::float64:
+      return f.template operator()<double>();
+    case DType::float16:
+      return f.template operator()<Half>();
+    case DType::bfloat16:
+      return f.template operator()<BFloat16>();
+    case DType::int64:
+      return f.template operator()<std::int64_t>();
+    case DType::int32:
+      return f.template operator()<std::int32_t>();
+    case DType::uint8:
+      return f.template operator()<std::uint8_t>();
+    default:
+      return f.template operator()<bool>();
+  }
+}
+
+/// How many elements of any dtype are read or written at once where they lie densely.
+inline constexpr int kPack = 4;
+
+/// Elements of any dtype, read as C: for kernels that would otherwise be compiled for every dtype.
 template <typename C>
 struct Source {
   const void* data = nullptr;  ///< null: `value` for every element
@@ -86,25 +111,24 @@ struct Source {
   }
 
   __device__ C at(std::int64_t i) const {
-    if (!data) return value;
-    switch (dtype) {
-      case DType::float32:
-        return from_element<C>(static_cast<const float*>(data)[i]);
-      case DType::float64:
-        return from_element<C>(static_cast<const double*>(data)[i]);
-      case DType::float16:
-        return from_element<C>(static_cast<const Half*>(data)[i]);
-      case DType::bfloat16:
-        return from_element<C>(static_cast<const BFloat16*>(data)[i]);
-      case DType::int64:
-        return from_element<C>(static_cast<const std::int64_t*>(data)[i]);
-      case DType::int32:
-        return from_element<C>(static_cast<const std::int32_t*>(data)[i]);
-      case DType::uint8:
-        return from_element<C>(static_cast<const std::uint8_t*>(data)[i]);
-      default:
-        return from_element<C>(static_cast<const bool*>(data)[i]);
+    C found = value;
+    if (data) with_element_type(dtype, [&]<typename T>() { found = from_element<C>(static_cast<const T*>(data)[i]); });
+    return found;
+  }
+  /// Elements kPack i and following, from where kPack may be read at once.
+  __device__ Pack<C, kPack> pack(std::int64_t i) const {
+    Pack<C, kPack> found;
+    if (data) {
+      with_element_type(dtype, [&]<typename T>() {
+        const auto read = static_cast<const Pack<T, kPack>*>(data)[i];
+#pragma unroll
+        for (int j = 0; j < kPack; ++j) found.value[j] = from_element<C>(read.value[j]);
+      });
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) found.value[j] = value;
     }
+    return found;
   }
 };
 
@@ -120,31 +144,15 @@ struct Target {
   /// False for an undefined tensor: nobody asked for the result.
   __device__ bool wanted() const { return data != nullptr; }
   __device__ void set(std::int64_t i, C value) const {
-    switch (dtype) {
-      case DType::float32:
-        static_cast<float*>(data)[i] = to_element<float>(value);
-        return;
-      case DType::float64:
-        static_cast<double*>(data)[i] = to_element<double>(value);
-        return;
-      case DType::float16:
-        static_cast<Half*>(data)[i] = to_element<Half>(value);
-        return;
-      case DType::bfloat16:
-        static_cast<BFloat16*>(data)[i] = to_element<BFloat16>(value);
-        return;
-      case DType::int64:
-        static_cast<std::int64_t*>(data)[i] = to_element<std::int64_t>(value);
-        return;
-      case DType::int32:
-        static_cast<std::int32_t*>(data)[i] = to_element<std::int32_t>(value);
-        return;
-      case DType::uint8:
-        static_cast<std::uint8_t*>(data)[i] = to_element<std::uint8_t>(value);
-        return;
-      default:
-        static_cast<bool*>(data)[i] = to_element<bool>(value);
-    }
+    with_element_type(dtype, [&]<typename T>() { static_cast<T*>(data)[i] = to_element<T>(value); });
+  }
+  __device__ void set_pack(std::int64_t i, const Pack<C, kPack>& values) const {
+    with_element_type(dtype, [&]<typename T>() {
+      Pack<T, kPack> written;
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) written.value[j] = to_element<T>(values.value[j]);
+      static_cast<Pack<T, kPack>*>(data)[i] = written;
+    });
   }
 };
 

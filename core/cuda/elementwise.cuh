@@ -95,9 +95,23 @@ __device__ C call_at(std::index_sequence<I...>, const F& f, const std::int64_t (
   return static_cast<C>(f(in.at(offset[I + 1])...));
 }
 
-/// The same for any layout and dtypes; operand 0 of the loop is the result.
+/// The same for any layout and dtypes; operand 0 of the loop is the result. `packed`, of results computed in float: all
+/// lie densely, and kPack of each may be read at once.
 template <typename C, int N, typename F, typename... In>
-__global__ void strided_kernel(Strides<N> loop, F f, Target<C> out, In... in) {
+__global__ void strided_kernel(Strides<N> loop, bool packed, F f, Target<C> out, In... in) {
+  if constexpr (std::is_same_v<C, float>) {
+    if (packed) {
+      for (std::int64_t p = global_thread(); p < loop.numel / kPack; p += all_threads()) {
+        Pack<C, kPack> result;
+        [&](const auto&... pack) {
+#pragma unroll
+          for (int j = 0; j < kPack; ++j) result.value[j] = static_cast<C>(f(pack.value[j]...));
+        }(in.pack(p)...);
+        out.set_pack(p, result);
+      }
+      return;
+    }
+  }
   for (std::int64_t i = global_thread(); i < loop.numel; i += all_threads()) {
     std::int64_t offset[N];
     loop.offsets(i, offset);
@@ -159,8 +173,15 @@ void map_strided(const Tensor& out, const F& f, const In&... in) {
   const auto source = [](const Input<C>& operand) {
     return operand.tensor ? Source<C>(*operand.tensor) : Source<C>({}, operand.value);
   };
-  launch(strided_kernel<Result, kOperands, F, decltype(source(in))...>, blocks_for(loop.numel), kThreads, loop, f,
-         Target<Result>(out), source(in)...);
+  [[maybe_unused]] const auto dense = [&](const Input<C>& in) {
+    return !in.tensor || (in.tensor->sizes() == out.sizes() && in.tensor->is_contiguous() &&
+                          aligned(in.tensor->raw_data(), kPack * element_size(in.tensor->dtype())));
+  };
+  const bool packed = std::is_same_v<Result, float> && loop.numel % kPack == 0 && out.is_contiguous() &&
+                      aligned(out.raw_data(), kPack * element_size(out.dtype())) && (dense(in) && ...);
+  launch(strided_kernel<Result, kOperands, F, decltype(source(in))...>,
+         blocks_for(loop.numel, packed ? kThreads * kPack : kThreads), kThreads, loop, packed, f, Target<Result>(out),
+         source(in)...);
 }
 
 /// The same, with kernels of its own for contiguous operands that all have one dtype: 16 bytes at a time.

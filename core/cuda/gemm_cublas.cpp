@@ -163,8 +163,9 @@ class Plan {
           g.bias ? (g.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS) : CUBLASLT_EPILOGUE_RELU);
       if (g.bias) {
         set(description_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(g.dtype)));
-        // Not read, but its alignment is what the algorithm may rely on: no more than that of an element.
-        set(description_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(element_size(g.dtype)));
+        // Not read, but its alignment is what the algorithm may rely on: with that of an element alone, half types get
+        // kernels that read one element at a time.
+        set(description_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kGemmAlignment));
       }
       fused_ = choose(handle);
       if (fused_) return;
@@ -180,7 +181,8 @@ class Plan {
     Tensor workspace;
     if (workspace_bytes_ > 0)
       workspace = empty({static_cast<std::int64_t>(workspace_bytes_)}, {.dtype = kUInt8, .device = {kCUDA, device}});
-    if (fused_ && g.bias) set(description_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+    Tensor bias;
+    if (fused_ && g.bias) set(description_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned_bias(g, device, bias));
     const float alpha = static_cast<float>(g.alpha), beta = static_cast<float>(g.beta);
     const bool wide = g.dtype == kFloat64;
     LOCKSTEP_CUBLASLT_CHECK(lt().cublasLtMatmul(
@@ -192,6 +194,15 @@ class Plan {
   }
 
  private:
+  // The bias, or a copy of it that lies as an algorithm may ask for.
+  static const void* aligned_bias(const Gemm& g, int device, Tensor& copy) {
+    if (reinterpret_cast<std::uintptr_t>(g.bias) % kGemmAlignment == 0) return g.bias;
+    copy = empty({g.n}, {.dtype = g.dtype, .device = {kCUDA, device}});
+    LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(copy.raw_data(), g.bias, copy.nbytes(), cudaMemcpyDeviceToDevice,
+                                        Stream::current(device).handle()));
+    return copy.raw_data();
+  }
+
   static cublasComputeType_t compute_type(DType dtype) {
     if (dtype == kFloat64) return CUBLAS_COMPUTE_64F;
     return dtype == kFloat32 && allow_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;

@@ -78,7 +78,7 @@ struct CapturedStep::Graphs {
   };
 
   void fill(const data::Batch& batch, const data::Batch& slots);
-  void record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer, optim::GradScaler* scaler,
+  void record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer, const CapturedStepOptions& options,
               const data::Batch& batch, const LossFunction& loss);
   Tensor replay(Recorded& recorded, TrainingStep& step, optim::Optimizer& optimizer, optim::GradScaler* scaler,
                 const data::Batch& batch, std::uint64_t number);
@@ -109,7 +109,9 @@ void CapturedStep::Graphs::fill(const data::Batch& batch, const data::Batch& slo
 }
 
 void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Optimizer& optimizer,
-                                  optim::GradScaler* scaler, const data::Batch& batch, const LossFunction& loss) {
+                                  const CapturedStepOptions& options, const data::Batch& batch,
+                                  const LossFunction& loss) {
+  optim::GradScaler* const scaler = options.scaler;
   made.slots = batch.map(
       [&](const Tensor& tensor) { return empty(tensor.sizes(), {.dtype = tensor.dtype(), .device = device}); });
   made.loss = empty({1}, {.dtype = kFloat64, .device = device});
@@ -118,10 +120,9 @@ void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Opt
     Tensor value = step(made.slots, loss);
     if (scaler) value = scaler->unscaled(value);
     copy_values(value.detach().as_strided({1}, {1}, value.offset()), made.loss);
-    if (scaler)
-      scaler->record_step(optimizer);
-    else
-      optimizer.step();
+    if (scaler) return scaler->record_step(optimizer);
+    if (options.max_grad_norm > 0.0) optimizer.clip_grad_norm_(options.max_grad_norm);
+    optimizer.step();
   });
   made.draws = random.used();
   for (const Tensor& parameter : step.module().parameters()) made.gradients.push_back(parameter.grad());
@@ -159,6 +160,8 @@ CapturedStep::CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, Capt
     obstacle_ = "the divided optimizer gathers its parameters under the host's control";
   if (obstacle_.empty() && options.scaler && optimizer.has_agreement())
     obstacle_ = "ranks agree on whether gradients overflowed, which the host does in each step";
+  if (obstacle_.empty() && options.scaler && options.max_grad_norm > 0.0)
+    obstacle_ = "gradients of a scaled loss are clipped, for which the host must know whether they overflowed";
   if (!obstacle_.empty()) return;
   graphs_ = std::make_unique<Graphs>(device);
   if (options.scaler) options.scaler->prepare_capture(device);
@@ -188,11 +191,17 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
     if (Tensor value = replay(batch, used, number); value.defined()) return value;
   const RandomKeyGuard key(number, 0);
   Tensor value = step_(batch, used);
+  const auto clip = [&] {
+    if (options_.max_grad_norm > 0.0) optimizer_.clip_grad_norm_(options_.max_grad_norm);
+  };
   if (!scaler) {
+    clip();
     optimizer_.step();
     return value;
   }
   value = scaler->unscaled(value);
+  if (options_.max_grad_norm > 0.0) scaler->unscale(optimizer_);
+  clip();
   scaler->step(optimizer_);
   scaler->update();
   return value;
@@ -218,7 +227,7 @@ Tensor CapturedStep::replay(const data::Batch& batch, const LossFunction& loss, 
     follow(graphs.stream, caller);
     const cuda::StreamGuard guard(graphs.stream);
     try {
-      graphs.record(size, step_, optimizer_, options_.scaler, batch, loss);
+      graphs.record(size, step_, optimizer_, options_, batch, loss);
     } catch (const Error& error) {
       size = Graphs::Recorded();
       size.refused = true;

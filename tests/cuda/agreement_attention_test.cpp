@@ -48,6 +48,12 @@ const OpCase kCases[] = {
     attention("sdpa_dropout", {2, 3, 9, 4}, {2, 3, 11, 4}, {2, 3, 11, 4}, {.dropout_p = 0.4}),
     attention("sdpa_dropout_of_heads", {2, 3, 9, 4}, {2, 3, 11, 4}, {2, 3, 11, 4},
               {.dropout_p = 0.4, .first_head = 2, .all_heads = 6}),
+    // More than a tile of 64 queries and keys, and parts of one.
+    attention("sdpa_tiles", {1, 2, 130, 64}, {1, 1, 70, 64}, {1, 1, 70, 48}, {.enable_gqa = true}),
+    attention("sdpa_tiles_causal", {1, 1, 100, 16}, {1, 1, 140, 16}, {1, 1, 140, 16}, {.is_causal = true}),
+    attention("sdpa_tiles_dropout", {1, 1, 70, 8}, {1, 1, 70, 8}, {1, 1, 70, 8}, {.dropout_p = 0.4, .is_causal = true}),
+    attention("sdpa_tiles_mask", {1, 2, 70, 8}, {1, 2, 66, 8}, {1, 2, 66, 8}, {}, {70, 66}),
+    attention("sdpa_width_100", {1, 1, 9, 100}, {1, 1, 40, 100}, {1, 1, 40, 72}, {.is_causal = true}),
     {"packed_attention",
      [] {
        return TensorList{make_leaf({2, 9, 24}, 1)};

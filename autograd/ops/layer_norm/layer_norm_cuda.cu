@@ -17,14 +17,14 @@ using cuda::kThreads;
 using cuda::kWarpSize;
 using cuda::to_element;
 
-// A warp or block takes a row. A thread keeps its first kHeld elements in registers, so that rows of up to 32 kHeld
-// (a warp's) or kThreads kHeld elements (a block's) are read once and written once.
-constexpr int kHeld = 8;
+// A warp takes a row of up to 1,024 elements, a block a wider one. A thread keeps its first elements in registers, so
+// that rows of up to 2,048 are read once and written once.
 
 /// The threads that share a row, and this one's part of it: elements lane, lane + size ...
 template <bool kBlock>
 struct Group {
   static constexpr int size = kBlock ? kThreads : kWarpSize;
+  static constexpr int held = kBlock ? 8 : 32;  ///< of a thread's elements, in registers
   const int lane = static_cast<int>(threadIdx.x) % size;
 
   template <typename T>
@@ -39,9 +39,9 @@ struct Group {
   template <typename Body>
   __device__ void for_each(std::int64_t width, Body&& body) const {
 #pragma unroll
-    for (int k = 0; k < kHeld; ++k)
+    for (int k = 0; k < held; ++k)
       if (lane + k * size < width) body(k, static_cast<std::int64_t>(lane + k * size));
-    for (std::int64_t i = lane + kHeld * size; i < width; i += size) body(-1, i);
+    for (std::int64_t i = lane + held * size; i < width; i += size) body(-1, i);
   }
 };
 
@@ -51,7 +51,7 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const T* xr = x + row * width;
-    C held[kHeld];
+    C held[group.held] = {};
     C sum = 0;
     group.for_each(width, [&](int k, std::int64_t i) {
       const C value = from_element<C>(xr[i]);
@@ -92,7 +92,7 @@ __global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C>
     const C mean = moments[3 * row], inverse = moments[3 * row + 1], rest = moments[3 * row + 2];
     const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * weight.at(i); };
     const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean - rest) * inverse; };
-    C held_h[kHeld], held_n[kHeld];
+    C held_h[group.held] = {}, held_n[group.held] = {};
     cuda::Sums<C, 2> sums{{C(0), C(0)}};
     group.for_each(width, [&](int k, std::int64_t i) {
       const C hi = h(i), ni = n(i);
@@ -150,7 +150,7 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
 /// Calls f.operator()<kBlock>(blocks).
 template <typename F>
 void with_group(std::int64_t rows, std::int64_t width, F&& f) {
-  if (width <= kWarpSize * kHeld) {
+  if (width <= Group<false>::size * Group<false>::held) {
     f.template operator()<false>(cuda::blocks_for(rows, kThreads / kWarpSize));
   } else {
     f.template operator()<true>(cuda::blocks_for(rows, 1));

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <type_traits>
 
-#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
-#include "lockstep/core/cuda/element.cuh"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_operands.cuh"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiles.cuh"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
@@ -10,111 +13,15 @@
 namespace lockstep::detail {
 namespace {
 
-using cuda::from_element;
+using namespace attention_cuda;
 using cuda::kThreads;
-using cuda::to_element;
 
 // Note [Attention on CUDA]
+// Rows of up to 128 go by tiles on tensor cores (Note [Tiles of attention]); float64 and wider rows as follows.
 // A block of threads takes one query (forward, and its gradient) or one key (the gradients of key and value) and goes
 // through the other side kThreads at a time: first a thread computes the weight of one pair, then it adds the weighted
 // rows up in one column. Sums are in the order of rows, so the same bits come out each time. Rows wider than kThreads
 // are computed in passes, a strip of columns each.
-
-/// A tensor [N, H, rows, columns] whose rows are dense.
-template <typename T>
-struct Heads {
-  T* data;
-  std::int64_t batch_stride, head_stride, stride;
-
-  explicit Heads(const Tensor& t)
-      : data(t.data<T>()), batch_stride(t.strides()[0]), head_stride(t.strides()[1]), stride(t.strides()[2]) {}
-  __device__ T* row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
-    return data + batch * batch_stride + head * head_stride + row * stride;
-  }
-};
-
-template <typename C>
-struct Mask {
-  const void* data = nullptr;
-  bool is_bool = false;
-  std::int64_t strides[4] = {};
-
-  explicit Mask(const Tensor& mask) {
-    if (!mask.defined()) return;
-    data = mask.raw_data();
-    is_bool = mask.dtype() == kBool;
-    for (int d = 0; d < 4; ++d) strides[d] = mask.strides()[d];
-  }
-  __device__ C apply(std::int64_t n, std::int64_t h, std::int64_t l, std::int64_t s, C score) const {
-    if (!data) return score;
-    const std::int64_t at = n * strides[0] + h * strides[1] + l * strides[2] + s * strides[3];
-    if (is_bool) return static_cast<const bool*>(data)[at] ? score : static_cast<C>(-INFINITY);
-    return score + static_cast<const C*>(data)[at];
-  }
-};
-
-struct Sizes {
-  std::int64_t batch, heads, group, queries, keys, width, value_width;
-};
-
-/// What all kernels know.
-template <typename T, typename C>
-struct Attention {
-  Sizes sizes;
-  Heads<T> query, key, value;
-  Mask<C> mask;
-  C scale;
-  bool causal, dropout;
-  philox::KeySource source;
-  std::uint32_t threshold;
-  C keep_scale;
-  std::int64_t first_head, all_heads;
-
-  Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& m, const AttentionPlan& plan)
-      : sizes{q.size(0), q.size(1), q.size(1) / k.size(1), q.size(2), k.size(2), q.size(3), v.size(3)},
-        query(q),
-        key(k),
-        value(v),
-        mask(m),
-        scale(static_cast<C>(plan.scale)),
-        causal(plan.causal),
-        dropout(plan.dropout),
-        source(plan.key),
-        threshold(plan.threshold),
-        keep_scale(static_cast<C>(plan.keep_scale)),
-        first_head(plan.first_head),
-        all_heads(plan.all_heads == 0 ? q.size(1) : plan.all_heads) {}
-
-  __device__ std::int64_t number(std::int64_t n, std::int64_t h, std::int64_t l) const {
-    return (n * sizes.heads + h) * sizes.queries + l;
-  }
-  __device__ C score(std::int64_t n, std::int64_t h, std::int64_t l, std::int64_t s) const {
-    if (causal && s > l) return static_cast<C>(-INFINITY);
-    const T *q = query.row(n, h, l), *k = key.row(n, h / sizes.group, s);
-    C sum = 0;
-    for (std::int64_t d = 0; d < sizes.width; ++d) sum = std::fma(from_element<C>(q[d]), from_element<C>(k[d]), sum);
-    return mask.apply(n, h, l, s, sum * scale);
-  }
-  __device__ C keep(philox::Key dropout_key, std::int64_t n, std::int64_t h, std::int64_t l, std::int64_t s) const {
-    if (!dropout) return C(1);
-    const auto element =
-        static_cast<std::uint64_t>(((n * all_heads + first_head + h) * sizes.queries + l) * sizes.keys + s);
-    return philox::word_at(dropout_key, element) >= threshold ? keep_scale : C(0);
-  }
-  /// grad . value of a pair.
-  __device__ C product(const T* grad, std::int64_t n, std::int64_t h, std::int64_t s) const {
-    const T* v = value.row(n, h / sizes.group, s);
-    C sum = 0;
-    for (std::int64_t d = 0; d < sizes.value_width; ++d)
-      sum = std::fma(from_element<C>(grad[d]), from_element<C>(v[d]), sum);
-    return sum;
-  }
-};
-
-template <typename C>
-struct Larger {  // a NaN shows in the sum
-  __device__ C operator()(C a, C b) const { return a > b ? a : b; }
-};
 
 template <typename T, typename C>
 __global__ void forward_kernel(Attention<T, C> a, Heads<T> out, C* log_sums) {
@@ -255,6 +162,34 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
   }
 }
 
+/// Note [Tiles of attention]: whether rows are narrow enough, and whether 16 bytes of them may be read at a time.
+bool fits_tiles(const Tensor& query, const Tensor& value) {
+  return query.size(3) <= kWidestTile && value.size(3) <= kWidestTile;
+}
+template <typename T>
+bool reads_packs(std::initializer_list<const Tensor*> tensors) {
+  const std::int64_t pack = 16 / static_cast<std::int64_t>(sizeof(T));
+  return std::ranges::all_of(tensors, [pack](const Tensor* t) {
+    const Shape& strides = t->strides();
+    return cuda::aligned(t->raw_data(), 16) && t->size(3) % pack == 0 && strides[0] % pack == 0 &&
+           strides[1] % pack == 0 && strides[2] % pack == 0;
+  });
+}
+
+/// Calls f.operator()<width, products>() for tiles that hold rows of these widths.
+template <typename T, typename F>
+void with_tiles(const Tensor& query, const Tensor& value, F&& f) {
+  using enum cuda::FloatProducts;
+  const auto with_width = [&]<int kWidth>() {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!cuda::allow_tf32()) return f.template operator()<kWidth, split>();
+    }
+    f.template operator()<kWidth, tf32>();
+  };
+  if (query.size(3) <= 64 && value.size(3) <= 64) return with_width.template operator()<64>();
+  with_width.template operator()<kWidestTile>();
+}
+
 }  // namespace
 
 void attention_cuda(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, const Tensor& out,
@@ -263,8 +198,18 @@ void attention_cuda(const Tensor& query, const Tensor& key, const Tensor& value,
   const cuda::Launch launch(query);
   dispatch_floating(query.dtype(), "scaled_dot_product_attention", [&]<typename T>() {
     using C = compute_t<T>;
-    launch(forward_kernel<T, C>, cuda::blocks_for(log_sums.numel(), 1), kThreads,
-           Attention<T, C>(query, key, value, mask, plan), Heads<T>(out), log_sums.data<C>());
+    const Attention<T, C> attention(query, key, value, mask, plan);
+    if constexpr (std::is_same_v<C, float>) {
+      if (fits_tiles(query, value)) {
+        const std::int64_t tiles = Owned::count(query.size(0), query.size(1), query.size(2));
+        return with_tiles<T>(query, value, [&]<int kWidth, cuda::FloatProducts kHow>() {
+          launch(tiled_forward_kernel<T, kWidth, kHow>, cuda::blocks_for(tiles, 1), kTileThreads, attention,
+                 Heads<T>(out), log_sums.data<C>(), reads_packs<T>({&key, &value}));
+        });
+      }
+    }
+    launch(forward_kernel<T, C>, cuda::blocks_for(log_sums.numel(), 1), kThreads, attention, Heads<T>(out),
+           log_sums.data<C>());
   });
 }
 
@@ -276,6 +221,23 @@ void attention_backward_cuda(const AttentionSaved& saved, const Tensor& grad_que
     using C = compute_t<T>;
     const Attention<T, C> attention(saved.query, saved.key, saved.value, saved.mask, plan);
     const Heads<T> grad(saved.grad);
+    if constexpr (std::is_same_v<C, float>) {
+      if (fits_tiles(saved.query, saved.value)) {
+        const auto tiles = [](const Tensor& t) {
+          return cuda::blocks_for(Owned::count(t.size(0), t.size(1), t.size(2)), 1);
+        };
+        launch(row_delta_kernel<T>, cuda::blocks_for(deltas.numel(), kThreads / cuda::kWarpSize), kThreads,
+               attention.sizes, Heads<T>(saved.out), grad, deltas.data<C>());
+        return with_tiles<T>(saved.query, saved.value, [&]<int kWidth, cuda::FloatProducts kHow>() {
+          launch(tiled_query_kernel<T, kWidth, kHow>, tiles(saved.query), kTileThreads, attention, grad,
+                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_query),
+                 reads_packs<T>({&saved.key, &saved.value}));
+          launch(tiled_key_kernel<T, kWidth, kHow>, tiles(saved.key), kTileThreads, attention, grad,
+                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_key), Heads<T>(grad_value),
+                 reads_packs<T>({&saved.query, &saved.grad}));
+        });
+      }
+    }
     const unsigned rows = cuda::blocks_for(deltas.numel(), 1);
     const std::int64_t keys = saved.key.size(0) * saved.key.size(1) * saved.key.size(2);
     launch(delta_kernel<T, C>, rows, kThreads, attention.sizes, Heads<T>(saved.out), grad, deltas.data<C>());

@@ -27,7 +27,7 @@ inline constexpr bool kOften = std::is_same_v<C, float> &&
                                (std::is_same_v<F, unary::Neg<C>> || std::is_same_v<F, unary::Relu<C>> ||
                                 std::is_same_v<F, unary::Exp<C>> || std::is_same_v<F, unary::Tanh<C>> ||
                                 std::is_same_v<F, unary::Sigmoid<C>> || std::is_same_v<F, unary::Gelu<C>> ||
-                                std::is_same_v<F, unary::Silu<C>>);
+                                std::is_same_v<F, unary::GeluTanh<C>> || std::is_same_v<F, unary::Silu<C>>);
 
 template <typename F, typename C, typename Function, typename... In>
 void apply(const Tensor& out, const Function& function, const In&... in) {

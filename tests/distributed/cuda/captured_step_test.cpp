@@ -55,6 +55,7 @@ struct Settings {
   bool reads_back = false;
   bool brings_values = false;
   bool adam = false;
+  double max_grad_norm = 0.0;
   bool keys = true;                       // the caller sets the random keys' step
   std::vector<std::int64_t> sizes = {8};  // of the batches, in turn
 };
@@ -75,7 +76,7 @@ Outcome train(const Settings& setup, const TrainingStepOptions& options, int ste
     optimizer = std::make_unique<optim::AdamW>(step.module().parameters(), optim::AdamWOptions{.lr = 0.01});
   else
     optimizer = std::make_unique<optim::SGD>(step.module().parameters(), optim::SGDOptions{.lr = 0.1, .momentum = 0.9});
-  CapturedStep train(step, *optimizer, {.capture = setup.capture});
+  CapturedStep train(step, *optimizer, {.capture = setup.capture, .max_grad_norm = setup.max_grad_norm});
   Outcome run;
   for (int i = 0; i < steps; ++i) {
     const std::int64_t size = setup.sizes[static_cast<std::size_t>(i) % setup.sizes.size()];
@@ -119,6 +120,11 @@ TEST_F(CapturedStepTest, ReplaysHaveTheBitsOfSingleKernels) {
 
 TEST_F(CapturedStepTest, LearningRateAndStepCountComeFromTheDevice) {
   expect_same_bits({.adam = true});
+}
+
+TEST_F(CapturedStepTest, GradientsAreClippedInTheGraph) {
+  expect_same_bits({.max_grad_norm = 0.01});
+  EXPECT_NE(train({.max_grad_norm = 0.01}, on_cuda_).weights, train({}, on_cuda_).weights);
 }
 
 TEST_F(CapturedStepTest, EveryReplayDrawsForItsStep) {
