@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
@@ -46,8 +47,8 @@ struct Group {
 };
 
 template <bool kBlock, typename T, typename C>
-__global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<C> bias, T* y, C* moments,
-                               std::int64_t rows, std::int64_t width, C eps, bool centred) {
+__global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y, C* moments, std::int64_t rows,
+                               std::int64_t width, C eps, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const T* xr = x + row * width;
@@ -76,7 +77,8 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
     }
     group.for_each(width, [&](int k, std::int64_t i) {
       const C value = k >= 0 ? held[k] : from_element<C>(xr[i]);
-      y[row * width + i] = to_element<T>((value - mean - rest) * inverse * weight.at(i) + bias.at(i));
+      y[row * width + i] =
+          to_element<T>((value - mean - rest) * inverse * (weight ? weight[i] : C(1)) + (bias ? bias[i] : C(0)));
     });
   }
 }
@@ -84,13 +86,13 @@ __global__ void forward_kernel(const T* x, cuda::Source<C> weight, cuda::Source<
 /// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)), without
 /// mean(h) if the input was not centred.
 template <bool kBlock, typename T, typename C>
-__global__ void input_backward_kernel(const T* grad, const T* x, cuda::Source<C> weight, const C* moments,
-                                      T* grad_input, std::int64_t rows, std::int64_t width, bool centred) {
+__global__ void input_backward_kernel(const T* grad, const T* x, const C* weight, const C* moments, T* grad_input,
+                                      std::int64_t rows, std::int64_t width, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
     const std::int64_t base = row * width;
     const C mean = moments[3 * row], inverse = moments[3 * row + 1], rest = moments[3 * row + 2];
-    const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * weight.at(i); };
+    const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * (weight ? weight[i] : C(1)); };
     const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean - rest) * inverse; };
     C held_h[group.held] = {}, held_n[group.held] = {};
     cuda::Sums<C, 2> sums{{C(0), C(0)}};
@@ -147,6 +149,16 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
   }
 }
 
+/// A parameter in the type that is computed in: to tell types apart for each element would take longer than the rest.
+template <typename C>
+Tensor as_computed(const Tensor& parameter) {
+  return parameter.defined() ? as_contiguous(cast_values(parameter, dtype_of<C>)) : parameter;
+}
+template <typename C>
+const C* data_of(const Tensor& t) {
+  return t.defined() ? t.data<C>() : nullptr;
+}
+
 /// Calls f.operator()<kBlock>(blocks).
 template <typename F>
 void with_group(std::int64_t rows, std::int64_t width, F&& f) {
@@ -190,10 +202,10 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
+    const Tensor scale = as_computed<C>(weight), shift = as_computed<C>(bias);
     with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
-      launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), cuda::Source<C>(weight, C(1)),
-             cuda::Source<C>(bias, C(0)), output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps),
-             centred);
+      launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), data_of<C>(scale), data_of<C>(shift),
+             output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps), centred);
     });
   });
 }
@@ -205,10 +217,11 @@ void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Ten
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
+    const Tensor scale = as_computed<C>(weight);
     if (grad_input.defined() && rows > 0)
       with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
         launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),
-               cuda::Source<C>(weight, C(1)), moments.data<C>(), grad_input.data<T>(), rows, width, centred);
+               data_of<C>(scale), moments.data<C>(), grad_input.data<T>(), rows, width, centred);
       });
     if (grad_weight.defined() || grad_bias.defined())
       parameter_backward<T>(launch, grad, input, moments, grad_weight, grad_bias, rows, width);

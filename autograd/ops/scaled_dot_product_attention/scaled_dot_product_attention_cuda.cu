@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_operands.cuh"
-#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiles.cuh"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tiled_kernels.cuh"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
@@ -162,12 +162,14 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
   }
 }
 
-/// Note [Tiles of attention]: whether rows are narrow enough, and whether 16 bytes of them may be read at a time.
+/// Note [Tiles of attention]: whether rows are narrow enough, and whether 16 bytes of them may be taken at a time.
 bool fits_tiles(const Tensor& query, const Tensor& value) {
-  return query.size(3) <= kWidestTile && value.size(3) <= kWidestTile;
+  const std::int64_t most = std::int64_t{1} << 30;  // rows are counted in 32 bits
+  const std::int64_t rows = std::max(query.size(1) * query.size(2), value.size(1) * value.size(2));
+  return query.size(3) <= kWidestTile && value.size(3) <= kWidestTile && query.size(0) * rows < most;
 }
 template <typename T>
-bool reads_packs(std::initializer_list<const Tensor*> tensors) {
+bool in_packs(std::initializer_list<const Tensor*> tensors) {
   const std::int64_t pack = 16 / static_cast<std::int64_t>(sizeof(T));
   return std::ranges::all_of(tensors, [pack](const Tensor* t) {
     const Shape& strides = t->strides();
@@ -204,7 +206,7 @@ void attention_cuda(const Tensor& query, const Tensor& key, const Tensor& value,
         const std::int64_t tiles = Owned::count(query.size(0), query.size(1), query.size(2));
         return with_tiles<T>(query, value, [&]<int kWidth, cuda::FloatProducts kHow>() {
           launch(tiled_forward_kernel<T, kWidth, kHow>, cuda::blocks_for(tiles, 1), kTileThreads, attention,
-                 Heads<T>(out), log_sums.data<C>(), reads_packs<T>({&key, &value}));
+                 Heads<T>(out), log_sums.data<C>(), in_packs<T>({&query, &key, &value, &out}));
         });
       }
     }
@@ -226,15 +228,15 @@ void attention_backward_cuda(const AttentionSaved& saved, const Tensor& grad_que
         const auto tiles = [](const Tensor& t) {
           return cuda::blocks_for(Owned::count(t.size(0), t.size(1), t.size(2)), 1);
         };
+        const bool packs =
+            in_packs<T>({&saved.query, &saved.key, &saved.value, &saved.grad, &grad_query, &grad_key, &grad_value});
         launch(row_delta_kernel<T>, cuda::blocks_for(deltas.numel(), kThreads / cuda::kWarpSize), kThreads,
                attention.sizes, Heads<T>(saved.out), grad, deltas.data<C>());
         return with_tiles<T>(saved.query, saved.value, [&]<int kWidth, cuda::FloatProducts kHow>() {
           launch(tiled_query_kernel<T, kWidth, kHow>, tiles(saved.query), kTileThreads, attention, grad,
-                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_query),
-                 reads_packs<T>({&saved.key, &saved.value}));
+                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_query), packs);
           launch(tiled_key_kernel<T, kWidth, kHow>, tiles(saved.key), kTileThreads, attention, grad,
-                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_key), Heads<T>(grad_value),
-                 reads_packs<T>({&saved.query, &saved.grad}));
+                 saved.log_sums.data<C>(), deltas.data<C>(), Heads<T>(grad_key), Heads<T>(grad_value), packs);
         });
       }
     }

@@ -1,0 +1,154 @@
+#pragma once
+
+// Tiles of rows in shared memory, and their products. For .cu files only; see Note [Tiles of attention].
+
+#include <cstdint>
+
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_operands.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/cuda/tensor_core.cuh"
+
+namespace lockstep::attention_cuda {
+
+constexpr int kOwned = 64, kTileThreads = 128;
+/// The widest rows of query, key and value that are computed so.
+constexpr int kWidestTile = 128;
+
+template <typename T, int kWidth, int kRows>
+struct Tile {
+  // Rows lie so far apart that what the lanes of a warp read at once lies in different banks.
+  static constexpr int kStride = kWidth + 8;
+  T rows[kRows][kStride];
+};
+
+/// Rows first.. of a head as a tile; zeros where there are none. `packs`: 16 bytes at a time may be read.
+template <typename T, int kWidth, int kRows>
+__device__ inline void load_tile(Tile<T, kWidth, kRows>& tile, const Heads<T>& from, int n, int h, int first, int end,
+                                 int width, bool packs) {
+  constexpr int kPack = 16 / sizeof(T), kPacks = kWidth / kPack;
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kPacks; i += kTileThreads) {
+    const int row = i / kPacks, column = i % kPacks * kPack;
+    cuda::Pack<T, kPack> pack{};
+    if (first + row < end) {
+      const T* source = from.row(n, h, first + row) + column;
+      if (packs && column < width) {
+        pack = *reinterpret_cast<const cuda::Pack<T, kPack>*>(source);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPack; ++j)
+          if (column + j < width) pack.value[j] = source[j];
+      }
+    }
+    *reinterpret_cast<cuda::Pack<T, kPack>*>(&tile.rows[row][column]) = pack;
+  }
+}
+
+/// What a lane of a warp is in fragments.
+struct Lane {
+  int g = static_cast<int>(threadIdx.x % 32) / 4, t = static_cast<int>(threadIdx.x % 4);
+  int row = static_cast<int>(threadIdx.x / 32) * 16 + g;  ///< of the 64 that the block owns; and row + 8
+  __device__ Lane() {}
+};
+
+/// Rows of a head that the warp owns, as left factors of sums over their columns. They come by way of a tile, which is
+/// free again for all after the next barrier.
+template <typename T, int kWidth>
+struct OwnRows {
+  cuda::FragmentA<T> steps[kWidth / 16];
+
+  template <int kRows>
+  __device__ OwnRows(Tile<T, kWidth, kRows>& tile, const Heads<T>& from, int n, int h, int first, int end, int width,
+                     bool packs, Lane lane) {
+#pragma unroll
+    for (int part = 0; part < kOwned; part += kRows) {
+      __syncthreads();
+      load_tile(tile, from, n, h, first + part, end, width, packs);
+      __syncthreads();
+      const int row = lane.row - part;
+      if (row < 0 || row >= kRows) continue;
+#pragma unroll
+      for (int step = 0; step < kWidth / 16; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          steps[step].pairs[i] =
+              *reinterpret_cast<const cuda::Two<T>*>(&tile.rows[row + i % 2 * 8][16 * step + i / 2 * 8 + 2 * lane.t]);
+      }
+    }
+  }
+};
+
+/// Right factors whose columns are the tile's rows.
+template <typename T, int kWidth, int kRows>
+__device__ inline cuda::FragmentB<T> across(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
+  const T* at = &tile.rows[row + lane.g][column + 2 * lane.t];
+  return {{*reinterpret_cast<const cuda::Two<T>*>(at), *reinterpret_cast<const cuda::Two<T>*>(at + 8)}};
+}
+/// Right factors that lie as the tile does.
+template <typename T, int kWidth, int kRows>
+__device__ inline cuda::FragmentB<T> along(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
+  cuda::FragmentB<T> found;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    found.pairs[i / 2].value[i % 2] = tile.rows[row + i / 2 * 8 + 2 * lane.t + i % 2][column + lane.g];
+  return found;
+}
+
+/// scores[j] = own rows . rows 8j.. of the tile.
+template <cuda::FloatProducts kHow, typename T, int kWidth, int kRows>
+__device__ inline void score_tile(float (&scores)[kRows / 8][4], const OwnRows<T, kWidth>& own,
+                                  const Tile<T, kWidth, kRows>& tile, Lane lane) {
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[j][i] = 0.0f;
+  }
+#pragma unroll
+  for (int step = 0; step < kWidth / 16; ++step) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j)
+      cuda::multiply<kHow>(scores[j], own.steps[step], across(tile, 8 * j, 16 * step, lane));
+  }
+}
+
+/// sums += weights . tile
+template <cuda::FloatProducts kHow, typename T, int kWidth, int kRows>
+__device__ inline void add_rows(float (&sums)[kWidth / 8][4], const float (&weights)[kRows / 8][4],
+                                const Tile<T, kWidth, kRows>& tile, Lane lane) {
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) {
+    cuda::FragmentA<T> left;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float(&pair)[4] = weights[2 * step + i / 2];
+      left.pairs[i] = cuda::make_two<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; ++j) cuda::multiply<kHow>(sums[j], left, along(tile, 16 * step, 8 * j, lane));
+  }
+}
+
+/// Writes sums * factor of a row's own half: 0 row, 1 row + 8.
+template <typename T, int kWidth>
+__device__ inline void store_row(T* to, const float (&sums)[kWidth / 8][4], int half, float factor, int width,
+                                 bool packs, Lane lane) {
+#pragma unroll
+  for (int j = 0; j < kWidth / 8; ++j) {
+    const int column = 8 * j + 2 * lane.t;
+    const cuda::Two<T> two = cuda::make_two<T>(sums[j][2 * half] * factor, sums[j][2 * half + 1] * factor);
+    if (packs && column < width) {
+      *reinterpret_cast<cuda::Two<T>*>(to + column) = two;
+    } else {
+      if (column < width) to[column] = two.value[0];
+      if (column + 1 < width) to[column + 1] = two.value[1];
+    }
+  }
+}
+
+/// op over the four lanes that hold a row.
+template <typename Op>
+__device__ inline float row_reduce(float value, Op op) {
+  value = op(value, cuda::shuffle_xor(value, 1));
+  return op(value, cuda::shuffle_xor(value, 2));
+}
+
+}  // namespace lockstep::attention_cuda

@@ -1,0 +1,321 @@
+#pragma once
+
+// Attention on CUDA devices by tiles on tensor cores. For .cu files only.
+
+#include <cmath>
+#include <cstdint>
+
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_operands.cuh"
+#include "lockstep/autograd/ops/scaled_dot_product_attention/attention_tile.cuh"
+#include "lockstep/core/cuda/reduce.cuh"
+#include "lockstep/core/cuda/tensor_core.cuh"
+
+namespace lockstep::attention_cuda {
+
+// Note [Tiles of attention]
+// A block of four warps owns 64 queries (forward, and their gradient) or 64 keys (the gradients of key and value), a
+// warp 16 of them, and goes through the other side in tiles that lie in shared memory. A tile of scores is a product of
+// fragments (Note [Fragments]); the weights made of it are, where they lie, the left factor of the next product, as in
+// Dao, "FlashAttention-2" (2023). Backward computes the scores twice, once for queries and once for keys, so that every
+// sum has one owner: the same bits come out each time, without atomic additions. float is multiplied in three parts,
+// unless TF32 is allowed.
+
+/// Blocks that a multiprocessor should have room for: what that leaves of registers is enough.
+template <typename T, int kWidth>
+inline constexpr int kBlocks = sizeof(T) == 2 && kWidth == 64 ? 3 : 2;
+
+/// Of half types the weights are rounded to their mantissa anyway.
+template <typename T>
+__device__ inline float exponential(float x) {
+#if defined(__CUDACC__)
+  if constexpr (!std::is_same_v<T, float>) return __expf(x);
+#endif
+  return std::exp(x);
+}
+
+/// Whether queries l.. and keys s.. all see each other, without a mask.
+template <typename T>
+__device__ inline bool all_plain(const Attention<T, float>& a, int l, int queries, int s, int keys) {
+  return !a.mask.data && l + queries <= a.sizes.queries && s + keys <= a.sizes.keys && (!a.causal || s + keys <= l + 1);
+}
+
+/// body(value, query, key) for what a lane holds of a tile of pairs: one of query and key is a row that the block owns,
+/// which is the next but seven for i of 2 and 3; the other is the tile's, which is the next for odd i and eight further
+/// for each j. `step` 8 names the owned one, 1 the tile's.
+template <int kCount, typename Body>
+__device__ inline void for_pairs(float (&values)[kCount][4], int l, int l_step, int s, int s_step, Body&& body) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int owned = i / 2 * 8, of_tile = 8 * j + i % 2;
+      body(values[j][i], l + (l_step == 8 ? owned : of_tile), s + (s_step == 8 ? owned : of_tile));
+    }
+  }
+}
+
+/// Scores of products: scaled, masked, and -infinity where there is no such pair.
+template <typename T, int kCount>
+__device__ inline void finish_scores(float (&scores)[kCount][4], const Attention<T, float>& a, int n, int h, int l,
+                                     int l_step, int s, int s_step, bool plain) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[j][i] *= a.scale;
+  }
+  // Apart from the loop above: its code is long, and most tiles go round it.
+  if (plain) return;
+  for_pairs(scores, l, l_step, s, s_step, [&](float& score, int query, int key) {
+    const bool seen = key < a.sizes.keys && query < a.sizes.queries && !(a.causal && key > query);
+    score = seen ? a.mask.apply(n, h, query, key, score) : -INFINITY;
+  });
+}
+
+/// Dropout: values times what their pair is kept by.
+template <typename T, int kCount>
+__device__ inline void drop(float (&values)[kCount][4], const Attention<T, float>& a, philox::Key dropout_key, int n,
+                            int h, int l, int l_step, int s, int s_step) {
+  for_pairs(values, l, l_step, s, s_step,
+            [&](float& value, int query, int key) { value *= a.keep(dropout_key, n, h, query, key); });
+}
+
+/// Of a grid: which 64 rows of which head. The last rows first: where attention is causal, they take longest.
+struct Owned {
+  int n, h, first;
+  __device__ Owned(int item, const Sizes& z, int heads, int rows, bool last_first) {
+    const int batch = static_cast<int>(z.batch), tiles = (rows + kOwned - 1) / kOwned, tile = item / (batch * heads);
+    h = item % heads;
+    n = item / heads % batch;
+    first = (last_first ? tiles - 1 - tile : tile) * kOwned;
+  }
+  __host__ __device__ static std::int64_t count(std::int64_t batch, std::int64_t heads, std::int64_t rows) {
+    return batch * heads * ((rows + kOwned - 1) / kOwned);
+  }
+};
+
+template <typename T, int kWidth, cuda::FloatProducts kHow>
+__global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
+    tiled_forward_kernel(Attention<T, float> a, Heads<T> out, float* log_sums, bool packs) {
+  constexpr int kKeys = 4096 / kWidth;
+  __shared__ Tile<T, kWidth, kKeys> keys;
+  __shared__ Tile<T, kWidth, kKeys> values;
+  const Sizes z = a.sizes;
+  const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
+  const Lane lane;
+  const auto larger = [](float x, float y) { return x > y ? x : y; };  // a NaN shows in the sum
+  const auto add = [](float x, float y) { return x + y; };
+  const int queries = static_cast<int>(z.queries), width = static_cast<int>(z.width),
+            value_width = static_cast<int>(z.value_width);
+  for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, z.heads, z.queries); item += gridDim.x) {
+    const Owned own(static_cast<int>(item), z, static_cast<int>(z.heads), queries, true);
+    const int n = own.n, h = own.h, group = h / static_cast<int>(z.group), all = static_cast<int>(z.keys);
+    const int limit = a.causal && own.first + kOwned < all ? own.first + kOwned : all;
+    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, queries, width, packs, lane);
+    float result[kWidth / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+    for (int first = 0; first < limit; first += kKeys) {
+      __syncthreads();
+      load_tile(keys, a.key, n, group, first, all, width, packs);
+      load_tile(values, a.value, n, group, first, all, value_width, packs);
+      __syncthreads();
+      float weights[kKeys / 8][4];
+      score_tile<kHow>(weights, query, keys, lane);
+      float highest[2] = {top[0], top[1]};
+      finish_scores(weights, a, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1,
+                    all_plain(a, own.first, kOwned, first, kKeys));
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) highest[i / 2] = larger(weights[j][i], highest[i / 2]);
+      }
+      float shift[2], factor[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        highest[half] = row_reduce(highest[half], larger);
+        shift[half] = highest[half] == -INFINITY ? 0.0f : highest[half];
+        factor[half] = top[half] == -INFINITY ? 0.0f : std::exp(top[half] - shift[half]);
+        top[half] = highest[half];
+        sum[half] *= factor[half];
+      }
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          weights[j][i] = exponential<T>(weights[j][i] - shift[i / 2]);
+          sum[i / 2] += weights[j][i];
+        }
+      }
+      if (a.dropout) drop(weights, a, dropout_key, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1);
+#pragma unroll
+      for (int j = 0; j < kWidth / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) result[j][i] *= factor[i / 2];
+      }
+      add_rows<kHow>(result, weights, values, lane);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = row_reduce(sum[half], add);
+      const int l = own.first + lane.row + half * 8;
+      if (l >= queries) continue;
+      const bool none = total == 0.0f;
+      store_row<T, kWidth>(out.row(n, h, l), result, half, none ? 0.0f : 1.0f / total, value_width, packs, lane);
+      if (lane.t == 0) log_sums[a.number(n, h, l)] = none ? INFINITY : top[half] + std::log(total);
+    }
+  }
+}
+
+/// deltas[row] = sum(grad * out) of each query, by a warp each.
+template <typename T>
+__global__ void row_delta_kernel(Sizes z, Heads<T> out, Heads<T> grad, float* deltas) {
+  const int lane = static_cast<int>(threadIdx.x % cuda::kWarpSize);
+  const auto queries = static_cast<unsigned>(z.queries), heads = static_cast<unsigned>(z.heads);
+  for (std::int64_t item = cuda::global_thread() / cuda::kWarpSize; item < z.batch * z.heads * z.queries;
+       item += cuda::all_threads() / cuda::kWarpSize) {
+    const unsigned row = static_cast<unsigned>(item), l = row % queries, h = row / queries % heads,
+                   n = row / queries / heads;
+    float sum = 0;
+    for (int d = lane; d < z.value_width; d += cuda::kWarpSize)
+      sum += from_element<float>(grad.row(n, h, l)[d]) * from_element<float>(out.row(n, h, l)[d]);
+    sum = cuda::warp_sum(sum);
+    if (lane == 0) deltas[item] = sum;
+  }
+}
+
+template <typename T, int kWidth, cuda::FloatProducts kHow>
+__global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
+    tiled_query_kernel(Attention<T, float> a, Heads<T> grad, const float* log_sums, const float* deltas,
+                       Heads<T> grad_query, bool packs) {
+  constexpr int kKeys = 2048 / kWidth;
+  __shared__ Tile<T, kWidth, kKeys> keys;
+  __shared__ Tile<T, kWidth, kKeys> values;
+  const Sizes z = a.sizes;
+  const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
+  const Lane lane;
+  const int queries = static_cast<int>(z.queries), width = static_cast<int>(z.width),
+            value_width = static_cast<int>(z.value_width);
+  for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, z.heads, z.queries); item += gridDim.x) {
+    const Owned own(static_cast<int>(item), z, static_cast<int>(z.heads), queries, true);
+    const int n = own.n, h = own.h, group = h / static_cast<int>(z.group), all = static_cast<int>(z.keys);
+    const int limit = a.causal && own.first + kOwned < all ? own.first + kOwned : all;
+    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, queries, width, packs, lane);
+    const OwnRows<T, kWidth> slope(values, grad, n, h, own.first, queries, value_width, packs, lane);
+    float log_sum[2] = {}, delta[2] = {}, result[kWidth / 8][4] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int l = own.first + lane.row + half * 8;
+      if (l >= queries) continue;
+      log_sum[half] = log_sums[a.number(n, h, l)];
+      delta[half] = deltas[a.number(n, h, l)];
+    }
+    for (int first = 0; first < limit; first += kKeys) {
+      __syncthreads();
+      load_tile(keys, a.key, n, group, first, all, width, packs);
+      load_tile(values, a.value, n, group, first, all, value_width, packs);
+      __syncthreads();
+      float weights[kKeys / 8][4], slopes[kKeys / 8][4];
+      score_tile<kHow>(weights, query, keys, lane);
+      score_tile<kHow>(slopes, slope, values, lane);
+      finish_scores(weights, a, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1,
+                    all_plain(a, own.first, kOwned, first, kKeys));
+      if (a.dropout) drop(slopes, a, dropout_key, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1);
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          slopes[j][i] = exponential<T>(weights[j][i] - log_sum[i / 2]) * (slopes[j][i] - delta[i / 2]) * a.scale;
+      }
+      add_rows<kHow>(result, slopes, keys, lane);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int l = own.first + lane.row + half * 8;
+      if (l < queries) store_row<T, kWidth>(grad_query.row(n, h, l), result, half, 1.0f, width, packs, lane);
+    }
+  }
+}
+
+/// Of queries before `first`, the log_sum that is not a number, if there is one; else 0.
+template <typename T>
+__device__ inline float broken_before(const Attention<T, float>& a, const float* log_sums, std::int64_t n,
+                                      std::int64_t h, std::int64_t first) {
+  float broken = 0;
+  for (std::int64_t l = threadIdx.x % cuda::kWarpSize; l < first && l < a.sizes.queries; l += cuda::kWarpSize) {
+    const float log_sum = log_sums[a.number(n, h, l)];
+    if (log_sum != log_sum) broken = log_sum;
+  }
+  return cuda::warp_sum(broken);
+}
+
+template <typename T, int kWidth, cuda::FloatProducts kHow>
+__global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
+    tiled_key_kernel(Attention<T, float> a, Heads<T> grad, const float* log_sums, const float* deltas,
+                     Heads<T> grad_key, Heads<T> grad_value, bool packs) {
+  constexpr int kQueries = 2048 / kWidth;
+  __shared__ Tile<T, kWidth, kQueries> queries;
+  __shared__ Tile<T, kWidth, kQueries> grads;
+  __shared__ float of_rows[2][kQueries];
+  const Sizes z = a.sizes;
+  const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
+  const Lane lane;
+  const int kv_heads = static_cast<int>(z.heads / z.group), all = static_cast<int>(z.queries),
+            keys = static_cast<int>(z.keys), width = static_cast<int>(z.width),
+            value_width = static_cast<int>(z.value_width), shared_by = static_cast<int>(z.group);
+  for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, kv_heads, z.keys); item += gridDim.x) {
+    const Owned own(static_cast<int>(item), z, kv_heads, keys, false);
+    const int n = own.n, group = own.h;
+    const OwnRows<T, kWidth> key(queries, a.key, n, group, own.first, keys, width, packs, lane);
+    const OwnRows<T, kWidth> value(grads, a.value, n, group, own.first, keys, value_width, packs, lane);
+    float to_key[kWidth / 8][4] = {}, to_value[kWidth / 8][4] = {};
+    for (int h = group * shared_by; h < (group + 1) * shared_by; ++h) {
+      if (a.causal) {  // earlier queries count only if they are not numbers
+        const float broken = broken_before(a, log_sums, n, h, own.first);
+#pragma unroll
+        for (int j = 0; j < kWidth / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            to_key[j][i] += broken;
+            to_value[j][i] += broken;
+          }
+        }
+      }
+      for (int first = a.causal ? own.first : 0; first < all; first += kQueries) {
+        __syncthreads();
+        load_tile(queries, a.query, n, h, first, all, width, packs);
+        load_tile(grads, grad, n, h, first, all, value_width, packs);
+        if (threadIdx.x < kQueries) {
+          const int l = first + static_cast<int>(threadIdx.x);
+          of_rows[0][threadIdx.x] = l < all ? log_sums[a.number(n, h, l)] : 0.0f;
+          of_rows[1][threadIdx.x] = l < all ? deltas[a.number(n, h, l)] : 0.0f;
+        }
+        __syncthreads();
+        float weights[kQueries / 8][4], slopes[kQueries / 8][4];
+        score_tile<kHow>(weights, key, queries, lane);
+        score_tile<kHow>(slopes, value, grads, lane);
+        finish_scores(weights, a, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8,
+                      all_plain(a, first, kQueries, own.first, kOwned));
+        if (a.dropout) drop(slopes, a, dropout_key, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8);
+#pragma unroll
+        for (int j = 0; j < kQueries / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int row = 8 * j + 2 * lane.t + i % 2;
+            weights[j][i] = exponential<T>(weights[j][i] - of_rows[0][row]);
+            slopes[j][i] = weights[j][i] * (slopes[j][i] - of_rows[1][row]) * a.scale;
+          }
+        }
+        if (a.dropout) drop(weights, a, dropout_key, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8);
+        add_rows<kHow>(to_value, weights, grads, lane);
+        add_rows<kHow>(to_key, slopes, queries, lane);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int s = own.first + lane.row + half * 8;
+      if (s >= keys) continue;
+      store_row<T, kWidth>(grad_key.row(n, group, s), to_key, half, 1.0f, width, packs, lane);
+      store_row<T, kWidth>(grad_value.row(n, group, s), to_value, half, 1.0f, value_width, packs, lane);
+    }
+  }
+}
+
+}  // namespace lockstep::attention_cuda
