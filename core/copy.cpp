@@ -11,6 +11,7 @@
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/integer_cast.h"
 
 namespace lockstep {
 namespace {
@@ -19,6 +20,8 @@ template <typename S, typename T>
 T convert(S value) {
   if constexpr (std::is_same_v<T, bool>) {
     return static_cast<compute_t<S>>(value) != compute_t<S>(0);
+  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<compute_t<S>>) {
+    return integer_cast<T>(static_cast<compute_t<S>>(value));
   } else {
     return static_cast<T>(static_cast<compute_t<T>>(static_cast<compute_t<S>>(value)));
   }

@@ -3,11 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
+#include "lockstep/core/host_device.h"
 
 namespace lockstep::philox {
 

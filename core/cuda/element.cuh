@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/integer_cast.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep::cuda {
@@ -54,6 +55,8 @@ __device__ inline T to_element(C value) {
 #endif
   } else if constexpr (std::is_same_v<T, bool>) {
     return value != C(0);
+  } else if constexpr (std::is_integral_v<T> && std::is_floating_point_v<C>) {
+    return integer_cast<T>(value);
   } else {
     return static_cast<T>(value);
   }

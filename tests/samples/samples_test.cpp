@@ -329,6 +329,9 @@ TEST_P(PyTorchSamples, Agree) {
   for (const Json& sample : samples) {
     const bool must_fail = sample.at("kind") == "error";
     if (on_device && must_fail) continue;  // the checks are the CPU's, or the device has no way to refuse
+    // There cuDNN decides which products with the zeros around an image are left out.
+    const bool transposed = std::string(operation.name).find("conv_transpose") != std::string::npos;
+    if (on_device && transposed && sample.at("kind") == "extreme") continue;
     const std::string text = Text(file).call(operation.name, sample);
     Outcome outcome;
     const char* where = "";

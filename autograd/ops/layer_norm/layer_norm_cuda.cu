@@ -1,5 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
@@ -8,6 +12,7 @@
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -18,14 +23,53 @@ using cuda::kThreads;
 using cuda::kWarpSize;
 using cuda::to_element;
 
-// A warp takes a row of up to 1,024 elements, a block a wider one. A thread keeps its first elements in registers, so
-// that rows of up to 2,048 are read once and written once.
+// A warp takes a row of up to 1,024 elements, a block a wider one, in packs of kPack neighbours. A thread keeps its
+// first packs in registers, so that rows of up to 2,048 are read once and written once. Which elements a thread adds up
+// does not depend on whether packs can be read at once.
+using cuda::kPack;
 
-/// The threads that share a row, and this one's part of it: elements lane, lane + size ...
+template <typename C>
+using Values = cuda::Pack<C, kPack>;
+
+/// Row `row` of a matrix, read and written in packs; zeros beyond its end.
+template <typename T, typename C>
+struct Row {
+  T* data;
+  int width;
+  bool packed;  ///< packs may be read at once, and there are no parts of one
+
+  __device__ Values<C> load(int pack) const {
+    Values<C> values{};
+    if (packed) {
+      const auto read = reinterpret_cast<const cuda::Pack<std::remove_const_t<T>, kPack>*>(data)[pack];
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) values.value[j] = from_element<C>(read.value[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j)
+        if (kPack * pack + j < width) values.value[j] = from_element<C>(data[kPack * pack + j]);
+    }
+    return values;
+  }
+  __device__ void store(int pack, const Values<C>& values) const {
+    cuda::Pack<T, kPack> written;
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) written.value[j] = to_element<T>(values.value[j]);
+    if (packed) {
+      reinterpret_cast<cuda::Pack<T, kPack>*>(data)[pack] = written;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j)
+        if (kPack * pack + j < width) data[kPack * pack + j] = written.value[j];
+    }
+  }
+};
+
+/// The threads that share a row, and this one's part of it: packs lane, lane + size ...
 template <bool kBlock>
 struct Group {
   static constexpr int size = kBlock ? kThreads : kWarpSize;
-  static constexpr int held = kBlock ? 8 : 32;  ///< of a thread's elements, in registers
+  static constexpr int held = kBlock ? 2 : 8;  ///< of a thread's packs, in registers
   const int lane = static_cast<int>(threadIdx.x) % size;
 
   template <typename T>
@@ -36,38 +80,71 @@ struct Group {
       return cuda::warp_sum(value);
     }
   }
-  /// body(k, i) for the elements that are held in registers, then body(-1, i) for the others.
+  /// A row's packs that are held in registers, all of whose reads are on their way at once.
+  template <typename T, typename C>
+  __device__ void hold(const Row<T, C>& row, Values<C> (&values)[held]) const {
+    const int packs = (row.width + kPack - 1) / kPack;
+#pragma unroll
+    for (int k = 0; k < held; ++k) {
+      values[k] = Values<C>{};
+      if (lane + k * size < packs) values[k] = row.load(lane + k * size);
+    }
+  }
+  /// body(k, pack) for the packs that are held, then body(-1, pack) for the others.
   template <typename Body>
-  __device__ void for_each(std::int64_t width, Body&& body) const {
+  __device__ void for_packs(int width, Body&& body) const {
+    const int packs = (width + kPack - 1) / kPack;
 #pragma unroll
     for (int k = 0; k < held; ++k)
-      if (lane + k * size < width) body(k, static_cast<std::int64_t>(lane + k * size));
-    for (std::int64_t i = lane + held * size; i < width; i += size) body(-1, i);
+      if (lane + k * size < packs) body(k, lane + k * size);
+    for (int pack = lane + held * size; pack < packs; pack += size) body(-1, pack);
   }
 };
 
+/// body(j) for the elements of a pack that a row has.
+template <typename Body>
+__device__ inline void for_elements(int pack, int width, Body&& body) {
+#pragma unroll
+  for (int j = 0; j < kPack; ++j)
+    if (kPack * pack + j < width) body(j);
+}
+
+template <typename C>
+__device__ inline Values<C> parameter(const C* data, int pack, int width, bool packed, C absent) {
+  if (data) return Row<const C, C>{data, width, packed}.load(pack);
+  return {{absent, absent, absent, absent}};
+}
+
 template <bool kBlock, typename T, typename C>
 __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y, C* moments, std::int64_t rows,
-                               std::int64_t width, C eps, bool centred) {
+                               int width, bool packed, C eps, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
-    const T* xr = x + row * width;
-    C held[group.held] = {};
+    const Row<const T, C> from{x + row * width, width, packed};
+    const Row<T, C> to{y + row * width, width, packed};
+    Values<C> held[group.held];
+    group.hold(from, held);
+    const auto values_of = [&](int k, int pack) { return k >= 0 ? held[k] : from.load(pack); };
     C sum = 0;
-    group.for_each(width, [&](int k, std::int64_t i) {
-      const C value = from_element<C>(xr[i]);
-      if (k >= 0) held[k] = value;
-      sum += value;
+    group.for_packs(width, [&](int k, int pack) {
+      const Values<C> values = values_of(k, pack);
+      for_elements(pack, width, [&](int j) { sum += values.value[j]; });
     });
     const C mean = centred ? group.sum(sum) / static_cast<C>(width) : C(0);
     // What the rounded mean is off by, as on the CPU.
     C off = 0;
-    group.for_each(width, [&](int k, std::int64_t i) { off += (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean; });
+    group.for_packs(width, [&](int k, int pack) {
+      const Values<C> values = values_of(k, pack);
+      for_elements(pack, width, [&](int j) { off += values.value[j] - mean; });
+    });
     const C rest = centred ? group.sum(off) / static_cast<C>(width) : C(0);
     C squares = 0;
-    group.for_each(width, [&](int k, std::int64_t i) {
-      const C difference = (k >= 0 ? held[k] : from_element<C>(xr[i])) - mean - rest;
-      squares += difference * difference;
+    group.for_packs(width, [&](int k, int pack) {
+      const Values<C> values = values_of(k, pack);
+      for_elements(pack, width, [&](int j) {
+        const C difference = values.value[j] - mean - rest;
+        squares += difference * difference;
+      });
     });
     const C inverse = C(1) / std::sqrt(group.sum(squares) / static_cast<C>(width) + eps);
     if (group.lane == 0) {
@@ -75,10 +152,14 @@ __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y,
       moments[3 * row + 1] = inverse;
       moments[3 * row + 2] = rest;
     }
-    group.for_each(width, [&](int k, std::int64_t i) {
-      const C value = k >= 0 ? held[k] : from_element<C>(xr[i]);
-      y[row * width + i] =
-          to_element<T>((value - mean - rest) * inverse * (weight ? weight[i] : C(1)) + (bias ? bias[i] : C(0)));
+    group.for_packs(width, [&](int k, int pack) {
+      Values<C> values = values_of(k, pack);
+      const Values<C> scale = parameter(weight, pack, width, packed, C(1)),
+                      shift = parameter(bias, pack, width, packed, C(0));
+      for_elements(pack, width, [&](int j) {
+        values.value[j] = (values.value[j] - mean - rest) * inverse * scale.value[j] + shift.value[j];
+      });
+      to.store(pack, values);
     });
   }
 }
@@ -87,28 +168,43 @@ __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y,
 /// mean(h) if the input was not centred.
 template <bool kBlock, typename T, typename C>
 __global__ void input_backward_kernel(const T* grad, const T* x, const C* weight, const C* moments, T* grad_input,
-                                      std::int64_t rows, std::int64_t width, bool centred) {
+                                      std::int64_t rows, int width, bool packed, bool centred) {
   const Group<kBlock> group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
-    const std::int64_t base = row * width;
+    const Row<const T, C> of_grad{grad + row * width, width, packed}, of_x{x + row * width, width, packed};
+    const Row<T, C> to{grad_input + row * width, width, packed};
     const C mean = moments[3 * row], inverse = moments[3 * row + 1], rest = moments[3 * row + 2];
-    const auto h = [&](std::int64_t i) { return from_element<C>(grad[base + i]) * (weight ? weight[i] : C(1)); };
-    const auto n = [&](std::int64_t i) { return (from_element<C>(x[base + i]) - mean - rest) * inverse; };
-    C held_h[group.held] = {}, held_n[group.held] = {};
+    Values<C> h[group.held], n[group.held];
+    group.hold(of_grad, h);
+    group.hold(of_x, n);
+    const auto weigh = [&](int pack, Values<C>& hs, Values<C>& ns) {
+      const Values<C> scale = parameter(weight, pack, width, packed, C(1));
+      for_elements(pack, width, [&](int j) {
+        hs.value[j] *= scale.value[j];
+        ns.value[j] = (ns.value[j] - mean - rest) * inverse;
+      });
+    };
     cuda::Sums<C, 2> sums{{C(0), C(0)}};
-    group.for_each(width, [&](int k, std::int64_t i) {
-      const C hi = h(i), ni = n(i);
-      if (k >= 0) held_h[k] = hi;
-      if (k >= 0) held_n[k] = ni;
-      sums.value[0] += hi;
-      sums.value[1] += hi * ni;
+    group.for_packs(width, [&](int k, int pack) {
+      Values<C> hs = k >= 0 ? h[k] : of_grad.load(pack), ns = k >= 0 ? n[k] : of_x.load(pack);
+      weigh(pack, hs, ns);
+      if (k >= 0) {
+        h[k] = hs;
+        n[k] = ns;
+      }
+      for_elements(pack, width, [&](int j) {
+        sums.value[0] += hs.value[j];
+        sums.value[1] += hs.value[j] * ns.value[j];
+      });
     });
     sums = group.sum(sums);
     const C mean_h = centred ? sums.value[0] / static_cast<C>(width) : C(0),
             mean_hn = sums.value[1] / static_cast<C>(width);
-    group.for_each(width, [&](int k, std::int64_t i) {
-      const C hi = k >= 0 ? held_h[k] : h(i), ni = k >= 0 ? held_n[k] : n(i);
-      grad_input[base + i] = to_element<T>(inverse * (hi - mean_h - ni * mean_hn));
+    group.for_packs(width, [&](int k, int pack) {
+      Values<C> hs = k >= 0 ? h[k] : of_grad.load(pack), ns = k >= 0 ? n[k] : of_x.load(pack);
+      if (k < 0) weigh(pack, hs, ns);
+      for_elements(pack, width, [&](int j) { hs.value[j] = inverse * (hs.value[j] - mean_h - ns.value[j] * mean_hn); });
+      to.store(pack, hs);
     });
   }
 }
@@ -159,10 +255,17 @@ const C* data_of(const Tensor& t) {
   return t.defined() ? t.data<C>() : nullptr;
 }
 
+/// Whether all rows of these, which may be undefined, can be taken a pack at a time.
+bool in_packs(std::int64_t width, std::initializer_list<const Tensor*> tensors) {
+  return width % kPack == 0 && std::ranges::all_of(tensors, [](const Tensor* t) {
+           return !t->defined() || cuda::aligned(t->raw_data(), kPack * element_size(t->dtype()));
+         });
+}
+
 /// Calls f.operator()<kBlock>(blocks).
 template <typename F>
 void with_group(std::int64_t rows, std::int64_t width, F&& f) {
-  if (width <= Group<false>::size * Group<false>::held) {
+  if (width <= Group<false>::size * Group<false>::held * kPack) {
     f.template operator()<false>(cuda::blocks_for(rows, kThreads / kWarpSize));
   } else {
     f.template operator()<true>(cuda::blocks_for(rows, 1));
@@ -199,13 +302,16 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
                      const Tensor& moments, std::int64_t rows, std::int64_t width, double eps, bool centred) {
   cuda::require_not_portable("layer_norm");
   if (rows == 0) return;
+  if (width > std::numeric_limits<int>::max() / 2)
+    throw Error("[layer_norm] rows of " + std::to_string(width) + " elements are too wide for a CUDA device");
   const cuda::Launch launch(input);
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
     const Tensor scale = as_computed<C>(weight), shift = as_computed<C>(bias);
     with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
       launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), data_of<C>(scale), data_of<C>(shift),
-             output.data<T>(), moments.data<C>(), rows, width, static_cast<C>(eps), centred);
+             output.data<T>(), moments.data<C>(), rows, static_cast<int>(width),
+             in_packs(width, {&input, &output, &scale, &shift}), static_cast<C>(eps), centred);
     });
   });
 }
@@ -221,7 +327,8 @@ void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Ten
     if (grad_input.defined() && rows > 0)
       with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
         launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),
-               data_of<C>(scale), moments.data<C>(), grad_input.data<T>(), rows, width, centred);
+               data_of<C>(scale), moments.data<C>(), grad_input.data<T>(), rows, static_cast<int>(width),
+               in_packs(width, {&grad, &input, &grad_input, &scale}), centred);
       });
     if (grad_weight.defined() || grad_bias.defined())
       parameter_backward<T>(launch, grad, input, moments, grad_weight, grad_bias, rows, width);

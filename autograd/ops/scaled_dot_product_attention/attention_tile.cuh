@@ -25,21 +25,32 @@ struct Tile {
 template <typename T, int kWidth, int kRows>
 __device__ inline void load_tile(Tile<T, kWidth, kRows>& tile, const Heads<T>& from, int n, int h, int first, int end,
                                  int width, bool packs) {
-  constexpr int kPack = 16 / sizeof(T), kPacks = kWidth / kPack;
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kPacks; i += kTileThreads) {
-    const int row = i / kPacks, column = i % kPacks * kPack;
-    cuda::Pack<T, kPack> pack{};
-    if (first + row < end) {
-      const T* source = from.row(n, h, first + row) + column;
-      if (packs && column < width) {
-        pack = *reinterpret_cast<const cuda::Pack<T, kPack>*>(source);
-      } else {
+  constexpr int kPack = 16 / sizeof(T), kPacks = kWidth / kPack, kOfThread = kRows * kPacks / kTileThreads;
+  using Pack = cuda::Pack<T, kPack>;
+  const auto place = [](int i) { return static_cast<int>(threadIdx.x) + i * kTileThreads; };
+  if (packs) {
+    // All reads are on their way before the first is waited for; of what is not there, the first row's beginning is
+    // read.
+    Pack found[kOfThread];
 #pragma unroll
-        for (int j = 0; j < kPack; ++j)
-          if (column + j < width) pack.value[j] = source[j];
-      }
+    for (int i = 0; i < kOfThread; ++i) {
+      const int row = place(i) / kPacks, column = place(i) % kPacks * kPack;
+      const bool inside = first + row < end && column < width;
+      found[i] = *reinterpret_cast<const Pack*>(from.row(n, h, inside ? first + row : 0) + (inside ? column : 0));
+      if (!inside) found[i] = Pack{};
     }
-    *reinterpret_cast<cuda::Pack<T, kPack>*>(&tile.rows[row][column]) = pack;
+#pragma unroll
+    for (int i = 0; i < kOfThread; ++i)
+      *reinterpret_cast<Pack*>(&tile.rows[place(i) / kPacks][place(i) % kPacks * kPack]) = found[i];
+    return;
+  }
+  for (int i = 0; i < kOfThread; ++i) {
+    const int row = place(i) / kPacks, column = place(i) % kPacks * kPack;
+    Pack pack{};
+#pragma unroll
+    for (int j = 0; j < kPack; ++j)
+      if (first + row < end && column + j < width) pack.value[j] = from.row(n, h, first + row)[column + j];
+    *reinterpret_cast<Pack*>(&tile.rows[row][column]) = pack;
   }
 }
 

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "lockstep/core/host_device.h"
+
+namespace lockstep {
+
+/// The integer part of a floating-point value, as T. C++ leaves open what becomes of a value that T cannot hold, and
+/// processors differ; here it is what x86 gives, on all of them: the least std::int64_t or std::int32_t, by T's size,
+/// where the value is not a number or beyond these types, and the low bits of the integer part where T is smaller.
+template <typename T, typename F>
+LOCKSTEP_HOST_DEVICE inline T integer_cast(F value) {
+  static_assert(std::is_integral_v<T> && std::is_floating_point_v<F>);
+  using Whole = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+#if defined(__x86_64__) && !defined(__CUDA_ARCH__)
+  return static_cast<T>(static_cast<Whole>(value));  // by its own instruction
+#else
+  constexpr F kEnd = sizeof(T) == 8 ? F(0x1p63) : F(0x1p31);
+  const bool fits = value >= -kEnd && value < kEnd;
+  return static_cast<T>(fits ? static_cast<Whole>(value) : std::numeric_limits<Whole>::min());
+#endif
+}
+
+}  // namespace lockstep
