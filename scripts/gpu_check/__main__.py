@@ -170,7 +170,7 @@ def describe(machine, data, real, dry_run):
             "cublaslt": versions.get("cublaslt"), "cudnn": versions.get("cudnn"), "nccl": versions.get("nccl"),
             "library_errors": {name: text for name, text in versions.items() if name.endswith("error")},
             "torch": torch.get("version", torch.get("error")), "torch_details": torch,
-            "data": "MNIST" if real else "made up", "ops": machine.programs["ops"], "wheels": machine.wheels}
+            "data": "MNIST" if real else "made up", "ops": machine.programs["ops"], "wheels": [Path(folder).name for folder in machine.wheels]}
 
 
 def main():

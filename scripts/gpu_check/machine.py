@@ -137,7 +137,7 @@ class Machine:
         return "no device"
 
     def smi(self):
-        fields = "name,uuid,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit"
+        fields = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit"
         outcome = run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv"], 30)
         return outcome.output.strip() if outcome.ok else None
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tiles of rows in shared memory, and their products. For .cu files only; see Note [Tiles of attention].
+// Tiles of rows in shared memory, and their products. For .cu files only; see Note [Tiles of attention on CUDA].
 
 #include <cstdint>
 

@@ -12,7 +12,7 @@
 
 namespace lockstep::attention_cuda {
 
-// Note [Tiles of attention]
+// Note [Tiles of attention on CUDA]
 // A block of four warps owns 64 queries (forward, and their gradient) or 64 keys (the gradients of key and value), a
 // warp 16 of them, and goes through the other side in tiles that lie in shared memory. A tile of scores is a product of
 // fragments (Note [Fragments]); the weights made of it are, where they lie, the left factor of the next product, as in

@@ -17,7 +17,7 @@ using namespace attention_cuda;
 using cuda::kThreads;
 
 // Note [Attention on CUDA]
-// Rows of up to 128 go by tiles on tensor cores (Note [Tiles of attention]); float64 and wider rows as follows.
+// Rows of up to 128 go by tiles on tensor cores (Note [Tiles of attention on CUDA]); float64 and wider rows as follows.
 // A block of threads takes one query (forward, and its gradient) or one key (the gradients of key and value) and goes
 // through the other side kThreads at a time: first a thread computes the weight of one pair, then it adds the weighted
 // rows up in one column. Sums are in the order of rows, so the same bits come out each time. Rows wider than kThreads
@@ -162,7 +162,8 @@ __global__ void key_kernel(Attention<T, C> a, Heads<T> grad, const C* log_sums, 
   }
 }
 
-/// Note [Tiles of attention]: whether rows are narrow enough, and whether 16 bytes of them may be taken at a time.
+/// Note [Tiles of attention on CUDA]: whether rows are narrow enough, and whether 16 bytes of them may be taken at a
+/// time.
 bool fits_tiles(const Tensor& query, const Tensor& value) {
   const std::int64_t most = std::int64_t{1} << 30;  // rows are counted in 32 bits
   const std::int64_t rows = std::max(query.size(1) * query.size(2), value.size(1) * value.size(2));
