@@ -3,7 +3,11 @@
 #include <array>
 #include <cstdint>
 
-#include "lockstep/core/host_device.h"
+#if defined(__CUDACC__)
+#define LOCKSTEP_HOST_DEVICE __host__ __device__
+#else
+#define LOCKSTEP_HOST_DEVICE
+#endif
 
 namespace lockstep::philox {
 

@@ -57,6 +57,9 @@ class FakeMachine:
     emulated = False
     python = sys.executable
 
+    def devices(self):
+        return 1
+
     def environment(self, **more):
         return {**os.environ, **{name: str(value) for name, value in more.items()}}
 
