@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #if defined(__CUDACC__)
@@ -18,8 +17,8 @@ template <typename T, typename F>
 LOCKSTEP_ON_BOTH inline T checked_integer_cast(F value) {
   using Whole = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
   constexpr F kEnd = sizeof(T) == 8 ? F(0x1p63) : F(0x1p31);
-  const bool fits = value >= -kEnd && value < kEnd;
-  return static_cast<T>(fits ? static_cast<Whole>(value) : std::numeric_limits<Whole>::min());
+  constexpr auto kLeast = static_cast<Whole>(sizeof(T) == 8 ? INT64_MIN : INT32_MIN);
+  return static_cast<T>(value >= -kEnd && value < kEnd ? static_cast<Whole>(value) : kLeast);
 }
 }  // namespace detail
 

@@ -39,25 +39,24 @@ __device__ inline bool all_plain(const Attention<T, float>& a, int l, int querie
   return !a.mask.data && l + queries <= a.sizes.queries && s + keys <= a.sizes.keys && (!a.causal || s + keys <= l + 1);
 }
 
-/// body(value, query, key) for what a lane holds of a tile of pairs: one of query and key is a row that the block owns,
-/// which is the next but seven for i of 2 and 3; the other is the tile's, which is the next for odd i and eight further
-/// for each j. `step` 8 names the owned one, 1 the tile's.
-template <int kCount, typename Body>
-__device__ inline void for_pairs(float (&values)[kCount][4], int l, int l_step, int s, int s_step, Body&& body) {
+/// body(value, query, key) for what a lane holds of a tile of pairs. The block owns queries or keys: a lane's first
+/// pair is of owned row `own` and of row `other` of the tile's side.
+template <bool kOwnsQueries, int kCount, typename Body>
+__device__ inline void for_pairs(float (&values)[kCount][4], int own, int other, Body&& body) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int owned = i / 2 * 8, of_tile = 8 * j + i % 2;
-      body(values[j][i], l + (l_step == 8 ? owned : of_tile), s + (s_step == 8 ? owned : of_tile));
+      const int owned = own + i / 2 * 8, of_tile = other + 8 * j + i % 2;
+      body(values[j][i], kOwnsQueries ? owned : of_tile, kOwnsQueries ? of_tile : owned);
     }
   }
 }
 
 /// Scores of products: scaled, masked, and -infinity where there is no such pair.
-template <typename T, int kCount>
-__device__ inline void finish_scores(float (&scores)[kCount][4], const Attention<T, float>& a, int n, int h, int l,
-                                     int l_step, int s, int s_step, bool plain) {
+template <bool kOwnsQueries, typename T, int kCount>
+__device__ inline void finish_scores(float (&scores)[kCount][4], const Attention<T, float>& a, int n, int h, int own,
+                                     int other, bool plain) {
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
 #pragma unroll
@@ -65,18 +64,18 @@ __device__ inline void finish_scores(float (&scores)[kCount][4], const Attention
   }
   // Apart from the loop above: its code is long, and most tiles go round it.
   if (plain) return;
-  for_pairs(scores, l, l_step, s, s_step, [&](float& score, int query, int key) {
+  for_pairs<kOwnsQueries>(scores, own, other, [&](float& score, int query, int key) {
     const bool seen = key < a.sizes.keys && query < a.sizes.queries && !(a.causal && key > query);
     score = seen ? a.mask.apply(n, h, query, key, score) : -INFINITY;
   });
 }
 
 /// Dropout: values times what their pair is kept by.
-template <typename T, int kCount>
+template <bool kOwnsQueries, typename T, int kCount>
 __device__ inline void drop(float (&values)[kCount][4], const Attention<T, float>& a, philox::Key dropout_key, int n,
-                            int h, int l, int l_step, int s, int s_step) {
-  for_pairs(values, l, l_step, s, s_step,
-            [&](float& value, int query, int key) { value *= a.keep(dropout_key, n, h, query, key); });
+                            int h, int own, int other) {
+  for_pairs<kOwnsQueries>(values, own, other,
+                          [&](float& value, int query, int key) { value *= a.keep(dropout_key, n, h, query, key); });
 }
 
 /// Of a grid: which 64 rows of which head. The last rows first: where attention is causal, they take longest.
@@ -120,8 +119,8 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
       float weights[kKeys / 8][4];
       score_tile<kHow>(weights, query, keys, lane);
       float highest[2] = {top[0], top[1]};
-      finish_scores(weights, a, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1,
-                    all_plain(a, own.first, kOwned, first, kKeys));
+      finish_scores<true>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
+                          all_plain(a, own.first, kOwned, first, kKeys));
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -144,7 +143,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
           sum[i / 2] += weights[j][i];
         }
       }
-      if (a.dropout) drop(weights, a, dropout_key, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1);
+      if (a.dropout) drop<true>(weights, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
 #pragma unroll
       for (int j = 0; j < kWidth / 8; ++j) {
 #pragma unroll
@@ -215,9 +214,9 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
       float weights[kKeys / 8][4], slopes[kKeys / 8][4];
       score_tile<kHow>(weights, query, keys, lane);
       score_tile<kHow>(slopes, slope, values, lane);
-      finish_scores(weights, a, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1,
-                    all_plain(a, own.first, kOwned, first, kKeys));
-      if (a.dropout) drop(slopes, a, dropout_key, n, h, own.first + lane.row, 8, first + 2 * lane.t, 1);
+      finish_scores<true>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
+                          all_plain(a, own.first, kOwned, first, kKeys));
+      if (a.dropout) drop<true>(slopes, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
 #pragma unroll
       for (int j = 0; j < kKeys / 8; ++j) {
 #pragma unroll
@@ -291,9 +290,9 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
         float weights[kQueries / 8][4], slopes[kQueries / 8][4];
         score_tile<kHow>(weights, key, queries, lane);
         score_tile<kHow>(slopes, value, grads, lane);
-        finish_scores(weights, a, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8,
-                      all_plain(a, first, kQueries, own.first, kOwned));
-        if (a.dropout) drop(slopes, a, dropout_key, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8);
+        finish_scores<false>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
+                             all_plain(a, first, kQueries, own.first, kOwned));
+        if (a.dropout) drop<false>(slopes, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
 #pragma unroll
         for (int j = 0; j < kQueries / 8; ++j) {
 #pragma unroll
@@ -303,7 +302,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
             slopes[j][i] = weights[j][i] * (slopes[j][i] - of_rows[1][row]) * a.scale;
           }
         }
-        if (a.dropout) drop(weights, a, dropout_key, n, h, first + 2 * lane.t, 1, own.first + lane.row, 8);
+        if (a.dropout) drop<false>(weights, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
         add_rows<kHow>(to_value, weights, grads, lane);
         add_rows<kHow>(to_key, slopes, queries, lane);
       }
