@@ -29,11 +29,11 @@ template <typename T, typename F>
 LOCKSTEP_ON_BOTH inline T integer_cast(F value) {
   static_assert(std::is_integral_v<T> && std::is_floating_point_v<F>);
 #if defined(__x86_64__) && !defined(__CUDA_ARCH__)
-  // By its own instruction.
-  return static_cast<T>(static_cast<std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>>(value));
-#else
-  return detail::checked_integer_cast<T>(value);
+  // By its own instruction, but of what the compiler would compute itself.
+  if (!__builtin_constant_p(value))
+    return static_cast<T>(static_cast<std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>>(value));
 #endif
+  return detail::checked_integer_cast<T>(value);
 }
 
 }  // namespace lockstep

@@ -62,7 +62,7 @@ for preset in "${presets[@]}"; do
   sed -n '/what was found/,/^-- Configuring done/{/Configuring done/!p}' "$log"
   built=$((SECONDS - started))
   say "testing preset $preset"
-  junit=$root/$folder/tests.xml
+  junit=$root/$folder/tests_$preset.xml
   rm -f "$junit"
   status=0
   ctest --preset "$preset" -j "$jobs" --output-on-failure --no-tests=error --output-junit "$junit" || status=$?

@@ -67,6 +67,11 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
   };
   LOCKSTEP_CHECK(options.epochs >= 1, "[run] epochs is {}, expected 1 or more", options.epochs);
   not_negative("max_steps", options.max_steps);
+  not_negative("max_grad_norm", options.max_grad_norm);
+  LOCKSTEP_CHECK(!options.mesh || options.max_grad_norm == 0.0,
+                 "[run] max_grad_norm is {} for a model that is divided over a mesh, of which no process has all "
+                 "gradients; clip them by MeshModel::clip_grad_norm() in on_gradients",
+                 options.max_grad_norm);
   not_negative("checkpoint_every", options.checkpoint_every);
   not_negative("checkpoint_minutes", options.checkpoint_minutes);
   const bool saves = options.checkpoint_every > 0 || options.checkpoint_minutes > 0 || options.resume == "auto";
@@ -190,15 +195,15 @@ Tensor Run::State::train_on(const data::Batch& batch) {
   auto* const divided = dynamic_cast<distributed::ZeroRedundancyOptimizer*>(&optimizer);
   const bool traces = !options.trace_hashes.empty();
   std::vector<Tensor> traced;
+  std::function<void()> before_update;
   if (traces && divided && divided->is_of_divided_gradients())
-    on_gradients = [&, before = std::move(on_gradients)] {
-      if (before) before();
+    before_update = [&] {
       divided->visit_gradients([&](const Tensor& parameter, const Tensor& grad) {
         parameter.set_grad(copy_contiguous(grad));
         traced.push_back(parameter);
       });
     };
-  const Tensor value = update(batch, loss, on_gradients);
+  const Tensor value = update(batch, loss, on_gradients, before_update);
   if (traces) trace(value);
   for (const Tensor& parameter : traced) parameter.set_grad({});
   ++done;

@@ -24,24 +24,26 @@ Update::Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Opt
                  "[run] mixed precision in {} was asked for, expected float16 or bfloat16 (float32: none)", name(amp_));
 }
 
-Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss,
-                          const std::function<void()>& on_gradients) {
+Tensor Update::operator()(const data::Batch& batch, const LossFunction& loss, const std::function<void()>& on_gradients,
+                          const std::function<void()>& before_update) {
+  const bool captured = !on_gradients && !before_update;
   const LossFunction loss_of = [&](nn::Module& net, const data::Batch& part) -> LossValue {
     std::optional<AutocastGuard> autocast;
     if (amp_ != kFloat32) autocast.emplace(amp_, net.device().type);
     const LossValue value = loss(net, part);
-    if (!scaler_ || !on_gradients) return value;
+    if (!scaler_ || captured) return value;
     const Tensor scaled = scaler_->scale(value.value());
     return value.count() ? LossValue::sum(scaled, *value.count()) : LossValue(scaled);
   };
-  if (!on_gradients) return captured_(batch, loss_of);
+  if (captured) return captured_(batch, loss_of);
   Tensor value = step_(batch, loss_of);
   if (scaler_) {
     value = scaler_->unscaled(value);
     scaler_->unscale(optimizer_);
   }
-  on_gradients();
+  if (on_gradients) on_gradients();
   if (max_grad_norm_ > 0.0) optimizer_.clip_grad_norm_(max_grad_norm_);
+  if (before_update) before_update();
   if (scaler_) {
     scaler_->step(optimizer_);
     scaler_->update();

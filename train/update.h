@@ -29,9 +29,11 @@ class Update {
   /// The step and the optimizer must outlive this object.
   Update(distributed::TrainingStep& step, optim::Optimizer& optimizer, Options options);
 
-  /// One step: gradients, then on_gradients() if there is one, then clipping, then the update. Returns the loss over
-  /// the global batch, one float64 element, valid until the next call; reading it may wait for a device.
-  Tensor operator()(const data::Batch& batch, const LossFunction& loss, const std::function<void()>& on_gradients);
+  /// One step: gradients, then on_gradients(), clipping, before_update() and the update, as far as they are asked for.
+  /// Returns the loss over the global batch, one float64 element, valid until the next call; reading it may wait for a
+  /// device.
+  Tensor operator()(const data::Batch& batch, const LossFunction& loss, const std::function<void()>& on_gradients,
+                    const std::function<void()>& before_update);
 
   /// Why steps are not CUDA graphs; empty if they are, or on a CPU.
   std::string obstacle() const;

@@ -9,6 +9,7 @@
 #include "lockstep/core/cuda/pinned.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/integer_cast.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -134,8 +135,14 @@ void fill(const Tensor& tensor, Scalar scalar) {
   if (tensor.is_floating_point() || tensor.dtype() == kBool)
     return map<float>(
         tensor, Constant<float>{tensor.dtype() == kBool ? (value != 0.0 ? 1.0f : 0.0f) : static_cast<float>(value)});
-  map<std::int64_t>(tensor, Constant<std::int64_t>{scalar.is_floating_point() ? static_cast<std::int64_t>(value)
-                                                                              : scalar.to_int64()});
+  std::int64_t whole = 0;
+  if (!scalar.is_floating_point())
+    whole = scalar.to_int64();
+  else if (tensor.dtype() == kUInt8)
+    whole = integer_cast<std::uint8_t>(value);
+  else
+    whole = tensor.dtype() == kInt32 ? integer_cast<std::int32_t>(value) : integer_cast<std::int64_t>(value);
+  map<std::int64_t>(tensor, Constant<std::int64_t>{whole});
 }
 
 }  // namespace lockstep::cuda

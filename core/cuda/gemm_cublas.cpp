@@ -167,11 +167,11 @@ class Plan {
         // kernels that read one element at a time.
         set(description_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kGemmAlignment));
       }
-      fused_ = choose(handle);
+      fused_ = choose(handle, true);
       if (fused_) return;
       set(description_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
     }
-    LOCKSTEP_CHECK(choose(handle),
+    LOCKSTEP_CHECK(choose(handle, false),
                    "[gemm] cuBLASLt has no algorithm for {} products of {} x {} by {} x {} in {}; use another dtype",
                    g.batch, g.m, g.k, g.k, g.n, name(g.dtype));
   }
@@ -218,7 +218,7 @@ class Plan {
     set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
   }
 
-  bool choose(cublasLtHandle_t handle) {
+  bool choose(cublasLtHandle_t handle, bool fused) {
     const Preference preference;
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
     for (const auto attribute :
@@ -236,7 +236,8 @@ class Plan {
         lt().cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), first_.get(), second_.get(), out_.get(),
                                             out_.get(), preference.get(), 1, &result, &count);
     // How it refuses an end to a product depends on the release.
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
+    const bool refused = status == CUBLAS_STATUS_INVALID_VALUE && fused;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || refused) return false;
     LOCKSTEP_CUBLASLT_CHECK(status);
     if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) return false;
     algorithm_ = result.algo;

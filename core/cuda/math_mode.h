@@ -4,7 +4,7 @@
 
 namespace lockstep::cuda {
 
-/// True if products and convolutions of float32 tensors on CUDA devices may be computed with TF32's 10 bits of mantissa
+/// True if products, convolutions and attention of float32 tensors on CUDA devices may compute with TF32's 10 bits
 /// (accumulated in float32). Several times as fast on GPUs that have it, at a relative error of about 1e-3 instead of
 /// 1e-7. Off, unless LOCKSTEP_ALLOW_TF32=1 or set_allow_tf32(true). For the whole process; set it before training.
 bool allow_tf32();

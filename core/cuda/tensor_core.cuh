@@ -35,7 +35,8 @@ struct FragmentB {
 };
 
 /// How float is multiplied: by its 10 leading bits of mantissa (TF32), or by these and the next ones, in three products
-/// of which each leaves out less than 2^-21 of a factor.
+/// of which each leaves out less than 2^-21 of a factor. In the latter an infinity times anything may be a NaN, as what
+/// a factor leaves is often 0.
 enum class FloatProducts { tf32, split };
 
 template <typename T>
@@ -69,7 +70,7 @@ __device__ inline float to_tf32(float value) {
 #endif
 }
 
-/// The leading bits of a value, and of what they leave. What is not finite leaves nothing.
+/// The leading bits of a value, and of what they leave, which is nothing where the value is not finite.
 __device__ inline void halve(float value, float& high, float& low) {
   high = to_tf32(value);
   low = high - high == 0.0f ? to_tf32(value - high) : 0.0f;

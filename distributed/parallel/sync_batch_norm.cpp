@@ -101,7 +101,7 @@ void check_input(const Tensor& input, const BatchNormOptions& options) {
 
 Tensor sync_batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor& running_var,
                        const BatchNormOptions& options, ProcessGroup& group) {
-  if (autocast::is_active) [[unlikely]]
+  if (autocast::is_active && !batch_norm_parts::stays_half(input)) [[unlikely]]
     return autocast::in_full(
         [&](const Tensor& x) { return sync_batch_norm(x, running_mean, running_var, options, group); }, input);
   check_input(input, options);

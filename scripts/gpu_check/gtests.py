@@ -222,7 +222,8 @@ def sanitize(recorder, machine, tool, size, name, only):
         raise NotHere("compute-sanitizer is not available")
     if not program:
         raise NotHere(f"this build has no {name}")
-    names = [test for test in list_tests(machine, program) if not only or re.search(only, test)]
+    names = [test for test in list_tests(machine, program)
+             if (not only or re.search(only, test)) and not FILLS_THE_DEVICE.match(test)]
     jobs = min(12, max(1, (os.cpu_count() or 2) - 2))
     # Without the cache, a block that its tensor has left is gone, and the tool sees who still uses it.
     # Graphs need the cache.

@@ -214,6 +214,17 @@ TEST_F(MeshPrograms, BisectComparesMeshes) {
   EXPECT_NE((other.out + other.err).find("the new value of wte.weight"), std::string::npos) << other.out << other.err;
 }
 
+// Without a mesh gradients are clipped by the run, and what is traced are those that were clipped.
+TEST_F(MeshPrograms, BisectComparesDividedGradientsWithWholeOnes) {
+  const auto trace = [&](const std::string& name, const Arguments& more) {
+    run(2, Arguments{"--clip", "0.01", "--trace-hashes", folder_.file(name)} + more);
+    return folder_.file(name);
+  };
+  const std::string one = trace("one", {}), two = trace("two", {"--mode", "ddp", "--nproc", "2", "--zero=2"});
+  const ProcessResult same = run_process({LOCKSTEP_BISECT, one, two}, kClean, std::chrono::seconds(30));
+  EXPECT_EQ(same.status, 0) << same.out << same.err;
+}
+
 TEST_F(MeshPrograms, WhatDoesNotFitIsRefusedInOneLine) {
   const std::pair<Arguments, const char*> cases[] = {
       {{"--mesh", "pipeline=7"}, "fewer than the 7 that 7 stage(s)"},

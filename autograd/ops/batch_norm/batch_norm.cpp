@@ -88,10 +88,7 @@ void check_running(const Tensor& tensor, const Tensor& input, const char* what) 
 
 Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options) {
-  // On CUDA devices half types go through as they are, with statistics in float32, as in PyTorch: casts would take
-  // longer than the rest.
-  const bool stays = input.defined() && input.device().is_cuda() && element_size(input.dtype()) == 2;
-  if (autocast::is_active && !stays) [[unlikely]]
+  if (autocast::is_active && !batch_norm_parts::stays_half(input)) [[unlikely]]
     return autocast::in_full([&](const Tensor& x) { return batch_norm(x, running_mean, running_var, options); }, input);
   LOCKSTEP_CHECK(input.defined(), "[batch_norm] input is undefined");
   LOCKSTEP_CHECK(input.is_floating_point(), "[batch_norm] expected a floating-point input, found {}",

@@ -8,6 +8,12 @@
 
 namespace lockstep::batch_norm_parts {
 
+/// Whether autocast leaves the input in its type: half types on CUDA devices, with statistics in float32, as in
+/// PyTorch. Casts would take longer there than the rest.
+inline bool stays_half(const Tensor& input) {
+  return input.defined() && input.device().is_cuda() && element_size(input.dtype()) == 2;
+}
+
 /// Statistics of an input [N, C] or [N, C, d1, ...] over everything but dimension 1; zeros for a batch of 0.
 ChannelStatistics channel_statistics(const Tensor& input);
 

@@ -9,6 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/integer_cast.h"
 
 namespace lockstep {
 
@@ -269,7 +270,7 @@ const Tensor& div_in_place(const Tensor& target, const Operand& divisor, const T
 /// Whole numbers are integers to an integer tensor.
 Scalar number_for(const Tensor& target, Scalar value) {
   if (!value.is_floating_point() || !target.defined() || target.is_floating_point() || !value.is_whole()) return value;
-  return Scalar(static_cast<std::int64_t>(value.to_double()));
+  return Scalar(integer_cast<std::int64_t>(value.to_double()));
 }
 
 }  // namespace

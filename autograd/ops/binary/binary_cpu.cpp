@@ -11,6 +11,7 @@
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
+#include "lockstep/core/integer_cast.h"
 
 namespace lockstep {
 namespace {
@@ -157,7 +158,7 @@ struct Source : cpu::RowSource<C> {
       return;
     }
     if constexpr (std::is_same_v<C, std::int64_t>) {
-      value = operand.scalar.is_floating_point() ? static_cast<std::int64_t>(operand.scalar.to_double())
+      value = operand.scalar.is_floating_point() ? integer_cast<std::int64_t>(operand.scalar.to_double())
                                                  : operand.scalar.to_int64();
     } else {
       value = static_cast<C>(operand.scalar.to_double());

@@ -18,7 +18,7 @@ template <typename T, int kWidth, int kRows>
 struct Tile {
   // Rows lie so far apart that what the lanes of a warp read at once lies in different banks.
   static constexpr int kStride = kWidth + 8;
-  T rows[kRows][kStride];
+  alignas(16) T rows[kRows][kStride];
 };
 
 /// Rows first.. of a head as a tile; zeros where there are none. `packs`: 16 bytes at a time may be read.

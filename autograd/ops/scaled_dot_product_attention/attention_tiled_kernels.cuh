@@ -18,7 +18,8 @@ namespace lockstep::attention_cuda {
 // fragments (Note [Fragments]); the weights made of it are, where they lie, the left factor of the next product, as in
 // Dao, "FlashAttention-2" (2023). Backward computes the scores twice, once for queries and once for keys, so that every
 // sum has one owner: the same bits come out each time, without atomic additions. float is multiplied in three parts,
-// unless TF32 is allowed.
+// unless TF32 is allowed. Pairs of a tile that do not see each other have weight 0, so what is not finite in one of
+// them becomes a NaN in the other, as in PyTorch's kernels; tiles of which no pair does are left out.
 
 /// Blocks that a multiprocessor should have room for: what that leaves of registers is enough.
 template <typename T, int kWidth>
