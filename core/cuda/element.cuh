@@ -68,6 +68,31 @@ struct alignas(sizeof(T) * W) Pack {
   T value[W];
 };
 
+/// Pack `index` of what lies at `data`, as C.
+template <typename C, int W, typename T>
+__device__ inline Pack<C, W> read_pack(const T* data, std::int64_t index) {
+  const auto read = reinterpret_cast<const Pack<T, W>*>(data)[index];
+  Pack<C, W> values;
+#pragma unroll
+  for (int j = 0; j < W; ++j) values.value[j] = from_element<C>(read.value[j]);
+  return values;
+}
+/// And back.
+template <typename T, typename C, int W>
+__device__ inline void write_pack(T* data, std::int64_t index, const Pack<C, W>& values) {
+  Pack<T, W> written;
+#pragma unroll
+  for (int j = 0; j < W; ++j) written.value[j] = to_element<T>(values.value[j]);
+  reinterpret_cast<Pack<T, W>*>(data)[index] = written;
+}
+template <int W, typename C>
+__device__ inline Pack<C, W> pack_of(C value) {
+  Pack<C, W> values;
+#pragma unroll
+  for (int j = 0; j < W; ++j) values.value[j] = value;
+  return values;
+}
+
 inline bool aligned(const void* data, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
@@ -118,19 +143,11 @@ struct Source {
     if (data) with_element_type(dtype, [&]<typename T>() { found = from_element<C>(static_cast<const T*>(data)[i]); });
     return found;
   }
-  /// Elements kPack i and following, from where kPack may be read at once.
+  /// Pack i, where kPack elements may be read at once.
   __device__ Pack<C, kPack> pack(std::int64_t i) const {
-    Pack<C, kPack> found;
-    if (data) {
-      with_element_type(dtype, [&]<typename T>() {
-        const auto read = static_cast<const Pack<T, kPack>*>(data)[i];
-#pragma unroll
-        for (int j = 0; j < kPack; ++j) found.value[j] = from_element<C>(read.value[j]);
-      });
-    } else {
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) found.value[j] = value;
-    }
+    Pack<C, kPack> found = pack_of<kPack>(value);
+    if (data)
+      with_element_type(dtype, [&]<typename T>() { found = read_pack<C, kPack>(static_cast<const T*>(data), i); });
     return found;
   }
 };
@@ -150,12 +167,7 @@ struct Target {
     with_element_type(dtype, [&]<typename T>() { static_cast<T*>(data)[i] = to_element<T>(value); });
   }
   __device__ void set_pack(std::int64_t i, const Pack<C, kPack>& values) const {
-    with_element_type(dtype, [&]<typename T>() {
-      Pack<T, kPack> written;
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) written.value[j] = to_element<T>(values.value[j]);
-      static_cast<Pack<T, kPack>*>(data)[i] = written;
-    });
+    with_element_type(dtype, [&]<typename T>() { write_pack(static_cast<T*>(data), i, values); });
   }
 };
 

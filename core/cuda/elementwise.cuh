@@ -58,20 +58,9 @@ struct DenseSource {
 
   template <int W>
   __device__ Pack<C, W> pack(std::int64_t index) const {
-    Pack<C, W> result;
-    if (data) {
-      const auto read = reinterpret_cast<const Pack<T, W>*>(data)[index];
-#pragma unroll
-      for (int j = 0; j < W; ++j) result.value[j] = from_element<C>(read.value[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < W; ++j) result.value[j] = value;
-    }
-    return result;
+    return data ? read_pack<C, W>(data, index) : pack_of<W>(value);
   }
-  __device__ C at(std::int64_t i) const {
-    return data ? from_element<C>(data[i]) : value;
-  }
+  __device__ C at(std::int64_t i) const { return data ? from_element<C>(data[i]) : value; }
 };
 
 /// out[i] = f(in[i]...) for contiguous operands, W elements at a time.

@@ -191,17 +191,15 @@ Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& lo
     if (Tensor value = replay(batch, used, number); value.defined()) return value;
   const RandomKeyGuard key(number, 0);
   Tensor value = step_(batch, used);
-  const auto clip = [&] {
-    if (options_.max_grad_norm > 0.0) optimizer_.clip_grad_norm_(options_.max_grad_norm);
-  };
+  if (scaler) value = scaler->unscaled(value);
+  if (options_.max_grad_norm > 0.0) {
+    if (scaler) scaler->unscale(optimizer_);
+    optimizer_.clip_grad_norm_(options_.max_grad_norm);
+  }
   if (!scaler) {
-    clip();
     optimizer_.step();
     return value;
   }
-  value = scaler->unscaled(value);
-  if (options_.max_grad_norm > 0.0) scaler->unscale(optimizer_);
-  clip();
   scaler->step(optimizer_);
   scaler->update();
   return value;

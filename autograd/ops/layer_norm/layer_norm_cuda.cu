@@ -31,7 +31,7 @@ using cuda::kPack;
 template <typename C>
 using Values = cuda::Pack<C, kPack>;
 
-/// Row `row` of a matrix, read and written in packs; zeros beyond its end.
+/// A row of a matrix, read and written in packs; zeros beyond its end.
 template <typename T, typename C>
 struct Row {
   T* data;
@@ -39,29 +39,18 @@ struct Row {
   bool packed;  ///< packs may be read at once, and there are no parts of one
 
   __device__ Values<C> load(int pack) const {
+    if (packed) return cuda::read_pack<C, kPack>(data, pack);
     Values<C> values{};
-    if (packed) {
-      const auto read = reinterpret_cast<const cuda::Pack<std::remove_const_t<T>, kPack>*>(data)[pack];
 #pragma unroll
-      for (int j = 0; j < kPack; ++j) values.value[j] = from_element<C>(read.value[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kPack; ++j)
-        if (kPack * pack + j < width) values.value[j] = from_element<C>(data[kPack * pack + j]);
-    }
+    for (int j = 0; j < kPack; ++j)
+      if (kPack * pack + j < width) values.value[j] = from_element<C>(data[kPack * pack + j]);
     return values;
   }
   __device__ void store(int pack, const Values<C>& values) const {
-    cuda::Pack<T, kPack> written;
+    if (packed) return cuda::write_pack(data, pack, values);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) written.value[j] = to_element<T>(values.value[j]);
-    if (packed) {
-      reinterpret_cast<cuda::Pack<T, kPack>*>(data)[pack] = written;
-    } else {
-#pragma unroll
-      for (int j = 0; j < kPack; ++j)
-        if (kPack * pack + j < width) data[kPack * pack + j] = written.value[j];
-    }
+    for (int j = 0; j < kPack; ++j)
+      if (kPack * pack + j < width) data[kPack * pack + j] = to_element<T>(values.value[j]);
   }
 };
 
@@ -111,8 +100,7 @@ __device__ inline void for_elements(int pack, int width, Body&& body) {
 
 template <typename C>
 __device__ inline Values<C> parameter(const C* data, int pack, int width, bool packed, C absent) {
-  if (data) return Row<const C, C>{data, width, packed}.load(pack);
-  return {{absent, absent, absent, absent}};
+  return data ? Row<const C, C>{data, width, packed}.load(pack) : cuda::pack_of<kPack>(absent);
 }
 
 template <bool kBlock, typename T, typename C>

@@ -102,8 +102,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   const Sizes z = a.sizes;
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
-  const auto larger = [](float x, float y) { return x > y ? x : y; };  // a NaN shows in the sum
-  const auto add = [](float x, float y) { return x + y; };
+  const Larger<float> larger;
   const int queries = static_cast<int>(z.queries), width = static_cast<int>(z.width),
             value_width = static_cast<int>(z.value_width);
   for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, z.heads, z.queries); item += gridDim.x) {
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = row_reduce(sum[half], add);
+      const float total = row_reduce(sum[half], cuda::Add<float>());
       const int l = own.first + lane.row + half * 8;
       if (l >= queries) continue;
       const bool none = total == 0.0f;
