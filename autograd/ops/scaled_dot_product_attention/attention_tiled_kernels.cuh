@@ -79,11 +79,29 @@ __device__ inline void drop(float (&values)[kCount][4], const Attention<T, float
                           [&](float& value, int query, int key) { value *= a.keep(dropout_key, n, h, query, key); });
 }
 
-/// Of a grid: which 64 rows of which head. The last rows first: where attention is causal, they take longest.
+/// Sizes in 32 bits.
+struct Counts {
+  int batch, heads, group, queries, keys, width, value_width;
+  __device__ explicit Counts(const Sizes& z)
+      : batch(static_cast<int>(z.batch)),
+        heads(static_cast<int>(z.heads)),
+        group(static_cast<int>(z.group)),
+        queries(static_cast<int>(z.queries)),
+        keys(static_cast<int>(z.keys)),
+        width(static_cast<int>(z.width)),
+        value_width(static_cast<int>(z.value_width)) {}
+
+  /// Of 64 queries from `first` on, none sees this key or a later one.
+  __device__ int end_of_keys(bool causal, int first) const {
+    return causal && first + kOwned < keys ? first + kOwned : keys;
+  }
+};
+
+/// Of a grid: which 64 rows of which head. `last_first`: where attention is causal, the last queries take longest.
 struct Owned {
   int n, h, first;
-  __device__ Owned(int item, const Sizes& z, int heads, int rows, bool last_first) {
-    const int batch = static_cast<int>(z.batch), tiles = (rows + kOwned - 1) / kOwned, tile = item / (batch * heads);
+  __device__ Owned(std::int64_t block, int batch, int heads, int rows, bool last_first) {
+    const int item = static_cast<int>(block), tiles = (rows + kOwned - 1) / kOwned, tile = item / (batch * heads);
     h = item % heads;
     n = item / heads % batch;
     first = (last_first ? tiles - 1 - tile : tile) * kOwned;
@@ -99,22 +117,19 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   constexpr int kKeys = 4096 / kWidth;
   __shared__ Tile<T, kWidth, kKeys> keys;
   __shared__ Tile<T, kWidth, kKeys> values;
-  const Sizes z = a.sizes;
+  const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
   const Larger<float> larger;
-  const int queries = static_cast<int>(z.queries), width = static_cast<int>(z.width),
-            value_width = static_cast<int>(z.value_width);
   for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, z.heads, z.queries); item += gridDim.x) {
-    const Owned own(static_cast<int>(item), z, static_cast<int>(z.heads), queries, true);
-    const int n = own.n, h = own.h, group = h / static_cast<int>(z.group), all = static_cast<int>(z.keys);
-    const int limit = a.causal && own.first + kOwned < all ? own.first + kOwned : all;
-    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, queries, width, packs, lane);
+    const Owned own(item, z.batch, z.heads, z.queries, true);
+    const int n = own.n, h = own.h, group = h / z.group, end = z.end_of_keys(a.causal, own.first);
+    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, z.queries, z.width, packs, lane);
     float result[kWidth / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    for (int first = 0; first < limit; first += kKeys) {
+    for (int first = 0; first < end; first += kKeys) {
       __syncthreads();
-      load_tile(keys, a.key, n, group, first, all, width, packs);
-      load_tile(values, a.value, n, group, first, all, value_width, packs);
+      load_tile(keys, a.key, n, group, first, z.keys, z.width, packs);
+      load_tile(values, a.value, n, group, first, z.keys, z.value_width, packs);
       __syncthreads();
       float weights[kKeys / 8][4];
       score_tile<kHow>(weights, query, keys, lane);
@@ -155,9 +170,9 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     for (int half = 0; half < 2; ++half) {
       const float total = row_reduce(sum[half], cuda::Add<float>());
       const int l = own.first + lane.row + half * 8;
-      if (l >= queries) continue;
+      if (l >= z.queries) continue;
       const bool none = total == 0.0f;
-      store_row<T, kWidth>(out.row(n, h, l), result, half, none ? 0.0f : 1.0f / total, value_width, packs, lane);
+      store_row<T, kWidth>(out.row(n, h, l), result, half, none ? 0.0f : 1.0f / total, z.value_width, packs, lane);
       if (lane.t == 0) log_sums[a.number(n, h, l)] = none ? INFINITY : top[half] + std::log(total);
     }
   }
@@ -187,29 +202,26 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   constexpr int kKeys = 2048 / kWidth;
   __shared__ Tile<T, kWidth, kKeys> keys;
   __shared__ Tile<T, kWidth, kKeys> values;
-  const Sizes z = a.sizes;
+  const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
-  const int queries = static_cast<int>(z.queries), width = static_cast<int>(z.width),
-            value_width = static_cast<int>(z.value_width);
   for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, z.heads, z.queries); item += gridDim.x) {
-    const Owned own(static_cast<int>(item), z, static_cast<int>(z.heads), queries, true);
-    const int n = own.n, h = own.h, group = h / static_cast<int>(z.group), all = static_cast<int>(z.keys);
-    const int limit = a.causal && own.first + kOwned < all ? own.first + kOwned : all;
-    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, queries, width, packs, lane);
-    const OwnRows<T, kWidth> slope(values, grad, n, h, own.first, queries, value_width, packs, lane);
+    const Owned own(item, z.batch, z.heads, z.queries, true);
+    const int n = own.n, h = own.h, group = h / z.group, end = z.end_of_keys(a.causal, own.first);
+    const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, z.queries, z.width, packs, lane);
+    const OwnRows<T, kWidth> slope(values, grad, n, h, own.first, z.queries, z.value_width, packs, lane);
     float log_sum[2] = {}, delta[2] = {}, result[kWidth / 8][4] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int l = own.first + lane.row + half * 8;
-      if (l >= queries) continue;
+      if (l >= z.queries) continue;
       log_sum[half] = log_sums[a.number(n, h, l)];
       delta[half] = deltas[a.number(n, h, l)];
     }
-    for (int first = 0; first < limit; first += kKeys) {
+    for (int first = 0; first < end; first += kKeys) {
       __syncthreads();
-      load_tile(keys, a.key, n, group, first, all, width, packs);
-      load_tile(values, a.value, n, group, first, all, value_width, packs);
+      load_tile(keys, a.key, n, group, first, z.keys, z.width, packs);
+      load_tile(values, a.value, n, group, first, z.keys, z.value_width, packs);
       __syncthreads();
       float weights[kKeys / 8][4], slopes[kKeys / 8][4];
       score_tile<kHow>(weights, query, keys, lane);
@@ -228,7 +240,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int l = own.first + lane.row + half * 8;
-      if (l < queries) store_row<T, kWidth>(grad_query.row(n, h, l), result, half, 1.0f, width, packs, lane);
+      if (l < z.queries) store_row<T, kWidth>(grad_query.row(n, h, l), result, half, 1.0f, z.width, packs, lane);
     }
   }
 }
@@ -253,19 +265,17 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   __shared__ Tile<T, kWidth, kQueries> queries;
   __shared__ Tile<T, kWidth, kQueries> grads;
   __shared__ float of_rows[2][kQueries];
-  const Sizes z = a.sizes;
+  const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
-  const int kv_heads = static_cast<int>(z.heads / z.group), all = static_cast<int>(z.queries),
-            keys = static_cast<int>(z.keys), width = static_cast<int>(z.width),
-            value_width = static_cast<int>(z.value_width), shared_by = static_cast<int>(z.group);
+  const int kv_heads = z.heads / z.group;
   for (std::int64_t item = blockIdx.x; item < Owned::count(z.batch, kv_heads, z.keys); item += gridDim.x) {
-    const Owned own(static_cast<int>(item), z, kv_heads, keys, false);
+    const Owned own(item, z.batch, kv_heads, z.keys, false);
     const int n = own.n, group = own.h;
-    const OwnRows<T, kWidth> key(queries, a.key, n, group, own.first, keys, width, packs, lane);
-    const OwnRows<T, kWidth> value(grads, a.value, n, group, own.first, keys, value_width, packs, lane);
+    const OwnRows<T, kWidth> key(queries, a.key, n, group, own.first, z.keys, z.width, packs, lane);
+    const OwnRows<T, kWidth> value(grads, a.value, n, group, own.first, z.keys, z.value_width, packs, lane);
     float to_key[kWidth / 8][4] = {}, to_value[kWidth / 8][4] = {};
-    for (int h = group * shared_by; h < (group + 1) * shared_by; ++h) {
+    for (int h = group * z.group; h < (group + 1) * z.group; ++h) {
       if (a.causal) {  // earlier queries count only if they are not numbers
         const float broken = broken_before(a, log_sums, n, h, own.first);
 #pragma unroll
@@ -277,14 +287,14 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
           }
         }
       }
-      for (int first = a.causal ? own.first : 0; first < all; first += kQueries) {
+      for (int first = a.causal ? own.first : 0; first < z.queries; first += kQueries) {
         __syncthreads();
-        load_tile(queries, a.query, n, h, first, all, width, packs);
-        load_tile(grads, grad, n, h, first, all, value_width, packs);
+        load_tile(queries, a.query, n, h, first, z.queries, z.width, packs);
+        load_tile(grads, grad, n, h, first, z.queries, z.value_width, packs);
         if (threadIdx.x < kQueries) {
           const int l = first + static_cast<int>(threadIdx.x);
-          of_rows[0][threadIdx.x] = l < all ? log_sums[a.number(n, h, l)] : 0.0f;
-          of_rows[1][threadIdx.x] = l < all ? deltas[a.number(n, h, l)] : 0.0f;
+          of_rows[0][threadIdx.x] = l < z.queries ? log_sums[a.number(n, h, l)] : 0.0f;
+          of_rows[1][threadIdx.x] = l < z.queries ? deltas[a.number(n, h, l)] : 0.0f;
         }
         __syncthreads();
         float weights[kQueries / 8][4], slopes[kQueries / 8][4];
@@ -310,9 +320,9 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int s = own.first + lane.row + half * 8;
-      if (s >= keys) continue;
-      store_row<T, kWidth>(grad_key.row(n, group, s), to_key, half, 1.0f, width, packs, lane);
-      store_row<T, kWidth>(grad_value.row(n, group, s), to_value, half, 1.0f, value_width, packs, lane);
+      if (s >= z.keys) continue;
+      store_row<T, kWidth>(grad_key.row(n, group, s), to_key, half, 1.0f, z.width, packs, lane);
+      store_row<T, kWidth>(grad_value.row(n, group, s), to_value, half, 1.0f, z.value_width, packs, lane);
     }
   }
 }
