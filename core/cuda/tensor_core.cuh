@@ -35,13 +35,45 @@ struct FragmentB {
 };
 
 /// How float is multiplied: by its 10 leading bits of mantissa (TF32), or by these and the next ones, in three products
-/// of which each leaves out less than 2^-21 of a factor. In the latter an infinity times anything may be a NaN, as what
-/// a factor leaves is often 0.
+/// that leave out less than 2^-21 of the whole one. In the latter an infinity, or a number that its leading bits round
+/// to one, makes a NaN of whatever it is multiplied by.
 enum class FloatProducts { tf32, split };
 
 template <typename T>
 __device__ inline Two<T> make_two(float a, float b) {
   return {{to_element<T>(a), to_element<T>(b)}};
+}
+
+/// Four matrices of 8 x 8 from shared memory. Each lane says where a row begins that it reads for the warp: rows 0 to 7
+/// of the first matrix by lanes 0 to 7, and so on; 16 bytes, aligned so. With g = lane / 4 and t = lane % 4 a lane gets
+/// of each matrix (row g, columns 2t and 2t + 1), or, transposed, (rows 2t and 2t + 1, column g). For 16-bit types.
+template <bool kTransposed, typename T>
+__device__ inline void load_matrices(Two<T> (&found)[4], const T* row) {
+  static_assert(sizeof(T) == 2);
+#if defined(__CUDACC__)
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  std::uint32_t words[4];
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at));
+  memcpy(found, words, sizeof words);
+#else
+  __shared__ const T* of_warps[32][32];
+  const T*(&rows)[32] = of_warps[threadIdx.x / 32];
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+  rows[lane] = row;
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 2; ++j)
+      found[i].value[j] = kTransposed ? rows[8 * i + 2 * t + j][g] : rows[8 * i + g][2 * t + j];
+  }
+  __syncwarp();
+#endif
 }
 
 namespace detail {
@@ -70,10 +102,12 @@ __device__ inline float to_tf32(float value) {
 #endif
 }
 
-/// The leading bits of a value, and of what they leave, which is nothing where the value is not finite.
+/// The leading bits of a value, rounded half away from zero, and what they leave: 12 bits and a sign, of which tensor
+/// cores take the first 11. Three instructions at full rate; the rounding that the device has runs at a fraction of it.
+/// A NaN may round to 0, but then what is left is a NaN.
 __device__ inline void halve(float value, float& high, float& low) {
-  high = to_tf32(value);
-  low = high - high == 0.0f ? to_tf32(value - high) : 0.0f;
+  high = as_float((as_word(value) + 0x1000u) & 0xffffe000u);
+  low = value - high;
 }
 
 #if defined(__CUDACC__)
@@ -135,12 +169,18 @@ template <FloatProducts kHow>
 __device__ inline void multiply(float (&c)[4], const FragmentA<float>& a, const FragmentB<float>& b) {
   FragmentA<float> a_high, a_low;
   FragmentB<float> b_high, b_low;
+  const auto take = [](float value, float& high, float& low) {
+    if constexpr (kHow == FloatProducts::split)
+      detail::halve(value, high, low);
+    else
+      high = detail::to_tf32(value);
+  };
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    detail::halve(a.pairs[i / 2].value[i % 2], a_high.pairs[i / 2].value[i % 2], a_low.pairs[i / 2].value[i % 2]);
+    take(a.pairs[i / 2].value[i % 2], a_high.pairs[i / 2].value[i % 2], a_low.pairs[i / 2].value[i % 2]);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    detail::halve(b.pairs[i / 2].value[i % 2], b_high.pairs[i / 2].value[i % 2], b_low.pairs[i / 2].value[i % 2]);
+    take(b.pairs[i / 2].value[i % 2], b_high.pairs[i / 2].value[i % 2], b_low.pairs[i / 2].value[i % 2]);
   const auto add = [&c](const FragmentA<float>& x, const FragmentB<float>& y) {
 #if defined(__CUDACC__)
 #pragma unroll

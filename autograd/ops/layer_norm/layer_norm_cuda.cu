@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
-#include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/math_mode.h"
@@ -54,19 +53,21 @@ struct Row {
   }
 };
 
-/// The threads that share a row, and this one's part of it: packs lane, lane + size ...
-template <bool kBlock>
+/// The threads that share a row, kSize of them, each of which holds kHeld packs of it in registers: packs lane,
+/// lane + kSize ... kWhole: rows consist of whole packs that can be read at once.
+template <int kSize, int kHeld, bool kWhole>
 struct Group {
-  static constexpr int size = kBlock ? kThreads : kWarpSize;
-  static constexpr int held = kBlock ? 2 : 8;  ///< of a thread's packs, in registers
+  static constexpr int size = kSize, held = kHeld;
+  static constexpr bool whole = kWhole;
   const int lane = static_cast<int>(threadIdx.x) % size;
 
   template <typename T>
   __device__ T sum(T value) const {
-    if constexpr (kBlock) {
-      return cuda::block_sum(value);
-    } else {
+    if constexpr (kSize == kWarpSize) {
       return cuda::warp_sum(value);
+    } else {
+      static_assert(kSize == kThreads);
+      return cuda::block_sum(value);
     }
   }
   /// A row's packs that are held in registers, all of whose reads are on their way at once.
@@ -88,48 +89,47 @@ struct Group {
       if (lane + k * size < packs) body(k, lane + k * size);
     for (int pack = lane + held * size; pack < packs; pack += size) body(-1, pack);
   }
-};
-
-/// body(j) for the elements of a pack that a row has.
-template <typename Body>
-__device__ inline void for_elements(int pack, int width, Body&& body) {
+  /// body(j) for the elements of a pack that a row has.
+  template <typename Body>
+  __device__ void for_elements(int pack, int width, Body&& body) const {
 #pragma unroll
-  for (int j = 0; j < kPack; ++j)
-    if (kPack * pack + j < width) body(j);
-}
+    for (int j = 0; j < kPack; ++j)
+      if (kWhole || kPack * pack + j < width) body(j);
+  }
+};
 
 template <typename C>
 __device__ inline Values<C> parameter(const C* data, int pack, int width, bool packed, C absent) {
   return data ? Row<const C, C>{data, width, packed}.load(pack) : cuda::pack_of<kPack>(absent);
 }
 
-template <bool kBlock, typename T, typename C>
+template <typename G, typename T, typename C>
 __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y, C* moments, std::int64_t rows,
-                               int width, bool packed, C eps, bool centred) {
-  const Group<kBlock> group;
+                               int width, C eps, bool centred) {
+  const G group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
-    const Row<const T, C> from{x + row * width, width, packed};
-    const Row<T, C> to{y + row * width, width, packed};
+    const Row<const T, C> from{x + row * width, width, G::whole};
+    const Row<T, C> to{y + row * width, width, G::whole};
     Values<C> held[group.held];
     group.hold(from, held);
     const auto values_of = [&](int k, int pack) { return k >= 0 ? held[k] : from.load(pack); };
     C sum = 0;
     group.for_packs(width, [&](int k, int pack) {
       const Values<C> values = values_of(k, pack);
-      for_elements(pack, width, [&](int j) { sum += values.value[j]; });
+      group.for_elements(pack, width, [&](int j) { sum += values.value[j]; });
     });
     const C mean = centred ? group.sum(sum) / static_cast<C>(width) : C(0);
     // What the rounded mean is off by, as on the CPU.
     C off = 0;
     group.for_packs(width, [&](int k, int pack) {
       const Values<C> values = values_of(k, pack);
-      for_elements(pack, width, [&](int j) { off += values.value[j] - mean; });
+      group.for_elements(pack, width, [&](int j) { off += values.value[j] - mean; });
     });
     const C rest = centred ? group.sum(off) / static_cast<C>(width) : C(0);
     C squares = 0;
     group.for_packs(width, [&](int k, int pack) {
       const Values<C> values = values_of(k, pack);
-      for_elements(pack, width, [&](int j) {
+      group.for_elements(pack, width, [&](int j) {
         const C difference = values.value[j] - mean - rest;
         squares += difference * difference;
       });
@@ -142,9 +142,9 @@ __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y,
     }
     group.for_packs(width, [&](int k, int pack) {
       Values<C> values = values_of(k, pack);
-      const Values<C> scale = parameter(weight, pack, width, packed, C(1)),
-                      shift = parameter(bias, pack, width, packed, C(0));
-      for_elements(pack, width, [&](int j) {
+      const Values<C> scale = parameter(weight, pack, width, G::whole, C(1)),
+                      shift = parameter(bias, pack, width, G::whole, C(0));
+      group.for_elements(pack, width, [&](int j) {
         values.value[j] = (values.value[j] - mean - rest) * inverse * scale.value[j] + shift.value[j];
       });
       to.store(pack, values);
@@ -154,20 +154,20 @@ __global__ void forward_kernel(const T* x, const C* weight, const C* bias, T* y,
 
 /// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)), without
 /// mean(h) if the input was not centred.
-template <bool kBlock, typename T, typename C>
+template <typename G, typename T, typename C>
 __global__ void input_backward_kernel(const T* grad, const T* x, const C* weight, const C* moments, T* grad_input,
-                                      std::int64_t rows, int width, bool packed, bool centred) {
-  const Group<kBlock> group;
+                                      std::int64_t rows, int width, bool centred) {
+  const G group;
   for (std::int64_t row = cuda::global_thread() / group.size; row < rows; row += cuda::all_threads() / group.size) {
-    const Row<const T, C> of_grad{grad + row * width, width, packed}, of_x{x + row * width, width, packed};
-    const Row<T, C> to{grad_input + row * width, width, packed};
+    const Row<const T, C> of_grad{grad + row * width, width, G::whole}, of_x{x + row * width, width, G::whole};
+    const Row<T, C> to{grad_input + row * width, width, G::whole};
     const C mean = moments[3 * row], inverse = moments[3 * row + 1], rest = moments[3 * row + 2];
     Values<C> h[group.held], n[group.held];
     group.hold(of_grad, h);
     group.hold(of_x, n);
     const auto weigh = [&](int pack, Values<C>& hs, Values<C>& ns) {
-      const Values<C> scale = parameter(weight, pack, width, packed, C(1));
-      for_elements(pack, width, [&](int j) {
+      const Values<C> scale = parameter(weight, pack, width, G::whole, C(1));
+      group.for_elements(pack, width, [&](int j) {
         hs.value[j] *= scale.value[j];
         ns.value[j] = (ns.value[j] - mean - rest) * inverse;
       });
@@ -180,7 +180,7 @@ __global__ void input_backward_kernel(const T* grad, const T* x, const C* weight
         h[k] = hs;
         n[k] = ns;
       }
-      for_elements(pack, width, [&](int j) {
+      group.for_elements(pack, width, [&](int j) {
         sums.value[0] += hs.value[j];
         sums.value[1] += hs.value[j] * ns.value[j];
       });
@@ -191,7 +191,8 @@ __global__ void input_backward_kernel(const T* grad, const T* x, const C* weight
     group.for_packs(width, [&](int k, int pack) {
       Values<C> hs = k >= 0 ? h[k] : of_grad.load(pack), ns = k >= 0 ? n[k] : of_x.load(pack);
       if (k < 0) weigh(pack, hs, ns);
-      for_elements(pack, width, [&](int j) { hs.value[j] = inverse * (hs.value[j] - mean_h - ns.value[j] * mean_hn); });
+      group.for_elements(pack, width,
+                         [&](int j) { hs.value[j] = inverse * (hs.value[j] - mean_h - ns.value[j] * mean_hn); });
       to.store(pack, hs);
     });
   }
@@ -233,6 +234,34 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
   }
 }
 
+/// Joins both of parameter_backward_kernel's sums over segments.
+template <typename C>
+__global__ void join_kernel(const C* weight_sums, const C* bias_sums, C* grad_weight, C* grad_bias,
+                            std::int64_t segments, std::int64_t width) {
+  constexpr int kRows = kThreads / kWarpSize;
+  __shared__ cuda::Sums<C, 2> partial[kThreads];
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, first = static_cast<int>(threadIdx.x) / kWarpSize;
+  for (std::int64_t strip = blockIdx.x; strip * kWarpSize < width; strip += gridDim.x) {
+    const std::int64_t column = strip * kWarpSize + lane;
+    cuda::Sums<C, 2> sums{{C(0), C(0)}};
+    if (column < width) {
+#pragma unroll 4
+      for (std::int64_t segment = first; segment < segments; segment += kRows) {
+        if (grad_weight) sums.value[0] += weight_sums[segment * width + column];
+        if (grad_bias) sums.value[1] += bias_sums[segment * width + column];
+      }
+    }
+    __syncthreads();
+    partial[threadIdx.x] = sums;
+    __syncthreads();
+    if (first == 0 && column < width) {
+      for (int r = 1; r < kRows; ++r) sums = sums + partial[r * kWarpSize + lane];
+      if (grad_weight) grad_weight[column] = sums.value[0];
+      if (grad_bias) grad_bias[column] = sums.value[1];
+    }
+  }
+}
+
 /// A parameter in the type that is computed in: to tell types apart for each element would take longer than the rest.
 template <typename C>
 Tensor as_computed(const Tensor& parameter) {
@@ -250,13 +279,21 @@ bool in_packs(std::int64_t width, std::initializer_list<const Tensor*> tensors) 
          });
 }
 
-/// Calls f.operator()<kBlock>(blocks).
+/// Calls f.operator()<G>(blocks).
 template <typename F>
-void with_group(std::int64_t rows, std::int64_t width, F&& f) {
-  if (width <= Group<false>::size * Group<false>::held * kPack) {
-    f.template operator()<false>(cuda::blocks_for(rows, kThreads / kWarpSize));
+void with_group(std::int64_t rows, std::int64_t width, bool whole, F&& f) {
+  constexpr int kShort = 4, kLong = 8;
+  const unsigned blocks = cuda::blocks_for(rows, kThreads / kWarpSize), blocks_of_wide = cuda::blocks_for(rows, 1);
+  if (width > kLong * kWarpSize * kPack && whole) {
+    f.template operator()<Group<kThreads, 2, true>>(blocks_of_wide);
+  } else if (width > kLong * kWarpSize * kPack) {
+    f.template operator()<Group<kThreads, 2, false>>(blocks_of_wide);
+  } else if (!whole) {
+    f.template operator()<Group<kWarpSize, kLong, false>>(blocks);
+  } else if (width > kShort * kWarpSize * kPack) {
+    f.template operator()<Group<kWarpSize, kLong, true>>(blocks);
   } else {
-    f.template operator()<true>(cuda::blocks_for(rows, 1));
+    f.template operator()<Group<kWarpSize, kShort, true>>(blocks);
   }
 }
 
@@ -264,7 +301,7 @@ template <typename T>
 void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Tensor& input, const Tensor& moments,
                         const Tensor& grad_weight, const Tensor& grad_bias, std::int64_t rows, std::int64_t width) {
   using C = compute_t<T>;
-  constexpr std::int64_t kEnoughBlocks = 512, kLeastRows = 64;
+  constexpr std::int64_t kEnoughBlocks = 1024, kLeastRows = 64;
   const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
   const std::int64_t segments =
       std::max<std::int64_t>(1, std::min(kEnoughBlocks / strips, (rows + kLeastRows - 1) / kLeastRows));
@@ -277,11 +314,8 @@ void parameter_backward(const cuda::Launch& launch, const Tensor& grad, const Te
          input.data<T>(), moments.data<C>(), data(weight_sums), data(bias_sums), rows, width, segments,
          (rows + segments - 1) / segments);
   if (segments == 1) return;
-  const auto join = [&](const Tensor& sums, const Tensor& result) {
-    if (result.defined()) reduce_sum(sums, result.as_strided({1, width}, {width, 1}, result.offset()));
-  };
-  join(weight_sums, grad_weight);
-  join(bias_sums, grad_bias);
+  launch(join_kernel<C>, cuda::blocks_for(strips, 1), kThreads, data(weight_sums), data(bias_sums), data(grad_weight),
+         data(grad_bias), segments, width);
 }
 
 }  // namespace
@@ -296,10 +330,9 @@ void layer_norm_cuda(const Tensor& input, const Tensor& weight, const Tensor& bi
   dispatch_floating(input.dtype(), "layer_norm", [&]<typename T>() {
     using C = compute_t<T>;
     const Tensor scale = as_computed<C>(weight), shift = as_computed<C>(bias);
-    with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
-      launch(forward_kernel<kBlock, T, C>, blocks, kThreads, input.data<T>(), data_of<C>(scale), data_of<C>(shift),
-             output.data<T>(), moments.data<C>(), rows, static_cast<int>(width),
-             in_packs(width, {&input, &output, &scale, &shift}), static_cast<C>(eps), centred);
+    with_group(rows, width, in_packs(width, {&input, &output, &scale, &shift}), [&]<typename G>(unsigned blocks) {
+      launch(forward_kernel<G, T, C>, blocks, kThreads, input.data<T>(), data_of<C>(scale), data_of<C>(shift),
+             output.data<T>(), moments.data<C>(), rows, static_cast<int>(width), static_cast<C>(eps), centred);
     });
   });
 }
@@ -313,10 +346,9 @@ void layer_norm_backward_cuda(const Tensor& grad, const Tensor& input, const Ten
     using C = compute_t<T>;
     const Tensor scale = as_computed<C>(weight);
     if (grad_input.defined() && rows > 0)
-      with_group(rows, width, [&]<bool kBlock>(unsigned blocks) {
-        launch(input_backward_kernel<kBlock, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(),
-               data_of<C>(scale), moments.data<C>(), grad_input.data<T>(), rows, static_cast<int>(width),
-               in_packs(width, {&grad, &input, &grad_input, &scale}), centred);
+      with_group(rows, width, in_packs(width, {&grad, &input, &grad_input, &scale}), [&]<typename G>(unsigned blocks) {
+        launch(input_backward_kernel<G, T, C>, blocks, kThreads, grad.data<T>(), input.data<T>(), data_of<C>(scale),
+               moments.data<C>(), grad_input.data<T>(), rows, static_cast<int>(width), centred);
       });
     if (grad_weight.defined() || grad_bias.defined())
       parameter_backward<T>(launch, grad, input, moments, grad_weight, grad_bias, rows, width);

@@ -88,19 +88,46 @@ struct OwnRows {
   }
 };
 
-/// Right factors whose columns are the tile's rows.
+/// Two right factors, side by side.
+template <typename T>
+struct Pair {
+  cuda::FragmentB<T> of[2];
+};
+
+/// Right factors whose columns are the tile's rows: those of 16 rows from `row` on.
 template <typename T, int kWidth, int kRows>
-__device__ inline cuda::FragmentB<T> across(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
-  const T* at = &tile.rows[row + lane.g][column + 2 * lane.t];
-  return {{*reinterpret_cast<const cuda::Two<T>*>(at), *reinterpret_cast<const cuda::Two<T>*>(at + 8)}};
-}
-/// Right factors that lie as the tile does.
-template <typename T, int kWidth, int kRows>
-__device__ inline cuda::FragmentB<T> along(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
-  cuda::FragmentB<T> found;
+__device__ inline Pair<T> across(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
+  Pair<T> found;
+  if constexpr (sizeof(T) == 2) {
+    const int i = static_cast<int>(threadIdx.x % 32);
+    cuda::Two<T> four[4];
+    cuda::load_matrices<false>(four, &tile.rows[row + i / 16 * 8 + i % 8][column + i / 8 % 2 * 8]);
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    found.pairs[i / 2].value[i % 2] = tile.rows[row + i / 2 * 8 + 2 * lane.t + i % 2][column + lane.g];
+    for (int j = 0; j < 4; ++j) found.of[j / 2].pairs[j % 2] = four[j];
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      found.of[j / 2].pairs[j % 2] =
+          *reinterpret_cast<const cuda::Two<T>*>(&tile.rows[row + j / 2 * 8 + lane.g][column + j % 2 * 8 + 2 * lane.t]);
+  }
+  return found;
+}
+/// Right factors that lie as the tile does: those of 16 columns from `column` on.
+template <typename T, int kWidth, int kRows>
+__device__ inline Pair<T> along(const Tile<T, kWidth, kRows>& tile, int row, int column, Lane lane) {
+  Pair<T> found;
+  if constexpr (sizeof(T) == 2) {
+    const int i = static_cast<int>(threadIdx.x % 32);
+    cuda::Two<T> four[4];
+    cuda::load_matrices<true>(four, &tile.rows[row + i % 16][column + i / 16 * 8]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) found.of[j / 2].pairs[j % 2] = four[j];
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      found.of[j / 4].pairs[j / 2 % 2].value[j % 2] =
+          tile.rows[row + j / 2 % 2 * 8 + 2 * lane.t + j % 2][column + j / 4 * 8 + lane.g];
+  }
   return found;
 }
 
@@ -116,8 +143,11 @@ __device__ inline void score_tile(float (&scores)[kRows / 8][4], const OwnRows<T
 #pragma unroll
   for (int step = 0; step < kWidth / 16; ++step) {
 #pragma unroll
-    for (int j = 0; j < kRows / 8; ++j)
-      cuda::multiply<kHow>(scores[j], own.steps[step], across(tile, 8 * j, 16 * step, lane));
+    for (int j = 0; j < kRows / 8; j += 2) {
+      const Pair<T> right = across(tile, 8 * j, 16 * step, lane);
+      cuda::multiply<kHow>(scores[j], own.steps[step], right.of[0]);
+      cuda::multiply<kHow>(scores[j + 1], own.steps[step], right.of[1]);
+    }
   }
 }
 
@@ -134,7 +164,11 @@ __device__ inline void add_rows(float (&sums)[kWidth / 8][4], const float (&weig
       left.pairs[i] = cuda::make_two<T>(pair[i % 2 * 2], pair[i % 2 * 2 + 1]);
     }
 #pragma unroll
-    for (int j = 0; j < kWidth / 8; ++j) cuda::multiply<kHow>(sums[j], left, along(tile, 16 * step, 8 * j, lane));
+    for (int j = 0; j < kWidth / 8; j += 2) {
+      const Pair<T> right = along(tile, 16 * step, 8 * j, lane);
+      cuda::multiply<kHow>(sums[j], left, right.of[0]);
+      cuda::multiply<kHow>(sums[j + 1], left, right.of[1]);
+    }
   }
 }
 

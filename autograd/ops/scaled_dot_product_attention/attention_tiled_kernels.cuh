@@ -178,20 +178,35 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   }
 }
 
-/// deltas[row] = sum(grad * out) of each query, by a warp each.
+/// deltas[row] = sum(grad * out) of each query, by eight lanes each. `packs`: 16 bytes at a time may be read.
 template <typename T>
-__global__ void row_delta_kernel(Sizes z, Heads<T> out, Heads<T> grad, float* deltas) {
-  const int lane = static_cast<int>(threadIdx.x % cuda::kWarpSize);
+__global__ void row_delta_kernel(Sizes z, Heads<T> out, Heads<T> grad, float* deltas, bool packs) {
+  constexpr int kLanes = 8, kPack = 16 / sizeof(T);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto queries = static_cast<unsigned>(z.queries), heads = static_cast<unsigned>(z.heads);
-  for (std::int64_t item = cuda::global_thread() / cuda::kWarpSize; item < z.batch * z.heads * z.queries;
-       item += cuda::all_threads() / cuda::kWarpSize) {
-    const unsigned row = static_cast<unsigned>(item), l = row % queries, h = row / queries % heads,
+  const std::int64_t rows = z.batch * z.heads * z.queries;
+  // Lanes without a row take part in the exchange.
+  for (std::int64_t begin = cuda::global_thread() / cuda::kWarpSize * (cuda::kWarpSize / kLanes); begin < rows;
+       begin += cuda::all_threads() / kLanes) {
+    const std::int64_t item = begin + threadIdx.x % cuda::kWarpSize / kLanes;
+    const unsigned row = static_cast<unsigned>(item < rows ? item : 0), l = row % queries, h = row / queries % heads,
                    n = row / queries / heads;
+    const T *of_out = out.row(n, h, l), *of_grad = grad.row(n, h, l);
     float sum = 0;
-    for (int d = lane; d < z.value_width; d += cuda::kWarpSize)
-      sum += from_element<float>(grad.row(n, h, l)[d]) * from_element<float>(out.row(n, h, l)[d]);
-    sum = cuda::warp_sum(sum);
-    if (lane == 0) deltas[item] = sum;
+    for (int d = lane * kPack; d < z.value_width; d += kLanes * kPack) {
+      if (packs) {
+        const auto a = *reinterpret_cast<const cuda::Pack<T, kPack>*>(of_grad + d),
+                   b = *reinterpret_cast<const cuda::Pack<T, kPack>*>(of_out + d);
+#pragma unroll
+        for (int j = 0; j < kPack; ++j) sum += from_element<float>(a.value[j]) * from_element<float>(b.value[j]);
+      } else {
+        for (int j = d; j < d + kPack && j < z.value_width; ++j)
+          sum += from_element<float>(of_grad[j]) * from_element<float>(of_out[j]);
+      }
+    }
+#pragma unroll
+    for (int apart = 1; apart < kLanes; apart *= 2) sum += cuda::shuffle_xor(sum, apart);
+    if (lane == 0 && item < rows) deltas[item] = sum;
   }
 }
 
