@@ -260,16 +260,16 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   }
 }
 
-/// Of queries before `first`, the log_sum that is not a number, if there is one; else 0.
+/// Of queries before `first`, the log_sum that is not a number, if there is one; else 0. For all threads of a block.
 template <typename T>
 __device__ inline float broken_before(const Attention<T, float>& a, const float* log_sums, std::int64_t n,
                                       std::int64_t h, std::int64_t first) {
   float broken = 0;
-  for (std::int64_t l = threadIdx.x % cuda::kWarpSize; l < first && l < a.sizes.queries; l += cuda::kWarpSize) {
+  for (std::int64_t l = threadIdx.x; l < first && l < a.sizes.queries; l += kTileThreads) {
     const float log_sum = log_sums[a.number(n, h, l)];
     if (log_sum != log_sum) broken = log_sum;
   }
-  return cuda::warp_sum(broken);
+  return cuda::block_sum(broken);
 }
 
 template <typename T, int kWidth, cuda::FloatProducts kHow>
