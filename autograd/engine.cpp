@@ -152,7 +152,12 @@ bool is_own(const Tensor& slot) {
   return slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous();
 }
 
-void add_pending(TensorList& pending, std::uint32_t input, Tensor grad) {
+/// Adds to what has arrived at a node with that many outputs.
+void add_pending(TensorList& pending, std::uint32_t outputs, std::uint32_t input, Tensor grad) {
+  if (pending.empty()) {
+    if (outputs <= 1) return pending.push_back(std::move(grad));
+    pending.resize(outputs);
+  }
   Tensor& slot = pending[input];
   if (!slot.defined()) {
     slot = std::move(grad);
@@ -203,8 +208,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
   std::vector<IntrusivePtr<Node>> ready;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     Node* node = edges[i].node.get();
-    node->pending_grads_.resize(std::max<std::size_t>(node->num_outputs_, 1));
-    add_pending(node->pending_grads_, edges[i].input, gradients[i]);
+    add_pending(node->pending_grads_, node->num_outputs_, edges[i].input, gradients[i]);
   }
   for (const Edge& edge : edges)
     if (edge.node->dependencies_ == 0 && task.is_wanted(edge.node.get()) &&
@@ -215,7 +219,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
   const profile::Scope scope("pass", "backward");
   const autocast::Pause no_autocast;
   while (!ready.empty()) {
-    std::pop_heap(ready.begin(), ready.end(), later);
+    if (ready.size() > 1) std::pop_heap(ready.begin(), ready.end(), later);
     const IntrusivePtr<Node> node = std::move(ready.back());
     ready.pop_back();
 
@@ -231,14 +235,14 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       std::optional<profile::ModuleScope> module;
       if (profile::enabled()) [[unlikely]]
         module.emplace(profile::module_of(node.get()));
-      const profile::Scope scope("backward", node->name());
+      const profile::Scope scope("backward", profile::enabled() ? node->name() : nullptr);
       if (create_graph)
         results = node->apply_recorded(std::move(grads));
       else if (!added_to_pending(*node, grads))
         results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
-    if (!retain_graph && runs) node->release_saved();
+    if (!retain_graph && runs && !node->saved_.empty()) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 
@@ -246,13 +250,11 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       const Edge& edge = node->edges_[i];
       if (!edge.node || !task.is_wanted(edge.node.get())) continue;
       Node& next = *edge.node;
-      if (!results.empty() && results[i].defined()) {
-        if (next.pending_grads_.empty()) next.pending_grads_.resize(std::max<std::size_t>(next.num_outputs_, 1));
-        add_pending(next.pending_grads_, edge.input, std::move(results[i]));
-      }
+      if (!results.empty() && results[i].defined())
+        add_pending(next.pending_grads_, next.num_outputs_, edge.input, std::move(results[i]));
       if (--next.dependencies_ == 0) {
         ready.push_back(edge.node);
-        std::push_heap(ready.begin(), ready.end(), later);
+        if (ready.size() > 1) std::push_heap(ready.begin(), ready.end(), later);
       }
     }
   }

@@ -23,14 +23,16 @@ class SmallVector {
     for (const T& value : other) push_back(value);
   }
   SmallVector(SmallVector&& other) noexcept { take(other); }
-  ~SmallVector() { destroy(); }
+  ~SmallVector() {
+    if (size_ > 0 || !is_inline()) destroy();
+  }
   SmallVector& operator=(const SmallVector& other) {
     if (this != &other) *this = SmallVector(other);
     return *this;
   }
   SmallVector& operator=(SmallVector&& other) noexcept {
     if (this != &other) {
-      destroy();
+      if (size_ > 0 || !is_inline()) destroy();
       take(other);
     }
     return *this;
@@ -68,7 +70,7 @@ class SmallVector {
  private:
   T* inline_data() { return reinterpret_cast<T*>(inline_); }
   bool is_inline() const { return data_ == reinterpret_cast<const T*>(inline_); }
-  void grow(std::size_t capacity) {
+  [[gnu::noinline]] void grow(std::size_t capacity) {
     T* data = static_cast<T*>(::operator new (capacity * sizeof(T), std::align_val_t{alignof(T)}));
     for (std::size_t i = 0; i < size_; ++i) {
       new (data + i) T(std::move(data_[i]));
@@ -93,7 +95,7 @@ class SmallVector {
       data_ = inline_data();
       for (std::size_t i = 0; i < other.size_; ++i) new (data_ + i) T(std::move(other.data_[i]));
       size_ = other.size_;
-      other.destroy();
+      other.clear();
     } else {
       data_ = std::exchange(other.data_, other.inline_data());
       size_ = std::exchange(other.size_, 0);
