@@ -13,6 +13,7 @@ inline constexpr std::int64_t kTasksPerThread = 3;  // so that threads which are
 inline constexpr std::int64_t kLargeCache = 2 << 20;  // bytes of a second level
 inline constexpr std::int64_t kGroupColumns = 2048;
 inline constexpr std::int64_t kGroupRows = 56;         // rows of a transposed a packed at a time
+inline constexpr std::int64_t kLateGroup = 128 << 10;  // bytes of b that are packed at a time where it comes slowly
 inline constexpr std::int64_t kStep = 128;             // along k, of a panel of b that a single panel of rows uses
 inline constexpr std::int64_t kShort = 48;             // k for which nothing is packed
 inline constexpr std::int64_t kSecondWay = 128 << 10;  // bytes of a way of a second-level cache, at most

@@ -20,7 +20,11 @@ struct Tile {
   const T* a;  // a[i][p] is at a[i * a_row + p * a_step], where a_row or a_step is 1
   std::int64_t a_row, a_step;
   const T* next;  // where the panel behind this one lies, which is asked for meanwhile; may be null
-  const T* b;     // b[p][j] is at b[p * b_step + j], readable for whole vectors
+  // What is needed after this and comes from far, which is asked for meanwhile: later_rows rows of later_lines lines of
+  // the cache, later_row elements apart. Null: nothing.
+  const T* later;
+  std::int64_t later_row, later_lines, later_rows;
+  const T* b;  // b[p][j] is at b[p * b_step + j], readable for whole vectors
   std::int64_t b_step;
   std::int64_t k;  // at least 1
   // Kernels by rows go through a in pieces, in one chain: k steps, then a is moved on by a_segment more, `segments`

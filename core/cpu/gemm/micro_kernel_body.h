@@ -20,6 +20,7 @@
 //                                  divides kLanes
 //   turn_line(from, stride, x)     optional: the same for a line of the cache of each row, each read once
 
+#include "lockstep/core/cpu/gemm/asks_body.h"
 #include "lockstep/core/cpu/gemm/few_rows_body.h"
 #include "lockstep/core/cpu/gemm/finish_body.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
@@ -29,7 +30,6 @@ namespace lockstep::cpu::gemm_detail {
 namespace {
 
 constexpr int kAhead = 12;         // steps between what is in use and what is prefetched
-constexpr int kAskSteps = 16;      // steps between two groups of lines of the next panel and of the result
 constexpr int kSpreadSteps = 320;  // a chain so long that all of them are asked for in its course
 // Narrow tiles have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
 template <typename V, int kRows, int kVectors>
@@ -62,9 +62,6 @@ class ManyRows {
   const T* a_[kPointers];
   std::int64_t row_, rows3_;
 };
-
-// What asks for nothing in the course of a chain.
-struct AsksNothing {};
 
 // k steps along a and b, which are moved on; a_ahead and b_ahead elements behind them are prefetched, and every
 // kAskSteps steps some of what asks names.
@@ -123,70 +120,6 @@ template <typename V, int kRows, int kVectors, bool kByRows, typename Asks = Ask
   }
 }
 
-// Asks for `count` lines of the cache of each row of a panel, or of as many steps of one by columns, from number
-// `from`.
-template <typename T, int kRows, bool kByRows>
-[[gnu::always_inline]] inline void ask_for_panel(const T* panel, std::int64_t a_row, std::int64_t a_step,
-                                                 std::int64_t from, std::int64_t count) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  for (std::int64_t line = from; line < from + count; ++line) {
-    if constexpr (kByRows) {
-      for (int i = 0; i < kRows; ++i) __builtin_prefetch(panel + i * a_row + line * kLine);
-    } else {
-      __builtin_prefetch(panel + line * a_step);
-    }
-  }
-}
-
-// What a tile of a long chain asks for besides what its steps are about to read: lines of the next panel of a, and
-// those of its result. There are few places for lines on their way, and the steps need them too: all at once they would
-// wait.
-template <typename T, int kRows, bool kByRows>
-class SpreadAsks {
- public:
-  explicit SpreadAsks(const Tile<T>& tile) : panel_(tile.next), out_stride_(tile.out_stride) {
-    if (!panel_) return;
-    // Lines of each row, or steps of a panel by columns.
-    const std::int64_t lines = kByRows ? (tile.k + kLine - 1) / kLine : tile.k, of_each = kByRows ? kRows : 1;
-    left_ = lines * of_each;
-    each_ = (lines / (tile.tiles > 0 ? tile.tiles : 1) + 1) * of_each;
-    share_ = each_ * kAskSteps / tile.k + 1;
-    step_ = kByRows ? tile.a_row : tile.a_step;
-  }
-  // The tile that begins now; its rows end `last` elements behind their first.
-  [[gnu::always_inline]] void begin(T* out, std::int64_t last) {
-    out_ = out;
-    last_ = last;
-    rows_ = kRows;
-    now_ = left_ < each_ ? left_ : each_;
-    left_ -= now_;
-  }
-  [[gnu::always_inline]] void some() {
-    if (rows_ > 0) {
-      --rows_;
-      __builtin_prefetch(out_, 1);
-      __builtin_prefetch(out_ + last_, 1);
-      out_ += out_stride_;
-    }
-    for (std::int64_t i = share_; i > 0 && now_ > 0; --i, --now_) {
-      __builtin_prefetch(panel_);
-      panel_ += step_;
-      if (kByRows && ++row_ == kRows) {
-        row_ = 0;
-        panel_ += kLine - kRows * step_;
-      }
-    }
-  }
-
- private:
-  static constexpr std::int64_t kLine = 64 / sizeof(T);
-
-  const T* panel_;
-  std::int64_t left_ = 0, each_ = 0, share_ = 0, now_ = 0, step_ = 0, row_ = 0;
-  T* out_ = nullptr;
-  std::int64_t out_stride_, last_ = 0, rows_ = 0;
-};
-
 // A row of tiles of one chain of many steps each.
 template <typename V, int kRows, int kVectors, bool kByRows>
 [[gnu::noinline]] void long_kernel(const Tile<typename V::T>& tile) {
@@ -223,7 +156,8 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   constexpr int kLanes = V::kLanes, kLine = 64 / sizeof(T);
   if constexpr (kSpreads<V, kRows, kVectors>) {
     const bool one = !tile.runs && tile.segments <= 1 && tile.repeats <= 1 && !tile.resumes && !tile.pauses;
-    if (tile.k >= kSpreadSteps && one && !tile.plus_zero) return long_kernel<V, kRows, kVectors, kByRows>(tile);
+    if ((tile.k >= kSpreadSteps || (tile.later && tile.k > 4 * kAskSteps)) && one && !tile.plus_zero)
+      return long_kernel<V, kRows, kVectors, kByRows>(tile);
   }
   const T* b = tile.b;
   const std::int64_t b_step = tile.b_step;
