@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_operands.cuh"
+#include "lockstep/core/cuda/async_copy.cuh"
 #include "lockstep/core/cuda/reduce.cuh"
 #include "lockstep/core/cuda/tensor_core.cuh"
 
@@ -21,38 +22,34 @@ struct Tile {
   alignas(16) T rows[kRows][kStride];
 };
 
-/// Rows first.. of a head as a tile; zeros where there are none. `packs`: 16 bytes at a time may be read.
+/// Begins to load rows first.. of a head as a tile; zeros where there are none. It is whole after wait_for_copies() and
+/// a barrier. `packs`: 16 bytes at a time may be read.
 template <typename T, int kWidth, int kRows>
 __device__ inline void load_tile(Tile<T, kWidth, kRows>& tile, const Heads<T>& from, int n, int h, int first, int end,
                                  int width, bool packs) {
   constexpr int kPack = 16 / sizeof(T), kPacks = kWidth / kPack, kOfThread = kRows * kPacks / kTileThreads;
   using Pack = cuda::Pack<T, kPack>;
-  const auto place = [](int i) { return static_cast<int>(threadIdx.x) + i * kTileThreads; };
-  if (packs) {
-    // All reads are on their way before the first is waited for; of what is not there, the first row's beginning is
-    // read.
-    Pack found[kOfThread];
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
-      const int row = place(i) / kPacks, column = place(i) % kPacks * kPack;
-      const bool inside = first + row < end && column < width;
-      found[i] = *reinterpret_cast<const Pack*>(from.row(n, h, inside ? first + row : 0) + (inside ? column : 0));
-      if (!inside) found[i] = Pack{};
-    }
-#pragma unroll
-    for (int i = 0; i < kOfThread; ++i)
-      *reinterpret_cast<Pack*>(&tile.rows[place(i) / kPacks][place(i) % kPacks * kPack]) = found[i];
-    return;
-  }
   for (int i = 0; i < kOfThread; ++i) {
-    const int row = place(i) / kPacks, column = place(i) % kPacks * kPack;
+    const int place = static_cast<int>(threadIdx.x) + i * kTileThreads, row = place / kPacks,
+              column = place % kPacks * kPack;
+    T* const to = &tile.rows[row][column];
+    if (packs) {
+      const bool inside = first + row < end && column < width;
+      cuda::copy_async<16>(to, from.row(n, h, inside ? first + row : 0) + (inside ? column : 0), inside);
+      continue;
+    }
     Pack pack{};
 #pragma unroll
     for (int j = 0; j < kPack; ++j)
       if (first + row < end && column + j < width) pack.value[j] = from.row(n, h, first + row)[column + j];
-    *reinterpret_cast<Pack*>(&tile.rows[row][column]) = pack;
+    *reinterpret_cast<Pack*>(to) = pack;
   }
 }
+
+/// One side's tiles: one to compute with, one that is being loaded.
+template <typename T, int kWidth, int kRows>
+using Tiles = Tile<T, kWidth, kRows>[2];
 
 /// What a lane of a warp is in fragments.
 struct Lane {
@@ -61,28 +58,32 @@ struct Lane {
   __device__ Lane() {}
 };
 
-/// Rows of a head that the warp owns, as left factors of sums over their columns. They come by way of a tile, which is
+/// Rows of a head that the warp owns, as left factors of sums over their columns. They come by way of tiles, which are
 /// free again for all after the next barrier.
 template <typename T, int kWidth>
 struct OwnRows {
   cuda::FragmentA<T> steps[kWidth / 16];
 
   template <int kRows>
-  __device__ OwnRows(Tile<T, kWidth, kRows>& tile, const Heads<T>& from, int n, int h, int first, int end, int width,
+  __device__ OwnRows(Tiles<T, kWidth, kRows>& tiles, const Heads<T>& from, int n, int h, int first, int end, int width,
                      bool packs, Lane lane) {
+    constexpr int kTogether = kOwned / kRows < 2 ? 1 : 2;
 #pragma unroll
-    for (int part = 0; part < kOwned; part += kRows) {
+    for (int part = 0; part < kOwned; part += kTogether * kRows) {
       __syncthreads();
-      load_tile(tile, from, n, h, first + part, end, width, packs);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) load_tile(tiles[i], from, n, h, first + part + i * kRows, end, width, packs);
+      cuda::wait_for_copies();
       __syncthreads();
       const int row = lane.row - part;
-      if (row < 0 || row >= kRows) continue;
+      if (row < 0 || row >= kTogether * kRows) continue;
+      const Tile<T, kWidth, kRows>& tile = tiles[row / kRows];
 #pragma unroll
       for (int step = 0; step < kWidth / 16; ++step) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          steps[step].pairs[i] =
-              *reinterpret_cast<const cuda::Two<T>*>(&tile.rows[row + i % 2 * 8][16 * step + i / 2 * 8 + 2 * lane.t]);
+          steps[step].pairs[i] = *reinterpret_cast<const cuda::Two<T>*>(
+              &tile.rows[row % kRows + i % 2 * 8][16 * step + i / 2 * 8 + 2 * lane.t]);
       }
     }
   }

@@ -114,9 +114,9 @@ struct Owned {
 template <typename T, int kWidth, cuda::FloatProducts kHow>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     tiled_forward_kernel(Attention<T, float> a, Heads<T> out, float* log_sums, bool packs) {
-  constexpr int kKeys = 4096 / kWidth;
-  __shared__ Tile<T, kWidth, kKeys> keys;
-  __shared__ Tile<T, kWidth, kKeys> values;
+  constexpr int kKeys = (sizeof(T) == 2 ? 4096 : 2048) / kWidth;
+  __shared__ Tiles<T, kWidth, kKeys> keys;
+  __shared__ Tiles<T, kWidth, kKeys> values;
   const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
@@ -126,13 +126,18 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     const int n = own.n, h = own.h, group = h / z.group, end = z.end_of_keys(a.causal, own.first);
     const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, z.queries, z.width, packs, lane);
     float result[kWidth / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-    for (int first = 0; first < end; first += kKeys) {
+    const auto load = [&](int which, int first) {
+      load_tile(keys[which], a.key, n, group, first, z.keys, z.width, packs);
+      load_tile(values[which], a.value, n, group, first, z.keys, z.value_width, packs);
+    };
+    __syncthreads();
+    load(0, 0);
+    for (int first = 0, now = 0; first < end; first += kKeys, now ^= 1) {
+      cuda::wait_for_copies();
       __syncthreads();
-      load_tile(keys, a.key, n, group, first, z.keys, z.width, packs);
-      load_tile(values, a.value, n, group, first, z.keys, z.value_width, packs);
-      __syncthreads();
+      if (first + kKeys < end) load(now ^ 1, first + kKeys);
       float weights[kKeys / 8][4];
-      score_tile<kHow>(weights, query, keys, lane);
+      score_tile<kHow>(weights, query, keys[now], lane);
       float highest[2] = {top[0], top[1]};
       finish_scores<true>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
                           all_plain(a, own.first, kOwned, first, kKeys));
@@ -164,7 +169,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
 #pragma unroll
         for (int i = 0; i < 4; ++i) result[j][i] *= factor[i / 2];
       }
-      add_rows<kHow>(result, weights, values, lane);
+      add_rows<kHow>(result, weights, values[now], lane);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -215,8 +220,8 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     tiled_query_kernel(Attention<T, float> a, Heads<T> grad, const float* log_sums, const float* deltas,
                        Heads<T> grad_query, bool packs) {
   constexpr int kKeys = 2048 / kWidth;
-  __shared__ Tile<T, kWidth, kKeys> keys;
-  __shared__ Tile<T, kWidth, kKeys> values;
+  __shared__ Tiles<T, kWidth, kKeys> keys;
+  __shared__ Tiles<T, kWidth, kKeys> values;
   const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
@@ -233,14 +238,19 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
       log_sum[half] = log_sums[a.number(n, h, l)];
       delta[half] = deltas[a.number(n, h, l)];
     }
-    for (int first = 0; first < end; first += kKeys) {
+    const auto load = [&](int which, int first) {
+      load_tile(keys[which], a.key, n, group, first, z.keys, z.width, packs);
+      load_tile(values[which], a.value, n, group, first, z.keys, z.value_width, packs);
+    };
+    __syncthreads();
+    load(0, 0);
+    for (int first = 0, now = 0; first < end; first += kKeys, now ^= 1) {
+      cuda::wait_for_copies();
       __syncthreads();
-      load_tile(keys, a.key, n, group, first, z.keys, z.width, packs);
-      load_tile(values, a.value, n, group, first, z.keys, z.value_width, packs);
-      __syncthreads();
+      if (first + kKeys < end) load(now ^ 1, first + kKeys);
       float weights[kKeys / 8][4], slopes[kKeys / 8][4];
-      score_tile<kHow>(weights, query, keys, lane);
-      score_tile<kHow>(slopes, slope, values, lane);
+      score_tile<kHow>(weights, query, keys[now], lane);
+      score_tile<kHow>(slopes, slope, values[now], lane);
       finish_scores<true>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
                           all_plain(a, own.first, kOwned, first, kKeys));
       if (a.dropout) drop<true>(slopes, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
@@ -250,7 +260,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
         for (int i = 0; i < 4; ++i)
           slopes[j][i] = exponential<T>(weights[j][i] - log_sum[i / 2]) * (slopes[j][i] - delta[i / 2]) * a.scale;
       }
-      add_rows<kHow>(result, slopes, keys, lane);
+      add_rows<kHow>(result, slopes, keys[now], lane);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -277,9 +287,9 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     tiled_key_kernel(Attention<T, float> a, Heads<T> grad, const float* log_sums, const float* deltas,
                      Heads<T> grad_key, Heads<T> grad_value, bool packs) {
   constexpr int kQueries = 2048 / kWidth;
-  __shared__ Tile<T, kWidth, kQueries> queries;
-  __shared__ Tile<T, kWidth, kQueries> grads;
-  __shared__ float of_rows[2][kQueries];
+  __shared__ Tiles<T, kWidth, kQueries> queries;
+  __shared__ Tiles<T, kWidth, kQueries> grads;
+  __shared__ float of_rows[2][2][kQueries];  // log_sums and deltas
   const Counts z(a.sizes);
   const philox::Key dropout_key = a.dropout ? a.source.get() : philox::Key{};
   const Lane lane;
@@ -302,19 +312,26 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
           }
         }
       }
-      for (int first = a.causal ? own.first : 0; first < z.queries; first += kQueries) {
-        __syncthreads();
-        load_tile(queries, a.query, n, h, first, z.queries, z.width, packs);
-        load_tile(grads, grad, n, h, first, z.queries, z.value_width, packs);
-        if (threadIdx.x < kQueries) {
-          const int l = first + static_cast<int>(threadIdx.x);
-          of_rows[0][threadIdx.x] = l < z.queries ? log_sums[a.number(n, h, l)] : 0.0f;
-          of_rows[1][threadIdx.x] = l < z.queries ? deltas[a.number(n, h, l)] : 0.0f;
+      const auto load = [&](int which, int first) {
+        load_tile(queries[which], a.query, n, h, first, z.queries, z.width, packs);
+        load_tile(grads[which], grad, n, h, first, z.queries, z.value_width, packs);
+        if (threadIdx.x < 2 * kQueries) {
+          const int of = static_cast<int>(threadIdx.x) / kQueries, i = static_cast<int>(threadIdx.x) % kQueries;
+          const bool inside = first + i < z.queries;
+          const float* const from = of == 0 ? log_sums : deltas;
+          cuda::copy_async<4>(&of_rows[which][of][i], from + a.number(n, h, inside ? first + i : 0), inside);
         }
+      };
+      const int begin = a.causal ? own.first : 0;
+      __syncthreads();
+      if (begin < z.queries) load(0, begin);
+      for (int first = begin, now = 0; first < z.queries; first += kQueries, now ^= 1) {
+        cuda::wait_for_copies();
         __syncthreads();
+        if (first + kQueries < z.queries) load(now ^ 1, first + kQueries);
         float weights[kQueries / 8][4], slopes[kQueries / 8][4];
-        score_tile<kHow>(weights, key, queries, lane);
-        score_tile<kHow>(slopes, value, grads, lane);
+        score_tile<kHow>(weights, key, queries[now], lane);
+        score_tile<kHow>(slopes, value, grads[now], lane);
         finish_scores<false>(weights, a, n, h, own.first + lane.row, first + 2 * lane.t,
                              all_plain(a, first, kQueries, own.first, kOwned));
         if (a.dropout) drop<false>(slopes, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
@@ -323,13 +340,13 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int row = 8 * j + 2 * lane.t + i % 2;
-            weights[j][i] = exponential<T>(weights[j][i] - of_rows[0][row]);
-            slopes[j][i] = weights[j][i] * (slopes[j][i] - of_rows[1][row]) * a.scale;
+            weights[j][i] = exponential<T>(weights[j][i] - of_rows[now][0][row]);
+            slopes[j][i] = weights[j][i] * (slopes[j][i] - of_rows[now][1][row]) * a.scale;
           }
         }
         if (a.dropout) drop<false>(weights, a, dropout_key, n, h, own.first + lane.row, first + 2 * lane.t);
-        add_rows<kHow>(to_value, weights, grads, lane);
-        add_rows<kHow>(to_key, slopes, queries, lane);
+        add_rows<kHow>(to_value, weights, grads[now], lane);
+        add_rows<kHow>(to_key, slopes, queries[now], lane);
       }
     }
 #pragma unroll
