@@ -204,18 +204,25 @@ SANITIZER_ERROR = 86
 CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
 
 
-# What runs under the tools: kernels under all, and under memcheck what lives longer than a kernel.
-KERNELS, GRAPHS, NCCL = ("test_cuda", None), ("test_parallel_cuda", "Captur|Graph|Replay"), ("test_nccl_cuda", None)
+# What runs under the tools: kernels under all, and under memcheck what lives longer than a kernel. Graphs need the cache
+# of memory, and kernels run without it: a block that its tensor has left is gone then, and the tool sees who uses it.
+GRAPHS = re.compile("Captur|Graph|Replay")
 
 
 def check_with(recorder, machine, tool, size):
-    for name, only in (KERNELS, GRAPHS, NCCL) if tool == "memcheck" else (KERNELS,):
-        recorder.step("sanitizer", tool if name == "test_cuda" else f"{tool}, {name}",
-                      lambda name=name, only=only: sanitize(recorder, machine, tool, size, name, only))
+    steps = [("test_cuda", False, tool)]
+    if tool == "memcheck":
+        steps += [("test_cuda", True, f"{tool}, graphs of test_cuda"),
+                  ("test_parallel_cuda", True, f"{tool}, test_parallel_cuda"),
+                  ("test_nccl_cuda", None, f"{tool}, test_nccl_cuda")]
+    for program, graphs, title in steps:
+        recorder.step("sanitizer", title,
+                      lambda program=program, graphs=graphs: sanitize(recorder, machine, tool, size, program, graphs))
 
 
-def sanitize(recorder, machine, tool, size, name, only):
-    """One of compute-sanitizer's tools over tests, several processes at a time."""
+def sanitize(recorder, machine, tool, size, name, graphs):
+    """One of compute-sanitizer's tools over tests, several processes at a time. graphs: those of graphs, the others, or
+    (None) all."""
     program = next((entry for entry in machine.programs["tests"] if entry["name"] == name), None)
     found = run(["compute-sanitizer", "--version"], 30)
     if not found.ok:
@@ -223,11 +230,9 @@ def sanitize(recorder, machine, tool, size, name, only):
     if not program:
         raise NotHere(f"this build has no {name}")
     names = [test for test in list_tests(machine, program)
-             if (not only or re.search(only, test)) and not FILLS_THE_DEVICE.match(test)]
+             if graphs in (None, bool(GRAPHS.search(test))) and not FILLS_THE_DEVICE.match(test)]
     jobs = min(12, max(1, (os.cpu_count() or 2) - 2))
-    # Without the cache, a block that its tensor has left is gone, and the tool sees who still uses it.
-    # Graphs need the cache.
-    environment = machine.environment(**on_the_device(machine), LOCKSTEP_CUDA_MEMORY_CACHE="1" if only else "0")
+    environment = machine.environment(**on_the_device(machine), LOCKSTEP_CUDA_MEMORY_CACHE="1" if graphs else "0")
     prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_ERROR), "--print-limit", "5"]
     end = time.monotonic() + recorder.left(size.sanitizer_limit)
     tests, reports, unfinished = Tests(), [], []
@@ -252,7 +257,8 @@ def sanitize(recorder, machine, tool, size, name, only):
             if "Device not supported" in outcome.output:
                 raise NotHere("compute-sanitizer does not support this device or its driver")
             if not outcome.ok or not CLEAN.search(outcome.output):
-                complaints = [line for line in outcome.output.splitlines() if "=========" in line]
+                complaints = [line for line in outcome.output.splitlines()
+                              if "=========" in line or line.startswith("[  FAILED  ] ")]
                 reports.append("\n".join(complaints)[:3000] or outcome.output[-1500:])
         return left
 
