@@ -235,7 +235,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       std::optional<profile::ModuleScope> module;
       if (profile::enabled()) [[unlikely]]
         module.emplace(profile::module_of(node.get()));
-      const profile::Scope scope("backward", profile::enabled() ? node->name() : nullptr);
+      const profile::Scope scope("backward", profile::enabled() ? node->name() : "");
       if (create_graph)
         results = node->apply_recorded(std::move(grads));
       else if (!added_to_pending(*node, grads))

@@ -204,8 +204,8 @@ SANITIZER_ERROR = 86
 CLEAN = re.compile(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards")
 
 
-# What runs under the tools: kernels under all, and under memcheck what lives longer than a kernel. Graphs need the cache
-# of memory, and kernels run without it: a block that its tensor has left is gone then, and the tool sees who uses it.
+# What runs under the tools: kernels under all, and under memcheck what lives longer than a kernel. Graphs need the
+# cache of memory; kernels run without it: a block that its tensor has left is gone then, and the tool sees who uses it.
 GRAPHS = re.compile("Captur|Graph|Replay")
 
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/libraries.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/error.h"
@@ -155,12 +156,14 @@ TYPED_TEST(GemmTest, FewColumnsBesideALargeTransposedMatrix) {
 // Large operands that are read once, whose rows would share places of a cache.
 TYPED_TEST(GemmTest, FewRowsTimesALargeMatrix) {
   const int before = num_threads();
-  for (const std::int64_t m : {1, 2, 3, 4, 5, 8, 11, 12})
+  // Of more rows b does not stay in the second level, and is asked for while the part before is used.
+  const std::int64_t far = gemm_detail::second_level_cache() / 480 + 100;
+  for (const std::int64_t m : {1, 2, 3, 4, 5, 8, 11, 12, 43, 50, 64})
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
         // The rows of b are 3072 or 2048 elements long, of which not all count.
-        Case<TypeParam> c(transpose_a, transpose_b, m, transpose_b ? 170 : 3001, transpose_b ? 2005 : 530, 1,
-                          transpose_b ? 43 : 71);
+        const std::int64_t n = m > 12 ? far : transpose_b ? 170 : 3001, k = m > 12 ? 120 : transpose_b ? 2005 : 530;
+        Case<TypeParam> c(transpose_a, transpose_b, m, n, k, 1, transpose_b ? 43 : 71);
         if (m % 2 == 0) {
           c.g.alpha = TypeParam(0.75);
           c.g.beta = TypeParam(-0.5);

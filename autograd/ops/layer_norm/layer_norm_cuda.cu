@@ -234,7 +234,7 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
   }
 }
 
-/// Joins both of parameter_backward_kernel's sums over segments.
+/// Joins both of parameter_backward_kernel's sums over segments; a result that is null is left out.
 template <typename C>
 __global__ void join_kernel(const C* weight_sums, const C* bias_sums, C* grad_weight, C* grad_bias,
                             std::int64_t segments, std::int64_t width) {

@@ -29,21 +29,22 @@ template <typename T, int kRows, bool kByRows>
   }
 }
 
-// What a tile of a long chain asks for besides what its steps are about to read: lines of the next panel of a, and
-// those of its result. There are few places for lines on their way, and the steps need them too: all at once they would
-// wait.
+// What a tile of a long chain asks for besides what its steps are about to read: lines of the next panel of a, those of
+// its result, and what comes from far. There are few places for lines on their way, and the steps need them too: all at
+// once they would wait.
 template <typename T, int kRows, bool kByRows>
 class SpreadAsks {
  public:
   explicit SpreadAsks(const Tile<T>& tile) : panel_(tile.next), out_stride_(tile.out_stride), later_(tile.later) {
     const std::int64_t tiles = tile.tiles > 0 ? tile.tiles : 1;
+    // add_steps() calls some() before each kAskSteps steps but the last.
+    const std::int64_t calls = tile.k > kAskSteps ? (tile.k - 1) / kAskSteps : 1;
+    rows_each_ = (kRows + calls - 1) / calls;
     if (later_) {
       later_left_ = tile.later_rows * tile.later_lines;
       later_lines_ = tile.later_lines;
       later_gap_ = tile.later_row - tile.later_lines * kLine;
-      // add_steps() calls some() before each kAskSteps steps but the last.
-      const std::int64_t calls = (tile.k - 1) / kAskSteps * tiles;
-      later_share_ = later_left_ / (calls > 0 ? calls : 1) + 1;
+      later_share_ = later_left_ / (calls * tiles) + 1;
     }
     if (!panel_) return;
     // Lines of each row, or steps of a panel by columns.
@@ -62,8 +63,7 @@ class SpreadAsks {
     left_ -= now_;
   }
   [[gnu::always_inline]] void some() {
-    if (rows_ > 0) {
-      --rows_;
+    for (std::int64_t i = rows_each_; i > 0 && rows_ > 0; --i, --rows_) {
       __builtin_prefetch(out_, 1);
       __builtin_prefetch(out_ + last_, 1);
       out_ += out_stride_;
@@ -92,7 +92,7 @@ class SpreadAsks {
   const T* panel_;
   std::int64_t left_ = 0, each_ = 0, share_ = 0, now_ = 0, step_ = 0, row_ = 0;
   T* out_ = nullptr;
-  std::int64_t out_stride_, last_ = 0, rows_ = 0;
+  std::int64_t out_stride_, last_ = 0, rows_ = 0, rows_each_ = 1;
   const T* later_;
   std::int64_t later_left_ = 0, later_share_ = 0, later_line_ = 0, later_lines_ = 0, later_gap_ = 0;
 };

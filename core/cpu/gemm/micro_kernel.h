@@ -65,6 +65,9 @@ using PackColumns = void (*)(const T* from, std::int64_t stride, std::int64_t k,
                              std::int64_t to_stride);
 
 inline constexpr int kMaxVectors = 4;  // of one row of a tile
+/// Tiles of 64-byte vectors with so many sums ask for what they need next in the course of a chain, Tile::later
+/// among it. Narrow ones have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
+inline constexpr int kLeastSpread = 24;
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxStreamingRows = 4;
 inline constexpr int kMaxBlocks = 2;  // side by side, of one row

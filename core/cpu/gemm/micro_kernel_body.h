@@ -30,10 +30,10 @@ namespace lockstep::cpu::gemm_detail {
 namespace {
 
 constexpr int kAhead = 12;         // steps between what is in use and what is prefetched
-constexpr int kSpreadSteps = 320;  // a chain so long that all of them are asked for in its course
-// Narrow tiles have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
+constexpr int kSpreadSteps = 320;  // a chain so long that what comes next is asked for in its course, not at its start
+constexpr int kLaterSteps = 64;    // the same where something comes from far
 template <typename V, int kRows, int kVectors>
-constexpr bool kSpreads = sizeof(typename V::Vector) == 64 && kRows* kVectors >= 24;
+constexpr bool kSpreads = sizeof(typename V::Vector) == 64 && kRows* kVectors >= kLeastSpread;
 
 // Many rows of a, one step of them after the other. Five are addressed from one pointer, so that pointers and strides
 // stay in registers.
@@ -156,7 +156,7 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   constexpr int kLanes = V::kLanes, kLine = 64 / sizeof(T);
   if constexpr (kSpreads<V, kRows, kVectors>) {
     const bool one = !tile.runs && tile.segments <= 1 && tile.repeats <= 1 && !tile.resumes && !tile.pauses;
-    if ((tile.k >= kSpreadSteps || (tile.later && tile.k > 4 * kAskSteps)) && one && !tile.plus_zero)
+    if ((tile.k >= kSpreadSteps || (tile.later && tile.k > kLaterSteps)) && one && !tile.plus_zero)
       return long_kernel<V, kRows, kVectors, kByRows>(tile);
   }
   const T* b = tile.b;

@@ -52,8 +52,9 @@ struct Plan {
     const bool once = g.k > (wide ? 2 * kWays : kShort) && keeps && row_panels.count <= few;
     // What comes slowly is packed in small groups, each asked for while the one before is used by several panels.
     const std::int64_t a_bytes = g.m * g.k * std::int64_t{sizeof(T)}, far_bytes = g.n * g.k * std::int64_t{sizeof(T)};
-    b_comes_late = wide && far_is_slow() && is_far(far_bytes) && row_panels.count > 3 && g.k > 2 * kShort &&
-                   g.k <= inner && a_bytes <= kLateGroup;
+    b_comes_late = wide && far_is_slow() && is_far(far_bytes) && row_panels.count > 3 &&
+                   g.m / row_panels.count * vectors >= kLeastSpread && g.k > 2 * kShort && g.k <= inner &&
+                   a_bytes <= kLateGroup;
     pack_b = b.column != 1 || b_comes_late || (!short_chains && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
     // step needs a line or two for a few elements.

@@ -58,7 +58,7 @@ class Product {
     }
     // What several tasks read is packed before, if that is worth a wait for all.
     const std::int64_t blocks = divide_up(g_.k, plan_.inner);
-    const std::int64_t b_elements = plan_.pack_b && row_tasks > 1 ? padded(g_.n) * g_.k : 0;
+    const std::int64_t b_elements = plan_.pack_b && !plan_.b_comes_late && row_tasks > 1 ? padded(g_.n) * g_.k : 0;
     const std::int64_t a_elements = plan_.pack_a && column_tasks > 1 ? g_.m * (g_.k + blocks * kGap) : 0;
     const std::int64_t elements = a_elements + b_elements;
     const bool shares = elements >= kLeastShared && elements <= kSharedElements;
