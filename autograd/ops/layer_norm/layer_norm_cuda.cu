@@ -198,14 +198,28 @@ __global__ void input_backward_kernel(const T* grad, const T* x, const C* weight
   }
 }
 
+constexpr int kRows = kThreads / kWarpSize;  ///< of a block whose warps go down kWarpSize columns
+
+/// Adds what the warps of a block have found of a column, and stores both sums; those that are null are left out.
+template <typename C>
+__device__ inline void store_columns(cuda::Sums<C, 2> sums, std::int64_t column, std::int64_t width, C* first,
+                                     C* second) {
+  __shared__ cuda::Sums<C, 2> partial[kThreads];
+  __syncthreads();
+  partial[threadIdx.x] = sums;
+  __syncthreads();
+  if (threadIdx.x >= kWarpSize || column >= width) return;
+  for (int r = 1; r < kRows; ++r) sums = sums + partial[r * kWarpSize + threadIdx.x];
+  if (first) first[column] = sums.value[0];
+  if (second) second[column] = sums.value[1];
+}
+
 /// Sums down kWarpSize columns over a segment of rows: of grad * n, and of grad. A result that is null is not written;
 /// they are [segments, width].
 template <typename T, typename C>
 __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* moments, C* weight_sums, C* bias_sums,
                                           std::int64_t rows, std::int64_t width, std::int64_t segments,
                                           std::int64_t per_segment) {
-  constexpr int kRows = kThreads / kWarpSize;
-  __shared__ cuda::Sums<C, 2> partial[kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, first = static_cast<int>(threadIdx.x) / kWarpSize;
   const std::int64_t strips = (width + kWarpSize - 1) / kWarpSize;
   for (std::int64_t item = blockIdx.x; item < strips * segments; item += gridDim.x) {
@@ -223,14 +237,8 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
         sums.value[1] += incoming;
       }
     }
-    __syncthreads();
-    partial[threadIdx.x] = sums;
-    __syncthreads();
-    if (first == 0 && column < width) {
-      for (int r = 1; r < kRows; ++r) sums = sums + partial[r * kWarpSize + lane];
-      if (weight_sums) weight_sums[segment * width + column] = sums.value[0];
-      if (bias_sums) bias_sums[segment * width + column] = sums.value[1];
-    }
+    store_columns(sums, column, width, weight_sums ? weight_sums + segment * width : nullptr,
+                  bias_sums ? bias_sums + segment * width : nullptr);
   }
 }
 
@@ -238,8 +246,6 @@ __global__ void parameter_backward_kernel(const T* grad, const T* x, const C* mo
 template <typename C>
 __global__ void join_kernel(const C* weight_sums, const C* bias_sums, C* grad_weight, C* grad_bias,
                             std::int64_t segments, std::int64_t width) {
-  constexpr int kRows = kThreads / kWarpSize;
-  __shared__ cuda::Sums<C, 2> partial[kThreads];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize, first = static_cast<int>(threadIdx.x) / kWarpSize;
   for (std::int64_t strip = blockIdx.x; strip * kWarpSize < width; strip += gridDim.x) {
     const std::int64_t column = strip * kWarpSize + lane;
@@ -251,14 +257,7 @@ __global__ void join_kernel(const C* weight_sums, const C* bias_sums, C* grad_we
         if (grad_bias) sums.value[1] += bias_sums[segment * width + column];
       }
     }
-    __syncthreads();
-    partial[threadIdx.x] = sums;
-    __syncthreads();
-    if (first == 0 && column < width) {
-      for (int r = 1; r < kRows; ++r) sums = sums + partial[r * kWarpSize + lane];
-      if (grad_weight) grad_weight[column] = sums.value[0];
-      if (grad_bias) grad_bias[column] = sums.value[1];
-    }
+    store_columns(sums, column, width, grad_weight, grad_bias);
   }
 }
 

@@ -111,6 +111,15 @@ struct Owned {
   }
 };
 
+/// Begins to load keys first.. of a head and their values.
+template <typename T, int kWidth, int kKeys>
+__device__ inline void load_keys(Tile<T, kWidth, kKeys>& keys, Tile<T, kWidth, kKeys>& values,
+                                 const Attention<T, float>& a, const Counts& z, int n, int group, int first,
+                                 bool packs) {
+  load_tile(keys, a.key, n, group, first, z.keys, z.width, packs);
+  load_tile(values, a.value, n, group, first, z.keys, z.value_width, packs);
+}
+
 template <typename T, int kWidth, cuda::FloatProducts kHow>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     tiled_forward_kernel(Attention<T, float> a, Heads<T> out, float* log_sums, bool packs) {
@@ -127,8 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
     const OwnRows<T, kWidth> query(keys, a.query, n, h, own.first, z.queries, z.width, packs, lane);
     float result[kWidth / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     const auto load = [&](int which, int first) {
-      load_tile(keys[which], a.key, n, group, first, z.keys, z.width, packs);
-      load_tile(values[which], a.value, n, group, first, z.keys, z.value_width, packs);
+      load_keys(keys[which], values[which], a, z, n, group, first, packs);
     };
     __syncthreads();
     load(0, 0);
@@ -183,10 +191,12 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
   }
 }
 
-/// deltas[row] = sum(grad * out) of each query, by eight lanes each. `packs`: 16 bytes at a time may be read.
+constexpr int kDeltaLanes = 8;
+
+/// deltas[row] = sum(grad * out) of each query, by kDeltaLanes lanes each. `packs`: 16 bytes at a time may be read.
 template <typename T>
 __global__ void row_delta_kernel(Sizes z, Heads<T> out, Heads<T> grad, float* deltas, bool packs) {
-  constexpr int kLanes = 8, kPack = 16 / sizeof(T);
+  constexpr int kLanes = kDeltaLanes, kPack = 16 / sizeof(T);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const auto queries = static_cast<unsigned>(z.queries), heads = static_cast<unsigned>(z.heads);
   const std::int64_t rows = z.batch * z.heads * z.queries;
@@ -239,8 +249,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, kWidth>)
       delta[half] = deltas[a.number(n, h, l)];
     }
     const auto load = [&](int which, int first) {
-      load_tile(keys[which], a.key, n, group, first, z.keys, z.width, packs);
-      load_tile(values[which], a.value, n, group, first, z.keys, z.value_width, packs);
+      load_keys(keys[which], values[which], a, z, n, group, first, packs);
     };
     __syncthreads();
     load(0, 0);

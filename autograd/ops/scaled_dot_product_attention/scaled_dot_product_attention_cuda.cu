@@ -231,7 +231,7 @@ void attention_backward_cuda(const AttentionSaved& saved, const Tensor& grad_que
         };
         const bool packs =
             in_packs<T>({&saved.query, &saved.key, &saved.value, &saved.grad, &grad_query, &grad_key, &grad_value});
-        launch(row_delta_kernel<T>, cuda::blocks_for(deltas.numel(), kThreads / 8), kThreads, attention.sizes,
+        launch(row_delta_kernel<T>, cuda::blocks_for(deltas.numel(), kThreads / kDeltaLanes), kThreads, attention.sizes,
                Heads<T>(saved.out), grad, deltas.data<C>(), in_packs<T>({&saved.out, &saved.grad}));
         return with_tiles<T>(saved.query, saved.value, [&]<int kWidth, cuda::FloatProducts kHow>() {
           launch(tiled_query_kernel<T, kWidth, kHow>, tiles(saved.query), kTileThreads, attention, grad,
