@@ -21,6 +21,8 @@ struct Plan {
   std::int64_t tile_columns;  // those that whole vectors hold
   bool pack_a, pack_b;        // in panels; else it is read as it lies
   bool b_comes_late;          // in small groups, each of which is asked for while the one before is used
+  bool a_stays;               // packed whole for a block of k
+  bool a_comes_late;          // in groups of panels, each of which is asked for while the one before is used
   bool a_is_far;              // the next panel of rows is asked for
   bool short_chains;          // panels of rows go through all tiles
   bool overlaps;              // the last vector of a row may lie over its neighbours
@@ -51,10 +53,11 @@ struct Plan {
     const std::int64_t few = !aligned || !near ? kFewPanels : g.k > inner ? kFewAlignedPanels / 2 : kFewAlignedPanels;
     const bool once = g.k > (wide ? 2 * kWays : kShort) && keeps && row_panels.count <= few;
     // What comes slowly is packed in small groups, each asked for while the one before is used by several panels.
-    const std::int64_t a_bytes = g.m * g.k * std::int64_t{sizeof(T)}, far_bytes = g.n * g.k * std::int64_t{sizeof(T)};
-    b_comes_late = wide && far_is_slow() && is_far(far_bytes) && row_panels.count > 3 &&
-                   g.m / row_panels.count * vectors >= kLeastSpread && g.k > 2 * kShort && g.k <= inner &&
-                   a_bytes <= kLateGroup;
+    constexpr std::int64_t kBytes = sizeof(T);
+    const std::int64_t a_bytes = g.m * g.k * kBytes, b_bytes_all = g.n * g.k * kBytes;
+    const bool spreads =
+        wide && far_is_slow() && row_panels.count > 3 && g.m / row_panels.count * vectors >= kLeastSpread;
+    b_comes_late = spreads && is_far(b_bytes_all) && g.k > 2 * kShort && g.k <= inner && a_bytes <= kLateGroup;
     pack_b = b.column != 1 || b_comes_late || (!short_chains && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
     // step needs a line or two for a few elements.
@@ -62,6 +65,12 @@ struct Plan {
     const bool often = g.n > (stride % 2048 == 0 ? 2 * tile_columns : kManyColumns);
     const bool loses_places = a.row == 1 ? loses_places_of_steps(stride) : stride % 4096 == 0;
     pack_a = pack_b && loses_places && often && g.m > 4;
+    // A transposed a is packed a block of k at a time if that leaves the second level room for small groups of a far b;
+    // else in groups of panels, which are asked for early if they come slowly too.
+    const bool packs_steps = spreads && pack_a && a.row == 1;
+    a_stays = packs_steps && is_far(b_bytes_all) && g.m * inner * kBytes <= group_bytes();
+    a_comes_late = packs_steps && !a_stays && is_far(a_bytes);
+    b_comes_late |= a_stays;
     a_is_far = g.k > kShort && g.m * g.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     streams = b.column == 1 && g.n >= kManyColumns && is_far(b_bytes * g.k) &&
               tiles_read_slowly(g.m, b_bytes, kernels.lanes, kernels.streaming_rows);

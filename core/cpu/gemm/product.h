@@ -140,67 +140,99 @@ class Product {
                       plan_.tile_columns});
     const bool partial = all.size() % kernels_.lanes != 0 && (all.size() > group || !has_overlap(all));
     const std::int64_t columns_here = packed.b ? 0 : plan_.pack_b ? padded(group) : partial ? plan_.tile_columns : 0;
-    const std::int64_t rows_here = !plan_.pack_a || packed.a ? 0 : a_.row == 1 ? kGroupRows + tile_rows : tile_rows;
+    const std::int64_t all_rows = plan_.row_panels.begin(panels.end) - plan_.row_panels.begin(panels.begin);
+    const std::int64_t rows_here = !plan_.pack_a || packed.a ? 0
+                                   : plan_.a_stays           ? all_rows
+                                   : a_.row == 1             ? kGroupRows + tile_rows
+                                                             : tile_rows;
     Space<T> space(columns_here * inner + rows_here * (inner + kGap));
-    T* const packed_a = space.data + columns_here * inner;
-    for (std::int64_t column = all.begin; column < all.end; column += group)
+    T* const packed_a = packed.a || rows_here == 0 ? packed.a : space.data + columns_here * inner;
+    const auto columns_of = [&](std::int64_t column) { return Range{column, std::min(column + group, all.end)}; };
+    const auto steps_of = [&](std::int64_t k0) { return Range{k0, std::min(k0 + plan_.inner, g_.k)}; };
+    if (plan_.a_stays) {
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
-        const Range columns{column, std::min(column + group, all.end)}, steps{k0, std::min(k0 + plan_.inner, g_.k)};
-        const Panels b{columns, steps, packed.b ? packed_b_at(packed.b, columns, steps) : space.data};
-        if (plan_.pack_b && !packed.b)
-          pack_columns_of_b(columns, steps, b.packed);
-        else if (!plan_.pack_b && columns.size() % kernels_.lanes != 0 && !has_overlap(columns))
-          pack_columns_of_b({columns.begin + columns.size() / plan_.tile_columns * plan_.tile_columns, columns.end},
-                            steps, b.packed);
-        const Later later = plan_.b_comes_late && !packed.b ? after(columns, steps, all) : Later{};
-        for (std::int64_t first = panels.begin, end = first; first < panels.end; first = end) {
-          do ++end;
-          while (end < panels.end &&
-                 (!plan_.pack_a ||
-                  (a_.row == 1 && plan_.row_panels.begin(end) < plan_.row_panels.begin(first) + kGroupRows)));
-          T* const a = packed.a ? packed_a_at(packed.a, first, steps) : packed_a;
-          if (plan_.pack_a && !packed.a) pack_panels_of_a({first, end}, steps, a);
-          const auto compute = [&](std::int64_t i, Range range) __attribute__((always_inline)) {
-            Tile<T> tile = tile_of(rows_of(i), steps);
-            if (later.b) later.ask(tile, Parts(later.rows, panels.size()), i - panels.begin);
-            if (plan_.pack_a) {
-              const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
-              tile.a = a + (plan_.row_panels.begin(i) - plan_.row_panels.begin(first)) * step;
-              (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
-            } else if (i + 1 < end && plan_.a_is_far && columns.size() > 2 * plan_.tile_columns) {
-              tile.next = a_.new_lines(plan_.row_panels.begin(i + 1), plan_.row_panels.begin(i + 2), steps.begin);
-            }
-            compute_tiles(tile, rows_of(i), range, b);
-          };
-          // Packed, b is in a cache of the second level and a panel of a in one of the first. As it lies, b is read
-          // once.
-          if (plan_.pack_b || plan_.short_chains)
-            for (std::int64_t i = first; i < end; ++i) compute(i, columns);
-          else
-            for (std::int64_t j = columns.begin; j < columns.end; j += plan_.tile_columns)
-              for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + plan_.tile_columns, columns.end)});
-        }
+        if (!packed.a) pack_panels_of_a(panels, steps_of(k0), packed_a);
+        for (std::int64_t column = all.begin; column < all.end; column += group)
+          block(panels, columns_of(column), steps_of(k0), all, packed, space.data, packed_a);
       }
+    } else {
+      for (std::int64_t column = all.begin; column < all.end; column += group)
+        for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner)
+          block(panels, columns_of(column), steps_of(k0), all, packed, space.data, packed_a);
+    }
   }
 
-  // Rows of b as it lies in memory, of which each panel of rows asks for a part while it is computed.
+  // Panels of rows times a group of columns of `all` during some steps.
+  void block(Range panels, Range columns, Range steps, Range all, const Packed& packed, T* space, T* packed_a) const {
+    const Panels b{columns, steps, packed.b ? packed_b_at(packed.b, columns, steps) : space};
+    if (plan_.pack_b && !packed.b)
+      pack_columns_of_b(columns, steps, b.packed);
+    else if (!plan_.pack_b && columns.size() % kernels_.lanes != 0 && !has_overlap(columns))
+      pack_columns_of_b({columns.begin + columns.size() / plan_.tile_columns * plan_.tile_columns, columns.end}, steps,
+                        b.packed);
+    const Later later_b = plan_.b_comes_late && !packed.b ? after(columns, steps, all) : Later{};
+    for (std::int64_t first = panels.begin, end = first; first < panels.end; first = end) {
+      end = end_of_group(first, panels.end);
+      const std::int64_t base = plan_.a_stays && !packed.a ? panels.begin : first;
+      T* const a = packed.a ? packed_a_at(packed.a, first, steps) : packed_a;
+      if (plan_.pack_a && !packed.a && !plan_.a_stays) pack_panels_of_a({first, end}, steps, a);
+      const Later later_a = plan_.a_comes_late && !packed.a ? after_rows(end, panels.end, steps) : Later{};
+      const auto compute = [&](std::int64_t i, Range range) __attribute__((always_inline)) {
+        Tile<T> tile = tile_of(rows_of(i), steps);
+        if (later_b.from) later_b.ask(tile, Parts(later_b.rows, panels.size()), i - panels.begin);
+        if (later_a.from) later_a.ask(tile, Parts(later_a.rows, end - first), i - first);
+        if (plan_.pack_a) {
+          const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
+          tile.a = a + (plan_.row_panels.begin(i) - plan_.row_panels.begin(base)) * step;
+          (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
+        } else if (i + 1 < end && plan_.a_is_far && columns.size() > 2 * plan_.tile_columns) {
+          tile.next = a_.new_lines(plan_.row_panels.begin(i + 1), plan_.row_panels.begin(i + 2), steps.begin);
+        }
+        compute_tiles(tile, rows_of(i), range, b);
+      };
+      // Packed, b is in a cache of the second level and a panel of a in one of the first. As it lies, b is read
+      // once.
+      if (plan_.pack_b || plan_.short_chains)
+        for (std::int64_t i = first; i < end; ++i) compute(i, columns);
+      else
+        for (std::int64_t j = columns.begin; j < columns.end; j += plan_.tile_columns)
+          for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + plan_.tile_columns, columns.end)});
+    }
+  }
+
+  std::int64_t end_of_group(std::int64_t first, std::int64_t last) const {
+    std::int64_t end = first;
+    do ++end;
+    while (end < last && (!plan_.pack_a ||
+                          (a_.row == 1 && plan_.row_panels.begin(end) < plan_.row_panels.begin(first) + kGroupRows)));
+    return end;
+  }
+
+  // Rows of an operand as it lies in memory, of which each panel of rows asks for a part while it is computed.
   struct Later {
-    const T* b = nullptr;
+    const T* from = nullptr;
     std::int64_t row = 0, rows = 0, lines = 0;
     void ask(Tile<T>& tile, Parts parts, std::int64_t panel) const {
-      tile.later = b + parts.begin(panel) * row;
+      tile.later = from + parts.begin(panel) * row;
       tile.later_row = row;
       tile.later_rows = parts.begin(panel + 1) - parts.begin(panel);
       tile.later_lines = lines;
     }
   };
-  // What is packed after these columns of `all` in these steps, the only ones.
+  static std::int64_t lines_of(std::int64_t elements) { return divide_up(elements * std::int64_t{sizeof(T)}, 64); }
+  // What is packed after these columns of `all` in these steps.
   Later after(Range columns, Range steps, Range all) const {
     const std::int64_t wide = std::min(columns.size(), all.end - columns.end), deep = steps.size();
     if (wide == 0) return {};
     const T* const b = b_.at(steps.begin, columns.end);
-    if (b_.column == 1) return {b, b_.row, deep, divide_up(wide * std::int64_t{sizeof(T)}, 64)};
-    return {b, b_.column, wide, divide_up(deep * std::int64_t{sizeof(T)}, 64)};
+    if (b_.column == 1) return {b, b_.row, deep, lines_of(wide)};
+    return {b, b_.column, wide, lines_of(deep)};
+  }
+  // The rows of a transposed a that are packed from panel `first` on, if that is before `last`.
+  Later after_rows(std::int64_t first, std::int64_t last, Range steps) const {
+    if (first == last) return {};
+    const std::int64_t begin = plan_.row_panels.begin(first), end = plan_.row_panels.begin(end_of_group(first, last));
+    return {a_.at(begin, steps.begin), a_.column, steps.size(), lines_of(end - begin)};
   }
 
   // Whether vectors that lie over their neighbours stay among these columns.
