@@ -12,7 +12,7 @@
 #include "lockstep/core/cpu/gemm/one_row.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
-#include "lockstep/core/cpu/gemm/pack.h"
+#include "lockstep/core/cpu/gemm/packing.h"
 #include "lockstep/core/cpu/gemm/plan.h"
 #include "lockstep/core/cpu/gemm/work_space.h"
 #include "lockstep/core/factories.h"
@@ -30,7 +30,11 @@ class Product {
         a_(strided(problem.a, index)),
         b_(strided(problem.b, index)),
         out_(problem.out + index * problem.out_batch_stride),
-        plan_(kernels, problem, a_, b_) {}
+        plan_(kernels, problem, a_, b_),
+        packing_(kernels, problem, a_, b_, plan_) {}
+
+  Product(const Product&) = delete;  // packing_ refers to the others
+  Product& operator=(const Product&) = delete;
 
   // On the threads of parallel_for: a grid of independent tasks. What it depends on does not matter to the bits.
   void run() const {
@@ -58,7 +62,8 @@ class Product {
     }
     // What several tasks read is packed before, if that is worth a wait for all.
     const std::int64_t blocks = divide_up(g_.k, plan_.inner);
-    const std::int64_t b_elements = plan_.pack_b && !plan_.b_comes_late && row_tasks > 1 ? padded(g_.n) * g_.k : 0;
+    const std::int64_t b_elements =
+        plan_.pack_b && !plan_.b_comes_late && row_tasks > 1 ? packing_.padded(g_.n) * g_.k : 0;
     const std::int64_t a_elements = plan_.pack_a && column_tasks > 1 ? g_.m * (g_.k + blocks * kGap) : 0;
     const std::int64_t elements = a_elements + b_elements;
     const bool shares = elements >= kLeastShared && elements <= kSharedElements;
@@ -82,23 +87,15 @@ class Product {
   }
 
  private:
-  // Whole operands, packed; null: not. One block of k lies behind the other.
+  // Whole operands, packed; null: not.
   struct Packed {
     T *a = nullptr, *b = nullptr;
   };
-  T* packed_b_at(T* b, Range columns, Range steps) const {
-    return b + padded(g_.n) * steps.begin + columns.begin * steps.size();
-  }
-  T* packed_a_at(T* a, std::int64_t panel, Range steps) const {
-    return a + g_.m * (steps.begin + steps.begin / plan_.inner * kGap) +
-           plan_.row_panels.begin(panel) * (steps.size() + (a_.row == 1 ? 0 : kGap));
-  }
-
   void pack(const Packed& packed) const {
     const std::int64_t blocks = divide_up(g_.k, plan_.inner);
     const std::int64_t columns =
         std::max<std::int64_t>(1, kPackElements / (plan_.inner * plan_.tile_columns)) * plan_.tile_columns;
-    const std::int64_t panels = std::max<std::int64_t>(1, kPackElements / (plan_.inner * rows_of(0).size()));
+    const std::int64_t panels = std::max<std::int64_t>(1, kPackElements / (plan_.inner * packing_.rows_of(0).size()));
     const std::int64_t b_parts = packed.b ? divide_up(g_.n, columns) : 0;
     const std::int64_t a_parts = packed.a ? divide_up(plan_.row_panels.count, panels) : 0;
     parallel_for(blocks * (b_parts + a_parts), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -107,23 +104,20 @@ class Product {
         const Range steps{k0, std::min(k0 + plan_.inner, g_.k)};
         if (part < b_parts) {
           const Range range{part * columns, std::min((part + 1) * columns, g_.n)};
-          pack_columns_of_b(range, steps, packed_b_at(packed.b, range, steps));
+          packing_.columns_of_b(range, steps, packing_.place_of_b(packed.b, range, steps));
         } else {
           const Range range{(part - b_parts) * panels, std::min((part - b_parts + 1) * panels, plan_.row_panels.count)};
-          pack_panels_of_a(range, steps, packed_a_at(packed.a, range.begin, steps));
+          packing_.panels_of_a(range, steps, packing_.place_of_a(packed.a, range.begin, steps));
         }
       }
     });
   }
 
-  std::int64_t padded(std::int64_t columns) const { return divide_up(columns, kernels_.lanes) * kernels_.lanes; }
-  Range rows_of(std::int64_t panel) const { return {plan_.row_panels.begin(panel), plan_.row_panels.begin(panel + 1)}; }
-
   [[gnu::noinline]] void task(Range panels, Range columns, const Packed& packed) const {
     if (plan_.streams)
       streaming_rows(panels, columns);
     else if (panels.size() == 1 && !packed.b && (plan_.pack_b || columns.size() < kernels_.lanes))
-      single_panel_of_rows(rows_of(panels.begin), columns);
+      single_panel_of_rows(packing_.rows_of(panels.begin), columns);
     else
       panels_of_rows(panels, columns, packed);
     if (g_.activation == Activation::gelu)
@@ -132,14 +126,17 @@ class Product {
   }
 
   void panels_of_rows(Range panels, Range all, const Packed& packed) const {
-    const std::int64_t inner = std::min(plan_.inner, g_.k), tile_rows = rows_of(0).size();
+    const std::int64_t inner = std::min(plan_.inner, g_.k), tile_rows = packing_.rows_of(0).size();
     const std::int64_t panel_bytes = plan_.tile_columns * inner * static_cast<std::int64_t>(sizeof(T));
     const std::int64_t group =
         std::min({all.size(), kGroupColumns / plan_.tile_columns * plan_.tile_columns,
                   std::max<std::int64_t>(1, (plan_.b_comes_late ? kLateGroup : group_bytes()) / panel_bytes) *
                       plan_.tile_columns});
     const bool partial = all.size() % kernels_.lanes != 0 && (all.size() > group || !has_overlap(all));
-    const std::int64_t columns_here = packed.b ? 0 : plan_.pack_b ? padded(group) : partial ? plan_.tile_columns : 0;
+    const std::int64_t columns_here = packed.b       ? 0
+                                      : plan_.pack_b ? packing_.padded(group)
+                                      : partial      ? plan_.tile_columns
+                                                     : 0;
     const std::int64_t all_rows = plan_.row_panels.begin(panels.end) - plan_.row_panels.begin(panels.begin);
     const std::int64_t rows_here = !plan_.pack_a || packed.a ? 0
                                    : plan_.a_stays           ? all_rows
@@ -151,7 +148,7 @@ class Product {
     const auto steps_of = [&](std::int64_t k0) { return Range{k0, std::min(k0 + plan_.inner, g_.k)}; };
     if (plan_.a_stays) {
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
-        if (!packed.a) pack_panels_of_a(panels, steps_of(k0), packed_a);
+        if (!packed.a) packing_.panels_of_a(panels, steps_of(k0), packed_a);
         for (std::int64_t column = all.begin; column < all.end; column += group)
           block(panels, columns_of(column), steps_of(k0), all, packed, space.data, packed_a);
       }
@@ -164,31 +161,32 @@ class Product {
 
   // Panels of rows times a group of columns of `all` during some steps.
   void block(Range panels, Range columns, Range steps, Range all, const Packed& packed, T* space, T* packed_a) const {
-    const Panels b{columns, steps, packed.b ? packed_b_at(packed.b, columns, steps) : space};
+    const Panels b{columns, steps, packed.b ? packing_.place_of_b(packed.b, columns, steps) : space};
     if (plan_.pack_b && !packed.b)
-      pack_columns_of_b(columns, steps, b.packed);
+      packing_.columns_of_b(columns, steps, b.packed);
     else if (!plan_.pack_b && columns.size() % kernels_.lanes != 0 && !has_overlap(columns))
-      pack_columns_of_b({columns.begin + columns.size() / plan_.tile_columns * plan_.tile_columns, columns.end}, steps,
-                        b.packed);
-    const Later later_b = plan_.b_comes_late && !packed.b ? after(columns, steps, all) : Later{};
+      packing_.columns_of_b({columns.begin + columns.size() / plan_.tile_columns * plan_.tile_columns, columns.end},
+                            steps, b.packed);
+    const Later<T> later_b = plan_.b_comes_late && !packed.b ? packing_.columns_after(columns, steps, all) : Later<T>{};
     for (std::int64_t first = panels.begin, end = first; first < panels.end; first = end) {
-      end = end_of_group(first, panels.end);
+      end = packing_.end_of_group(first, panels.end);
       const std::int64_t base = plan_.a_stays && !packed.a ? panels.begin : first;
-      T* const a = packed.a ? packed_a_at(packed.a, first, steps) : packed_a;
-      if (plan_.pack_a && !packed.a && !plan_.a_stays) pack_panels_of_a({first, end}, steps, a);
-      const Later later_a = plan_.a_comes_late && !packed.a ? after_rows(end, panels.end, steps) : Later{};
+      T* const a = packed.a ? packing_.place_of_a(packed.a, first, steps) : packed_a;
+      if (plan_.pack_a && !packed.a && !plan_.a_stays) packing_.panels_of_a({first, end}, steps, a);
+      const Later<T> later_a =
+          plan_.a_comes_late && !packed.a ? packing_.rows_after(end, panels.end, steps) : Later<T>{};
       const auto compute = [&](std::int64_t i, Range range) __attribute__((always_inline)) {
-        Tile<T> tile = tile_of(rows_of(i), steps);
+        Tile<T> tile = tile_of(packing_.rows_of(i), steps);
         if (later_b.from) later_b.ask(tile, Parts(later_b.rows, panels.size()), i - panels.begin);
         if (later_a.from) later_a.ask(tile, Parts(later_a.rows, end - first), i - first);
         if (plan_.pack_a) {
           const std::int64_t step = steps.size() + (a_.row == 1 ? 0 : kGap);
           tile.a = a + (plan_.row_panels.begin(i) - plan_.row_panels.begin(base)) * step;
-          (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? rows_of(i).size() : step;
+          (a_.row == 1 ? tile.a_step : tile.a_row) = a_.row == 1 ? packing_.rows_of(i).size() : step;
         } else if (i + 1 < end && plan_.a_is_far && columns.size() > 2 * plan_.tile_columns) {
           tile.next = a_.new_lines(plan_.row_panels.begin(i + 1), plan_.row_panels.begin(i + 2), steps.begin);
         }
-        compute_tiles(tile, rows_of(i), range, b);
+        compute_tiles(tile, packing_.rows_of(i), range, b);
       };
       // Packed, b is in a cache of the second level and a panel of a in one of the first. As it lies, b is read
       // once.
@@ -198,41 +196,6 @@ class Product {
         for (std::int64_t j = columns.begin; j < columns.end; j += plan_.tile_columns)
           for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + plan_.tile_columns, columns.end)});
     }
-  }
-
-  std::int64_t end_of_group(std::int64_t first, std::int64_t last) const {
-    std::int64_t end = first;
-    do ++end;
-    while (end < last && (!plan_.pack_a ||
-                          (a_.row == 1 && plan_.row_panels.begin(end) < plan_.row_panels.begin(first) + kGroupRows)));
-    return end;
-  }
-
-  // Rows of an operand as it lies in memory, of which each panel of rows asks for a part while it is computed.
-  struct Later {
-    const T* from = nullptr;
-    std::int64_t row = 0, rows = 0, lines = 0;
-    void ask(Tile<T>& tile, Parts parts, std::int64_t panel) const {
-      tile.later = from + parts.begin(panel) * row;
-      tile.later_row = row;
-      tile.later_rows = parts.begin(panel + 1) - parts.begin(panel);
-      tile.later_lines = lines;
-    }
-  };
-  static std::int64_t lines_of(std::int64_t elements) { return divide_up(elements * std::int64_t{sizeof(T)}, 64); }
-  // What is packed after these columns of `all` in these steps.
-  Later after(Range columns, Range steps, Range all) const {
-    const std::int64_t wide = std::min(columns.size(), all.end - columns.end), deep = steps.size();
-    if (wide == 0) return {};
-    const T* const b = b_.at(steps.begin, columns.end);
-    if (b_.column == 1) return {b, b_.row, deep, lines_of(wide)};
-    return {b, b_.column, wide, lines_of(deep)};
-  }
-  // The rows of a transposed a that are packed from panel `first` on, if that is before `last`.
-  Later after_rows(std::int64_t first, std::int64_t last, Range steps) const {
-    if (first == last) return {};
-    const std::int64_t begin = plan_.row_panels.begin(first), end = plan_.row_panels.begin(end_of_group(first, last));
-    return {a_.at(begin, steps.begin), a_.column, steps.size(), lines_of(end - begin)};
   }
 
   // Whether vectors that lie over their neighbours stay among these columns.
@@ -312,7 +275,7 @@ class Product {
         tile.sums = sums;
         for (std::int64_t k = steps.begin; k < steps.end; k += kStep) {
           const Range part{k, std::min(k + kStep, steps.end)};
-          pack_columns_of_b(columns, part, packed);
+          packing_.columns_of_b(columns, part, packed);
           tile.a = a_.at(rows.begin, k);
           tile.k = part.size();
           tile.resumes = k != steps.begin;
@@ -325,12 +288,12 @@ class Product {
 
   [[gnu::noinline]] void streaming_rows(Range panels, Range all) const {
     alignas(64) T sums[kStreamedElements];
-    const std::int64_t most = kStreamedElements / rows_of(0).size() / kernels_.lanes * kernels_.lanes;
+    const std::int64_t most = kStreamedElements / packing_.rows_of(0).size() / kernels_.lanes * kernels_.lanes;
     for (std::int64_t j = all.begin; j < all.end; j += most)
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
         const Range columns{j, std::min(j + most, all.end)}, steps{k0, std::min(k0 + plan_.inner, g_.k)};
         for (std::int64_t i = panels.begin; i < panels.end; ++i) {
-          const Range rows = rows_of(i);
+          const Range rows = packing_.rows_of(i);
           Tile<T> tile = tile_of(rows, steps);
           tile.b = b_.at(k0, j);
           tile.b_step = b_.row;
@@ -339,33 +302,6 @@ class Product {
           kernels_.streaming[a_.column == 1][rows.size()](tile);
         }
       }
-  }
-
-  void pack_columns_of_b(Range columns, Range steps, T* to) const {
-    const T* from = b_.at(steps.begin, columns.begin);
-    if (b_.column == 1)
-      return pack_row_panels(from, b_.row, steps.size(), columns.size(), plan_.tile_columns, kernels_.lanes, to);
-    for (std::int64_t j = 0; j < columns.size(); j += plan_.tile_columns) {
-      const std::int64_t width = std::min(plan_.tile_columns, columns.size() - j);
-      kernels_.pack_columns(from + j * b_.column, b_.column, steps.size(), width, to + j * steps.size(), padded(width));
-    }
-  }
-
-  // Rows are copied as they are. Of a transposed a, a line of the cache holds elements of several panels.
-  void pack_panels_of_a(Range panels, Range steps, T* to) const {
-    const std::int64_t first = plan_.row_panels.begin(panels.begin), end = plan_.row_panels.begin(panels.end);
-    if (a_.row != 1) {
-      return copy_rows(a_.at(first, steps.begin), a_.row, end - first, steps.size(), to);
-    }
-    constexpr std::int64_t kTurn = 16;
-    for (std::int64_t k = steps.begin; k < steps.end; k += kTurn) {
-      const std::int64_t count = std::min(kTurn, steps.end - k);
-      for (std::int64_t i = panels.begin; i < panels.end; ++i) {
-        const Range rows = rows_of(i);
-        pack_rows(a_.at(rows.begin, k), a_.column, count, rows.size(), rows.size(),
-                  to + (rows.begin - first) * steps.size() + (k - steps.begin) * rows.size());
-      }
-    }
   }
 
   Tile<T> tile_of(Range rows, Range steps) const {
@@ -404,6 +340,7 @@ class Product {
   const Strided<T> a_, b_;
   T* const out_;
   const Plan<T> plan_;
+  const Packing<T> packing_;
 };
 
 }  // namespace lockstep::cpu::gemm_detail
