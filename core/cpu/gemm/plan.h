@@ -68,8 +68,8 @@ struct Plan {
     // A transposed a is packed a block of k at a time if that leaves the second level room for small groups of a far b;
     // else in groups of panels, which are asked for early if they come slowly too.
     const bool packs_steps = spreads && pack_a && a.row == 1;
-    a_stays = packs_steps && is_far(b_bytes_all) && g.m * inner * kBytes <= group_bytes();
-    a_comes_late = packs_steps && !a_stays && is_far(a_bytes);
+    a_stays = packs_steps && b_bytes_all >= kFarBytes && g.m * inner * kBytes <= group_bytes();
+    a_comes_late = packs_steps && !a_stays && a_bytes >= kFarBytes / 2;
     b_comes_late |= a_stays;
     a_is_far = g.k > kShort && g.m * g.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     streams = b.column == 1 && g.n >= kManyColumns && is_far(b_bytes * g.k) &&
