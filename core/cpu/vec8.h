@@ -29,6 +29,15 @@ typedef std::uint8_t ByteVec8 __attribute__((vector_size(8)));
 [[gnu::always_inline]] inline void store8(float* p, Vec8 v) {
   std::memcpy(p, &v, sizeof v);
 }
+/// v, of any kind of vector, in a register: what is used several times is then loaded once, not by each instruction
+/// that can read memory. Where there are 32 registers the compiler does so by itself.
+template <typename V>
+[[gnu::always_inline]] inline V keep(V v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  asm("" : "+x"(v));
+#endif
+  return v;
+}
 [[gnu::always_inline]] inline Vec8 broadcast8(float value) {
   return Vec8{value, value, value, value, value, value, value, value};
 }

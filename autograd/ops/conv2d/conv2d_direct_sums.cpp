@@ -11,6 +11,7 @@ namespace {
 
 using cpu::broadcast8;
 using cpu::fma8;
+using cpu::keep;
 using cpu::kLanes;
 using cpu::load8;
 using cpu::store8;
@@ -62,7 +63,7 @@ template <int O, int K>
         for (int o = 0; o < O; ++o) g[o] = load8(d + o * a.grad_plane);
 #pragma GCC unroll 5
         for (int k = 0; k < K; ++k) {
-          const Vec tap = load8(x + k);
+          const Vec tap = keep(load8(x + k));
 #pragma GCC unroll 4
           for (int o = 0; o < O; ++o) sum[o][k] = fma8(g[o], tap, sum[o][k]);
         }

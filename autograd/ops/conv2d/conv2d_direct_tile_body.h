@@ -43,7 +43,10 @@ template <typename W, int O, int V, int KW>
       for (std::int64_t kx = 0; kx < kw; ++kx, w += O) {
         Vec x[V];
 #pragma GCC unroll 6
-        for (int v = 0; v < V; ++v) x[v] = W::load(in[v] + row + kx, a.pitch);
+        for (int v = 0; v < V; ++v) {
+          x[v] = W::load(in[v] + row + kx, a.pitch);
+          if constexpr (O > 1) x[v] = cpu::keep(x[v]);
+        }
 #pragma GCC unroll 4
         for (int o = 0; o < O; ++o) {
           const Vec factor = W::broadcast(w[o]);

@@ -45,7 +45,8 @@ class Gradient {
     taps_ = in == 1 && c.stride_w == 1 && c.kw <= kernels_.rows[2] ? c.kw : 1;
     const std::int64_t rows = in * taps_;
     vectors_ = rows <= kernels_.rows[4] ? 4 : rows <= kernels_.rows[3] ? 3 : 2;
-    vectors_ = std::min(vectors_, divide_up(c.group_out(), kernels_.lanes));
+    const std::int64_t needed = divide_up(c.group_out(), kernels_.lanes);
+    vectors_ = needed == 3 ? 3 : std::min(vectors_, needed);  // one panel instead of a wide and a narrow one
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(in, kernels_.rows[vectors_]);
     column_panels_ = divide_up(c.group_out(), width_);
