@@ -52,9 +52,6 @@ const Tensor& Tensor::relu_() const {
 const Tensor& Tensor::pow_(double exponent) const {
   return write(*this, {}, "pow_", [=](const Tensor& x) { return x.pow(exponent); });
 }
-const Tensor& Tensor::lerp_(const Tensor& end, double weight) const {
-  return write(*this, {&end}, "lerp_", [&](const Tensor& x) { return lockstep::lerp(x, end, weight); });
-}
 const Tensor& Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
   return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return x.add(a * b, value); });
 }

@@ -161,6 +161,37 @@ TEST(MaxPool2d, of_integers_is_exact) {
   set_reference_kernels(false);
 }
 
+// A window that is the whole plane takes its first largest element, or its last NaN, as windows of any size do.
+TEST(MaxPool2d, whole_planes_agree_with_the_reference) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Size2d side : {Size2d{1, 1}, Size2d{1, 3}, Size2d{4, 4}, Size2d{7, 9}, Size2d{14, 14}}) {
+    const Tensor x = make_input({9, side.h, side.w}).to(kFloat32);
+    const std::int64_t plane = side.h * side.w;
+    float* const values = x.data<float>();
+    std::fill_n(values + plane, plane, -inf);
+    std::fill_n(values + 2 * plane, plane, 0.0f);
+    values[2 * plane] = -0.0f;
+    values[3 * plane] = values[4 * plane - 1] = 9;
+    values[4 * plane + plane / 2] = values[4 * plane] = nan;
+    std::fill_n(values + 5 * plane, plane, nan);
+    values[6 * plane + plane / 3] = inf;
+    values[7 * plane + plane / 2] = nan;
+    values[8 * plane - 1] = inf;
+    for (const DType dtype : {kFloat32, kFloat64}) {
+      std::vector<Tensor> results[2];
+      for (const bool reference : {false, true}) {
+        set_reference_kernels(reference);
+        const auto [out, at] = max_pool2d_with_indices(x.to(dtype), side);
+        results[reference] = {out, at};
+      }
+      set_reference_kernels(false);
+      for (std::size_t i = 0; i < 2; ++i)
+        EXPECT_EQ(std::memcmp(results[0][i].raw_data(), results[1][i].raw_data(), results[0][i].nbytes()), 0)
+            << side.h << " x " << side.w << ", result " << i;
+    }
+  }
+}
+
 TEST(MaxPool2d, thread_count_does_not_change_bits) {
   check_threads(pool({"", {40, 16, 24, 24}, 3, {.stride = 1}, {}}));
 }

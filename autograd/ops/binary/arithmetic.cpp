@@ -18,6 +18,7 @@ using binary::AddScalarBackward;
 using binary::compute;
 using binary::DivBackward;
 using binary::Form;
+using binary::LerpBackward;
 using binary::MulBackward;
 using binary::MulScalarBackward;
 
@@ -314,6 +315,42 @@ const Tensor& operator/=(const Tensor& a, const Tensor& b) {
 }
 const Tensor& operator/=(const Tensor& a, Scalar b) {
   return div_in_place(a, b, Tensor(), "/=");
+}
+
+namespace {
+
+void record_lerp(LerpBackward* node, const Tensor& a, const Tensor& b, double weight) {
+  if (!node) return;
+  node->a = Form(a);
+  node->b = Form(b);
+  node->weight = weight;
+}
+
+}  // namespace
+
+Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
+  binary::check_operands(a, b, "lerp");
+  if (!is_floating_point(binary::promote(a, b))) return lerp(a.to(kFloat32), b.to(kFloat32), weight);
+  // From the end that is nearer.
+  Tensor out = weight < 0.5 ? compute(BinaryOp::lerp, a, b, weight, "lerp")
+                            : compute(BinaryOp::lerp, b, a, 1.0 - weight, "lerp");
+  record_lerp(record<LerpBackward>(out, {&a, &b}), a, b, weight);
+  return out;
+}
+
+const Tensor& Tensor::lerp_(const Tensor& end, double weight) const {
+  binary::check_operands(*this, end, "lerp_");
+  LOCKSTEP_CHECK(is_floating_point(), "[lerp_] expected a floating-point tensor, found {}; convert it with to() first",
+                 name(dtype()));
+  const bool recording = begin_in_place(*this, end, "lerp_");
+  const DType compute = cpu::compute_dtype(binary::promote(*this, end));
+  const Tensor source = without_overlap(end, *this);
+  if (weight < 0.5)
+    binary_kernel (*this)(BinaryOp::lerp, weight, *this, source, compute, *this);
+  else
+    binary_kernel (*this)(BinaryOp::lerp, 1.0 - weight, source, *this, compute, *this);
+  if (recording) record_lerp(record_in_place<LerpBackward>(*this, {this, &end}), *this, end, weight);
+  return *this;
 }
 
 }  // namespace lockstep

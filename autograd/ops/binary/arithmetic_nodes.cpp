@@ -37,6 +37,20 @@ TensorList MulBackward::apply_recorded(TensorList grads) {
   return results;
 }
 
+TensorList LerpBackward::apply(TensorList grads) {
+  TensorList results(2);
+  if (needs_grad(0)) results[0] = a.fit(BinaryOp::mul, grads[0], 1.0 - weight);
+  if (needs_grad(1)) results[1] = b.fit(BinaryOp::mul, grads[0], weight);
+  return results;
+}
+
+TensorList LerpBackward::apply_recorded(TensorList grads) {
+  TensorList results(2);
+  if (needs_grad(0)) results[0] = a.fit_recorded(grads[0] * (1.0 - weight));
+  if (needs_grad(1)) results[1] = b.fit_recorded(grads[0] * weight);
+  return results;
+}
+
 TensorList MulScalarBackward::apply(TensorList grads) {
   return {binary_values(BinaryOp::mul, grads[0], factor)};
 }

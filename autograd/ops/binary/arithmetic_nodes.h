@@ -35,6 +35,16 @@ class MulBackward final : public Node {
   Form form_a, form_b;
 };
 
+class LerpBackward final : public Node {
+ public:
+  const char* name() const override { return "LerpBackward"; }
+  TensorList apply(TensorList grads) override;
+  TensorList apply_recorded(TensorList grads) override;
+
+  Form a, b;
+  double weight = 0.0;
+};
+
 class MulScalarBackward final : public Node {
  public:
   const char* name() const override { return "MulScalarBackward"; }

@@ -16,6 +16,7 @@ enum class BinaryOp : std::uint8_t {
   div,
   maximum,
   minimum,
+  lerp,  ///< a + alpha (b - a)
   pow,
   div_trunc,
   div_floor,
@@ -23,21 +24,39 @@ enum class BinaryOp : std::uint8_t {
   fmod,
   atan2,
   hypot,
+  log_add_exp,
   div_by_other,  ///< these and below: factors of gradients, see binary_functors.h
   greater_share,
   pow_by_base,
   pow_by_exponent,
   exp_difference,
+  exp_share,
 };
 
 enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same };
 
 // What tells the operations apart in a profile.
 inline const char* profile_label(BinaryOp op) {
-  constexpr const char* kLabels[] = {
-      "add",           "mul",  "div",   "maximum", "minimum",      "pow",           "div_trunc",   "div_floor",
-      "remainder",     "fmod", "atan2", "hypot",   "div_by_other", "greater_share", "pow_by_base", "pow_by_exponent",
-      "exp_difference"};
+  constexpr const char* kLabels[] = {"add",
+                                     "mul",
+                                     "div",
+                                     "maximum",
+                                     "minimum",
+                                     "lerp",
+                                     "pow",
+                                     "div_trunc",
+                                     "div_floor",
+                                     "remainder",
+                                     "fmod",
+                                     "atan2",
+                                     "hypot",
+                                     "logaddexp",
+                                     "div_by_other",
+                                     "greater_share",
+                                     "pow_by_base",
+                                     "pow_by_exponent",
+                                     "exp_difference",
+                                     "exp_share"};
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {

@@ -12,12 +12,6 @@
 
 namespace lockstep {
 
-Tensor logaddexp(const Tensor& a, const Tensor& b) {
-  LOCKSTEP_CHECK(a.defined() && b.defined(), "[logaddexp] a tensor is undefined");
-  const Shape sizes = broadcast_shapes(a.sizes(), b.sizes(), "logaddexp");
-  return logsumexp(stack({a.expand(sizes), b.expand(sizes)}), 0);
-}
-
 Tensor xlogy(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.defined() && b.defined(), "[xlogy] a tensor is undefined");
   // Not where the logarithm is finite: there the slope for a is log(b) also at 0.

@@ -2,6 +2,7 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/factories.h"
@@ -118,6 +119,26 @@ class HypotBackward final : public FactorBackward {
   }
 };
 
+class LogAddExpBackward final : public FactorBackward {
+ public:
+  const char* name() const override { return "LogAddExpBackward"; }
+  Tensor factor_a(const Tensor& x, const Tensor& y) const override {
+    return binary::compute_wide(BinaryOp::exp_share, x, y);
+  }
+  Tensor factor_b(const Tensor& x, const Tensor& y) const override {
+    return binary::compute_wide(BinaryOp::exp_share, y, x);
+  }
+  Tensor slope_a(const Tensor& x, const Tensor& y) const override { return sigmoid(difference(x, y)); }
+  Tensor slope_b(const Tensor& x, const Tensor& y) const override { return sigmoid(difference(y, x)); }
+
+ private:
+  /// x - y; equal ones have no difference, infinite ones included.
+  static Tensor difference(const Tensor& x, const Tensor& y) {
+    const Tensor infinite = logical_and(x == y, isinf(x));
+    return where(infinite, 0.0, where(infinite, 0.0, x) - where(infinite, 0.0, y));
+  }
+};
+
 class PowOfScalarBackward final : public Node {
  public:
   const char* name() const override { return "PowOfScalarBackward"; }
@@ -188,6 +209,14 @@ Tensor hypot(const Tensor& a, const Tensor& b) {
   binary::check_operands(a, b, "hypot");
   if (!is_floating_point(binary::promote(a, b))) return hypot(a.to(kFloat32), b.to(kFloat32));
   return with_factors<HypotBackward>(BinaryOp::hypot, a, b, "hypot");
+}
+
+Tensor logaddexp(const Tensor& a, const Tensor& b) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_full([](const auto&... t) { return logaddexp(t...); }, a, b);
+  binary::check_operands(a, b, "logaddexp");
+  if (!is_floating_point(binary::promote(a, b))) return logaddexp(a.to(kFloat32), b.to(kFloat32));
+  return with_factors<LogAddExpBackward>(BinaryOp::log_add_exp, a, b, "logaddexp");
 }
 
 Tensor pow(Scalar a, const Tensor& b) {

@@ -23,10 +23,6 @@ const Tensor& checked_bool(const Tensor& x, const char* op) {
 
 }  // namespace
 
-Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
-  return weight < 0.5 ? a + (b - a) * weight : b - (b - a) * (1.0 - weight);
-}
-
 Tensor logical_not(const Tensor& x) {
   LOCKSTEP_CHECK(x.defined(), "[logical_not] the tensor is undefined");
   return eq(x, x.dtype() == kBool ? Scalar(false) : Scalar(0));

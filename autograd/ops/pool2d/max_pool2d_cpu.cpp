@@ -60,8 +60,60 @@ void pool_row(const Pool2dGeometry& g, const T* image, std::int64_t y, T* best, 
   }
 }
 
+/// The windows that are a whole plane each: global pooling.
+bool is_whole_plane(const Pool2dGeometry& g) {
+  return g.oh * g.ow == 1 && g.kernel.h == g.h && g.kernel.w == g.w && g.padding.h == 0 && g.padding.w == 0 &&
+         g.dilation.h == 1 && g.dilation.w == 1;
+}
+
+/// Where take_tap() for one value after the other ends: at the last NaN, else at the first of the largest.
+template <typename T>
+std::int64_t place_of_maximum(const T* values, std::int64_t count) {
+  constexpr std::int64_t kParts = 16;
+  T best[kParts], odd[kParts];  // odd: a NaN, if there was one
+  std::fill_n(best, kParts, kNothing<T>);
+  std::fill_n(odd, kParts, T(0));
+  std::int64_t i = 0;
+  for (; i + kParts <= count; i += kParts)
+    for (std::int64_t j = 0; j < kParts; ++j) {
+      const T value = values[i + j];
+      best[j] = value > best[j] ? value : best[j];
+      odd[j] = value == value ? odd[j] : value;
+    }
+  for (std::int64_t j = 0; i + j < count; ++j) {
+    const T value = values[i + j];
+    best[j] = value > best[j] ? value : best[j];
+    odd[j] = value == value ? odd[j] : value;
+  }
+  T most = best[0];
+  bool any_odd = false;
+  for (std::int64_t j = 0; j < kParts; ++j) {
+    most = best[j] > most ? best[j] : most;
+    any_odd = any_odd || odd[j] != odd[j];
+  }
+  if (any_odd)
+    for (i = count - 1;; --i)
+      if (values[i] != values[i]) return i;
+  return std::find(values, values + count, most) - values;
+}
+
+template <typename T, typename P>
+void pool_whole_planes(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, P* positions) {
+  const T* in = x.data<T>();
+  T* maxima = out.data<T>();
+  parallel_for(g.planes, g.planes_per_block(), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t plane = begin; plane < end; ++plane) {
+      const T* const values = in + plane * g.h * g.w;
+      const std::int64_t at = place_of_maximum(values, g.h * g.w);
+      maxima[plane] = values[at];
+      if (positions) positions[plane] = static_cast<P>(at);
+    }
+  });
+}
+
 template <typename T, typename P>
 void pool_any(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, P* positions) {
+  if (is_whole_plane(g)) return pool_whole_planes<T>(g, x, out, positions);
   const T* in = x.data<T>();
   T* maxima = out.data<T>();
   parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t begin, std::int64_t end) {
