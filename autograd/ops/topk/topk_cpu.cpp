@@ -56,6 +56,25 @@ void sort_by_bytes(std::vector<Entry<Key>>& entries, std::vector<Entry<Key>>& sp
   }
 }
 
+constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than comparing
+
+/// The k best of a short row: the rank of an element is how many are before it, which is counted without branches. Keys
+/// and, behind them, indices are one number each, so that no two are equal.
+template <typename T>
+void rank_short(const T* values, std::int64_t length, std::int64_t k, bool largest, std::int64_t* indices) {
+  std::int64_t words[kShort];
+  for (std::int64_t i = 0; i < length; ++i) {
+    const std::uint64_t key = ascending_key(static_cast<compute_t<T>>(values[i]));
+    const std::uint64_t first = largest ? key ^ 0xffffffffu : key;
+    words[i] = static_cast<std::int64_t>((first << 32 | static_cast<std::uint64_t>(i)) ^ std::uint64_t{1} << 63);
+  }
+  for (std::int64_t i = 0; i < length; ++i) {
+    std::int64_t rank = 0;
+    for (std::int64_t j = 0; j < length; ++j) rank += words[j] < words[i];
+    if (rank < k) indices[rank] = i;
+  }
+}
+
 /// The k best of a row by comparing: for few of many.
 template <typename T>
 void select_best(const T* values, std::int64_t length, std::int64_t k, bool largest, std::vector<std::int64_t>& order,
@@ -78,7 +97,6 @@ void select_best(const T* values, std::int64_t length, std::int64_t k, bool larg
 }  // namespace
 
 void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
-  constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than comparing
   const std::int64_t length = x.size(1), k = indices.size(1);
   const bool sorts = length >= kShort && 16 * k >= length && length <= std::numeric_limits<std::uint32_t>::max();
   dispatch_numeric(x.dtype(), "topk", [&]<typename T>() {
@@ -91,6 +109,12 @@ void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
           for (std::int64_t row = begin; row < end; ++row) {
             const T* const values = x.data<T>() + row * length;
             std::int64_t* const best = indices.data<std::int64_t>() + row * k;
+            if constexpr (sizeof(Key) == 4) {
+              if (length < kShort) {
+                rank_short(values, length, k, largest, best);
+                continue;
+              }
+            }
             if (!sorts) {
               select_best(values, length, k, largest, order, best);
               continue;
