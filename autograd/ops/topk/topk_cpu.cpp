@@ -62,7 +62,7 @@ constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer th
 /// and, behind them, indices are one number each, so that no two are equal.
 template <typename T>
 void rank_short(const T* values, std::int64_t length, std::int64_t k, bool largest, std::int64_t* indices) {
-  std::int64_t words[kShort];
+  std::int64_t words[kShort], order[kShort];
   for (std::int64_t i = 0; i < length; ++i) {
     const std::uint64_t key = ascending_key(static_cast<compute_t<T>>(values[i]));
     const std::uint64_t first = largest ? key ^ 0xffffffffu : key;
@@ -71,8 +71,9 @@ void rank_short(const T* values, std::int64_t length, std::int64_t k, bool large
   for (std::int64_t i = 0; i < length; ++i) {
     std::int64_t rank = 0;
     for (std::int64_t j = 0; j < length; ++j) rank += words[j] < words[i];
-    if (rank < k) indices[rank] = i;
+    order[rank] = i;
   }
+  std::copy_n(order, k, indices);
 }
 
 /// The k best of a row by comparing: for few of many.
