@@ -246,5 +246,19 @@ TEST_F(EdgeValues, IntegersAbove2To53StayWhatTheyAre) {
   EXPECT_NE(error_of([&] { full({1}, std::uint64_t{1} << 63, kInt64); }).find("out of the range"), std::string::npos);
 }
 
+// Neither what is clamped nor what lies on a bound has a slope, as in PyTorch 2.15; a NaN has none either.
+TEST_F(EdgeValues, ClampHasNoSlopeAtItsBounds) {
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    const auto slopes = [&](auto&& function) {
+      const Tensor x = leaf({1, -1, 0.5, kNan, 2, kInf, -kInf}, dtype);
+      backward(function(x));
+      return x.grad();
+    };
+    expect_close(slopes([](const Tensor& x) { return clamp(x, -1, 1); }), values({0, 0, 1, 0, 0, 0, 0}, dtype), 0, 0);
+    expect_close(slopes([](const Tensor& x) { return x.clamp_max(1); }), values({0, 1, 1, 0, 0, 0, 1}, dtype), 0, 0);
+    expect_close(slopes([](const Tensor& x) { return x.clamp_min(-1); }), values({1, 0, 1, 0, 1, 1, 0}, dtype), 0, 0);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

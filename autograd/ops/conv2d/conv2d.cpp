@@ -1,10 +1,13 @@
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 
+#include <algorithm>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -86,6 +89,7 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
       "dilation {}x{}, padding {}x{}",
       stride.h, stride.w, dilation.h, dilation.w, padding.h, padding.w);
   const Shape &xs = x.sizes(), &ws = weight.sizes();
+  check_window_numbers("conv2d", {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w, ws[2], ws[3]});
   LOCKSTEP_CHECK(groups >= 1 && xs[1] % groups == 0 && ws[0] % groups == 0,
                  "[conv2d] groups must divide the channels: {} groups, {} in, {} out", groups, xs[1], ws[0]);
   LOCKSTEP_CHECK(ws[1] == xs[1] / groups,
@@ -103,6 +107,11 @@ Conv2dGeometry conv2d_geometry(const Tensor& x, const Tensor& weight, const Tens
   g.oh = output_size(g.h, g.kh, stride.h, padding.h, dilation.h, "height");
   g.ow = output_size(g.w, g.kw, stride.w, padding.w, dilation.w, "width");
   g.stride = stride, g.padding = padding, g.dilation = dilation, g.groups = groups;
+  // A stride past the image, and the dilation of a single tap, have no part in the result: kernels need not meet them.
+  if (g.kh == 1) g.dilation.h = 1;
+  if (g.kw == 1) g.dilation.w = 1;
+  g.stride.h = std::min(stride.h, g.h + 2 * padding.h - dilation.h * (g.kh - 1));
+  g.stride.w = std::min(stride.w, g.w + 2 * padding.w - dilation.w * (g.kw - 1));
   return g;
 }
 

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -111,6 +112,8 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   LOCKSTEP_CHECK(groups >= 1 && x.size(1) == weight.size(1) * groups,
                  "[conv3d] expected x of {} channels for a weight of {} and {} groups, found x of {}",
                  weight.size(1) * groups, to_string(weight.sizes()), groups, to_string(x.sizes()));
+  check_window_numbers("conv3d", {stride.d, stride.h, stride.w, padding.d, padding.h, padding.w, dilation.d, dilation.h,
+                                  dilation.w, weight.size(2)});
   const std::int64_t n = x.size(0), taps = weight.size(2), reach = dilation.d * (taps - 1) + 1;
   LOCKSTEP_CHECK(taps >= 1 && x.size(2) + 2 * padding.d >= reach,
                  "[conv3d] a kernel of depth {} does not fit into x of sizes {}", reach, to_string(x.sizes()));
@@ -145,6 +148,8 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
       stride.d >= 1 && padding.d >= 0 && dilation.d >= 1 && more.d >= 0 && more.d < std::max(stride.d, dilation.d),
       "[conv_transpose3d] expected stride and dilation of at least 1, paddings of at least 0, and an "
       "output_padding below the stride or the dilation");
+  check_window_numbers("conv_transpose3d", {stride.d, stride.h, stride.w, padding.d, padding.h, padding.w, dilation.d,
+                                            dilation.h, dilation.w, weight.size(2), x.size(2)});
   const std::int64_t n = x.size(0), in = x.size(2), taps = weight.size(2);
   const std::int64_t depth = (in - 1) * stride.d - 2 * padding.d + dilation.d * (taps - 1) + more.d + 1;
   LOCKSTEP_CHECK(in >= 1 && taps >= 1 && depth >= 1, "[conv_transpose3d] x of {} and a weight of {} give a depth of {}",

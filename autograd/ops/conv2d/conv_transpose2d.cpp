@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
+#include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -71,6 +72,8 @@ Conv2dGeometry transposed_geometry(const Tensor& x, const Tensor& weight, const 
   LOCKSTEP_CHECK(groups >= 1 && x.size(1) % groups == 0 && weight.size(0) == x.size(1),
                  "[conv_transpose2d] expected a weight for {} input channels, which {} groups divide, found {}",
                  x.size(1), groups, to_string(weight.sizes()));
+  check_window_numbers("conv_transpose2d", {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w,
+                                            weight.size(2), weight.size(3), x.size(2), x.size(3)});
   Conv2dGeometry g{};
   g.n = x.size(0), g.out = x.size(1), g.oh = x.size(2), g.ow = x.size(3);
   g.in = weight.size(1) * groups, g.kh = weight.size(2), g.kw = weight.size(3);
@@ -114,6 +117,7 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   LOCKSTEP_CHECK(options.groups >= 1 && x.size(-2) == weight.size(1) * options.groups,
                  "[conv1d] expected x of {} channels for a weight of {} and {} groups, found x of {}",
                  weight.size(1) * options.groups, to_string(weight.sizes()), options.groups, to_string(x.sizes()));
+  check_window_numbers("conv1d", {options.stride, options.padding, options.dilation, weight.size(2)});
   const std::int64_t reach = options.dilation * (weight.size(2) - 1) + 1, beside = 2 * options.padding;
   LOCKSTEP_CHECK(options.padding < 0 || reach <= x.size(-1) + beside,
                  "[conv1d] a kernel that reaches over {} steps does not fit into the {} of x {} with {} of padding",

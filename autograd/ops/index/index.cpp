@@ -146,7 +146,11 @@ Tensor last_values(const Tensor& positions, std::int64_t rows) {
 
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   const Plan plan = make_plan(x, indices, "index");
-  return plan.front(x).index_select(0, plan.positions).view(plan.front_sizes()).permute(plan.result_order());
+  return plan.front(x)
+      .index_select(0, plan.positions)
+      .view(plan.front_sizes())
+      .permute(plan.result_order())
+      .contiguous();
 }
 
 Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tensor& values, bool accumulate) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
@@ -45,6 +46,11 @@ Tensor mv(const Tensor& a, const Tensor& b) {
   return product(a, b, 2, 1, "mv", "a matrix and a vector");
 }
 Tensor dot(const Tensor& a, const Tensor& b) {
+  const auto reduces = [](const Tensor& x) { return x.defined() && (x.dtype() == kFloat32 || x.dtype() == kFloat64); };
+  // One element of a product is one chain of additions; a sum has many.
+  if (reduces(a) && reduces(b) && a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.dim() == 1 &&
+      a.device() == b.device() && !autocast::is_active)
+    return sum(a * b);
   return product(a, b, 1, 1, "dot", "two vectors");
 }
 Tensor outer(const Tensor& a, const Tensor& b) {

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
@@ -118,6 +120,8 @@ Pooled pool(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options, boo
   const Pool2dGeometry g = pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation,
                                            options.ceil_mode, PoolOf::floats_or_integers);
   const Shape sizes = g.output_sizes(x.sizes());
+  LOCKSTEP_CHECK(kernel.h * kernel.w <= std::numeric_limits<std::int32_t>::max(),
+                 "[max_pool2d] a window of {}x{} has more places than indices can tell apart", kernel.h, kernel.w);
   const TensorOptions for_positions{.dtype = kernel.h * kernel.w <= 256 ? kUInt8 : kInt32, .device = x.device()};
   with_positions = with_positions || should_record({&x});
   Tensor out, positions;

@@ -43,10 +43,17 @@ template <typename T>
 void pool_row(const Pool2dGeometry& g, const T* image, std::int64_t y, T* best, std::int32_t* where) {
   std::fill_n(best, g.ow, kNothing<T>);
   std::fill_n(where, g.ow, -1);
-  for (std::int64_t ky = 0; ky < g.kernel.h; ++ky) {
-    const std::int64_t iy = y * g.stride.h - g.padding.h + ky * g.dilation.h;
-    if (iy < 0 || iy >= g.h) continue;
-    for (std::int64_t kx = 0; kx < g.kernel.w; ++kx) {
+  // Taps that are inside for this row, and for one window of it at least.
+  const std::int64_t top = y * g.stride.h - g.padding.h, last = (g.ow - 1) * g.stride.w - g.padding.w;
+  const auto first_inside = [](std::int64_t start, std::int64_t step) {
+    return start >= 0 ? 0 : (step - 1 - start) / step;
+  };
+  const std::int64_t first_x = first_inside(last, g.dilation.w);
+  const std::int64_t end_x = std::min(g.kernel.w, (g.w - 1 + g.padding.w) / g.dilation.w + 1);
+  for (std::int64_t ky = first_inside(top, g.dilation.h); ky < g.kernel.h; ++ky) {
+    const std::int64_t iy = top + ky * g.dilation.h;
+    if (iy >= g.h) break;
+    for (std::int64_t kx = first_x; kx < end_x; ++kx) {
       // Windows whose tap is inside: 0 <= x stride + shift < w.
       const std::int64_t shift = kx * g.dilation.w - g.padding.w, stride = g.stride.w;
       const std::int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;

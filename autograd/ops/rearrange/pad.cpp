@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/autograd/linear_map.h"
+#include "lockstep/autograd/ops/copy/copy.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/record.h"
@@ -70,6 +71,8 @@ Tensor pad_constant(const Tensor& x, const Margins& margins, double value) {
   return out;
 }
 
+constexpr std::int64_t kMostPadding = std::int64_t{1} << 40;  // sums of it and a size are sizes
+
 /// The element of a dimension of `size` that stands at place `at`, which may be outside.
 std::int64_t source_of(std::int64_t at, std::int64_t size, PadMode mode) {
   if (mode == PadMode::replicate) return std::clamp<std::int64_t>(at, 0, size - 1);
@@ -90,6 +93,9 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
     const int d = x.dim() - 1 - static_cast<int>(i);
     margins.before[d] = padding[2 * i];
     margins.after[d] = padding[2 * i + 1];
+    LOCKSTEP_CHECK(std::max(margins.before[d], margins.after[d]) <= kMostPadding,
+                   "[pad] expected paddings of at most {}, found {} and {}", kMostPadding, margins.before[d],
+                   margins.after[d]);
   }
   if (mode == PadMode::constant) return pad_constant(x, margins, value);
   Tensor out = x;
@@ -116,7 +122,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
     for (std::int64_t at = -before; at < size + after; ++at) index.push_back(source_of(at, size, mode));
     out = out.index_select(d, tensor(index, x.device()));
   }
-  return out;
+  return out.storage() == x.storage() ? clone(out) : out;
 }
 
 }  // namespace lockstep

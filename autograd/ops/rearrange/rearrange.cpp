@@ -33,6 +33,13 @@ void write_one_hot(const std::int64_t* index, std::int64_t count, std::int64_t c
                });
 }
 
+constexpr std::int64_t kMostFactor = 1 << 15;  // of pixel_shuffle(), whose squares are sizes
+
+/// `out`, or a copy if it is a view of `x`, as it is where there was nothing to rearrange.
+Tensor apart(const Tensor& out, const Tensor& x) {
+  return out.storage() == x.storage() ? clone(out) : out;
+}
+
 }  // namespace
 
 Tensor repeat(const Tensor& x, const Shape& times) {
@@ -47,7 +54,7 @@ Tensor repeat(const Tensor& x, const Shape& times) {
     flat[d] *= times[d];
     out = out.unsqueeze(d).expand(wide).reshape(flat);
   }
-  return out.is_same(x) ? clone(x) : out;
+  return apart(out, x);
 }
 
 Tensor tile(const Tensor& x, const Shape& times) {
@@ -63,7 +70,7 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim) 
   Shape wide = x.sizes(), flat = x.sizes();
   wide.insert(d + 1, times);
   flat[d] *= times;
-  return x.unsqueeze(d + 1).expand(wide).reshape(flat);
+  return apart(x.unsqueeze(d + 1).expand(wide).reshape(flat), x);
 }
 
 Tensor flip(const Tensor& x, const Shape& dims) {
@@ -141,7 +148,7 @@ Tensor one_hot(const Tensor& x, std::int64_t classes) {
 }
 
 Tensor pixel_shuffle(const Tensor& x, std::int64_t r) {
-  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && x.size(-3) % (r * r) == 0,
+  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && r <= kMostFactor && x.size(-3) % (r * r) == 0,
                  "[pixel_shuffle] expected sizes [*, c * {}^2, h, w], found {}", r, to_string(x.sizes()));
   const std::int64_t c = x.size(-3) / (r * r), h = x.size(-2), w = x.size(-1);
   const std::int64_t n = c == 0 ? 0 : x.flatten(0, -3).size(0) / (c * r * r);
@@ -149,11 +156,11 @@ Tensor pixel_shuffle(const Tensor& x, std::int64_t r) {
   sizes[x.dim() - 3] = c;
   sizes[x.dim() - 2] = h * r;
   sizes[x.dim() - 1] = w * r;
-  return x.reshape({n, c, r, r, h, w}).permute({0, 1, 4, 2, 5, 3}).reshape(sizes);
+  return apart(x.reshape({n, c, r, r, h, w}).permute({0, 1, 4, 2, 5, 3}).reshape(sizes), x);
 }
 
 Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
-  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && x.size(-2) % r == 0 && x.size(-1) % r == 0,
+  LOCKSTEP_CHECK(x.dim() >= 3 && r >= 1 && r <= kMostFactor && x.size(-2) % r == 0 && x.size(-1) % r == 0,
                  "[pixel_unshuffle] expected sizes [*, c, h * {}, w * {}], found {}", r, r, to_string(x.sizes()));
   const std::int64_t c = x.size(-3), h = x.size(-2) / r, w = x.size(-1) / r;
   const std::int64_t n = c == 0 ? 0 : x.flatten(0, -3).size(0) / c;
@@ -161,7 +168,7 @@ Tensor pixel_unshuffle(const Tensor& x, std::int64_t r) {
   sizes[x.dim() - 3] = c * r * r;
   sizes[x.dim() - 2] = h;
   sizes[x.dim() - 1] = w;
-  return x.reshape({n, c, h, r, w, r}).permute({0, 1, 3, 5, 2, 4}).reshape(sizes);
+  return apart(x.reshape({n, c, h, r, w, r}).permute({0, 1, 3, 5, 2, 4}).reshape(sizes), x);
 }
 
 Tensor diag(const Tensor& x, std::int64_t diagonal) {
@@ -188,7 +195,7 @@ Tensor diff(const Tensor& x, std::int64_t n, std::int64_t dim) {
     const Tensor high = out.narrow(dim, 1, rest), low = out.narrow(dim, 0, rest);
     out = out.dtype() == kBool ? logical_xor(high, low) : high - low;
   }
-  return out;
+  return apart(out, x);
 }
 
 }  // namespace lockstep

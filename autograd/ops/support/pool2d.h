@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/ops/support/arguments.h"
 #include "lockstep/autograd/ops/support/pool2d_geometry.h"
+#include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/tensor.h"
 
@@ -49,6 +50,7 @@ inline std::int64_t pooled_size(const char* op, const char* side, std::int64_t s
 inline Pool2dGeometry pool2d_geometry(const Tensor& x, const char* op, Size2d kernel, Size2d stride, Size2d padding,
                                       Size2d dilation, bool ceil_mode, PoolOf of = PoolOf::floats) {
   check_pool2d_input(x, op, of);
+  check_window_numbers(op, {kernel.h, kernel.w, stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w});
   Pool2dGeometry g;
   g.h = x.size(-2), g.w = x.size(-1);
   g.planes = x.numel() / (g.h * g.w);

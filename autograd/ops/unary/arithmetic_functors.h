@@ -62,7 +62,12 @@ struct Clamp {
     const T raised = (x < low) | (low != low) ? low : x;  // a NaN among the three is the result
     return (raised > high) | (high != high) ? high : raised;
   }
-  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return (x >= low) & (x <= high) ? grad : T(0); }
+  /// 0 at a bound, as in PyTorch; a bound that is infinite is none.
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const {
+    const bool above = (x > low) | (low == static_cast<T>(-INFINITY)),
+               below = (x < high) | (high == static_cast<T>(INFINITY));
+    return above & below ? grad : T(0);
+  }
 };
 
 template <typename T>
