@@ -276,6 +276,17 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
   return row;
 }
 
+/// Whether the rows that remain of the dimensions are so short that the call for each takes longer than a copy of all.
+template <int N>
+bool has_short_rows(const cpu::StridedLoop<N>& loop) {
+  constexpr std::int64_t kShort = 64;
+  return loop.sizes.dim() > 1 && loop.sizes.back() < kShort;
+}
+
+Tensor copy_unless_contiguous(const Tensor& x) {
+  return x.is_contiguous() ? x : copy_contiguous(x);
+}
+
 template <typename C>
 void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
   const Row<C> apply = row_function<C>(op);
@@ -297,11 +308,12 @@ void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
                  [&](std::int64_t begin, std::int64_t end) { row(begin, begin, 1, 1, end - begin); });
     return;
   }
-  if (lies_turned(x) && out.is_contiguous()) return run<C>(op, params, copy_contiguous(x), out);
-  cpu::for_each_row(cpu::plan_loop<2>(out.sizes(), {&out, &x}),
-                    [&](const auto& offset, const auto& stride, std::int64_t length) {
-                      row(offset[0], offset[1], stride[0], stride[1], length);
-                    });
+  const auto loop = cpu::plan_loop<2>(out.sizes(), {&out, &x});
+  if (out.is_contiguous() && !x.is_contiguous() && (lies_turned(x) || has_short_rows(loop)))
+    return run<C>(op, params, copy_contiguous(x), out);
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    row(offset[0], offset[1], stride[0], stride[1], length);
+  });
 }
 
 template <typename C>
@@ -328,10 +340,12 @@ void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tens
                  [&](std::int64_t begin, std::int64_t end) { row(begin, begin, begin, 1, 1, 1, end - begin); });
     return;
   }
-  cpu::for_each_row(cpu::plan_loop<3>(out.sizes(), {&out, &grad, &saved}),
-                    [&](const auto& offset, const auto& stride, std::int64_t length) {
-                      row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
-                    });
+  const auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &grad, &saved});
+  if (out.is_contiguous() && !(grad.is_contiguous() && saved.is_contiguous()) && has_short_rows(loop))
+    return run_backward<C>(op, params, copy_unless_contiguous(grad), copy_unless_contiguous(saved), out);
+  cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+    row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
+  });
 }
 
 }  // namespace
