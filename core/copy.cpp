@@ -27,15 +27,26 @@ T convert(S value) {
   }
 }
 
-/// A row of `bytes` bytes that do not overlap the others; short ones without a call.
-[[gnu::always_inline]] inline void copy_row(char* to, const char* from, std::size_t bytes) {
-  constexpr std::size_t kPiece = 32, kShort = 512;
-  if (bytes < kPiece || bytes > kShort) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
+/// At least kPiece bytes that do not overlap the others, in pieces of which the last may lie over the one before it.
+template <std::size_t kPiece>
+[[gnu::always_inline]] inline void copy_pieces(char* to, const char* from, std::size_t bytes) {
   for (std::size_t i = 0; i + kPiece <= bytes; i += kPiece) std::memcpy(to + i, from + i, kPiece);
-  std::memcpy(to + bytes - kPiece, from + bytes - kPiece, kPiece);  // may lie over the piece before it
+  std::memcpy(to + bytes - kPiece, from + bytes - kPiece, kPiece);
+}
+
+/// A row of `bytes` bytes; short ones without a call.
+[[gnu::always_inline]] inline void copy_row(char* to, const char* from, std::size_t bytes) {
+  constexpr std::size_t kShort = 512;
+  if (bytes > kShort)
+    std::memcpy(to, from, bytes);
+  else if (bytes >= 32)
+    copy_pieces<32>(to, from, bytes);
+  else if (bytes >= 16)
+    copy_pieces<16>(to, from, bytes);
+  else if (bytes >= 4)
+    copy_pieces<4>(to, from, bytes);
+  else
+    for (std::size_t i = 0; i < bytes; ++i) to[i] = from[i];
 }
 
 template <typename S, typename T>
