@@ -60,7 +60,7 @@ Tensor ceil(const Tensor& x);
 Tensor round(const Tensor& x);
 Tensor trunc(const Tensor& x);
 
-/// x clamped to [min, max]; unlike clamp() without a gradient at the bounds themselves. torch.nn.functional.hardtanh.
+/// x clamped to [min, max], without a gradient at the bounds themselves. torch.nn.functional.hardtanh.
 Tensor hardtanh(const Tensor& x, double min = -1.0, double max = 1.0);
 /// hardtanh(x, 0, 6).
 Tensor relu6(const Tensor& x);
