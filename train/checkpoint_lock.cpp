@@ -50,7 +50,9 @@ CheckpointLock::CheckpointLock(const std::string& path) {
            fmt::format(".{}.lock", nn::detail::shortened(target.filename().string(), nn::detail::kLongestName - 6)))
               .string();
   do {
-    descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    // Whoever can read the file could hold the lock, and no restart would get it.
+    if (descriptor_) ::fchmod(descriptor_.get(), 0600);
     if (!descriptor_) return;  // whether the checkpoint can be written is tried elsewhere
     if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int cause = errno;

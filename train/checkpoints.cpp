@@ -14,6 +14,7 @@
 #include "lockstep/core/input_file.h"
 #include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/checkpoint.h"
+#include "lockstep/train/output.h"
 
 namespace lockstep::train {
 namespace {
@@ -78,7 +79,7 @@ std::vector<Checkpoints::Found> Checkpoints::history() const {
     const char* const end = name.data() + name.size() - after.size();
     std::int64_t step = 0;
     if (const auto number = std::from_chars(name.data() + before.size(), end, step);
-        number.ec == std::errc() && number.ptr == end)
+        number.ec == std::errc() && number.ptr == end && name == fs::path(numbered(step)).filename().string())
       found.push_back({(fs::path(path_).parent_path() / name).string(), step});
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
@@ -176,7 +177,9 @@ void Checkpoints::written(std::int64_t step) const {
     lockstep::detail::throw_error(
         fmt::format("[run] the checkpoint '{}' cannot be kept as '{}': {}", path_, second, error.what()));
   }
-  const std::vector<Found> all = history();
+  // Neither what is of later steps nor what cannot be read takes the place of one that can be gone on from.
+  std::vector<Found> all = history();
+  std::erase_if(all, [&](const Found& found) { return found.step > step || !is_training_checkpoint(found.path); });
   std::error_code error;
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
     fs::remove(all[i].path, error);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/posix.h"
@@ -50,16 +51,6 @@ bool is_file_or_nothing(const std::string& path) {
   return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
 }
 
-bool is_training_checkpoint(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return false;
-  try {
-    return nn::is_checkpoint(nn::SafetensorsFile(path));
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 void try_output(const Output& output) {
   const auto& [what, path, whole, checkpoint] = output;
   std::string reason;
@@ -90,6 +81,16 @@ void try_output(const Output& output) {
 
 }  // namespace
 
+bool is_training_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  try {
+    return nn::is_checkpoint(nn::SafetensorsFile(path));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void try_outputs(const std::vector<Output>& outputs) {
   std::map<std::string, const Output*> seen;
   for (const Output& output : outputs) {
@@ -104,8 +105,18 @@ void try_outputs(const std::vector<Output>& outputs) {
                    "yet",
                    other->second->what, other->second->path, output.what, output.path);
   }
+  // Files of a folder that will be made with it have no place to be tried at yet.
+  std::set<std::string> folders;
   for (const Output& output : outputs)
-    if (!output.path.empty()) try_output(output);
+    if (output.path.ends_with('/')) folders.insert(identity(output.path.substr(0, output.path.size() - 1)));
+  for (const Output& output : outputs) {
+    const fs::path parent = fs::path(output.path).parent_path();
+    std::error_code ignored;
+    if (output.path.empty() || (!output.path.ends_with('/') && !parent.empty() && !fs::exists(parent, ignored) &&
+                                folders.contains(identity(parent.string()))))
+      continue;
+    try_output(output);
+  }
 }
 
 std::string write_somewhere(const std::string& path, const std::function<void(const std::string& path)>& write,

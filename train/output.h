@@ -25,6 +25,9 @@ struct Output {
 /// Throws Error unless each can be written under its name, and no two are the same file, under whatever names.
 void try_outputs(const std::vector<Output>& outputs);
 
+/// Whether the file can be read and is a training checkpoint.
+bool is_training_checkpoint(const std::string& path);
+
 /// Calls write(path) and returns `path`. If that throws Error, tries "<path>.rescued", then "<file>.rescued" in the
 /// working folder, under names that are not taken; returns where it was written. Throws the first Error if nowhere.
 /// `failure` gets what() of that Error, empty if there was none.

@@ -57,9 +57,10 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
   options_->app.add_flag(name, value, help);
 }
 
-void Program::add_output(const std::string& name, std::string& path, const std::string& help, bool folder) {
+void Program::add_output(const std::string& name, std::string& path, const std::string& help, bool folder,
+                         const std::vector<std::string>& files) {
   add_option(name, path, help);
-  options_->outputs.push_back({name, &path, folder});
+  options_->outputs.push_back({name, &path, folder, files});
 }
 
 void Program::let_ranks_differ(const std::vector<std::string>& names) {
@@ -115,6 +116,10 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
           if (!output.path->empty())
             options.run.other_outputs.emplace_back((output.folder ? "folder of " : "file of ") + output.option,
                                                    *output.path + (output.folder ? "/" : ""));
+        for (const Options::OwnOutput& output : options.outputs)
+          for (const std::string& file : output.files)
+            if (!output.path->empty())
+              options.run.other_outputs.emplace_back("folder of " + output.option, *output.path + "/" + file);
         return body(workers, options.run);
       });
       // The result line is what a run was for: a full disk must not take it without a word.

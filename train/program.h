@@ -53,9 +53,11 @@ class Program {
                   double least = -kInfinity, double most = kInfinity);
   void add_option(const std::string& name, std::int64_t& value, const std::string& help, double least = -kInfinity,
                   double most = kInfinity);
-  /// A file, or with `folder` a folder, that the program writes when the training is over. Only rank 0's counts, and
-  /// all ranks have it when the body begins. It is tried before the first step, see RunOptions::other_outputs.
-  void add_output(const std::string& name, std::string& path, const std::string& help, bool folder = false);
+  /// A file, or with `folder` a folder with these `files`, that the program writes when the training is over. Only rank
+  /// 0's counts, and all ranks have it when the body begins. It is tried before the first step, see
+  /// RunOptions::other_outputs.
+  void add_output(const std::string& name, std::string& path, const std::string& help, bool folder = false,
+                  const std::vector<std::string>& files = {});
   /// Options of the program's own that each rank may give as it likes, such as the place of its data. All others, the
   /// common ones too but for a few (train/program_options.cpp), must be the same on all ranks, or the body does not
   /// begin.

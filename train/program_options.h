@@ -29,6 +29,7 @@ struct Program::Options {
     std::string option;
     std::string* path;
     bool folder;
+    std::vector<std::string> files;  ///< of the folder
   };
 
   std::string name;

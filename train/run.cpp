@@ -243,8 +243,8 @@ void Run::State::evaluate(std::int64_t epoch) {
 void Run::State::profile(bool at_end) {
   if (options.profile.empty()) return;
   const std::int64_t from = std::min(first_step + kTracedStep, total_steps - 1);
-  if (!at_end && done == from) start_profile(options.profile);
-  if (at_end || done == from + kProfiledSteps) stop_profile();
+  if (!at_end && done == from) try_to_write([&] { start_profile(options.profile); });
+  if (at_end || done == from + kProfiledSteps) try_to_write([] { stop_profile(); });
 }
 
 void Run::State::write_step_trace() {

@@ -74,7 +74,8 @@ void add_options(train::Program& program, Options& o) {
   program.add_option("--evaluate-windows", o.evaluate_windows,
                      "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
   program.add_option("--sample", o.sample, "Tokens to write after each evaluation", 0.0);
-  program.add_output("--out", o.out, "Write the model as a folder for gpt_generate and transformers", true);
+  program.add_output("--out", o.out, "Write the model as a folder for gpt_generate and transformers", true,
+                     gpt::files_of_folder());
   program.let_ranks_differ({"--text", "--data", "--tokenizer"});
 }
 

@@ -49,9 +49,11 @@ Tensor turned(const Tensor& matrix) {
       matrix.as_strided({matrix.size(1), matrix.size(0)}, {matrix.strides()[1], matrix.strides()[0]}, matrix.offset()));
 }
 
+constexpr const char* kIndex = "model.safetensors.index.json";
+
 /// The files that hold a folder's weights.
 std::vector<std::string> weight_files(const std::string& folder) {
-  const std::string index = folder + "/model.safetensors.index.json";
+  const std::string index = folder + "/" + kIndex;
   if (!std::filesystem::exists(index)) return {folder + "/model.safetensors"};
   const JsonObject map = JsonObject::read(index, "[weights]").object("weight_map");
   std::set<std::string> names;
@@ -222,6 +224,10 @@ LoadedModel load_folder(const std::string& folder, const std::string& adapters) 
   return loaded;
 }
 
+std::vector<std::string> files_of_folder() {
+  return {"model.safetensors", "config.json", "vocab.json", "merges.txt"};
+}
+
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -235,6 +241,10 @@ void save_folder(const std::string& folder, const LanguageModel& model, const To
                        is_transposed(model.config(), p.name) ? turned(value) : value});
   }
   nn::save_safetensors(tensors, folder + "/model.safetensors", {{"format", "pt"}});
+  // An index of parts that an older model was in would go on naming those.
+  std::filesystem::remove(folder + "/" + kIndex, error);
+  LOCKSTEP_CHECK(!error, "[weights] the index of the model that was in '{}' cannot be removed: {}", folder,
+                 error.message());
   write_config(model.config(), folder + "/config.json");
   tokenizer.save(folder);
 }

@@ -21,6 +21,8 @@ LoadedModel load_folder(const std::string& folder, const std::string& adapters =
 /// the model if the folder's weights are not those that `config` asks for.
 std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std::string& folder);
 /// Writes one that transformers loads too, without adapters (merge them first). Makes the folder.
+/// The names of the files that save_folder() writes.
+std::vector<std::string> files_of_folder();
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
 
 /// Reads weights by name: GPT-2's with and without "transformer." in front, and transposed as they are in such files;

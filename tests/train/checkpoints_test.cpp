@@ -40,6 +40,12 @@ class CheckpointFiles : public ::testing::Test {
     out.commit();
   }
 
+  // As little as makes a file a checkpoint.
+  static void write_checkpoint(const std::string& path, std::int64_t step) {
+    nn::save_safetensors({{"w", ones({1})}}, path, {{"lockstep.checkpoint", "1"}, {"step", std::to_string(step)}});
+  }
+  static std::string step_of(const std::string& path) { return nn::SafetensorsFile(path).metadata().at("step"); }
+
  private:
   testing::TemporaryPath folder_;
 };
@@ -49,13 +55,29 @@ TEST_F(CheckpointFiles, AreKeptBehindALink) {
   fs::create_symlink(file("elsewhere/big.safetensors"), file("c.safetensors"));
   const Checkpoints checkpoints(file("c.safetensors"), 2);
   for (const int step : {1, 2, 3}) {
-    write(file("c.safetensors"), "step " + std::to_string(step));
+    write_checkpoint(file("c.safetensors"), step);
     checkpoints.written(step);
   }
   EXPECT_FALSE(fs::exists(file("c.step00000001.safetensors")));
-  EXPECT_EQ(content(file("c.step00000002.safetensors")), "step 2");
-  EXPECT_EQ(content(file("c.step00000003.safetensors")), "step 3");
+  EXPECT_EQ(step_of(file("c.step00000002.safetensors")), "2");
+  EXPECT_EQ(step_of(file("c.step00000003.safetensors")), "3");
   EXPECT_TRUE(fs::is_symlink(file("c.safetensors")));
+}
+
+// What has a number, but was not written by the run, neither goes nor takes the place of what was.
+TEST_F(CheckpointFiles, OthersFilesWithNumbersStay) {
+  const Checkpoints checkpoints(file("c.safetensors"), 2);
+  write(file("c.step1.safetensors"), "notes");
+  write(file("c.step00000001.safetensors"), "no checkpoint");
+  write(file("c.step00000900.safetensors"), "no checkpoint, and a later step");
+  write_checkpoint(file("c.step00000800.safetensors"), 800);
+  for (const int step : {10, 20, 30}) {
+    write_checkpoint(file("c.safetensors"), step);
+    checkpoints.written(step);
+  }
+  for (const char* name : {"1", "00000001", "00000900", "00000800", "00000020", "00000030"})
+    EXPECT_TRUE(fs::exists(file(std::string("c.step") + name + ".safetensors"))) << name;
+  EXPECT_FALSE(fs::exists(file("c.step00000010.safetensors")));
 }
 
 // Where the file under a number cannot be a second name of the newest, it is a copy, which must not be there in part.

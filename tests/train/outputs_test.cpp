@@ -61,6 +61,18 @@ TEST_F(Outputs, TakeNoCheckpointsPlace) {
               train({.other_outputs = {{"folder of --out", file("text/out/")}}});
             }).find("text is no folder"),
             std::string::npos);
+  // So are the files of a folder, whether it is there yet or not.
+  const auto into_folder = [&](const std::string& name, RunOptions options) {
+    options.other_outputs = {{"folder of --out", file(name + "/")}, {"folder of --out", file(name + "/model")}};
+    return error_of([&] { train(options); });
+  };
+  train({.other_outputs = {{"folder of --out", file("made/")}, {"folder of --out", file("made/model")}}});
+  EXPECT_NE(into_folder("made", {.metrics = file("made/model")}).find("are the same file"), std::string::npos);
+  EXPECT_NE(into_folder("made", {.checkpoint = file("made/../made/model")}).find("are the same file"),
+            std::string::npos);
+  fs::create_directories(file("made"));
+  leave_checkpoint("made/model", 2);
+  EXPECT_NE(into_folder("made", {}).find("which is a training checkpoint"), std::string::npos);
   // Weights may be written again.
   train({.save = file("w")});
   train({.save = file("w")});

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/standard_streams.h"
 
 namespace lockstep::command_line {
 
@@ -28,6 +29,7 @@ void print_error(const char* program, const std::string& message);
 template <typename Body>
 int run_main(const char* program, Body&& body) {
   try {
+    keep_standard_streams_open(StandIn::refuses);
     return body();
   } catch (const UsageError& error) {
     print_error(program, error.what());

@@ -7,11 +7,20 @@ namespace lockstep::distributed {
 
 DeviceThreads::DeviceThreads(int devices) : errors_(static_cast<std::size_t>(devices)) {
   LOCKSTEP_ASSERT(devices > 0, "{} devices", devices);
-  for (int device = 1; device < devices; ++device)
-    threads_.push_back(start_thread("a device", [this, device] { serve(device); }));
+  try {
+    for (int device = 1; device < devices; ++device)
+      threads_.push_back(start_thread("a device", [this, device] { serve(device); }));
+  } catch (...) {
+    stop();  // those that have begun
+    throw;
+  }
 }
 
 DeviceThreads::~DeviceThreads() {
+  stop();
+}
+
+void DeviceThreads::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -25,6 +25,7 @@ class DeviceThreads {
 
  private:
   void serve(int device);
+  void stop();
   void call(int device);
 
   std::mutex mutex_;
