@@ -63,7 +63,8 @@ struct Case {
 };
 
 template <typename T>
-double element(const GemmOperand<T>& x, std::int64_t batch, std::int64_t i, std::int64_t j) {
+[[gnu::always_inline]] inline double element(const GemmOperand<T>& x, std::int64_t batch, std::int64_t i,
+                                             std::int64_t j) {
   return static_cast<double>(x.data[batch * x.batch_stride + (x.transposed ? j * x.stride + i : i * x.stride + j)]);
 }
 
@@ -72,10 +73,14 @@ void expect_near_reference(const Case<T>& c, const std::vector<T>& result) {
   const Gemm<T>& g = c.g;
   const double eps = static_cast<double>(std::numeric_limits<T>::epsilon());
   std::vector<T> rest = result;  // what must not be written
+  // Of large products some elements are enough: each kernel and each edge has many.
+  const std::int64_t step = 1 + (g.m * g.n * g.k >> 21);
   for (std::int64_t batch = 0; batch < g.batch; ++batch)
     for (std::int64_t i = 0; i < g.m; ++i)
       for (std::int64_t j = 0; j < g.n; ++j) {
         const auto at = static_cast<std::size_t>(batch * g.out_batch_stride + i * g.out_stride + j);
+        rest[at] = c.out[at];
+        if ((i * g.n + j) % step != 0) continue;
         double sum = 0, size = 1;
         for (std::int64_t p = 0; p < g.k; ++p) {
           const double term = element(g.a, batch, i, p) * element(g.b, batch, p, j);
@@ -91,7 +96,6 @@ void expect_near_reference(const Case<T>& c, const std::vector<T>& result) {
         ASSERT_NEAR(static_cast<double>(result[at]), value, eps * 8 * size)
             << "m " << g.m << " n " << g.n << " k " << g.k << " a" << g.a.transposed << " b" << g.b.transposed << " at "
             << batch << ", " << i << ", " << j;
-        rest[at] = c.out[at];
       }
   ASSERT_EQ(std::memcmp(rest.data(), c.out.data(), rest.size() * sizeof(T)), 0) << "wrote beside the result";
 }
