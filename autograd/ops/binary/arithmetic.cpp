@@ -345,10 +345,9 @@ const Tensor& Tensor::lerp_(const Tensor& end, double weight) const {
   const bool recording = begin_in_place(*this, end, "lerp_");
   const DType compute = cpu::compute_dtype(binary::promote(*this, end));
   const Tensor source = without_overlap(end, *this);
-  if (weight < 0.5)
-    binary_kernel (*this)(BinaryOp::lerp, weight, *this, source, compute, *this);
-  else
-    binary_kernel (*this)(BinaryOp::lerp, 1.0 - weight, source, *this, compute, *this);
+  const bool forwards = weight < 0.5;
+  const Tensor &from = forwards ? *this : source, &to = forwards ? source : *this;
+  binary_kernel(from)(BinaryOp::lerp, forwards ? weight : 1.0 - weight, from, to, compute, *this);
   if (recording) record_lerp(record_in_place<LerpBackward>(*this, {this, &end}), *this, end, weight);
   return *this;
 }

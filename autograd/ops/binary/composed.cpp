@@ -4,9 +4,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
-#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
-#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
 

@@ -80,18 +80,14 @@ std::int64_t place_of_maximum(const T* values, std::int64_t count) {
   T best[kParts], odd[kParts];  // odd: a NaN, if there was one
   std::fill_n(best, kParts, kNothing<T>);
   std::fill_n(odd, kParts, T(0));
-  std::int64_t i = 0;
-  for (; i + kParts <= count; i += kParts)
-    for (std::int64_t j = 0; j < kParts; ++j) {
-      const T value = values[i + j];
-      best[j] = value > best[j] ? value : best[j];
-      odd[j] = value == value ? odd[j] : value;
-    }
-  for (std::int64_t j = 0; i + j < count; ++j) {
-    const T value = values[i + j];
+  const auto take = [&](T value, std::int64_t j) __attribute__((always_inline)) {
     best[j] = value > best[j] ? value : best[j];
     odd[j] = value == value ? odd[j] : value;
-  }
+  };
+  std::int64_t i = 0;
+  for (; i + kParts <= count; i += kParts)
+    for (std::int64_t j = 0; j < kParts; ++j) take(values[i + j], j);
+  for (std::int64_t j = 0; i + j < count; ++j) take(values[i + j], j);
   T most = best[0];
   bool any_odd = false;
   for (std::int64_t j = 0; j < kParts; ++j) {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "lockstep/autograd/linear_map.h"
-#include "lockstep/autograd/ops/copy/copy.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/rearrange/apart.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -122,7 +122,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
     for (std::int64_t at = -before; at < size + after; ++at) index.push_back(source_of(at, size, mode));
     out = out.index_select(d, tensor(index, x.device()));
   }
-  return out.storage() == x.storage() ? clone(out) : out;
+  return apart(out, x);
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/copy/copy.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/rearrange/apart.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
@@ -34,11 +35,6 @@ void write_one_hot(const std::int64_t* index, std::int64_t count, std::int64_t c
 }
 
 constexpr std::int64_t kMostFactor = 1 << 15;  // of pixel_shuffle(), whose squares are sizes
-
-/// `out`, or a copy if it is a view of `x`, as it is where there was nothing to rearrange.
-Tensor apart(const Tensor& out, const Tensor& x) {
-  return out.storage() == x.storage() ? clone(out) : out;
-}
 
 }  // namespace
 

@@ -56,7 +56,7 @@ void sort_by_bytes(std::vector<Entry<Key>>& entries, std::vector<Entry<Key>>& sp
   }
 }
 
-constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than comparing
+constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than counting ranks, or comparing
 
 /// The k best of a short row: the rank of an element is how many are before it, which is counted without branches. Keys
 /// and, behind them, indices are one number each, so that no two are equal.

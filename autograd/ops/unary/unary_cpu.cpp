@@ -283,10 +283,6 @@ bool has_short_rows(const cpu::StridedLoop<N>& loop) {
   return loop.sizes.dim() > 1 && loop.sizes.back() < kShort;
 }
 
-Tensor copy_unless_contiguous(const Tensor& x) {
-  return x.is_contiguous() ? x : copy_contiguous(x);
-}
-
 template <typename C>
 void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
   const Row<C> apply = row_function<C>(op);
@@ -342,7 +338,7 @@ void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tens
   }
   const auto loop = cpu::plan_loop<3>(out.sizes(), {&out, &grad, &saved});
   if (out.is_contiguous() && !(grad.is_contiguous() && saved.is_contiguous()) && has_short_rows(loop))
-    return run_backward<C>(op, params, copy_unless_contiguous(grad), copy_unless_contiguous(saved), out);
+    return run_backward<C>(op, params, as_contiguous(grad), as_contiguous(saved), out);
   cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
     row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
   });
