@@ -112,14 +112,13 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
           for (const Options::OwnOutput& output : options.outputs)
             *output.path = distributed::broadcast_text(*output.path, *group);
         }
-        for (const Options::OwnOutput& output : options.outputs)
-          if (!output.path->empty())
-            options.run.other_outputs.emplace_back((output.folder ? "folder of " : "file of ") + output.option,
-                                                   *output.path + (output.folder ? "/" : ""));
-        for (const Options::OwnOutput& output : options.outputs)
+        for (const Options::OwnOutput& output : options.outputs) {
+          if (output.path->empty()) continue;
+          const std::string what = (output.folder ? "folder of " : "file of ") + output.option;
+          options.run.other_outputs.emplace_back(what, *output.path + (output.folder ? "/" : ""));
           for (const std::string& file : output.files)
-            if (!output.path->empty())
-              options.run.other_outputs.emplace_back("folder of " + output.option, *output.path + "/" + file);
+            options.run.other_outputs.emplace_back(what, *output.path + "/" + file);
+        }
         return body(workers, options.run);
       });
       // The result line is what a run was for: a full disk must not take it without a word.

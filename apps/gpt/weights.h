@@ -20,10 +20,11 @@ LoadedModel load_folder(const std::string& folder, const std::string& adapters =
 /// The model of a folder alone, whose config.json gave `config`. Throws Error as above, and before memory is taken for
 /// the model if the folder's weights are not those that `config` asks for.
 std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std::string& folder);
-/// Writes one that transformers loads too, without adapters (merge them first). Makes the folder.
+/// Writes one that transformers loads too, without adapters (merge them first). Makes the folder; the index of a model
+/// in parts that was there goes.
+void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
 /// The names of the files that save_folder() writes.
 std::vector<std::string> files_of_folder();
-void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
 
 /// Reads weights by name: GPT-2's with and without "transformer." in front, and transposed as they are in such files;
 /// masks that old files hold are passed over. Any floating-point dtype. Throws Error, before anything is changed, with

@@ -42,22 +42,23 @@ struct Plan {
     row_panels = Parts(g.m, divide_up(g.m, kernels.rows[vectors]));
     // A panel of b is read once for each panel of rows: packing has to pay. For a few of them it does not if the rows
     // of b, as they lie, have places of their own in a cache.
-    const std::int64_t b_bytes = b.row * static_cast<std::int64_t>(sizeof(T));
-    const bool crowded = b_bytes % 2048 == 0, doubly = b_bytes % 4096 == 0, wide = kernels.lanes * sizeof(T) == 64;
+    const std::int64_t b_row_bytes = b.row * static_cast<std::int64_t>(sizeof(T));
+    const bool crowded = b_row_bytes % 2048 == 0, doubly = b_row_bytes % 4096 == 0,
+               wide = kernels.lanes * sizeof(T) == 64;
     // Of rows 2 KiB apart, every other one has the same places in a cache.
     short_chains = row_panels.count <= 2 || (g.k <= kShort && (!crowded || g.k <= (doubly ? kWays : 2 * kWays)));
-    const bool aligned = (b_bytes | reinterpret_cast<std::intptr_t>(b.data)) % 64 == 0;
+    const bool aligned = (b_row_bytes | reinterpret_cast<std::intptr_t>(b.data)) % 64 == 0;
     // Crowded rows keep their places in the second level; of narrow tiles each panel of rows waits for it more often.
-    const bool keeps = !crowded || (far_is_slow() && (wide || !doubly) && keep_second_places(inner, b_bytes));
-    const bool near = far_is_slow() && !is_far(b_bytes * g.k);
+    const bool keeps = !crowded || (far_is_slow() && (wide || !doubly) && keep_second_places(inner, b_row_bytes));
+    const bool near = far_is_slow() && !is_far(b_row_bytes * g.k);
     const std::int64_t few = !aligned || !near ? kFewPanels : g.k > inner ? kFewAlignedPanels / 2 : kFewAlignedPanels;
     const bool once = g.k > (wide ? 2 * kWays : kShort) && keeps && row_panels.count <= few;
     // What comes slowly is packed in small groups, each asked for while the one before is used by several panels.
     constexpr std::int64_t kBytes = sizeof(T);
-    const std::int64_t a_bytes = g.m * g.k * kBytes, b_bytes_all = g.n * g.k * kBytes;
+    const std::int64_t a_bytes = g.m * g.k * kBytes, b_bytes = g.n * g.k * kBytes;
     const bool spreads =
         wide && far_is_slow() && row_panels.count > 3 && g.m / row_panels.count * vectors >= kLeastSpread;
-    b_comes_late = spreads && is_far(b_bytes_all) && g.k > 2 * kShort && g.k <= inner && a_bytes <= kLateGroup;
+    b_comes_late = spreads && is_far(b_bytes) && g.k > 2 * kShort && g.k <= inner && a_bytes <= kLateGroup;
     pack_b = b.column != 1 || b_comes_late || (!short_chains && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each
     // step needs a line or two for a few elements.
@@ -68,12 +69,12 @@ struct Plan {
     // A transposed a is packed a block of k at a time if that leaves the second level room for small groups of a far b;
     // else in groups of panels, which are asked for early if they come slowly too.
     const bool packs_steps = spreads && pack_a && a.row == 1;
-    a_stays = packs_steps && b_bytes_all >= kFarBytes && g.m * inner * kBytes <= group_bytes();
+    a_stays = packs_steps && b_bytes >= kFarBytes && g.m * inner * kBytes <= group_bytes();
     a_comes_late = packs_steps && !a_stays && a_bytes >= kFarBytes / 2;
     b_comes_late |= a_stays;
     a_is_far = g.k > kShort && g.m * g.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
-    streams = b.column == 1 && g.n >= kManyColumns && is_far(b_bytes * g.k) &&
-              tiles_read_slowly(g.m, b_bytes, kernels.lanes, kernels.streaming_rows);
+    streams = b.column == 1 && g.n >= kManyColumns && is_far(b_row_bytes * g.k) &&
+              tiles_read_slowly(g.m, b_row_bytes, kernels.lanes, kernels.streaming_rows);
     if (streams) row_panels = Parts(g.m, divide_up(g.m, kernels.streaming_rows));
   }
 
