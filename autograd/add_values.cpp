@@ -1,6 +1,7 @@
 #include "lockstep/autograd/add_values.h"
 
 #include "lockstep/autograd/add_values_kernels.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dispatch.h"
@@ -53,6 +54,11 @@ void add_values_(const Tensor& target, const Tensor& source) {
 
 Tensor add_values(const Tensor& a, const Tensor& b) {
   check_same(a, b);
+  if (channels_last_of(a).defined() || channels_last_of(b).defined()) {
+    const Tensor values = to_channels_last(a), others = to_channels_last(b), sum = empty_like(values);
+    add_values_kernel(a)(sum, values, others);
+    return from_channels_last(sum);
+  }
   Tensor out = empty_like(a);
   add_values_kernel(a)(out, a, b);
   return out;

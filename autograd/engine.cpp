@@ -147,9 +147,10 @@ thread_local constinit GraphTask* GraphTask::current_ = nullptr;
 
 namespace {
 
-/// Nobody else sees this memory.
+/// Nobody else sees this memory, and it is there.
 bool is_own(const Tensor& slot) {
-  return slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous();
+  return !slot.storage()->is_pending() && slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 &&
+         slot.is_contiguous();
 }
 
 /// Adds to what has arrived at a node with that many outputs.

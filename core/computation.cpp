@@ -7,6 +7,7 @@
 #include <ranges>
 #include <utility>
 
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/environment.h"
@@ -135,24 +136,26 @@ void Computation::forget(const Storage& result) {
   taken = take_inputs_if_done();
 }
 
-void Computation::settle() {
-  std::vector<Tensors> taken;  // let go of without the locks
-  std::vector<std::unique_lock<std::mutex>> locks;
-  locks.emplace_back(mutex_);
-  if (!pending()) return;
-
-  std::vector<Computation*> chain = {this};  // newest first
+Computation::Chain Computation::lock_chain() {
+  Chain chain;
+  chain.locks.emplace_back(mutex_);
+  if (!pending()) return chain;
+  chain.members.push_back(this);  // newest first
   while (true) {
-    const Tensors& inputs = chain.back()->inputs_;
-    if (inputs.empty() || !inputs[0].storage()->is_pending()) break;
-    Computation* const before = inputs[0].storage()->computation();
+    const Computation& last = *chain.members.back();
+    if (last.inputs_.empty() || last.is_laid_out() || !last.inputs_[0].storage()->is_pending()) break;
+    Computation* const before = last.inputs_[0].storage()->computation();
     std::unique_lock lock(before->mutex_);
-    if (!inputs[0].storage()->is_pending()) break;  // another thread was computing it
-    locks.push_back(std::move(lock));
-    chain.push_back(before);
+    if (!last.inputs_[0].storage()->is_pending()) break;  // another thread was computing it
+    chain.locks.push_back(std::move(lock));
+    chain.members.push_back(before);
   }
-  std::reverse(chain.begin(), chain.end());
+  std::reverse(chain.members.begin(), chain.members.end());
+  return chain;
+}
 
+template <typename Work>
+void Computation::run(const Work& work) {
   const LibraryAccess access;
   struct Computing {
     bool outer = std::exchange(computing, true);
@@ -160,17 +163,71 @@ void Computation::settle() {
   } const now;
   std::optional<cuda::StreamGuard> on_stream;
   if (stream_) on_stream.emplace(*stream_);
-  for (std::size_t head = 0; head < chain.size();) {
-    const std::span<Computation* const> links = std::span(chain).subspan(head + 1);
-    std::optional<profile::ModuleScope> module;
-    if (profile::enabled()) [[unlikely]]
-      module.emplace(profile::module_of(chain[head]));
-    std::size_t joined = links.size();
-    while (joined > 0 && !chain[head]->compute_through(links.first(joined))) --joined;
-    if (joined == 0) chain[head]->compute();
-    head += joined + 1;
+  work();
+}
+
+void Computation::settle() {
+  std::vector<Tensors> taken;  // let go of without the locks
+  const Chain chain = lock_chain();
+  const std::span<Computation* const> members = chain.members;
+  if (members.empty()) return;
+  run([&] {
+    for (std::size_t head = 0; head < members.size();) {
+      const std::span<Computation* const> links = members.subspan(head + 1);
+      std::optional<profile::ModuleScope> module;
+      if (profile::enabled()) [[unlikely]]
+        module.emplace(profile::module_of(members[head]));
+      std::size_t joined = members[head]->is_laid_out() ? 0 : links.size();
+      while (joined > 0 && !members[head]->compute_through(links.first(joined))) --joined;
+      if (members[head]->is_laid_out())
+        members[head]->compute_laid_out();
+      else if (joined == 0)
+        members[head]->compute();
+      head += joined + 1;
+    }
+  });
+  for (Computation* each : members) taken.push_back(each->take_inputs_if_done());
+}
+
+void Computation::compute_laid_out() {
+  deliver(0, copy_contiguous(in_order_of_channels(inputs_[0])));
+}
+
+void Computation::lay_out(Tensor values) {
+  LOCKSTEP_ASSERT(values.dim() == 4 && values.is_contiguous(), "laid out: {}", to_string(values.sizes()));
+  const std::lock_guard lock(list_mutex);  // others look for those that read their values
+  values.storage()->readers_.fetch_add(1, std::memory_order_relaxed);
+  for (const Tensor& input : inputs_)
+    if (input.defined()) input.storage()->readers_.fetch_sub(1, std::memory_order_relaxed);
+  inputs_.clear();
+  inputs_.push_back(std::move(values));
+  laid_out_.store(true, std::memory_order_relaxed);
+}
+
+Tensor Computation::channels_last() {
+  Tensors taken;  // let go of without the locks
+  Tensor values;
+  {
+    const Chain chain = lock_chain();
+    if (chain.members.empty()) return {};
+    if (is_laid_out()) {
+      values = inputs_[0];
+    } else {
+      Computation& head = *chain.members[0];
+      if (results_.size() != 1 || head.is_laid_out()) return {};
+      run([&] {
+        std::optional<profile::ModuleScope> module;
+        if (profile::enabled()) [[unlikely]]
+          module.emplace(profile::module_of(&head));
+        values = head.compute_channels_last(std::span<Computation* const>(chain.members).subspan(1));
+      });
+      if (!values.defined()) return {};
+      taken = inputs_;
+      lay_out(values);
+    }
   }
-  for (Computation* each : chain) taken.push_back(each->take_inputs_if_done());
+  order_after();
+  return values;
 }
 
 void Computation::order_after() const {
@@ -236,9 +293,11 @@ void Computation::settle_device(int device) {
   settle_those([&](const Computation& each) { return each.stream_ && each.stream_->device() == device; });
 }
 
-void Computation::settle_own() {
+void Computation::settle_own(bool copies_too) {
   if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
-  settle_those([](const Computation& each) { return each.stream_ && each.thread_ == &computing; });
+  settle_those([&](const Computation& each) {
+    return each.stream_ && each.thread_ == &computing && (copies_too || !each.is_laid_out());
+  });
 }
 
 bool fusion() {
@@ -264,7 +323,7 @@ bool may_wait(std::int64_t work, std::initializer_list<Tensor*> operands) {
 
 bool can_be_joined(const Tensor& tensor) {
   const Computation* computation = pending_result_of<Computation>(tensor);
-  return computation && computation->length() < kMaxLength;
+  return computation && computation->length() < kMaxLength && !computation->is_laid_out();
 }
 
 }  // namespace lockstep

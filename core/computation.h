@@ -3,6 +3,7 @@
 // Values that are computed when they are first read. For operations (.cpp files) only.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <initializer_list>
 #include <mutex>
@@ -79,8 +80,15 @@ class Computation : public RefCounted {
   static void settle_all();
   /// Every one on this CUDA device.
   static void settle_device(int device);
-  /// Those on CUDA devices that this thread has left pending.
-  static void settle_own();
+  /// Those on CUDA devices that this thread has left pending; of what is laid out only `copies_too`, since its
+  /// values are computed.
+  static void settle_own(bool copies_too = false);
+
+  /// The values of the only result in the order of Note [Channels last], computed so if the chain can be; undefined if
+  /// not.
+  Tensor channels_last();
+  /// The values of the result lie in memory, channels last, and have only to be copied.
+  bool is_laid_out() const { return laid_out_.load(std::memory_order_relaxed); }
 
  protected:
   /// Delivers every wanted result, from inputs that are not pending.
@@ -89,6 +97,12 @@ class Computation : public RefCounted {
   /// this one's result first. Each link's first input is the result of the one before. False, with nothing done, if
   /// there is no kernel for that.
   virtual bool compute_through(std::span<Computation* const> /*links*/) { return false; }
+
+  /// Computes the result of the last of `links`, or this one's if there are none, as [n, height, width, channels].
+  /// Undefined, with nothing done, if there is no kernel for that.
+  virtual Tensor compute_channels_last(std::span<Computation* const> /*links*/) { return {}; }
+  /// From now on the result is a copy of `values`, its values laid out.
+  void lay_out(Tensor values);
 
   /// The i-th of the inputs.
   const Tensor& input(std::size_t i) const { return inputs_[i]; }
@@ -123,6 +137,17 @@ class Computation : public RefCounted {
   Tensors take_inputs_if_done();
   void enlist();
   void delist();
+  void compute_laid_out();
+
+  /// This computation and those before it that are pending, oldest first, and locked.
+  struct Chain {
+    std::vector<std::unique_lock<std::mutex>> locks;
+    std::vector<Computation*> members;
+  };
+  Chain lock_chain();
+  /// Runs `work` as the library, on the stream of the call, with the computation's module for profiles.
+  template <typename Work>
+  void run(const Work& work);
 
   std::mutex mutex_;                  ///< held while it is computed; guards what follows
   SmallVector<Storage*, 2> results_;  ///< null: gone
@@ -130,6 +155,7 @@ class Computation : public RefCounted {
   int length_ = 1;
   std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
   const void* thread_;                  ///< that made it: an address that each living thread has for itself
+  std::atomic<bool> laid_out_{false};   ///< the inputs are one: the values of the result, channels last
 
   // Among all that have inputs, by age; guarded by the list's mutex.
   Computation* older_ = nullptr;

@@ -7,6 +7,7 @@
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/cuda/pinned.h"
+#include "lockstep/core/cuda/transpose.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/integer_cast.h"
@@ -32,6 +33,7 @@ bool same_layout(const Tensor& a, const Tensor& b) {
 // Casts and strides on one device, by way of what the CPU computes in.
 void copy_within(const Tensor& source, const Tensor& target) {
   if (same_layout(source, target)) return copy_bytes(source, target, target.device().index);
+  if (copy_transposed(source, target)) return;
   if (source.dtype() == kFloat64 || target.dtype() == kFloat64)
     return map<double>(target, Same<double>(), Input<double>(source));
   if (source.is_floating_point() || target.is_floating_point())

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -25,7 +26,7 @@ class BatchNormBackward final : public Node {
     const ChannelStatistics statistics{saved(2), saved(3), count};
     const bool of_parameters = needs_grad(1) || needs_grad(2), wants_sums = training || of_parameters;
     const bool pooled = needs_grad(0) && wants_sums && batch_norm_parts::is_pooled_gradient(grads[0], x);
-    const Tensor grad = pooled ? empty_like(x) : as_contiguous(grads[0]);
+    const Tensor grad = pooled ? empty_like(x) : laid_out_like(as_contiguous(grads[0]), x);
     batch_norm_parts::GradientSums sums;
     if (pooled)
       sums = batch_norm_parts::pooled_gradient_sums(grads[0], grad, x, statistics, eps);

@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
@@ -34,6 +35,20 @@ ChannelLayout layout_of(const Tensor& input) {
   return layout;
 }
 
+/// The values of `x`, contiguous, as they lie in memory (Note [Channels last]), and how.
+struct Values {
+  Tensor tensor;
+  ChannelLayout layout;
+  bool laid_out;
+
+  explicit Values(const Tensor& x) : tensor(channels_last_of(x)), layout(layout_of(x)), laid_out(tensor.defined()) {
+    if (laid_out)
+      layout = {layout.batch * layout.inner, layout.channels, 1};
+    else
+      tensor = as_contiguous(x);
+  }
+};
+
 TensorOptions statistics_options(const Tensor& input) {
   return {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()};
 }
@@ -44,7 +59,8 @@ ChannelStatistics channel_statistics(const Tensor& input) {
   const ChannelLayout layout = layout_of(input);
   const TensorOptions options = statistics_options(input);
   ChannelStatistics statistics{empty({layout.channels}, options), empty({layout.channels}, options), layout.count()};
-  statistics_kernel(input)(as_contiguous(input), statistics.mean, statistics.var, layout);
+  const Values x(input);
+  statistics_kernel(input)(x.tensor, statistics.mean, statistics.var, x.layout);
   return statistics;
 }
 
@@ -117,9 +133,15 @@ class NormalizeComputation final : public Computation {
 
 Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const Tensor& weight, const Tensor& bias,
                  double eps) {
-  Tensor x = as_contiguous(input), mean = statistics.mean, var = statistics.var;
+  Tensor mean = statistics.mean, var = statistics.var;
   Tensor factor = weight.defined() ? as_contiguous(weight) : weight,
          shift = bias.defined() ? as_contiguous(bias) : bias;
+  if (const Values values(input); values.laid_out) {
+    const Tensor out = empty_like(values.tensor);
+    apply_kernel(input)(values.tensor, mean, var, factor, shift, out, eps, values.layout);
+    return from_channels_last(out);
+  }
+  Tensor x = as_contiguous(input);
   const bool waits = x.dtype() == kFloat32 && x.device().is_cpu() && x.numel() > 0 &&
                      may_wait(x.numel(), {&x, &mean, &var, &factor, &shift});
   const Tensor out = make_intrusive<NormalizeComputation>(x, mean, var, factor, shift, eps)
@@ -130,8 +152,9 @@ Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const
 
 GradientSums gradient_sums(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics, double eps) {
   GradientSums sums{empty_like(statistics.mean), empty_like(statistics.mean)};
-  sums_kernel(input)(as_contiguous(grad), as_contiguous(input), statistics.mean, statistics.var, sums.bias, sums.weight,
-                     eps, layout_of(input));
+  const Values x(input);
+  const Tensor incoming = x.laid_out ? to_channels_last(grad) : as_contiguous(grad);
+  sums_kernel(input)(incoming, x.tensor, statistics.mean, statistics.var, sums.bias, sums.weight, eps, x.layout);
   return sums;
 }
 
@@ -158,11 +181,13 @@ GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, cons
 
 Tensor input_gradient(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics,
                       const Tensor& weight, const GradientSums& sums, double eps, bool own) {
-  Tensor grad_input = own ? grad : empty(input.sizes(), options_of(input));
-  input_grad_kernel(input)(as_contiguous(grad), as_contiguous(input), statistics.mean, statistics.var,
+  const Values x(input);
+  const Tensor incoming = x.laid_out ? to_channels_last(grad) : as_contiguous(grad);
+  const Tensor grad_input = own ? grad : empty_like(x.tensor);
+  input_grad_kernel(input)(incoming, x.tensor, statistics.mean, statistics.var,
                            weight.defined() ? as_contiguous(weight) : weight, sums.bias, sums.weight, grad_input, eps,
-                           statistics.count, layout_of(input));
-  return grad_input;
+                           statistics.count, x.layout);
+  return x.laid_out ? from_channels_last(grad_input) : grad_input;
 }
 
 }  // namespace lockstep::batch_norm_parts

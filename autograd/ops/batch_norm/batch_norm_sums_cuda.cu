@@ -29,34 +29,41 @@ struct Partial {
 template <typename T, typename Tile>
 __global__ void statistics_kernel(const T* x, Partial* partials, ChannelLayout layout, std::int64_t chunks) {
   using C = compute_t<T>;
-  constexpr int W = Tile::kWidth;
+  constexpr int W = Tile::kWidth, K = Tile::kChannels, kPacks = Tile::kItems / W;
   const Tile tile(layout, chunks);
-  C values[cuda::kTileItems], sum = 0;
+  Pack<T, W> packs[kPacks];
+  Sums<C, K> center{};
 #pragma unroll
-  for (int p = 0; p < cuda::kTileItems / W; ++p) {
+  for (int p = 0; p < kPacks; ++p) {
     if (!tile.has(p)) continue;
-    const auto pack = *reinterpret_cast<const Pack<T, W>*>(x + tile.offset(p));
+    packs[p] = *reinterpret_cast<const Pack<T, W>*>(x + tile.offset(p));
 #pragma unroll
-    for (int j = 0; j < W; ++j) sum += values[p * W + j] = from_element<C>(pack.value[j]);
+    for (int j = 0; j < W; ++j) center.value[j % K] += from_element<C>(packs[p].value[j]);
   }
   const double count = cuda::tile_count(tile.chunk, Tile::kTile, layout.batch * layout.inner);
-  const C center = tile.sum(sum) / static_cast<C>(count);
-  Sums<C, 2> moments{{C(0), C(0)}};
+  center = tile.sum(center);
 #pragma unroll
-  for (int p = 0; p < cuda::kTileItems / W; ++p) {
+  for (int k = 0; k < K; ++k) center.value[k] /= static_cast<C>(count);
+  Sums<C, 2 * K> moments{};  // of each channel: of the differences, and of their squares
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
     if (!tile.has(p)) continue;
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      const C difference = values[p * W + j] - center;
-      moments.value[0] += difference;
-      moments.value[1] += difference * difference;
+      const C difference = from_element<C>(packs[p].value[j]) - center.value[j % K];
+      moments.value[j % K * 2] += difference;
+      moments.value[j % K * 2 + 1] += difference * difference;
     }
   }
   moments = tile.sum(moments);
   if (!tile.writes()) return;
-  const double rest = static_cast<double>(moments.value[0]);
-  partials[tile.channel * chunks + tile.chunk] = {static_cast<double>(center) + rest / count,
-                                                  static_cast<double>(moments.value[1]) - rest * rest / count};
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const double rest = static_cast<double>(moments.value[k * 2]);
+    partials[(tile.channel + k) * chunks + tile.chunk] = {
+        static_cast<double>(center.value[k]) + rest / count,
+        static_cast<double>(moments.value[k * 2 + 1]) - rest * rest / count};
+  }
 }
 
 /// One warp to a channel.
@@ -85,12 +92,14 @@ template <typename T, typename Tile>
 __global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean, Partial* partials,
                             ChannelLayout layout, std::int64_t chunks) {
   using C = compute_t<T>;
-  constexpr int W = Tile::kWidth;
+  constexpr int W = Tile::kWidth, K = Tile::kChannels;
   const Tile tile(layout, chunks);
-  const C center = tile.channel < layout.channels ? mean[tile.channel] : C(0);
-  Sums<C, 2> sums{{C(0), C(0)}};
+  C center[K];
 #pragma unroll
-  for (int p = 0; p < cuda::kTileItems / W; ++p) {
+  for (int k = 0; k < K; ++k) center[k] = tile.channel < layout.channels ? mean[tile.channel + k] : C(0);
+  Sums<C, 2 * K> sums{};
+#pragma unroll 16
+  for (int p = 0; p < Tile::kItems / W; ++p) {
     if (!tile.has(p)) continue;
     const std::int64_t at = tile.offset(p);
     const auto incoming = *reinterpret_cast<const Pack<T, W>*>(grad + at);
@@ -98,14 +107,16 @@ __global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean,
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       const C g = from_element<C>(incoming.value[j]);
-      sums.value[0] += g;
-      sums.value[1] += g * (from_element<C>(values.value[j]) - center);
+      sums.value[j % K * 2] += g;
+      sums.value[j % K * 2 + 1] += g * (from_element<C>(values.value[j]) - center[j % K]);
     }
   }
   sums = tile.sum(sums);
-  if (tile.writes())
-    partials[tile.channel * chunks + tile.chunk] = {static_cast<double>(sums.value[0]),
-                                                    static_cast<double>(sums.value[1])};
+  if (!tile.writes()) return;
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    partials[(tile.channel + k) * chunks + tile.chunk] = {static_cast<double>(sums.value[k * 2]),
+                                                          static_cast<double>(sums.value[k * 2 + 1])};
 }
 
 template <typename C>

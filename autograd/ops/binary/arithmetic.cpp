@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
@@ -26,12 +27,29 @@ namespace {
 
 constexpr KernelTable<BinaryKernel> binary_kernel{"binary", binary_cpu, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
 
+/// op(a, b) of tensors of the same sizes, or of one and a number, where one is laid out (Note [Channels last]): laid
+/// out too. Else undefined.
+Tensor compute_laid_out(BinaryOp op, const Operand& a, const Operand& b, double alpha, DType dtype) {
+  const Tensor x = a.tensor ? channels_last_of(*a.tensor) : Tensor(),
+               y = b.tensor ? channels_last_of(*b.tensor) : Tensor();
+  if (!x.defined() && !y.defined()) return {};
+  if (a.tensor && b.tensor && a.tensor->sizes() != b.tensor->sizes()) return {};
+  const Tensor first = a.tensor ? to_channels_last(*a.tensor) : Tensor(),
+               second = b.tensor ? to_channels_last(*b.tensor) : Tensor();
+  const Tensor out =
+      empty(x.defined() ? x.sizes() : y.sizes(), {.dtype = dtype, .device = (x.defined() ? x : y).device()});
+  binary_kernel(out)(op, alpha, a.tensor ? Operand(first) : a, b.tensor ? Operand(second) : b,
+                     cpu::compute_dtype(dtype), out);
+  return from_channels_last(out);
+}
+
 }  // namespace
 
 Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* name) {
   binary::check_operands(a, b, name);
   DType dtype = binary::promote(a, b);
   if (op == BinaryOp::div && !is_floating_point(dtype)) dtype = kFloat32;
+  if (Tensor laid_out = compute_laid_out(op, a, b, alpha, dtype); laid_out.defined()) return laid_out;
   Tensor out = binary::make_result(a, b, dtype, name);
   binary_kernel(out)(op, alpha, a, b, cpu::compute_dtype(dtype), out);
   return out;

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -29,6 +30,9 @@ class Conv2dBackward final : public Node {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
     const Tensor &x = saved(0), &weight = saved(1);
+    if (conv2d_backward_channels_last(geometry_, grads[0], x, weight, {needs_grad(0), needs_grad(1), needs_grad(2)},
+                                      result))
+      return result;
     if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
     if (needs_grad(1) || needs_grad(2)) result[1] = empty(weight.sizes(), options_of(weight));
     if (needs_grad(2)) result[2] = empty({geometry_.out}, options_of(weight));
@@ -145,11 +149,14 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
   Tensor out;
   if (!no_products(g)) {
-    Tensor images = as_contiguous(x), filters = as_contiguous(weight),
+    const Tensor laid_out = conv2d_takes_channels_last(g, x) ? channels_last_of(x) : Tensor();
+    Tensor images = laid_out.defined() ? laid_out : as_contiguous(x), filters = as_contiguous(weight),
            shifts = bias.defined() ? as_contiguous(bias) : bias;
+    Conv2dGeometry computed = g;
+    computed.channels_last = laid_out.defined();
     const bool waits =
         (x.device().is_cuda() || x.dtype() == kFloat32) && may_wait(g.n * g.macs(), {&images, &filters, &shifts});
-    out = make_intrusive<Conv2dComputation>(g, images, filters, shifts)
+    out = make_intrusive<Conv2dComputation>(computed, images, filters, shifts)
               ->add_result({g.n, g.out, g.oh, g.ow}, options_of(x));
     if (!waits) out.storage()->settle();
   } else {

@@ -3,7 +3,9 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
@@ -32,6 +34,10 @@ bool is_pool_of(const Conv2dGeometry& g, const Pool2dGeometry& pool) {
   return is_max_pool_2x2(pool) && pool.planes == g.n * g.out && pool.h == g.oh && pool.w == g.ow;
 }
 
+bool nothing_to_multiply(const Conv2dGeometry& g) {
+  return g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0 || g.oh == 0 || g.ow == 0;
+}
+
 /// Finds gradient and positions of the pool's result if `grad` is a pool's gradient.
 bool find_pooled(const Conv2dGeometry& g, const Tensor& grad, Tensor& pooled, Tensor& positions) {
   if (!is_pooled(g, grad)) return false;
@@ -50,6 +56,7 @@ bool find_pooled(const Conv2dGeometry& g, const Tensor& grad, Tensor& pooled, Te
 
 void Conv2dComputation::compute() {
   const Tensor& x = input(0);
+  if (geometry_.channels_last) return deliver(0, copy_contiguous(in_order_of_channels(compute_channels_last({}))));
   const Tensor out = empty({geometry_.n, geometry_.out, geometry_.oh, geometry_.ow}, options_of(x));
   conv2d_forward(x)(geometry_, x, input(1), input(2), out, false);
   deliver(0, out);
@@ -70,6 +77,11 @@ bool Conv2dComputation::compute_through(std::span<Computation* const> links) {
     }
   }
   const Tensor& x = input(0);
+  if (g.channels_last) {
+    if (pool) return false;
+    deliver_to(*links.back(), 0, copy_contiguous(in_order_of_channels(compute_channels_last(links))));
+    return true;
+  }
   if (!pool) {
     const Tensor out = empty({g.n, g.out, g.oh, g.ow}, options_of(x));
     conv2d_forward(x)(g, x, input(1), input(2), out, true);
@@ -85,6 +97,47 @@ bool Conv2dComputation::compute_through(std::span<Computation* const> links) {
   return true;
 }
 
+Tensor Conv2dComputation::compute_channels_last(std::span<Computation* const> links) {
+  if (!geometry_.channels_last && !conv2d_takes_channels_last(geometry_, input(0))) return {};
+  for (const Computation* const link : links)
+    if (const auto* unary = dynamic_cast<const UnaryComputation*>(link); !unary || unary->op() != UnaryOp::relu)
+      return {};
+  Conv2dGeometry g = geometry_;
+  const Tensor x = g.channels_last ? input(0) : to_channels_last(input(0));
+  g.channels_last = true;
+  const Tensor out = empty({g.n, g.oh, g.ow, g.out}, options_of(x));
+  conv2d_forward(x)(g, x, to_channels_last(input(1)), input(2), out, !links.empty());
+  return out;
+}
+
+bool conv2d_takes_channels_last(const Conv2dGeometry& g, const Tensor& x) {
+  constexpr std::int64_t kTogether = 8;  // channels that tensor cores take at once
+  if (!x.device().is_cuda() || cuda::portable() || !fusion() || reference_kernels()) return false;
+  const bool on_tensor_cores = element_size(x.dtype()) == 2 || (x.dtype() == kFloat32 && cuda::allow_tf32());
+  // The library fills up the few channels of a network's own images.
+  return on_tensor_cores && g.groups == 1 && g.out % kTogether == 0 && (g.in % kTogether == 0 || g.in < kTogether);
+}
+
+bool conv2d_backward_channels_last(Conv2dGeometry g, const Tensor& grad, const Tensor& x, const Tensor& weight,
+                                   std::array<bool, 3> wanted, TensorList& result) {
+  if (!conv2d_takes_channels_last(g, x) || nothing_to_multiply(g)) return false;
+  if (!channels_last_of(x).defined() && !channels_last_of(grad).defined()) return false;
+  g.channels_last = true;
+  const Tensor incoming = to_channels_last(grad), images = to_channels_last(x), filters = to_channels_last(weight);
+  if (wanted[0]) {
+    const Tensor x_grad = empty_like(images);
+    conv2d_backward_data(x)(g, incoming, filters, x_grad);
+    result[0] = from_channels_last(x_grad);
+  }
+  if (wanted[1] || wanted[2]) {
+    const Tensor weight_grad = empty_like(filters);
+    if (wanted[2]) result[2] = empty({g.out}, options_of(weight));
+    conv2d_backward_weight(x)(g, incoming, images, weight_grad, result[2]);
+    result[1] = copy_contiguous(in_order_of_channels(weight_grad));
+  }
+  return true;
+}
+
 void conv2d_backward(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight,
                      const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad) {
   Tensor pooled, positions;
@@ -94,14 +147,6 @@ void conv2d_backward(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
   if (x_grad.defined()) conv2d_backward_data(x)(g, dense, weight, x_grad);
   if (weight_grad.defined()) conv2d_backward_weight(x)(g, dense, x, weight_grad, bias_grad);
 }
-
-namespace {
-
-bool nothing_to_multiply(const Conv2dGeometry& g) {
-  return g.n == 0 || g.in == 0 || g.out == 0 || g.h == 0 || g.w == 0 || g.oh == 0 || g.ow == 0;
-}
-
-}  // namespace
 
 void conv2d_values(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& out) {
   if (nothing_to_multiply(g)) return fill_values(out, 0);

@@ -40,6 +40,7 @@ struct Gradients {
 };
 
 ChannelLayout layout_of(const Conv2dGeometry& g) {
+  if (g.channels_last) return {g.n * g.oh * g.ow, g.out, 1};
   return {g.n, g.out, g.oh * g.ow};
 }
 

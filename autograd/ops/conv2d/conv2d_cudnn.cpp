@@ -72,18 +72,19 @@ struct Descriptors {
                        g.out * g.group_in() * g.kh * g.kw <= largest,
                    "[conv2d] cuDNN takes tensors of up to {} elements, found {}; use a smaller batch", largest,
                    describe(g, dtype));
+    const cudnnTensorFormat_t format = g.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const auto set = [&](const TensorDescriptor& tensor, std::int64_t n, std::int64_t c, std::int64_t h,
                          std::int64_t w) {
-      LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetTensor4dDescriptor(tensor, CUDNN_TENSOR_NCHW, data_type(dtype),
-                                                              static_cast<int>(n), static_cast<int>(c),
-                                                              static_cast<int>(h), static_cast<int>(w)));
+      LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetTensor4dDescriptor(tensor, format, data_type(dtype), static_cast<int>(n),
+                                                              static_cast<int>(c), static_cast<int>(h),
+                                                              static_cast<int>(w)));
     };
     set(x, g.n, g.in, g.h, g.w);
     set(y, g.n, g.out, g.oh, g.ow);
     set(bias, 1, g.out, 1, 1);
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetFilter4dDescriptor(weight, data_type(dtype), CUDNN_TENSOR_NCHW,
-                                                            static_cast<int>(g.out), static_cast<int>(g.group_in()),
-                                                            static_cast<int>(g.kh), static_cast<int>(g.kw)));
+    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetFilter4dDescriptor(weight, data_type(dtype), format, static_cast<int>(g.out),
+                                                            static_cast<int>(g.group_in()), static_cast<int>(g.kh),
+                                                            static_cast<int>(g.kw)));
     LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolution2dDescriptor(
         convolution, static_cast<int>(g.padding.h), static_cast<int>(g.padding.w), static_cast<int>(g.stride.h),
         static_cast<int>(g.stride.w), static_cast<int>(g.dilation.h), static_cast<int>(g.dilation.w),
@@ -227,7 +228,7 @@ class Plan {
 /// The plan for what a call's result depends on. Each thread has its own, like its handle.
 template <typename Pass>
 Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
-  const std::array<std::int64_t, 20> key{g.n,
+  const std::array<std::int64_t, 21> key{g.n,
                                          g.in,
                                          g.h,
                                          g.w,
@@ -243,11 +244,12 @@ Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandl
                                          g.dilation.h,
                                          g.dilation.w,
                                          g.groups,
+                                         g.channels_last,
                                          static_cast<std::int64_t>(dtype),
                                          device,
                                          cuda::allow_tf32(),
                                          cuda::deterministic()};
-  thread_local std::map<std::array<std::int64_t, 20>, std::unique_ptr<Plan<Pass>>> plans;
+  thread_local std::map<std::array<std::int64_t, 21>, std::unique_ptr<Plan<Pass>>> plans;
   constexpr std::size_t kMaxPlans = 4096;  // only a program whose shapes never repeat comes there
   if (plans.size() >= kMaxPlans) plans.clear();
   std::unique_ptr<Plan<Pass>>& plan = plans[key];

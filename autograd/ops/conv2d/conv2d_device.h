@@ -6,8 +6,8 @@
 
 namespace lockstep::conv2d_device {
 
-/// Queues out = conv(x, weight). Does the rest of a forward pass too if it can do all of it: adds `bias`, which may be
-/// undefined, and takes max(0, out) if `relu`; returns whether it did.
+/// Queues out = conv(x, weight), of tensors that lie as the geometry says. Does the rest of a forward pass too if it
+/// can do all of it: adds `bias`, which may be undefined, and takes max(0, out) if `relu`; returns whether it did.
 bool forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out,
              bool relu);
 void backward_data(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad);

@@ -16,6 +16,8 @@ struct Conv2dGeometry {
   std::int64_t oh, ow;       ///< result: [n, out, oh, ow]
   Size2d stride, padding, dilation;
   std::int64_t groups;
+  /// The device's library alone: x and result lie as [n, h, w, channels], weight as [out, kh, kw, in / groups].
+  bool channels_last = false;
 
   std::int64_t group_in() const { return in / groups; }
   std::int64_t group_out() const { return out / groups; }

@@ -2,6 +2,8 @@
 
 // Loops over elements with values for each channel on CUDA devices. For .cu files only.
 
+#include <algorithm>
+
 #include "lockstep/autograd/ops/support/channel_layout.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
@@ -10,7 +12,7 @@
 
 namespace lockstep::cuda {
 
-/// Which channel the elements of a pack belong to: one, or neighbouring ones where the inner size is 1.
+/// Which channel the elements of a pack belong to.
 struct Channels {
   std::int64_t channels, inner;
   __device__ std::int64_t of(std::int64_t element) const {
@@ -19,20 +21,37 @@ struct Channels {
   }
 };
 
-/// out[i] = f.at(channel of i)(in[i]...), W elements of one channel at a time, or, with kRow, of W channels.
-template <int W, bool kRow, typename T, typename F, typename... In>
+/// out[i] = f.at(channel of i)(in[i]...), W elements of one channel at a time.
+template <int W, typename T, typename F, typename... In>
 __global__ void channel_map_kernel(std::int64_t packs, Channels channels, F f, T* out, const In*... in) {
   using C = compute_t<T>;
   for (std::int64_t p = global_thread(); p < packs; p += all_threads()) {
-    const std::int64_t first = channels.of(p * W);
-    auto factors = f.at(first);
+    const auto factors = f.at(channels.of(p * W));
     Pack<T, W> result;
     [&](const auto&... pack) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        if (kRow && j > 0) factors = f.at(first + j);
-        result.value[j] = to_element<T>(factors(from_element<C>(pack.value[j])...));
-      }
+      for (int j = 0; j < W; ++j) result.value[j] = to_element<T>(factors(from_element<C>(pack.value[j])...));
+    }(reinterpret_cast<const Pack<T, W>*>(in)[p]...);
+    reinterpret_cast<Pack<T, W>*>(out)[p] = result;
+  }
+}
+
+/// The same where the inner size is 1: a thread takes the same W channels of some rows. There are at least as many
+/// threads as packs to a row.
+template <int W, typename T, typename F, typename... In>
+__global__ void channel_rows_kernel(std::int64_t packs, std::int64_t row_packs, F f, T* out, const In*... in) {
+  using C = compute_t<T>;
+  const std::int64_t step = all_threads() / row_packs * row_packs, first = global_thread();
+  if (first >= step || first >= packs) return;
+  const std::int64_t channel = first % row_packs * W;
+  decltype(f.at(channel)) factors[W];
+#pragma unroll
+  for (int j = 0; j < W; ++j) factors[j] = f.at(channel + j);
+  for (std::int64_t p = first; p < packs; p += step) {
+    Pack<T, W> result;
+    [&](const auto&... pack) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) result.value[j] = to_element<T>(factors[j](from_element<C>(pack.value[j])...));
     }(reinterpret_cast<const Pack<T, W>*>(in)[p]...);
     reinterpret_cast<Pack<T, W>*>(out)[p] = result;
   }
@@ -53,16 +72,18 @@ void channel_map(const Tensor& out, const ChannelLayout& layout, const F& f, con
   const Launch launch(out);
   const Channels channels{layout.channels, layout.inner};
   const bool packed = aligned(out.raw_data(), 16) && (aligned(in.raw_data(), 16) && ...);
-  const auto start = [&](auto* kernel, int width) {
-    launch(kernel, blocks_for(count / width), kThreads, count / width, channels, f, out.data<T>(),
-           static_cast<const T*>(in.template data<T>())...);
+  const auto start = [&](auto* kernel, unsigned blocks, std::int64_t packs, auto where) {
+    launch(kernel, blocks, kThreads, packs, where, f, out.data<T>(), static_cast<const T*>(in.template data<T>())...);
   };
   if (packed && layout.inner % W == 0) {
-    start(channel_map_kernel<W, false, T, F, detail::TypeOf<T, In>...>, W);
-  } else if (packed && layout.inner == 1 && layout.channels % W == 0) {
-    start(channel_map_kernel<W, true, T, F, detail::TypeOf<T, In>...>, W);
+    start(channel_map_kernel<W, T, F, detail::TypeOf<T, In>...>, blocks_for(count / W), count / W, channels);
+  } else if (packed && layout.inner == 1 && layout.channels % W == 0 && layout.channels / W <= kThreads * kMaxBlocks) {
+    constexpr std::int64_t kRows = 8;  // of a thread, which makes its factors once
+    const std::int64_t packs = count / W, row_packs = layout.channels / W;
+    start(channel_rows_kernel<W, T, F, detail::TypeOf<T, In>...>,
+          std::max(blocks_for(packs, kThreads * kRows), blocks_for(row_packs)), packs, row_packs);
   } else {
-    start(channel_map_kernel<1, false, T, F, detail::TypeOf<T, In>...>, 1);
+    start(channel_map_kernel<1, T, F, detail::TypeOf<T, In>...>, blocks_for(count), count, channels);
   }
 }
 

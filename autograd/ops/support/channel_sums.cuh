@@ -12,18 +12,20 @@ namespace lockstep::cuda {
 /// `values.pack<W>(offset)` gives W elements from there on, as C.
 template <typename C, typename Tile, typename Values>
 __global__ void channel_sums_kernel(Values values, double* partials, ChannelLayout layout, std::int64_t chunks) {
-  constexpr int W = Tile::kWidth;
+  constexpr int W = Tile::kWidth, K = Tile::kChannels;
   const Tile tile(layout, chunks);
-  C sum = 0;
-#pragma unroll
-  for (int p = 0; p < kTileItems / W; ++p) {
+  Sums<C, K> sums{};
+#pragma unroll 16
+  for (int p = 0; p < Tile::kItems / W; ++p) {
     if (!tile.has(p)) continue;
     const Pack<C, W> pack = values.template pack<W>(tile.offset(p));
 #pragma unroll
-    for (int j = 0; j < W; ++j) sum += pack.value[j];
+    for (int j = 0; j < W; ++j) sums.value[j % K] += pack.value[j];
   }
-  sum = tile.sum(sum);
-  if (tile.writes()) partials[tile.channel * chunks + tile.chunk] = static_cast<double>(sum);
+  sums = tile.sum(sums);
+  if (!tile.writes()) return;
+#pragma unroll
+  for (int k = 0; k < K; ++k) partials[(tile.channel + k) * chunks + tile.chunk] = static_cast<double>(sums.value[k]);
 }
 
 template <typename T>

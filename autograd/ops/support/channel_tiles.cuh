@@ -9,17 +9,17 @@
 namespace lockstep::cuda {
 
 /// Note [Channel tiles]
-/// A block takes a tile of one channel (or of 32 neighbouring ones where the inner size is 1), kTileItems elements to a
-/// thread, so that they fit into registers and memory is read once. It leaves partial results in float64, and a warp
-/// for each channel adds these up in a fixed order. How the work is cut is a function of the shape alone.
-inline constexpr int kTileItems = 16;  // elements to a thread
+/// A block takes a tile of one channel (or of 32 neighbouring ones, or pairs, where the inner size is 1), kItems
+/// elements to a thread, so that they fit into registers and memory is read once. It leaves partial results in float64,
+/// and a warp for each channel adds these up in a fixed order. How the work is cut is a function of the shape alone.
 inline constexpr int kTileWarps = kThreads / kWarpSize;
 
 /// A block's tile of one channel: elements of its planes, one sample after the other, W at a time.
 template <int W>
 struct Planes {
-  static constexpr int kWidth = W;
-  static constexpr std::int64_t kTile = std::int64_t{kThreads} * kTileItems;
+  static constexpr int kWidth = W, kItems = 16;
+  static constexpr int kChannels = 1;  ///< of a thread: element j of each pack is of channel number j % kChannels
+  static constexpr std::int64_t kTile = std::int64_t{kThreads} * kItems;
   ChannelLayout layout;
   std::int64_t channel, chunk;
 
@@ -43,19 +43,23 @@ struct Planes {
   __device__ bool writes() const { return threadIdx.x == 0; }
 };
 
-/// The same where the inner size is 1: lanes stand for neighbouring channels, warps for samples.
+/// The same where the inner size is 1: lanes stand for W neighbouring channels each, warps for samples. As there may be
+/// very many samples, a thread takes more.
+template <int W, int Items>
 struct Columns {
-  static constexpr int kWidth = 1;
-  static constexpr std::int64_t kTile = std::int64_t{kTileWarps} * kTileItems;
+  static constexpr int kWidth = W, kItems = Items;
+  static constexpr int kChannels = W;
+  static constexpr int kAcross = kWarpSize * W;  ///< channels of a block
+  static constexpr std::int64_t kTile = std::int64_t{kTileWarps} * kItems / W;
   ChannelLayout layout;
   std::int64_t channel, chunk;
 
   static unsigned blocks(const ChannelLayout& layout, std::int64_t chunks) {
-    return static_cast<unsigned>((layout.channels + kWarpSize - 1) / kWarpSize * chunks);
+    return static_cast<unsigned>((layout.channels + kAcross - 1) / kAcross * chunks);
   }
   __device__ Columns(const ChannelLayout& layout, std::int64_t chunks)
       : layout(layout),
-        channel(blockIdx.x / chunks * kWarpSize + threadIdx.x % kWarpSize),
+        channel(blockIdx.x / chunks * kAcross + threadIdx.x % kWarpSize * W),
         chunk(blockIdx.x % chunks) {}
   __device__ std::int64_t sample(int item) const { return chunk * kTile + item * kTileWarps + threadIdx.x / kWarpSize; }
   __device__ bool has(int item) const { return channel < layout.channels && sample(item) < layout.batch; }
@@ -91,8 +95,11 @@ std::int64_t tiles_of(const ChannelLayout& layout) {
 template <typename T, typename F>
 void with_tile(const ChannelLayout& layout, bool aligned, F&& run) {
   constexpr int kWidth = 16 / sizeof(T);
-  if (layout.inner == 1) {
-    run.template operator()<Columns>();
+  constexpr int kMany = sizeof(T) > 4 ? 16 : 64, kWord = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
+  if (layout.inner == 1 && aligned && layout.channels % kWord == 0) {
+    run.template operator()<Columns<kWord, kMany>>();
+  } else if (layout.inner == 1) {
+    run.template operator()<Columns<1, kMany>>();
   } else if (aligned && layout.inner % kWidth == 0) {
     run.template operator()<Planes<kWidth>>();
   } else {

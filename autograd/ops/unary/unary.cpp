@@ -11,6 +11,7 @@
 #include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 
@@ -50,6 +51,12 @@ class UnaryBackward final : public Node {
     const Tensor& values = op == UnaryOp::neg ? grad : saved(0);
     if (op == UnaryOp::relu)
       if (Tensor pooled = relu_of_pooled_gradient(grad); pooled.defined()) return {pooled};
+    grad = laid_out_like(grad, values);
+    if (const Tensor incoming = channels_last_of(grad); incoming.defined()) {
+      const Tensor laid_out = empty_like(incoming);
+      unary_backward_kernel(grad)(op, params, incoming, to_channels_last(values), laid_out);
+      return {from_channels_last(laid_out)};
+    }
     grad.storage()->settle();
     const bool sole_owner =
         grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1 && grad.is_contiguous() && op != UnaryOp::neg;
@@ -78,6 +85,10 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   Tensor out;
   if (joins(op) && can_be_joined(x)) {
     out = make_intrusive<UnaryComputation>(op, params, x)->add_result(x.sizes(), options_of(x));
+  } else if (const Tensor laid_out = channels_last_of(x); laid_out.defined()) {
+    const Tensor values = empty(laid_out.sizes(), {.dtype = dtype, .device = x.device()});
+    unary_kernel(x)(op, params, laid_out, values);
+    out = from_channels_last(values);
   } else {
     out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
     unary_kernel(x)(op, params, x, out);

@@ -1,0 +1,61 @@
+#include "lockstep/core/cuda/launch.cuh"
+#include "lockstep/core/cuda/transpose.h"
+#include "lockstep/core/cuda/words.cuh"
+#include "lockstep/core/elementwise.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kRows = kThreads / kTile;
+
+/// Matrices [rows, columns], one after the other; in source, columns lie `source_column` elements apart.
+struct Matrices {
+  std::int64_t rows, columns, row_tiles, column_tiles, tiles;
+  std::int64_t source_matrix, source_column, target_matrix;
+};
+
+/// A tile at a time, by way of shared memory, so that both sides are read and written along their rows.
+template <typename Word>
+__global__ void transpose_kernel(Matrices m, const Word* source, Word* target) {
+  __shared__ Word tile[kTile][kTile + 1];
+  const int x = static_cast<int>(threadIdx.x % kTile), y = static_cast<int>(threadIdx.x / kTile);
+  for (std::int64_t t = blockIdx.x; t < m.tiles; t += gridDim.x) {
+    const std::int64_t of_rows = t / m.column_tiles, matrix = of_rows / m.row_tiles;
+    const std::int64_t row = (of_rows - matrix * m.row_tiles) * kTile, column = t % m.column_tiles * kTile;
+    const Word* const from = source + matrix * m.source_matrix;
+    Word* const to = target + matrix * m.target_matrix;
+#pragma unroll
+    for (int i = y; i < kTile; i += kRows)
+      if (row + x < m.rows && column + i < m.columns) tile[i][x] = from[(column + i) * m.source_column + row + x];
+    __syncthreads();
+#pragma unroll
+    for (int i = y; i < kTile; i += kRows)
+      if (row + i < m.rows && column + x < m.columns) to[(row + i) * m.columns + column + x] = tile[x][i];
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+bool copy_transposed(const Tensor& source, const Tensor& target) {
+  if (source.dtype() != target.dtype() || source.sizes() != target.sizes() || !target.is_contiguous()) return false;
+  const auto loop = cpu::plan_loop<2>(target.sizes(), {&target, &source});
+  const int last = loop.sizes.dim() - 1;
+  if (last < 1 || last > 2 || loop.strides[1][last - 1] != 1) return false;
+  Matrices m{};
+  m.rows = loop.sizes[last - 1], m.columns = loop.sizes[last];
+  m.row_tiles = (m.rows + kTile - 1) / kTile, m.column_tiles = (m.columns + kTile - 1) / kTile;
+  m.source_column = loop.strides[1][last];
+  m.source_matrix = last == 2 ? loop.strides[1][0] : 0;
+  m.target_matrix = m.rows * m.columns;
+  m.tiles = (last == 2 ? loop.sizes[0] : 1) * m.row_tiles * m.column_tiles;
+  const Launch launch(target);
+  with_word(element_size(target.dtype()), [&]<typename Word>() {
+    launch(transpose_kernel<Word>, blocks_for(m.tiles, 1), kThreads, m, static_cast<const Word*>(source.raw_data()),
+           static_cast<Word*>(target.raw_data()));
+  });
+  return true;
+}
+
+}  // namespace lockstep::cuda
