@@ -110,17 +110,21 @@ Tensor Conv2dComputation::compute_channels_last(std::span<Computation* const> li
   return out;
 }
 
-bool conv2d_takes_channels_last(const Conv2dGeometry& g, const Tensor& x) {
+bool conv2d_takes_channels_last(Conv2dGeometry g, const Tensor& x) {
+  constexpr Conv2dSupports* supports = LOCKSTEP_CUDA_KERNEL(conv2d_supports_cuda);
   constexpr std::int64_t kTogether = 8;  // channels that tensor cores take at once
-  if (!x.device().is_cuda() || cuda::portable() || !fusion() || reference_kernels()) return false;
+  if (!supports || !x.device().is_cuda() || !fusion() || reference_kernels()) return false;
   const bool on_tensor_cores = element_size(x.dtype()) == 2 || (x.dtype() == kFloat32 && cuda::allow_tf32());
   // The library fills up the few channels of a network's own images.
-  return on_tensor_cores && g.groups == 1 && g.out % kTogether == 0 && (g.in % kTogether == 0 || g.in < kTogether);
+  if (!on_tensor_cores || g.groups != 1 || g.out % kTogether != 0 || (g.in % kTogether != 0 && g.in > kTogether))
+    return false;
+  g.channels_last = true;
+  return supports(g, x);
 }
 
 bool conv2d_backward_channels_last(Conv2dGeometry g, const Tensor& grad, const Tensor& x, const Tensor& weight,
                                    std::array<bool, 3> wanted, TensorList& result) {
-  if (!conv2d_takes_channels_last(g, x) || nothing_to_multiply(g)) return false;
+  if (nothing_to_multiply(g) || !conv2d_takes_channels_last(g, x)) return false;
   if (!channels_last_of(x).defined() && !channels_last_of(grad).defined()) return false;
   g.channels_last = true;
   const Tensor incoming = to_channels_last(grad), images = to_channels_last(x), filters = to_channels_last(weight);

@@ -55,6 +55,10 @@ void conv2d_forward_cuda(const Conv2dGeometry& g, const Tensor& x, const Tensor&
   });
 }
 
+bool conv2d_supports_cuda(const Conv2dGeometry& g, const Tensor& x) {
+  return !cuda::portable() && conv2d_device::supports(g, x);
+}
+
 void conv2d_backward_data_cuda(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
                                const Tensor& x_grad) {
   cuda::require_not_portable("the gradient of conv2d other than under a max_pool2d of 2 x 2");

@@ -194,8 +194,12 @@ class Plan {
     for (const cudnnMathType_t math : {math_type(dtype), plain})
       for (const Algorithm safe : Pass::kSafe)
         if (accept(handle, safe, math)) return;
+  }
+
+  /// Throws Error if the library has none.
+  void require(const Conv2dGeometry& g, DType dtype) const {
     LOCKSTEP_CHECK(
-        false, "[conv2d] cuDNN has no{} algorithm for {} of a convolution of {}; {}",
+        found, "[conv2d] cuDNN has no{} algorithm for {} of a convolution of {}; {}",
         cuda::deterministic() ? " deterministic" : "", Pass::kName, describe(g, dtype),
         cuda::deterministic() ? "set_deterministic(false) allows others, or use another dtype" : "use another dtype");
   }
@@ -207,6 +211,7 @@ class Plan {
   }
 
   Descriptors descriptors;
+  bool found = false;  // an algorithm
   Algorithm algorithm{};
   std::size_t bytes = 0;  // of the workspace
   bool fuses = true;      // bias and relu with the forward pass: until the library refuses
@@ -221,13 +226,13 @@ class Plan {
       return false;
     algorithm = candidate;
     bytes = needed;
-    return true;
+    return found = true;
   }
 };
 
 /// The plan for what a call's result depends on. Each thread has its own, like its handle.
 template <typename Pass>
-Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
+Plan<Pass>& any_plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
   const std::array<std::int64_t, 21> key{g.n,
                                          g.in,
                                          g.h,
@@ -255,6 +260,14 @@ Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandl
   std::unique_ptr<Plan<Pass>>& plan = plans[key];
   if (!plan) plan = std::make_unique<Plan<Pass>>(g, dtype, handle);
   return *plan;
+}
+
+/// The same where there has to be an algorithm.
+template <typename Pass>
+Plan<Pass>& plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
+  Plan<Pass>& plan = any_plan_of<Pass>(g, dtype, device, handle);
+  plan.require(g, dtype);
+  return plan;
 }
 
 /// A factor as the library wants it: float64 for float64 tensors, else float32.
@@ -332,6 +345,15 @@ void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
   LOCKSTEP_CUDNN_CHECK(cudnn().cudnnConvolutionBackwardFilter(
       handle, Factor(1.0, grad.dtype()), d.x, x.raw_data(), d.y, grad.raw_data(), d.convolution, plan.algorithm,
       data_of(workspace), plan.bytes, Factor(0.0, grad.dtype()), d.weight, weight_grad.raw_data()));
+}
+
+bool supports(const Conv2dGeometry& g, const Tensor& x) {
+  const int device = x.device().index;
+  const cuda::DeviceGuard guard(device);
+  const cudnnHandle_t handle = cuda::cudnn_handle(device);
+  const auto found = [&]<typename Pass>() { return any_plan_of<Pass>(g, x.dtype(), device, handle).found; };
+  return found.template operator()<Forward>() && found.template operator()<BackwardData>() &&
+         found.template operator()<BackwardWeight>();
 }
 
 void require_library() {

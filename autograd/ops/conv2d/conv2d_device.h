@@ -13,6 +13,9 @@ bool forward(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, con
 void backward_data(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad);
 void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad);
 
+/// Whether the library has all three passes for tensors like x that lie as the geometry says.
+bool supports(const Conv2dGeometry& g, const Tensor& x);
+
 /// Throws Error, saying why, if the library cannot be opened or is too old for this build.
 void require_library();
 

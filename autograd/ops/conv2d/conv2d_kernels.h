@@ -102,6 +102,9 @@ Conv2dForwardToSink conv2d_forward_direct_to_sink;
 Conv2dForward conv2d_forward_cuda;
 Conv2dBackwardData conv2d_backward_data_cuda;
 Conv2dBackwardWeight conv2d_backward_weight_cuda;
+/// Whether these take tensors like x that lie as the geometry says.
+using Conv2dSupports = bool(const Conv2dGeometry& geometry, const Tensor& x);
+Conv2dSupports conv2d_supports_cuda;
 
 /// Forces one engine for float32 on the CPU where it can serve (tests, benchmarks); `automatic` chooses.
 enum class Conv2dPath : unsigned char { automatic, im2col, own, onednn, direct };
