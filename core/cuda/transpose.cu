@@ -36,6 +36,28 @@ __global__ void transpose_kernel(Matrices m, const Word* source, Word* target) {
   }
 }
 
+/// Bytes of a matrix that a block takes at once.
+constexpr std::size_t kWhole = 24576;
+
+/// Whole matrices, each dense, as those of filters, one side of which is short: read and written in order.
+template <typename Word>
+__global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const Word* source, Word* target) {
+  __shared__ Word values[kWhole / sizeof(Word)];
+  const unsigned rows = static_cast<unsigned>(m.rows), columns = static_cast<unsigned>(m.columns);
+  const unsigned count = rows * columns;
+  for (std::int64_t matrix = blockIdx.x; matrix < matrices; matrix += gridDim.x) {
+    const Word* const from = source + matrix * m.source_matrix;
+    Word* const to = target + matrix * m.target_matrix;
+    for (unsigned i = threadIdx.x; i < count; i += kThreads) values[i] = from[i];
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < count; i += kThreads) {
+      const unsigned row = i / columns;
+      to[i] = values[(i - row * columns) * rows + row];
+    }
+    __syncthreads();
+  }
+}
+
 }  // namespace
 
 bool copy_transposed(const Tensor& source, const Tensor& target) {
@@ -49,9 +71,17 @@ bool copy_transposed(const Tensor& source, const Tensor& target) {
   m.source_column = loop.strides[1][last];
   m.source_matrix = last == 2 ? loop.strides[1][0] : 0;
   m.target_matrix = m.rows * m.columns;
-  m.tiles = (last == 2 ? loop.sizes[0] : 1) * m.row_tiles * m.column_tiles;
+  const std::int64_t matrices = last == 2 ? loop.sizes[0] : 1;
+  m.tiles = matrices * m.row_tiles * m.column_tiles;
+  const bool whole = m.source_column == m.rows && std::min(m.rows, m.columns) < kTile &&
+                     static_cast<std::size_t>(m.target_matrix) * element_size(target.dtype()) <= kWhole;
   const Launch launch(target);
   with_word(element_size(target.dtype()), [&]<typename Word>() {
+    if (whole) {
+      launch(transpose_whole_kernel<Word>, blocks_for(matrices, 1), kThreads, m, matrices,
+             static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));
+      return;
+    }
     launch(transpose_kernel<Word>, blocks_for(m.tiles, 1), kThreads, m, static_cast<const Word*>(source.raw_data()),
            static_cast<Word*>(target.raw_data()));
   });

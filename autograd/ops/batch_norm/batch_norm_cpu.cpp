@@ -292,7 +292,10 @@ void batch_norm_statistics_cpu(const Tensor& input, const Tensor& mean, const Te
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() { statistics<T>(input, mean, var, layout); });
 }
 
-void batch_norm_running_cpu(const Tensor& value, const Tensor& running, double scale, double momentum) {
+namespace {
+
+void update_running(const Tensor& value, const Tensor& running, double scale, double momentum) {
+  if (!running.defined()) return;
   const std::vector<double> values = parameter_values<double>(value, value.numel(), 0.0, "batch_norm");
   dispatch_floating(running.dtype(), "batch_norm", [&]<typename R>() {
     R* r = running.data<R>();
@@ -300,6 +303,14 @@ void batch_norm_running_cpu(const Tensor& value, const Tensor& running, double s
       r[c] = static_cast<R>(static_cast<compute_t<R>>(
           (1.0 - momentum) * static_cast<double>(static_cast<compute_t<R>>(r[c])) + momentum * scale * values[c]));
   });
+}
+
+}  // namespace
+
+void batch_norm_running_cpu(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
+                            const Tensor& running_var, double unbiased, double momentum) {
+  update_running(mean, running_mean, 1.0, momentum);
+  update_running(var, running_var, unbiased, momentum);
 }
 
 void batch_norm_apply_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,

@@ -51,15 +51,33 @@ struct InputGrad {
 };
 
 struct Running {
-  double keep, take;
-  __device__ double operator()(double old, double value) const { return keep * old + take * value; }
+  Source<double> value, old;
+  cuda::Target<double> updated;
+  double take;
+
+  Running(const Tensor& value, const Tensor& running, double take)
+      : value(value), old(running), updated(running), take(take) {}
+  __device__ void update(std::int64_t c, double keep) const {
+    if (updated.wanted()) updated.set(c, keep * old.at(c) + take * value.at(c));
+  }
 };
+
+__global__ void running_kernel(std::int64_t channels, double keep, Running mean, Running var) {
+  const std::int64_t c = cuda::global_thread();
+  if (c >= channels) return;
+  mean.update(c, keep);
+  var.update(c, keep);
+}
 
 }  // namespace
 
-void batch_norm_running_cuda(const Tensor& value, const Tensor& running, double scale, double momentum) {
-  cuda::map<double>(running, Running{1.0 - momentum, momentum * scale}, cuda::Input<double>(running),
-                    cuda::Input<double>(value));
+void batch_norm_running_cuda(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
+                             const Tensor& running_var, double unbiased, double momentum) {
+  const cuda::Launch launch(mean);
+  const std::int64_t channels = mean.numel();
+  launch(running_kernel, static_cast<unsigned>((channels + cuda::kThreads - 1) / cuda::kThreads), cuda::kThreads,
+         channels, 1.0 - momentum, Running(mean, running_mean, momentum),
+         Running(var, running_var, momentum * unbiased));
 }
 
 void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,

@@ -14,9 +14,10 @@ namespace lockstep {
 using BatchNormStatisticsKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
                                        ChannelLayout layout);
 BatchNormStatisticsKernel batch_norm_statistics_cpu, batch_norm_statistics_cuda;
-/// running = (1 - momentum) * running + momentum * scale * value, in place; `running` is [C] of any floating-point
-/// dtype.
-using BatchNormRunningKernel = void(const Tensor& value, const Tensor& running, double scale, double momentum);
+/// running = (1 - momentum) * running + momentum * value, in place, of mean and variance, the latter times `unbiased`.
+/// The running ones are [C] of any floating-point dtype; either may be undefined.
+using BatchNormRunningKernel = void(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
+                                    const Tensor& running_var, double unbiased, double momentum);
 BatchNormRunningKernel batch_norm_running_cpu, batch_norm_running_cuda;
 using BatchNormApplyKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                                   const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);

@@ -68,15 +68,16 @@ void update_running_statistics(const Tensor& running_mean, const Tensor& running
                                const ChannelStatistics& statistics, double momentum) {
   LOCKSTEP_ASSERT(statistics.count > 1, "running statistics from {} values per channel", statistics.count);
   const auto count = static_cast<double>(statistics.count);
-  const auto update = [&](const Tensor& running, const Tensor& batch, double correction) {
-    if (!running.defined()) return;
-    running.storage()->bump_version();
-    const Tensor dense = as_contiguous(running);
-    running_kernel(dense)(batch, dense, correction, momentum);
-    if (!dense.is_same(running)) copy_values(dense, running);
-  };
-  update(running_mean, statistics.mean, 1.0);
-  update(running_var, statistics.var, count / (count - 1.0));
+  Tensor dense[] = {running_mean, running_var};
+  for (Tensor& each : dense) {
+    if (!each.defined()) continue;
+    each.storage()->bump_version();
+    each = as_contiguous(each);
+  }
+  running_kernel(statistics.mean)(statistics.mean, statistics.var, dense[0], dense[1], count / (count - 1.0), momentum);
+  const Tensor* const running[] = {&running_mean, &running_var};
+  for (std::size_t i = 0; i < 2; ++i)
+    if (running[i]->defined() && !dense[i].is_same(*running[i])) copy_values(dense[i], *running[i]);
 }
 
 namespace {

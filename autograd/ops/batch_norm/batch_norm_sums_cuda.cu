@@ -27,7 +27,8 @@ struct Partial {
 /// Each tile's mean, and its sum of (x - mean)^2: about a centre that is the mean but for rounding, and then corrected;
 /// Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983).
 template <typename T, typename Tile>
-__global__ void statistics_kernel(const T* x, Partial* partials, ChannelLayout layout, std::int64_t chunks) {
+__global__ void statistics_kernel(const T* x, Partial* partials, ChannelLayout layout, std::int64_t chunks,
+                                  std::int64_t tile_size) {
   using C = compute_t<T>;
   constexpr int W = Tile::kWidth, K = Tile::kChannels, kPacks = Tile::kItems / W;
   const Tile tile(layout, chunks);
@@ -40,7 +41,7 @@ __global__ void statistics_kernel(const T* x, Partial* partials, ChannelLayout l
 #pragma unroll
     for (int j = 0; j < W; ++j) center.value[j % K] += from_element<C>(packs[p].value[j]);
   }
-  const double count = cuda::tile_count(tile.chunk, Tile::kTile, layout.batch * layout.inner);
+  const double count = cuda::tile_count(tile.chunk, tile_size, layout.batch * layout.inner);
   center = tile.sum(center);
 #pragma unroll
   for (int k = 0; k < K; ++k) center.value[k] /= static_cast<C>(count);
@@ -153,13 +154,13 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     cuda::with_tile<T>(layout, cuda::aligned(input.raw_data(), 16), [&]<typename Tile>() {
-      const std::int64_t chunks = cuda::tiles_of<Tile>(layout);
+      const std::int64_t chunks = cuda::tiles_of<Tile>(layout), tile_size = Tile::tile(layout);
       const Tensor partials = make_partials(input, layout.channels * chunks);
       auto* parts = static_cast<Partial*>(partials.raw_data());
-      launch(statistics_kernel<T, Tile>, Tile::blocks(layout, chunks), kThreads, input.data<T>(), parts, layout,
-             chunks);
+      launch(statistics_kernel<T, Tile>, Tile::blocks(layout, chunks), kThreads, input.data<T>(), parts, layout, chunks,
+             tile_size);
       launch(finish_statistics_kernel<C>, cuda::warps_for(layout.channels), kThreads, parts, mean.data<C>(),
-             var.data<C>(), layout, chunks, Tile::kTile);
+             var.data<C>(), layout, chunks, tile_size);
     });
   });
 }

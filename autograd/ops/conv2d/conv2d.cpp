@@ -29,9 +29,9 @@ class Conv2dBackward final : public Node {
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
     if (!grads[0].defined()) return result;
-    const Tensor &x = saved(0), &weight = saved(1);
-    if (conv2d_backward_channels_last(geometry_, grads[0], x, weight, {needs_grad(0), needs_grad(1), needs_grad(2)},
-                                      result))
+    const Tensor &x = saved(0), &weight = saved(1), &filters = saved(2);
+    if (conv2d_backward_channels_last(geometry_, grads[0], x, filters.defined() ? filters : weight,
+                                      {needs_grad(0), needs_grad(1), needs_grad(2)}, result))
       return result;
     if (needs_grad(0)) result[0] = empty(x.sizes(), options_of(x));
     if (needs_grad(1) || needs_grad(2)) result[1] = empty(weight.sizes(), options_of(weight));
@@ -147,13 +147,19 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   if (options.padding == kSame && x.defined() && x.dim() == 4 && weight.defined() && weight.dim() == 4)
     return conv2d_same(x, weight, bias, options);
   const Conv2dGeometry g = conv2d_geometry(x, weight, bias, options);
-  Tensor out;
+  Tensor out, laid_out_weight;
   if (!no_products(g)) {
-    const Tensor laid_out = conv2d_takes_channels_last(g, x) ? channels_last_of(x) : Tensor();
-    Tensor images = laid_out.defined() ? laid_out : as_contiguous(x), filters = as_contiguous(weight),
-           shifts = bias.defined() ? as_contiguous(bias) : bias;
     Conv2dGeometry computed = g;
-    computed.channels_last = laid_out.defined();
+    Tensor images, filters, shifts = bias.defined() ? as_contiguous(bias) : bias;
+    if (conv2d_takes_channels_last(g, x)) images = channels_last_of(x);
+    if (images.defined()) {
+      computed.channels_last = true;
+      filters = to_channels_last(weight);
+      laid_out_weight = from_channels_last(filters);
+    } else {
+      images = as_contiguous(x);
+      filters = as_contiguous(weight);
+    }
     const bool waits =
         (x.device().is_cuda() || x.dtype() == kFloat32) && may_wait(g.n * g.macs(), {&images, &filters, &shifts});
     out = make_intrusive<Conv2dComputation>(computed, images, filters, shifts)
@@ -167,7 +173,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   }
   if (auto* node = record<Conv2dBackward>(out, {&x, &weight, &bias})) {
     node->geometry_ = g;
-    node->save(x, weight);
+    node->save(x, weight, laid_out_weight);
   }
   return out;
 }

@@ -19,6 +19,7 @@ constexpr KernelTable<Conv2dBackwardData> conv2d_backward_data{"conv2d backward 
 constexpr KernelTable<Conv2dBackwardWeight> conv2d_backward_weight{"conv2d backward weight", conv2d_backward_weight_cpu,
                                                                    LOCKSTEP_CUDA_KERNEL(conv2d_backward_weight_cuda),
                                                                    conv2d_backward_weight_reference};
+constexpr KernelTable<Conv2dSupports> conv2d_supports{"conv2d", nullptr, LOCKSTEP_CUDA_KERNEL(conv2d_supports_cuda)};
 // As a reference, the operations have kernels of their own.
 constexpr KernelTable<Conv2dPoolForward> conv2d_pool_forward{"conv2d and max_pool2d", conv2d_pool_forward_cpu,
                                                              LOCKSTEP_CUDA_KERNEL(conv2d_pool_forward_cuda)};
@@ -103,23 +104,23 @@ Tensor Conv2dComputation::compute_channels_last(std::span<Computation* const> li
     if (const auto* unary = dynamic_cast<const UnaryComputation*>(link); !unary || unary->op() != UnaryOp::relu)
       return {};
   Conv2dGeometry g = geometry_;
-  const Tensor x = g.channels_last ? input(0) : to_channels_last(input(0));
+  const auto operand = [&](std::size_t i) { return geometry_.channels_last ? input(i) : to_channels_last(input(i)); };
+  const Tensor x = operand(0), filters = operand(1);
   g.channels_last = true;
   const Tensor out = empty({g.n, g.oh, g.ow, g.out}, options_of(x));
-  conv2d_forward(x)(g, x, to_channels_last(input(1)), input(2), out, !links.empty());
+  conv2d_forward(x)(g, x, filters, input(2), out, !links.empty());
   return out;
 }
 
 bool conv2d_takes_channels_last(Conv2dGeometry g, const Tensor& x) {
-  constexpr Conv2dSupports* supports = LOCKSTEP_CUDA_KERNEL(conv2d_supports_cuda);
   constexpr std::int64_t kTogether = 8;  // channels that tensor cores take at once
-  if (!supports || !x.device().is_cuda() || !fusion() || reference_kernels()) return false;
+  if (!x.device().is_cuda() || !fusion() || reference_kernels()) return false;
   const bool on_tensor_cores = element_size(x.dtype()) == 2 || (x.dtype() == kFloat32 && cuda::allow_tf32());
   // The library fills up the few channels of a network's own images.
   if (!on_tensor_cores || g.groups != 1 || g.out % kTogether != 0 || (g.in % kTogether != 0 && g.in > kTogether))
     return false;
   g.channels_last = true;
-  return supports(g, x);
+  return conv2d_supports(x).kernel(g, x);
 }
 
 bool conv2d_backward_channels_last(Conv2dGeometry g, const Tensor& grad, const Tensor& x, const Tensor& weight,

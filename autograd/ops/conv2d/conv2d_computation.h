@@ -11,7 +11,8 @@
 namespace lockstep {
 
 /// A convolution of contiguous tensors that has products to add. Computed together with a relu, a max pool of 2 x 2
-/// side by side, or both in either order. Where the geometry says so, x is laid out.
+/// side by side, or both in either order. Where the geometry says so, x and weight are
+/// those of laid out tensors.
 class Conv2dComputation final : public Computation {
  public:
   Conv2dComputation(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias)

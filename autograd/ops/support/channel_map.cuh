@@ -36,24 +36,42 @@ __global__ void channel_map_kernel(std::int64_t packs, Channels channels, F f, T
   }
 }
 
-/// The same where the inner size is 1: a thread takes the same W channels of some rows. There are at least as many
-/// threads as packs to a row.
+template <typename T, int W, int N>
+struct PacksOf {
+  Pack<T, W> pack[N];
+};
+
+/// The same where the inner size is 1: a thread takes the same W channels of some rows, kAhead of which it reads
+/// together. There are at least as many threads as packs to a row.
 template <int W, typename T, typename F, typename... In>
 __global__ void channel_rows_kernel(std::int64_t packs, std::int64_t row_packs, F f, T* out, const In*... in) {
   using C = compute_t<T>;
+  constexpr int kAhead = 4;
   const std::int64_t step = all_threads() / row_packs * row_packs, first = global_thread();
   if (first >= step || first >= packs) return;
   const std::int64_t channel = first % row_packs * W;
   decltype(f.at(channel)) factors[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) factors[j] = f.at(channel + j);
-  for (std::int64_t p = first; p < packs; p += step) {
-    Pack<T, W> result;
-    [&](const auto&... pack) {
+  for (std::int64_t p = first; p < packs; p += step * kAhead) {
+    const auto load = [&](const T* from) {
+      PacksOf<T, W, kAhead> read;
 #pragma unroll
-      for (int j = 0; j < W; ++j) result.value[j] = to_element<T>(factors[j](from_element<C>(pack.value[j])...));
-    }(reinterpret_cast<const Pack<T, W>*>(in)[p]...);
-    reinterpret_cast<Pack<T, W>*>(out)[p] = result;
+      for (int u = 0; u < kAhead; ++u)
+        if (p + u * step < packs) read.pack[u] = reinterpret_cast<const Pack<T, W>*>(from)[p + u * step];
+      return read;
+    };
+    [&](const auto&... read) {
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        if (p + u * step >= packs) break;
+        Pack<T, W> result;
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          result.value[j] = to_element<T>(factors[j](from_element<C>(read.pack[u].value[j])...));
+        reinterpret_cast<Pack<T, W>*>(out)[p + u * step] = result;
+      }
+    }(load(in)...);
   }
 }
 
@@ -78,10 +96,11 @@ void channel_map(const Tensor& out, const ChannelLayout& layout, const F& f, con
   if (packed && layout.inner % W == 0) {
     start(channel_map_kernel<W, T, F, detail::TypeOf<T, In>...>, blocks_for(count / W), count / W, channels);
   } else if (packed && layout.inner == 1 && layout.channels % W == 0 && layout.channels / W <= kThreads * kMaxBlocks) {
-    constexpr std::int64_t kRows = 8;  // of a thread, which makes its factors once
+    // As many threads as run at once on a large device: each makes its factors once, and then takes rows.
+    constexpr unsigned kBlocks = 1024;
     const std::int64_t packs = count / W, row_packs = layout.channels / W;
     start(channel_rows_kernel<W, T, F, detail::TypeOf<T, In>...>,
-          std::max(blocks_for(packs, kThreads * kRows), blocks_for(row_packs)), packs, row_packs);
+          std::max(std::min(blocks_for(packs), kBlocks), blocks_for(row_packs)), packs, row_packs);
   } else {
     start(channel_map_kernel<1, T, F, detail::TypeOf<T, In>...>, blocks_for(count), count, channels);
   }

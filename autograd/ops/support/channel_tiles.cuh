@@ -20,6 +20,7 @@ struct Planes {
   static constexpr int kWidth = W, kItems = 16;
   static constexpr int kChannels = 1;  ///< of a thread: element j of each pack is of channel number j % kChannels
   static constexpr std::int64_t kTile = std::int64_t{kThreads} * kItems;
+  static std::int64_t tile(const ChannelLayout&) { return kTile; }
   ChannelLayout layout;
   std::int64_t channel, chunk;
 
@@ -43,25 +44,23 @@ struct Planes {
   __device__ bool writes() const { return threadIdx.x == 0; }
 };
 
-/// The same where the inner size is 1: lanes stand for W neighbouring channels each, warps for samples. As there may be
-/// very many samples, a thread takes more.
-template <int W, int Items>
+/// The same where the inner size is 1: lanes stand for neighbouring channels, warps for samples.
 struct Columns {
-  static constexpr int kWidth = W, kItems = Items;
-  static constexpr int kChannels = W;
-  static constexpr int kAcross = kWarpSize * W;  ///< channels of a block
-  static constexpr std::int64_t kTile = std::int64_t{kTileWarps} * kItems / W;
+  static constexpr int kWidth = 1, kItems = 16;
+  static constexpr int kChannels = 1;
   ChannelLayout layout;
   std::int64_t channel, chunk;
 
+  static std::int64_t tile(const ChannelLayout&) { return std::int64_t{kTileWarps} * kItems; }
   static unsigned blocks(const ChannelLayout& layout, std::int64_t chunks) {
-    return static_cast<unsigned>((layout.channels + kAcross - 1) / kAcross * chunks);
+    return static_cast<unsigned>((layout.channels + kWarpSize - 1) / kWarpSize * chunks);
   }
   __device__ Columns(const ChannelLayout& layout, std::int64_t chunks)
       : layout(layout),
-        channel(blockIdx.x / chunks * kAcross + threadIdx.x % kWarpSize * W),
+        channel(blockIdx.x / chunks * kWarpSize + threadIdx.x % kWarpSize),
         chunk(blockIdx.x % chunks) {}
-  __device__ std::int64_t sample(int item) const { return chunk * kTile + item * kTileWarps + threadIdx.x / kWarpSize; }
+  __device__ std::int64_t first() const { return chunk * kTileWarps * kItems; }
+  __device__ std::int64_t sample(int item) const { return first() + item * kTileWarps + threadIdx.x / kWarpSize; }
   __device__ bool has(int item) const { return channel < layout.channels && sample(item) < layout.batch; }
   __device__ std::int64_t offset(int item) const { return sample(item) * layout.channels + channel; }
   /// Over the warps, lane by lane.
@@ -79,6 +78,57 @@ struct Columns {
   __device__ bool writes() const { return threadIdx.x < kWarpSize && channel < layout.channels; }
 };
 
+/// The same where whole samples fit into a block: each thread takes W neighbouring channels, and threads that lie one
+/// sample's packs apart the same ones.
+template <int W>
+struct Samples {
+  static constexpr int kWidth = W, kItems = 8 * W;
+  static constexpr int kChannels = W;
+  ChannelLayout layout;
+  std::int64_t channel, chunk;
+  int across, down, row;  ///< packs to a sample, samples to a row of the tile, and this thread's
+
+  static bool suits(const ChannelLayout& layout) { return layout.channels % W == 0 && layout.channels / W <= kThreads; }
+  static std::int64_t tile(const ChannelLayout& layout) { return kThreads / (layout.channels / W) * (kItems / W); }
+  static unsigned blocks(const ChannelLayout&, std::int64_t chunks) { return static_cast<unsigned>(chunks); }
+  __device__ Samples(const ChannelLayout& layout, std::int64_t)
+      : layout(layout),
+        chunk(blockIdx.x),
+        across(static_cast<int>(layout.channels / W)),
+        down(kThreads / across),
+        row(static_cast<int>(threadIdx.x) / across) {
+    channel = (static_cast<int>(threadIdx.x) - row * across) * W;
+  }
+  __device__ std::int64_t first() const { return chunk * down * (kItems / W); }
+  __device__ std::int64_t sample(int pack) const { return first() + pack * down + row; }
+  __device__ bool has(int pack) const { return row < down && sample(pack) < layout.batch; }
+  __device__ std::int64_t offset(int pack) const { return sample(pack) * layout.channels + channel; }
+  /// Over the rows: the lower half to the upper one, until one is left; all have the result.
+  template <typename C, int N>
+  __device__ Sums<C, N> sum(Sums<C, N> value) const {
+    __shared__ C partial[N][kThreads];
+    const int here = static_cast<int>(threadIdx.x);
+    __syncthreads();  // all have read what an earlier call left
+#pragma unroll
+    for (int n = 0; n < N; ++n) partial[n][here] = value.value[n];
+    for (int rows = down; rows > 1;) {
+      const int half = (rows + 1) / 2;
+      __syncthreads();
+      if (row < rows - half)
+#pragma unroll
+        for (int n = 0; n < N; ++n) partial[n][here] += partial[n][here + half * across];
+      rows = half;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < N; ++n) value.value[n] = partial[n][here - row * across];
+    return value;
+  }
+  __device__ bool writes() const {
+    return row == 0;
+  }
+};
+
 /// Elements of a channel's tile `chunk`, of `count` in all.
 __device__ inline double tile_count(std::int64_t chunk, std::int64_t tile, std::int64_t count) {
   const std::int64_t rest = count - chunk * tile;
@@ -88,18 +138,17 @@ __device__ inline double tile_count(std::int64_t chunk, std::int64_t tile, std::
 /// Tiles to a channel.
 template <typename Tile>
 std::int64_t tiles_of(const ChannelLayout& layout) {
-  return (layout.count() + Tile::kTile - 1) / Tile::kTile;
+  return (layout.count() + Tile::tile(layout) - 1) / Tile::tile(layout);
 }
 
 /// Calls run.template operator()<Tile>() with the tile that suits layout and memory.
 template <typename T, typename F>
 void with_tile(const ChannelLayout& layout, bool aligned, F&& run) {
   constexpr int kWidth = 16 / sizeof(T);
-  constexpr int kMany = sizeof(T) > 4 ? 16 : 64, kWord = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
-  if (layout.inner == 1 && aligned && layout.channels % kWord == 0) {
-    run.template operator()<Columns<kWord, kMany>>();
+  if (layout.inner == 1 && aligned && Samples<kWidth>::suits(layout)) {
+    run.template operator()<Samples<kWidth>>();
   } else if (layout.inner == 1) {
-    run.template operator()<Columns<1, kMany>>();
+    run.template operator()<Columns>();
   } else if (aligned && layout.inner % kWidth == 0) {
     run.template operator()<Planes<kWidth>>();
   } else {
