@@ -39,20 +39,39 @@ __global__ void transpose_kernel(Matrices m, const Word* source, Word* target) {
 /// Bytes of a matrix that a block takes at once.
 constexpr std::size_t kWhole = 24576;
 
+/// Elements between columns in shared memory: those of a row lie in different banks.
+__host__ __device__ unsigned padding_of(unsigned rows, std::size_t bytes) {
+  return rows < kTile || bytes > 4 ? 0 : static_cast<unsigned>(4 / bytes);
+}
+
+/// Moves a place among lines of `length`, with a remainder below that.
+__device__ inline void step(unsigned& line, unsigned& at, unsigned lines, unsigned rest, unsigned length) {
+  line += lines, at += rest;
+  if (at >= length) at -= length, ++line;
+}
+
 /// Whole matrices, each dense, as those of filters, one side of which is short: read and written in order.
 template <typename Word>
 __global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const Word* source, Word* target) {
   __shared__ Word values[kWhole / sizeof(Word)];
   const unsigned rows = static_cast<unsigned>(m.rows), columns = static_cast<unsigned>(m.columns);
-  const unsigned count = rows * columns;
+  const unsigned count = rows * columns, pitch = rows + padding_of(rows, sizeof(Word));
   for (std::int64_t matrix = blockIdx.x; matrix < matrices; matrix += gridDim.x) {
     const Word* const from = source + matrix * m.source_matrix;
     Word* const to = target + matrix * m.target_matrix;
-    for (unsigned i = threadIdx.x; i < count; i += kThreads) values[i] = from[i];
-    __syncthreads();
+    // Counted along, since divisions take longer than the rest.
+    unsigned column = threadIdx.x / rows, row = threadIdx.x % rows;
+#pragma unroll 4
     for (unsigned i = threadIdx.x; i < count; i += kThreads) {
-      const unsigned row = i / columns;
-      to[i] = values[(i - row * columns) * rows + row];
+      values[column * pitch + row] = from[i];
+      step(column, row, kThreads / rows, kThreads % rows, rows);
+    }
+    __syncthreads();
+    row = threadIdx.x / columns, column = threadIdx.x % columns;
+#pragma unroll 4
+    for (unsigned i = threadIdx.x; i < count; i += kThreads) {
+      to[i] = values[column * pitch + row];
+      step(row, column, kThreads / columns, kThreads % columns, columns);
     }
     __syncthreads();
   }
@@ -71,12 +90,15 @@ bool copy_transposed(const Tensor& source, const Tensor& target) {
   m.source_column = loop.strides[1][last];
   m.source_matrix = last == 2 ? loop.strides[1][0] : 0;
   m.target_matrix = m.rows * m.columns;
+  const std::size_t bytes = element_size(target.dtype());
   const std::int64_t matrices = last == 2 ? loop.sizes[0] : 1;
   m.tiles = matrices * m.row_tiles * m.column_tiles;
   const bool whole = m.source_column == m.rows && std::min(m.rows, m.columns) < kTile &&
-                     static_cast<std::size_t>(m.target_matrix) * element_size(target.dtype()) <= kWhole;
+                     static_cast<std::size_t>(m.rows + padding_of(static_cast<unsigned>(m.rows), bytes)) *
+                             static_cast<std::size_t>(m.columns) * bytes <=
+                         kWhole;
   const Launch launch(target);
-  with_word(element_size(target.dtype()), [&]<typename Word>() {
+  with_word(bytes, [&]<typename Word>() {
     if (whole) {
       launch(transpose_whole_kernel<Word>, blocks_for(matrices, 1), kThreads, m, matrices,
              static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));

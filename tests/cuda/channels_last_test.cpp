@@ -189,6 +189,19 @@ TEST_P(CudaChannelsLast, AGraphWritesWhatIsReadLater) {
 INSTANTIATE_TEST_SUITE_P(Types, CudaChannelsLast, ::testing::Values(kFloat16, kBFloat16, kFloat32),
                          [](const auto& i) { return std::string(name(i.param)); });
 
+// A block takes several groups of them.
+TEST(CudaBatchNorm, VeryManySamplesGiveTheCpusStatistics) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const Tensor x = make_input({4500, 1024}, 1, kFloat32) + arange(1024, {.dtype = kFloat32});
+  const Tensor mean = zeros({1024}), var = ones({1024}), mean_there = mean.to(test_device()),
+               var_there = var.to(test_device());
+  batch_norm(x, mean, var, {.training = true, .momentum = 0.5});
+  batch_norm(x.to(test_device()), mean_there, var_there, {.training = true, .momentum = 0.5});
+  expect_close(mean_there.to(kCPU), mean, 1e-4);
+  expect_close(var_there.to(kCPU), var, 1e-4);
+}
+
 TEST(CudaTranspose, CopiesOfTurnedTensorsAreExact) {
   if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();

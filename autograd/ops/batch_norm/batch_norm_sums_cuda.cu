@@ -19,6 +19,7 @@ using cuda::kThreads;
 using cuda::kWarpSize;
 using cuda::Pack;
 using cuda::Sums;
+using cuda::TilePlan;
 
 struct Partial {
   double first, second;
@@ -27,61 +28,132 @@ struct Partial {
 /// Each tile's mean, and its sum of (x - mean)^2: about a centre that is the mean but for rounding, and then corrected;
 /// Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983).
 template <typename T, typename Tile>
-__global__ void statistics_kernel(const T* x, Partial* partials, ChannelLayout layout, std::int64_t chunks,
-                                  std::int64_t tile_size) {
+__global__ void statistics_kernel(const T* x, Partial* partials, TilePlan plan) {
   using C = compute_t<T>;
-  constexpr int W = Tile::kWidth, K = Tile::kChannels, kPacks = Tile::kItems / W;
-  const Tile tile(layout, chunks);
-  Pack<T, W> packs[kPacks];
-  Sums<C, K> center{};
+  constexpr int W = Tile::kWidth;
+  const Tile tile(plan);
+  C values[Tile::kPacks * W], sum = 0;
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
+  for (int p = 0; p < Tile::kPacks; ++p) {
     if (!tile.has(p)) continue;
-    packs[p] = *reinterpret_cast<const Pack<T, W>*>(x + tile.offset(p));
+    const auto pack = *reinterpret_cast<const Pack<T, W>*>(x + tile.offset(p));
 #pragma unroll
-    for (int j = 0; j < W; ++j) center.value[j % K] += from_element<C>(packs[p].value[j]);
+    for (int j = 0; j < W; ++j) sum += values[p * W + j] = from_element<C>(pack.value[j]);
   }
-  const double count = cuda::tile_count(tile.chunk, tile_size, layout.batch * layout.inner);
-  center = tile.sum(center);
+  const double count = plan.count(tile.chunk);
+  const C center = tile.sum(sum) / static_cast<C>(count);
+  Sums<C, 2> moments{{C(0), C(0)}};
 #pragma unroll
-  for (int k = 0; k < K; ++k) center.value[k] /= static_cast<C>(count);
-  Sums<C, 2 * K> moments{};  // of each channel: of the differences, and of their squares
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
+  for (int p = 0; p < Tile::kPacks; ++p) {
     if (!tile.has(p)) continue;
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      const C difference = from_element<C>(packs[p].value[j]) - center.value[j % K];
-      moments.value[j % K * 2] += difference;
-      moments.value[j % K * 2 + 1] += difference * difference;
+      const C difference = values[p * W + j] - center;
+      moments.value[0] += difference;
+      moments.value[1] += difference * difference;
     }
   }
   moments = tile.sum(moments);
   if (!tile.writes()) return;
+  const double rest = static_cast<double>(moments.value[0]);
+  partials[tile.channel * plan.chunks + tile.chunk] = {static_cast<double>(center) + rest / count,
+                                                       static_cast<double>(moments.value[1]) - rest * rest / count};
+}
+
+/// Values that were seen, their mean, and the sum of (x - mean)^2, for each of W channels.
+template <typename C, int W>
+struct Moments {
+  C count = 0;
+  C mean[W] = {}, squares[W] = {};
+
+  /// Those of both; the formula of the same paper.
+  __device__ void add(C other_count, const C (&other_mean)[W], const C (&other_squares)[W]) {
+    const C share = other_count / (count + other_count);
 #pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const double rest = static_cast<double>(moments.value[k * 2]);
-    partials[(tile.channel + k) * chunks + tile.chunk] = {
-        static_cast<double>(center.value[k]) + rest / count,
-        static_cast<double>(moments.value[k * 2 + 1]) - rest * rest / count};
+    for (int j = 0; j < W; ++j) {
+      const C difference = other_mean[j] - mean[j];
+      mean[j] += difference * share;
+      squares[j] += other_squares[j] + difference * difference * count * share;
+    }
+    count += other_count;
   }
+};
+
+/// The same as statistics_kernel() for tiles of whole samples: each thread looks at a few samples at a time, and adds
+/// up what it finds; then the threads of a channel do, two by two.
+template <typename T, int W>
+__global__ void sample_statistics_kernel(const T* x, Partial* partials, TilePlan plan) {
+  using C = compute_t<T>;
+  using Tile = cuda::Samples<W>;
+  const Tile tile(plan);
+  Moments<C, W> found;
+  for (int g = 0; g < plan.groups; ++g) {
+    Pack<T, W> packs[Tile::kPacks] = {};
+    C count = 0, mean[W] = {}, squares[W] = {};
+#pragma unroll
+    for (int p = 0; p < Tile::kPacks; ++p) {
+      const int at = g * Tile::kPacks + p;
+      if (!tile.has(at)) continue;
+      packs[p] = *reinterpret_cast<const Pack<T, W>*>(x + tile.offset(at));
+      count += C(1);
+#pragma unroll
+      for (int j = 0; j < W; ++j) mean[j] += from_element<C>(packs[p].value[j]);
+    }
+    if (count == C(0)) break;
+    const C inverse = C(1) / count;
+#pragma unroll
+    for (int j = 0; j < W; ++j) mean[j] *= inverse;
+#pragma unroll
+    for (int p = 0; p < Tile::kPacks; ++p) {
+      if (!tile.has(g * Tile::kPacks + p)) continue;
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const C difference = from_element<C>(packs[p].value[j]) - mean[j];
+        squares[j] += difference * difference;
+      }
+    }
+    found.add(count, mean, squares);
+  }
+
+  __shared__ C counts[kThreads], means[W][kThreads], all_squares[W][kThreads];
+  const int here = static_cast<int>(threadIdx.x);
+  for (int rows = plan.down; rows > 1; rows = (rows + 1) / 2) {
+    const int half = (rows + 1) / 2;
+    if (tile.row >= half && tile.row < rows) {
+      counts[here] = found.count;
+#pragma unroll
+      for (int j = 0; j < W; ++j) means[j][here] = found.mean[j], all_squares[j][here] = found.squares[j];
+    }
+    __syncthreads();
+    const int there = here + half * plan.across;
+    if (tile.row < rows - half && counts[there] > C(0)) {
+      C mean[W], squares[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) mean[j] = means[j][there], squares[j] = all_squares[j][there];
+      found.add(counts[there], mean, squares);
+    }
+  }
+  if (!tile.writes()) return;
+#pragma unroll
+  for (int j = 0; j < W; ++j)
+    partials[(tile.channel + j) * plan.chunks + tile.chunk] = {static_cast<double>(found.mean[j]),
+                                                               static_cast<double>(found.squares[j])};
 }
 
 /// One warp to a channel.
 template <typename C>
-__global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* var, ChannelLayout layout,
-                                         std::int64_t chunks, std::int64_t tile) {
+__global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* var, TilePlan plan) {
   const std::int64_t channel = cuda::global_thread() / kWarpSize, lane = threadIdx.x % kWarpSize;
-  if (channel >= layout.channels) return;
-  const std::int64_t count = layout.batch * layout.inner;
+  if (channel >= plan.layout.channels) return;
+  const std::int64_t count = plan.layout.batch * plan.layout.inner, chunks = plan.chunks;
   partials += channel * chunks;
   double sum = 0;
-  for (std::int64_t k = lane; k < chunks; k += kWarpSize) sum += partials[k].first * cuda::tile_count(k, tile, count);
+  for (std::int64_t k = lane; k < chunks; k += kWarpSize) sum += partials[k].first * plan.count(k);
   const double center = cuda::warp_sum(sum) / static_cast<double>(count);
   double squares = 0;
   for (std::int64_t k = lane; k < chunks; k += kWarpSize) {
     const double difference = partials[k].first - center;
-    squares += partials[k].second + difference * difference * cuda::tile_count(k, tile, count);
+    squares += partials[k].second + difference * difference * plan.count(k);
   }
   squares = cuda::warp_sum(squares);
   if (lane != 0) return;
@@ -90,34 +162,35 @@ __global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* va
 }
 
 template <typename T, typename Tile>
-__global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean, Partial* partials,
-                            ChannelLayout layout, std::int64_t chunks) {
+__global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean, Partial* partials, TilePlan plan) {
   using C = compute_t<T>;
   constexpr int W = Tile::kWidth, K = Tile::kChannels;
-  const Tile tile(layout, chunks);
+  const Tile tile(plan);
   C center[K];
 #pragma unroll
-  for (int k = 0; k < K; ++k) center[k] = tile.channel < layout.channels ? mean[tile.channel + k] : C(0);
+  for (int k = 0; k < K; ++k) center[k] = tile.channel < plan.layout.channels ? mean[tile.channel + k] : C(0);
   Sums<C, 2 * K> sums{};
-#pragma unroll 16
-  for (int p = 0; p < Tile::kItems / W; ++p) {
-    if (!tile.has(p)) continue;
-    const std::int64_t at = tile.offset(p);
-    const auto incoming = *reinterpret_cast<const Pack<T, W>*>(grad + at);
-    const auto values = *reinterpret_cast<const Pack<T, W>*>(x + at);
+  for (int group = 0; group < plan.groups; ++group)
 #pragma unroll
-    for (int j = 0; j < W; ++j) {
-      const C g = from_element<C>(incoming.value[j]);
-      sums.value[j % K * 2] += g;
-      sums.value[j % K * 2 + 1] += g * (from_element<C>(values.value[j]) - center[j % K]);
+    for (int p = 0; p < Tile::kPacks; ++p) {
+      const int pack = group * Tile::kPacks + p;
+      if (!tile.has(pack)) continue;
+      const std::int64_t at = tile.offset(pack);
+      const auto incoming = *reinterpret_cast<const Pack<T, W>*>(grad + at);
+      const auto values = *reinterpret_cast<const Pack<T, W>*>(x + at);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const C g = from_element<C>(incoming.value[j]);
+        sums.value[j % K * 2] += g;
+        sums.value[j % K * 2 + 1] += g * (from_element<C>(values.value[j]) - center[j % K]);
+      }
     }
-  }
   sums = tile.sum(sums);
   if (!tile.writes()) return;
 #pragma unroll
   for (int k = 0; k < K; ++k)
-    partials[(tile.channel + k) * chunks + tile.chunk] = {static_cast<double>(sums.value[k * 2]),
-                                                          static_cast<double>(sums.value[k * 2 + 1])};
+    partials[(tile.channel + k) * plan.chunks + tile.chunk] = {static_cast<double>(sums.value[k * 2]),
+                                                               static_cast<double>(sums.value[k * 2 + 1])};
 }
 
 template <typename C>
@@ -154,13 +227,16 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() {
     using C = compute_t<T>;
     cuda::with_tile<T>(layout, cuda::aligned(input.raw_data(), 16), [&]<typename Tile>() {
-      const std::int64_t chunks = cuda::tiles_of<Tile>(layout), tile_size = Tile::tile(layout);
-      const Tensor partials = make_partials(input, layout.channels * chunks);
+      const TilePlan plan = Tile::plan_of(layout);
+      const Tensor partials = make_partials(input, layout.channels * plan.chunks);
       auto* parts = static_cast<Partial*>(partials.raw_data());
-      launch(statistics_kernel<T, Tile>, Tile::blocks(layout, chunks), kThreads, input.data<T>(), parts, layout, chunks,
-             tile_size);
+      const unsigned blocks = Tile::blocks(plan);
+      if constexpr (Tile::kChannels > 1)
+        launch(sample_statistics_kernel<T, Tile::kWidth>, blocks, kThreads, input.data<T>(), parts, plan);
+      else
+        launch(statistics_kernel<T, Tile>, blocks, kThreads, input.data<T>(), parts, plan);
       launch(finish_statistics_kernel<C>, cuda::warps_for(layout.channels), kThreads, parts, mean.data<C>(),
-             var.data<C>(), layout, chunks, tile_size);
+             var.data<C>(), plan);
     });
   });
 }
@@ -174,14 +250,14 @@ void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor&
     using C = compute_t<T>;
     const bool aligned = cuda::aligned(grad.raw_data(), 16) && cuda::aligned(input.raw_data(), 16);
     cuda::with_tile<T>(layout, aligned, [&]<typename Tile>() {
-      const std::int64_t chunks = cuda::tiles_of<Tile>(layout);
-      const Tensor partials = make_partials(input, layout.channels * chunks);
+      const TilePlan plan = Tile::plan_of(layout);
+      const Tensor partials = make_partials(input, layout.channels * plan.chunks);
       auto* parts = static_cast<Partial*>(partials.raw_data());
-      if (chunks > 0)
-        launch(sums_kernel<T, Tile>, Tile::blocks(layout, chunks), kThreads, grad.data<T>(), input.data<T>(),
-               mean.data<C>(), parts, layout, chunks);
+      if (plan.chunks > 0)
+        launch(sums_kernel<T, Tile>, Tile::blocks(plan), kThreads, grad.data<T>(), input.data<T>(), mean.data<C>(),
+               parts, plan);
       launch(finish_sums_kernel<C>, cuda::warps_for(layout.channels), kThreads, parts, var.data<C>(), eps,
-             sum_grad.data<C>(), sum_grad_normalized.data<C>(), layout.channels, chunks);
+             sum_grad.data<C>(), sum_grad_normalized.data<C>(), layout.channels, plan.chunks);
     });
   });
 }

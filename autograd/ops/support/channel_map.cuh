@@ -41,18 +41,25 @@ struct PacksOf {
   Pack<T, W> pack[N];
 };
 
+/// Bytes of shared memory for a block's factors.
+inline constexpr std::size_t kFactorBytes = 32768;
+
 /// The same where the inner size is 1: a thread takes the same W channels of some rows, kAhead of which it reads
-/// together. There are at least as many threads as packs to a row.
+/// together. There are at least as many threads as packs to a row; all channels' factors fit into kFactorBytes.
 template <int W, typename T, typename F, typename... In>
 __global__ void channel_rows_kernel(std::int64_t packs, std::int64_t row_packs, F f, T* out, const In*... in) {
   using C = compute_t<T>;
   constexpr int kAhead = 4;
   const std::int64_t step = all_threads() / row_packs * row_packs, first = global_thread();
-  if (first >= step || first >= packs) return;
-  const std::int64_t channel = first % row_packs * W;
-  decltype(f.at(channel)) factors[W];
+  using Factors = decltype(f.at(first));
+  alignas(16) __shared__ unsigned char shared[kFactorBytes];
+  auto* const all = reinterpret_cast<Factors*>(shared);
+  for (std::int64_t c = threadIdx.x; c < row_packs * W; c += kThreads) all[c] = f.at(c);
+  __syncthreads();
+  if (first >= step) return;
+  Factors factors[W];
 #pragma unroll
-  for (int j = 0; j < W; ++j) factors[j] = f.at(channel + j);
+  for (int j = 0; j < W; ++j) factors[j] = all[first % row_packs * W + j];
   for (std::int64_t p = first; p < packs; p += step * kAhead) {
     const auto load = [&](const T* from) {
       PacksOf<T, W, kAhead> read;
@@ -95,9 +102,10 @@ void channel_map(const Tensor& out, const ChannelLayout& layout, const F& f, con
   };
   if (packed && layout.inner % W == 0) {
     start(channel_map_kernel<W, T, F, detail::TypeOf<T, In>...>, blocks_for(count / W), count / W, channels);
-  } else if (packed && layout.inner == 1 && layout.channels % W == 0 && layout.channels / W <= kThreads * kMaxBlocks) {
-    // As many threads as run at once on a large device: each makes its factors once, and then takes rows.
-    constexpr unsigned kBlocks = 1024;
+  } else if (packed && layout.inner == 1 && layout.channels % W == 0 &&
+             layout.channels * sizeof(f.at(0)) <= kFactorBytes) {
+    // As many as run at once on a large device, since each block begins by making all factors.
+    constexpr unsigned kBlocks = 264;
     const std::int64_t packs = count / W, row_packs = layout.channels / W;
     start(channel_rows_kernel<W, T, F, detail::TypeOf<T, In>...>,
           std::max(std::min(blocks_for(packs), kBlocks), blocks_for(row_packs)), packs, row_packs);

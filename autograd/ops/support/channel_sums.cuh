@@ -11,21 +11,24 @@ namespace lockstep::cuda {
 
 /// `values.pack<W>(offset)` gives W elements from there on, as C.
 template <typename C, typename Tile, typename Values>
-__global__ void channel_sums_kernel(Values values, double* partials, ChannelLayout layout, std::int64_t chunks) {
+__global__ void channel_sums_kernel(Values values, double* partials, TilePlan plan) {
   constexpr int W = Tile::kWidth, K = Tile::kChannels;
-  const Tile tile(layout, chunks);
+  const Tile tile(plan);
   Sums<C, K> sums{};
-#pragma unroll 16
-  for (int p = 0; p < Tile::kItems / W; ++p) {
-    if (!tile.has(p)) continue;
-    const Pack<C, W> pack = values.template pack<W>(tile.offset(p));
+  for (int g = 0; g < plan.groups; ++g)
 #pragma unroll
-    for (int j = 0; j < W; ++j) sums.value[j % K] += pack.value[j];
-  }
+    for (int p = 0; p < Tile::kPacks; ++p) {
+      const int at = g * Tile::kPacks + p;
+      if (!tile.has(at)) continue;
+      const Pack<C, W> pack = values.template pack<W>(tile.offset(at));
+#pragma unroll
+      for (int j = 0; j < W; ++j) sums.value[j % K] += pack.value[j];
+    }
   sums = tile.sum(sums);
   if (!tile.writes()) return;
 #pragma unroll
-  for (int k = 0; k < K; ++k) partials[(tile.channel + k) * chunks + tile.chunk] = static_cast<double>(sums.value[k]);
+  for (int k = 0; k < K; ++k)
+    partials[(tile.channel + k) * plan.chunks + tile.chunk] = static_cast<double>(sums.value[k]);
 }
 
 template <typename T>
@@ -45,14 +48,13 @@ void channel_sums(const Values& values, const Tensor& out, const ChannelLayout& 
   if (layout.channels == 0) return;
   const Launch launch(out);
   with_tile<T>(layout, aligned, [&]<typename Tile>() {
-    const std::int64_t chunks = tiles_of<Tile>(layout);
-    const Tensor memory = empty({layout.channels * chunks}, {.dtype = kFloat64, .device = out.device()});
+    const TilePlan plan = Tile::plan_of(layout);
+    const Tensor memory = empty({layout.channels * plan.chunks}, {.dtype = kFloat64, .device = out.device()});
     auto* partials = static_cast<double*>(memory.raw_data());
-    if (chunks > 0)
-      launch(channel_sums_kernel<compute_t<T>, Tile, Values>, Tile::blocks(layout, chunks), kThreads, values, partials,
-             layout, chunks);
+    if (plan.chunks > 0)
+      launch(channel_sums_kernel<compute_t<T>, Tile, Values>, Tile::blocks(plan), kThreads, values, partials, plan);
     launch(finish_channel_sums_kernel<T>, warps_for(layout.channels), kThreads, partials, out.data<T>(),
-           layout.channels, chunks);
+           layout.channels, plan.chunks);
   });
 }
 
