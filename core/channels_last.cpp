@@ -29,6 +29,11 @@ Tensor find_channels_last(const Tensor& tensor) {
   return values;
 }
 
+Tensor channels_last_if_followed(const Tensor& tensor) {
+  const auto* const computation = pending_result_of<Computation>(tensor);
+  return computation && computation->follows_laid_out() ? channels_last_of(tensor) : Tensor();
+}
+
 Tensor to_channels_last(const Tensor& tensor) {
   if (Tensor values = channels_last_of(tensor); values.defined()) return values;
   const Shape &sizes = tensor.sizes(), &strides = tensor.strides();

@@ -21,6 +21,9 @@ inline Tensor channels_last_of(const Tensor& tensor) {
   Tensor find_channels_last(const Tensor& tensor);
   return tensor.storage()->is_pending() ? find_channels_last(tensor) : Tensor();
 }
+/// The same for an operation that has a kernel together with what `tensor` waits for, in the order of its sizes: only
+/// if that began with a tensor that is laid out.
+Tensor channels_last_if_followed(const Tensor& tensor);
 /// `tensor`, laid out by a copy if `other`, of its sizes, is laid out and it is not.
 Tensor laid_out_like(const Tensor& tensor, const Tensor& other);
 /// The same as channels_last_of(), by a copy where they do not lie so. Takes filters [out, in, height, width] too.

@@ -48,7 +48,10 @@ Computation::Computation(std::initializer_list<Tensor> inputs) : thread_(&comput
     profile::remember_module(this);
   if (inputs_.empty()) return;
   const Storage& first = *inputs_[0].storage();
-  if (first.is_pending()) length_ = first.computation()->length_ + 1;
+  if (first.is_pending()) {
+    length_ = first.computation()->length_ + 1;
+    follows_laid_out_ = first.computation()->follows_laid_out();
+  }
   for (const Tensor& input : inputs_)
     if (input.defined()) input.storage()->readers_.fetch_add(1, std::memory_order_relaxed);
   if (inputs_[0].device().is_cuda()) stream_ = cuda::Stream::current(inputs_[0].device().index);

@@ -87,6 +87,8 @@ class Computation : public RefCounted {
   /// The values of the only result in the order of Note [Channels last], computed so if the chain can be; undefined if
   /// not.
   Tensor channels_last();
+  /// Made of a tensor that is laid out, or from one that was: the result had better be, too.
+  bool follows_laid_out() const { return follows_laid_out_ || is_laid_out(); }
   /// The values of the result lie in memory, channels last, and have only to be copied.
   bool is_laid_out() const { return laid_out_.load(std::memory_order_relaxed); }
 
@@ -101,6 +103,8 @@ class Computation : public RefCounted {
   /// Computes the result of the last of `links`, or this one's if there are none, as [n, height, width, channels].
   /// Undefined, with nothing done, if there is no kernel for that.
   virtual Tensor compute_channels_last(std::span<Computation* const> /*links*/) { return {}; }
+  /// See follows_laid_out(); for constructors.
+  void set_follows_laid_out() { follows_laid_out_ = true; }
   /// From now on the result is a copy of `values`, its values laid out.
   void lay_out(Tensor values);
 
@@ -153,6 +157,7 @@ class Computation : public RefCounted {
   SmallVector<Storage*, 2> results_;  ///< null: gone
   Tensors inputs_;                    ///< empty once nothing is pending
   int length_ = 1;
+  bool follows_laid_out_ = false;
   std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
   const void* thread_;                  ///< that made it: an address that each living thread has for itself
   std::atomic<bool> laid_out_{false};   ///< the inputs are one: the values of the result, channels last

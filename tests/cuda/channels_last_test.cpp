@@ -105,6 +105,29 @@ TEST_P(CudaChannelsLast, AResidualBlockKeepsTheOrderAndGivesTheSameValues) {
     expect_near(found.gradients[i], expected.gradients[i], "gradient " + std::to_string(i));
 }
 
+TEST_P(CudaChannelsLast, PoolsFollowWhatTheyRead) {
+  struct Found {
+    std::vector<Tensor> values;
+    std::vector<bool> laid_out;
+  };
+  const auto run = [&] {
+    const Tensor x = leaf({2, 3, 13, 14}, 1), first = leaf({16, 3, 3, 3}, 2), second = leaf({24, 16, 3, 3}, 3);
+    const Tensor stem =
+        max_pool2d(relu(batch_norm(conv2d(x, first), {}, {}, {.training = true})), 3, {.stride = 2, .padding = 1});
+    const auto [deep, places] = max_pool2d_with_indices(relu(conv2d(stem, second)), 2, {});
+    Found found{{stem, deep, places}, {is_laid_out(stem), is_laid_out(deep)}};
+    sum(deep.to(kFloat32) * values(deep.sizes(), 4).to(kFloat32)).backward();
+    for (const Tensor* each : {&x, &first, &second}) found.values.push_back(each->grad());
+    return found;
+  };
+  const Found found = run();
+  EXPECT_EQ(found.laid_out, std::vector<bool>(2, true));
+  const AtTheCall plain;
+  const Found expected = run();
+  for (std::size_t i = 0; i < found.values.size(); ++i)
+    expect_near(found.values[i], expected.values[i], "value " + std::to_string(i));
+}
+
 TEST_P(CudaChannelsLast, ChannelsScaleAndShift) {
   for (const std::int64_t channels : {8, 40, 64, 264}) {
     const Tensor x = values({3, 8, 17, 5}, 1), filters = values({channels, 8, 1, 1}, 2);

@@ -16,7 +16,9 @@ namespace lockstep {
 class Conv2dComputation final : public Computation {
  public:
   Conv2dComputation(const Conv2dGeometry& geometry, const Tensor& x, const Tensor& weight, const Tensor& bias)
-      : Computation({x, weight, bias}), geometry_(geometry) {}
+      : Computation({x, weight, bias}), geometry_(geometry) {
+    if (geometry.channels_last) set_follows_laid_out();
+  }
 
  private:
   void compute() override;

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/ops/support/pool2d.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
@@ -47,7 +48,12 @@ class MaxPool2dBackwardNode final : public Node {
     TensorList result{Tensor()};
     if (!grads[0].defined()) return result;
     Tensor grad = as_contiguous(grads[0]), positions = saved(0);
-    if (is_joined(geometry_, grad) && may_wait(0, {&grad, &positions})) {
+    if (geometry_.channels > 1) {
+      const Tensor incoming = to_channels_last(grad);
+      const Tensor out = empty({sizes_[0], geometry_.h, geometry_.w, geometry_.channels}, options_of(grad));
+      max_pool2d_backward(grad)(geometry_, incoming, to_channels_last(positions), out);
+      result[0] = from_channels_last(out);
+    } else if (is_joined(geometry_, grad) && may_wait(0, {&grad, &positions})) {
       const auto computation = make_intrusive<PooledGradient>(geometry_, grad, positions);
       result[0] = computation->add_result(sizes_, options_of(grad));
     } else {
@@ -57,11 +63,13 @@ class MaxPool2dBackwardNode final : public Node {
   }
 
   TensorList apply_recorded(TensorList grads) override {
+    Pool2dGeometry planes = geometry_;
+    planes.channels = 1;
     return {apply_linear(
-        grads[0], {[g = geometry_, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
+        grads[0], {[g = planes, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
                      return spread(g, sizes, positions, as_contiguous(grad));
                    },
-                   [g = geometry_, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
+                   [g = planes, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
                      const Tensor at = places_in_image(g, positions);
                      return x.reshape({g.planes, g.h * g.w}).gather(1, at.reshape({g.planes, g.oh * g.ow})).view(sizes);
                    }})};
@@ -117,15 +125,23 @@ struct Pooled {
 };
 
 Pooled pool(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options, bool with_positions) {
-  const Pool2dGeometry g = pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation,
-                                           options.ceil_mode, PoolOf::floats_or_integers);
+  Pool2dGeometry g = pool2d_geometry(x, "max_pool2d", kernel, options.stride, options.padding, options.dilation,
+                                     options.ceil_mode, PoolOf::floats_or_integers);
   const Shape sizes = g.output_sizes(x.sizes());
   LOCKSTEP_CHECK(kernel.h * kernel.w <= std::numeric_limits<std::int32_t>::max(),
                  "[max_pool2d] a window of {}x{} has more places than indices can tell apart", kernel.h, kernel.w);
   const TensorOptions for_positions{.dtype = kernel.h * kernel.w <= 256 ? kUInt8 : kInt32, .device = x.device()};
   with_positions = with_positions || should_record({&x});
   Tensor out, positions;
-  if (is_joined(g, x) && can_be_joined(x)) {
+  if (const Tensor laid_out = channels_last_if_followed(x); laid_out.defined() && sizes.numel() > 0) {
+    g.channels = x.size(1);
+    const Shape lying{sizes[0], g.oh, g.ow, g.channels};
+    const Tensor values = empty(lying, options_of(x));
+    const Tensor places = with_positions ? empty(lying, for_positions) : Tensor();
+    max_pool2d_forward(x)(g, laid_out, values, places);
+    out = from_channels_last(values);
+    if (with_positions) positions = from_channels_last(places);
+  } else if (is_joined(g, x) && can_be_joined(x)) {
     const auto computation = make_intrusive<MaxPool2dComputation>(g, x);
     if (with_positions) {
       auto [values, places] = computation->add_results(sizes, options_of(x), sizes, for_positions);

@@ -24,8 +24,8 @@ __global__ void forward_kernel(Pool2dGeometry g, bool mark, const T* in, T* out,
   using C = compute_t<T>;
   const std::int64_t count = g.planes * g.oh * g.ow;
   for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads()) {
-    const cuda::PlanePosition at(index, g.oh, g.ow);
-    const T* image = in + at.plane * g.h * g.w;
+    const cuda::ImagePosition at(index, g.channels, g.oh, g.ow);
+    const T* image = in + at.begin(g.h, g.w);
     const std::int64_t top = at.y * g.stride.h - g.padding.h, left = at.x * g.stride.w - g.padding.w;
     C best = kNothing<C>;
     std::int64_t position = -1;
@@ -35,7 +35,7 @@ __global__ void forward_kernel(Pool2dGeometry g, bool mark, const T* in, T* out,
       for (std::int64_t kx = 0; kx < g.kernel.w; ++kx) {
         const std::int64_t x = left + kx * g.dilation.w;
         if (x < 0 || x >= g.w) continue;
-        const C value = from_element<C>(image[y * g.w + x]);
+        const C value = from_element<C>(image[(y * g.w + x) * g.channels]);
         if (position >= 0 && !wins(value, best)) continue;
         best = value;
         position = ky * g.kernel.w + kx;
@@ -54,7 +54,8 @@ __global__ void backward_kernel(Pool2dGeometry g, std::int64_t mask, const T* gr
   const std::int64_t count = g.planes * g.h * g.w;
   const std::int64_t reach_y = g.dilation.h * (g.kernel.h - 1) + 1, reach_x = g.dilation.w * (g.kernel.w - 1) + 1;
   for (std::int64_t index = cuda::global_thread(); index < count; index += cuda::all_threads()) {
-    const cuda::PlanePosition at(index, g.h, g.w);
+    const cuda::ImagePosition at(index, g.channels, g.h, g.w);
+    const std::int64_t image = at.begin(g.oh, g.ow);
     const cuda::Range rows = cuda::windows_over(at.y, reach_y, g.stride.h, g.padding.h, g.oh);
     const cuda::Range columns = cuda::windows_over(at.x, reach_x, g.stride.w, g.padding.w, g.ow);
     C sum = 0;
@@ -64,7 +65,7 @@ __global__ void backward_kernel(Pool2dGeometry g, std::int64_t mask, const T* gr
       for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
         const std::int64_t across = at.x + g.padding.w - ox * g.stride.w, kx = across / g.dilation.w;
         if (kx * g.dilation.w != across) continue;
-        const std::int64_t output = (at.plane * g.oh + oy) * g.ow + ox;
+        const std::int64_t output = image + (oy * g.ow + ox) * g.channels;
         if ((static_cast<std::int64_t>(positions[output]) & mask) == ky * g.kernel.w + kx)
           sum += from_element<C>(grad[output]);
       }
@@ -75,8 +76,9 @@ __global__ void backward_kernel(Pool2dGeometry g, std::int64_t mask, const T* gr
 
 // Windows of 2 x 2 that tile images of even sides.
 bool tiles_by_two(const Pool2dGeometry& g, const Tensor& image) {
-  return g.kernel == Size2d(2) && g.stride == Size2d(2) && g.padding == Size2d(0) && g.dilation == Size2d(1) &&
-         g.h % 2 == 0 && g.w % 2 == 0 && cuda::aligned(image.raw_data(), 2 * element_size(image.dtype()));
+  return g.channels == 1 && g.kernel == Size2d(2) && g.stride == Size2d(2) && g.padding == Size2d(0) &&
+         g.dilation == Size2d(1) && g.h % 2 == 0 && g.w % 2 == 0 &&
+         cuda::aligned(image.raw_data(), 2 * element_size(image.dtype()));
 }
 
 // `half_width`: pairs to an image's row. Output `index` lies in output row index / half_width, whose windows are the

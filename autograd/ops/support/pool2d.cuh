@@ -34,4 +34,20 @@ struct PlanePosition {
   }
 };
 
+/// The same of images [n, height, width, channels], or of planes where channels is 1.
+struct ImagePosition {
+  std::int64_t image, y, x, channel, channels;
+  __device__ ImagePosition(std::int64_t index, std::int64_t channels, std::int64_t height, std::int64_t width)
+      : channels(channels) {
+    const std::int64_t pixel = quotient(index, channels);
+    channel = index - pixel * channels;
+    const PlanePosition at(pixel, height, width);
+    image = at.plane, y = at.y, x = at.x;
+  }
+  /// Where this channel's values of images of another size begin; pixels lie `channels` apart.
+  __device__ std::int64_t begin(std::int64_t height, std::int64_t width) const {
+    return image * height * width * channels + channel;
+  }
+};
+
 }  // namespace lockstep::cuda

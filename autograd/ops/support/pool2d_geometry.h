@@ -15,6 +15,8 @@ namespace lockstep {
 struct Pool2dGeometry {
   std::int64_t planes = 0, h = 0, w = 0, oh = 0, ow = 0;
   Size2d kernel, stride, padding, dilation = 1;
+  /// On a device: of images that lie as [n, h, w, channels] (Note [Channels last]). 1 is either order.
+  std::int64_t channels = 1;
 
   /// Planes to a block of work; see Note [Thread-independent results].
   std::int64_t planes_per_block() const { return std::max<std::int64_t>(1, cpu::kElementBlock / (h * w)); }
