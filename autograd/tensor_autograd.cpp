@@ -88,7 +88,8 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   return key;
 }
 
-std::uint64_t Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+std::uint64_t Tensor::register_hook(TensorHook given) const {
+  std::function<Tensor(const Tensor&)> hook = std::move(given).function();
   LOCKSTEP_CHECK(requires_grad(), "[register_hook] the tensor does not require gradients");
   LOCKSTEP_CHECK(hook, "[register_hook] the function is empty");
   LOCKSTEP_CHECK(

@@ -24,6 +24,10 @@ namespace lockstep {
 // explain its values any more; the first who asks for it finds that the count has gone on, and makes a new one: a part
 // of the base as it is now. Most views are gone before the next write, as the one in `x[i] = y`, and cost nothing.
 //
+// A view that is made while nothing is recorded, of a tensor with gradients, has no history at all, and a write into it
+// would be missing in the base's: written while recording, it is refused. So is a view of a leaf that is itself a view:
+// the write would change the leaf, and its base knows nothing of gradients.
+//
 // Who shares the memory without being counted among the base's views, as detach(), expand() and results that are saved
 // for backward do, cannot be told, so such writes are refused.
 
@@ -118,7 +122,9 @@ IntrusivePtr<SliceBackward> place_in(const Tensor& base, const Tensor& view) {
 }  // namespace
 
 void note_view(const Tensor& view, const Tensor& x) {
-  if (!GradMode::enabled() || !x.is_floating_point()) return;
+  if (!x.is_floating_point()) return;
+  if (x.impl()->unrecorded_view || (!GradMode::enabled() && needs_grad(x))) view.impl()->unrecorded_view = true;
+  if (!GradMode::enabled()) return;
   TensorImpl& base = base_of(x);
   if (!base.contiguous || base.viewed) return;
   TensorImpl& impl = *view.impl();
@@ -190,7 +196,7 @@ void NodeBuilder::write_through(const Tensor& target) {
 void check_in_place(const Tensor& target, bool recording, const char* op) {
   LOCKSTEP_CHECK(target.defined(), "[{}] the tensor to change is undefined", op);
   check_no_repeats(target, op);
-  const TensorImpl& base = base_of(target);
+  TensorImpl& base = base_of(target);
   const auto is_leaf = [](const AutogradMetaBase* state) {
     const auto* meta = static_cast<const AutogradMeta*>(state);
     return meta && meta->requires_grad && !meta->grad_fn;
@@ -198,6 +204,17 @@ void check_in_place(const Tensor& target, bool recording, const char* op) {
   if (GradMode::enabled() && (is_leaf(target.impl()->autograd.get()) || (recording && is_leaf(base.autograd.get()))))
     detail::throw_error(fmt::format(
         "[{}] a leaf that requires gradients cannot be changed in place while recording; use a NoGradGuard", op));
+  if (GradMode::enabled() && target.impl()->unrecorded_view)
+    detail::throw_error(fmt::format(
+        "[{}] the tensor is a view of one with gradients, made while nothing was recorded, so that tensor's "
+        "history would miss the write; write under a NoGradGuard as well, make the view while recording, "
+        "or change a clone()",
+        op));
+  if (recording && &base != target.impl() && needs_grad(target) && !needs_grad(Tensor(IntrusivePtr<TensorImpl>(&base))))
+    detail::throw_error(
+        fmt::format("[{}] the tensor shows elements of a leaf that requires gradients, which cannot be changed in "
+                    "place while recording; use a NoGradGuard",
+                    op));
   target.storage()->before_change();
   if (recording && target.storage()->use_count() > 1 + base.views.load(std::memory_order_relaxed))
     detail::throw_error(

@@ -39,6 +39,7 @@ struct TensorImpl final : public RefCounted {
   DType dtype = kFloat32;                      ///< type of the elements
   bool contiguous = true;                      ///< row-major without gaps
   std::atomic<bool> saved{false};              ///< a backward function keeps it, or a view of it
+  bool unrecorded_view = false;                ///< of a tensor with gradients, made while nothing was recorded
   std::unique_ptr<AutogradMetaBase> autograd;  ///< null: takes no part in autograd
   // See Note [Writing through views].
   IntrusivePtr<TensorImpl> viewed;       ///< of a view made while recording: whose elements it shows
@@ -150,9 +151,9 @@ class Tensor : public TensorMethods {
   std::uint64_t register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const;
   /// Calls `hook(gradient)` in each backward() with the whole gradient of this tensor, leaf or result, before it is
   /// used further; what it returns, unless undefined, takes the gradient's place and must have its shape, dtype and
-  /// device. Returns a key for remove_hook(). In-place operations after this are not seen. Throws Error if the tensor
-  /// does not require gradients or the hook holds it.
-  std::uint64_t register_hook(std::function<Tensor(const Tensor& gradient)> hook) const;
+  /// device. Returns a key for remove_hook(). In-place operations after this are not seen. A hook may return nothing.
+  /// Throws Error if the tensor does not require gradients or the hook holds it.
+  std::uint64_t register_hook(TensorHook hook) const;
   void remove_hook(std::uint64_t key) const;  ///< of either kind
   /// Makes backward() keep this result's gradient in grad(), added up as a leaf's; nothing changes for a leaf.
   const Tensor& retain_grad() const;

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/shape.h"
@@ -15,6 +19,27 @@ struct TensorOptions;
 struct TopK;
 template <typename T, std::size_t N>
 class TensorAccessor;
+
+/// The function of Tensor::register_hook(): it is called with a gradient, and returns another one, an undefined tensor
+/// or nothing.
+class TensorHook {
+ public:
+  template <std::invocable<const Tensor&> F, typename Nothing = Tensor>
+  TensorHook(F hook) {
+    if constexpr (!std::is_void_v<std::invoke_result_t<F&, const Tensor&>>)
+      function_ = std::move(hook);
+    else
+      function_ = [hook = std::move(hook)](const Tensor& gradient) mutable {
+        hook(gradient);
+        return Nothing();
+      };
+  }
+  /// Empty if it was made of an empty one.
+  std::function<Tensor(const Tensor&)> function() && { return std::move(function_); }
+
+ private:
+  std::function<Tensor(const Tensor&)> function_;
+};
 
 /// The base of Tensor: methods that are other names of functions, each of which its own header describes, and whose
 /// first argument is the tensor. Defined in autograd/ as the methods of Tensor itself.

@@ -32,6 +32,23 @@ TEST(GradientHooks, SeeAResultsWholeGradientAndMayReplaceIt) {
   EXPECT_EQ(first(x.grad()), 140.0);
 }
 
+TEST(GradientHooks, MayReturnNothing) {
+  const Tensor x = ones({2}, kFloat64);
+  x.set_requires_grad(true);
+  const Tensor y = x * 3.0;
+  std::vector<double> seen;
+  y.register_hook([&](const Tensor& gradient) { seen = gradient.to_vector<double>(); });
+  const std::uint64_t key = y.register_hook([calls = 0](Tensor gradient) mutable {
+    if (++calls > 1) gradient.zero_();
+  });
+  EXPECT_NE(error_of([&] { y.register_hook([y](const Tensor&) {}); }).find("the hook holds the tensor"),
+            std::string::npos);
+  (y * 2.0).sum().backward();
+  EXPECT_EQ(seen, (std::vector<double>{2, 2}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{6, 6}));
+  y.remove_hook(key);
+}
+
 TEST(GradientHooks, ALeafsRunBeforeItsGradientIsAdded) {
   const Tensor x = leaf(3);
   const std::uint64_t key = x.register_hook([](const Tensor& grad) { return grad * 5.0; });

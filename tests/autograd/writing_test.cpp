@@ -59,6 +59,42 @@ TEST(Writing, ALeafThatShowsWrittenElementsIsAnError) {
   EXPECT_THROW((v * v).backward(), Error);
 }
 
+TEST(Writing, AViewMadeWithoutRecordingIsNotWrittenWhileRecording) {
+  const auto unrecorded = [](const Tensor& x) {
+    const NoGradGuard guard;
+    return x[0];
+  };
+  const Tensor w = two_ones(), x = w * 2.0;
+  for (const Tensor& view : {unrecorded(x), unrecorded(x.view({2, 1})), unrecorded(w)}) {
+    EXPECT_NE(error_of([&] { view.mul_(2.0); }).find("made while nothing was recorded"), std::string::npos);
+    EXPECT_THROW(view.mul_(w.sum()), Error);
+    EXPECT_THROW(view.view({1}).fill_(2.0), Error);
+    const NoGradGuard guard;
+    view.mul_(2.0);
+  }
+  // Of what has no gradients it is a view like others.
+  const Tensor plain = ones({2}, {.dtype = kFloat64});
+  unrecorded(plain).mul_(2.0);
+  EXPECT_EQ(plain.to_vector<double>(), (std::vector<double>{2, 1}));
+  unrecorded(x).clone().mul_(2.0);
+  x.sum().backward();
+  EXPECT_EQ(gradient(w), (std::vector<double>{2, 2}));
+}
+
+TEST(Writing, ALeafThatIsAViewIsNotWrittenThroughItsOwnViews) {
+  const Tensor base = ones({4}, {.dtype = kFloat64}), leaf = base.view({2, 2});
+  leaf.set_requires_grad(true);
+  EXPECT_NE(error_of([&] { leaf[0].mul_(2.0); }).find("elements of a leaf that requires gradients"), std::string::npos);
+  EXPECT_THROW(leaf.view({4}).fill_(0.0), Error);
+  {
+    const NoGradGuard guard;
+    leaf[0].mul_(2.0);
+  }
+  leaf.sum().backward();
+  EXPECT_EQ(gradient(leaf), (std::vector<double>{1, 1, 1, 1}));
+  EXPECT_EQ(leaf.sum().item<double>(), 6.0);
+}
+
 TEST(Writing, WhatRepeatsItsElementsIsNotWritten) {
   const Tensor x = zeros({1, 3}).expand({2, 3}), index = zeros({2}, {.dtype = kInt64}), rows = ones({2, 3});
   const Tensor places = zeros({2, 3}, {.dtype = kInt64});
