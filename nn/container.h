@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,16 @@ namespace lockstep::nn {
 
 namespace detail {
 void check_element(const char* list, std::size_t i, std::size_t size);
+
+/// A module of its own from the arguments of its constructor. A class whose constructor takes parent and name before
+/// them, as those of members do, is given none.
+template <typename M, typename... Args>
+std::unique_ptr<M> make_module(Args&&... args) {
+  if constexpr (!std::constructible_from<M, Args...> && std::constructible_from<M, Module*, std::string_view, Args...>)
+    return std::make_unique<M>(static_cast<Module*>(nullptr), std::string_view(), std::forward<Args>(args)...);
+  else
+    return std::make_unique<M>(std::forward<Args>(args)...);
+}
 }  // namespace detail
 
 /// Owns modules of type M (or derived from it) under the names "0", "1", ... What forward() does with them is the
@@ -30,7 +41,7 @@ class ModuleList : public Module {
   /// Constructs an element of type Derived (by default M) from the arguments.
   template <typename Derived = M, typename... Args>
   Derived& add(Args&&... args) {
-    return push_back(std::make_unique<Derived>(std::forward<Args>(args)...));
+    return push_back(detail::make_module<Derived>(std::forward<Args>(args)...));
   }
   template <std::derived_from<M> Derived>
   Derived& push_back(std::unique_ptr<Derived> module) {
@@ -85,7 +96,7 @@ class Sequential : public Module {
   /// Constructs the next module from the arguments. Returns *this, to go on.
   template <std::derived_from<Module> M, typename... Args>
   Sequential& add(Args&&... args) {
-    return push_back(std::make_unique<M>(std::forward<Args>(args)...));
+    return push_back(detail::make_module<M>(std::forward<Args>(args)...));
   }
   Sequential& push_back(std::unique_ptr<Module> module);
 
@@ -119,7 +130,7 @@ class ModuleDict : public Module {
   /// Constructs the module of this name from the arguments. Throws Error if the name is taken.
   template <typename Derived = M, typename... Args>
   Derived& add(const std::string& name, Args&&... args) {
-    auto module = std::make_unique<Derived>(std::forward<Args>(args)...);
+    auto module = detail::make_module<Derived>(std::forward<Args>(args)...);
     Derived& element = *module;
     register_module(name, element);
     elements_.emplace_back(name, std::move(module));

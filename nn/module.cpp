@@ -148,10 +148,11 @@ void detail::ProfiledCall::end() {
 Tensor Module::watched_call(Tensor x) {
   const detail::ProfiledCall profiled(*this);
   const bool watched = hooks_ && (!hooks_->before.empty() || !hooks_->after.empty());
+  const bool backward = hooks_ && !hooks_->backward.empty() && GradMode::enabled();
   const bool first = !parent_ && !called_.load(std::memory_order_relaxed);
   if (watched) run_hooks_before(x);
-  if (!watched && !first) return forward(std::move(x));
-  Tensor out = forward(x);
+  if (!watched && !first && !backward) return forward(std::move(x));
+  Tensor out = backward ? forward_with_backward_hooks(x) : forward(x);
   if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
   if (watched) run_hooks_after(x, out);
   return out;

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -167,7 +169,29 @@ class Module {
   /// The same after forward(), with its result: what is assigned to `out` takes its place. So features are kept:
   ///   net.conv3.register_forward_hook([&](auto&, const auto&, const auto& out) { features = out; });
   std::uint64_t register_forward_hook(std::function<void(Module&, const Tensor& x, Tensor& out)> hook);
-  void remove_hook(std::uint64_t key);  ///< of either kind; nothing happens if it is gone
+  /// The same for hooks that return what takes the place of x or of the result, if it is defined, as PyTorch's do.
+  template <typename F>
+  requires std::convertible_to<std::invoke_result_t<F&, Module&, Tensor&>, Tensor> std::uint64_t
+  register_forward_pre_hook(F hook) {
+    return register_forward_pre_hook(std::function<void(Module&, Tensor&)>([hook](Module& module, Tensor& x) mutable {
+      if (Tensor other = hook(module, x); other.defined()) x = std::move(other);
+    }));
+  }
+  template <typename F>
+  requires std::convertible_to<std::invoke_result_t<F&, Module&, const Tensor&, Tensor&>, Tensor> std::uint64_t
+  register_forward_hook(F hook) {
+    return register_forward_hook(std::function<void(Module&, const Tensor&, Tensor&)>(
+        [hook](Module& module, const Tensor& x, Tensor& out) mutable {
+          if (Tensor other = hook(module, x, out); other.defined()) out = std::move(other);
+        }));
+  }
+  /// Calls `hook(*this, grad_input, grad_output)` in each backward() through a forward(x) that operator() called while
+  /// recording: with the gradients of x and of its result. What it assigns to grad_input goes on as the gradient of x.
+  /// If x needs no gradient, grad_input is undefined. The module must live until then. Returns a key and throws Error
+  /// as register_forward_hook().
+  std::uint64_t register_full_backward_hook(
+      std::function<void(Module&, Tensor& grad_input, const Tensor& grad_output)> hook);
+  void remove_hook(std::uint64_t key);  ///< of any kind; nothing happens if it is gone
 
   /// Runs `hook` before every forward() of this module that operator() calls; null takes it away. There is one at most,
   /// which a training step that divides the parameters sets.
@@ -209,11 +233,14 @@ class Module {
     std::function<void()> on_call;
     std::vector<std::pair<std::uint64_t, std::function<void(Module&, Tensor&)>>> before;
     std::vector<std::pair<std::uint64_t, std::function<void(Module&, const Tensor&, Tensor&)>>> after;
+    std::vector<std::pair<std::uint64_t, std::function<void(Module&, Tensor&, const Tensor&)>>> backward;
     std::uint64_t next_key = 1;
   };
   Hooks& hooks_for(bool given, const char* function);
   void run_hooks_before(Tensor& x);
   void run_hooks_after(const Tensor& x, Tensor& out);
+  /// Puts the hooks for backward between the module and x, and between it and the result.
+  Tensor forward_with_backward_hooks(Tensor x);
 
   /// The first call of a module that has no parent, each call of one with hooks, and each while a profile is recorded.
   Tensor watched_call(Tensor x);

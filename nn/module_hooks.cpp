@@ -27,8 +27,15 @@ std::uint64_t Module::register_forward_hook(std::function<void(Module&, const Te
   return hooks.next_key++;
 }
 
+std::uint64_t Module::register_full_backward_hook(std::function<void(Module&, Tensor&, const Tensor&)> hook) {
+  Hooks& hooks = hooks_for(hook != nullptr, "register_full_backward_hook");
+  hooks.backward.emplace_back(hooks.next_key, std::move(hook));
+  return hooks.next_key++;
+}
+
 void Module::remove_hook(std::uint64_t key) {
   if (!hooks_) return;
+  std::erase_if(hooks_->backward, [&](const auto& hook) { return hook.first == key; });
   std::erase_if(hooks_->before, [&](const auto& hook) { return hook.first == key; });
   std::erase_if(hooks_->after, [&](const auto& hook) { return hook.first == key; });
 }
@@ -54,6 +61,30 @@ void Module::run_hooks_after(const Tensor& x, Tensor& out) {
     hook(*this, x, out);
     LOCKSTEP_CHECK(out.defined(), "[{}::register_forward_hook] a hook left no result", type_name());
   }
+}
+
+// Views stand before and behind the module, so that x may be used elsewhere, and the result may be x or be saved.
+Tensor Module::forward_with_backward_hooks(Tensor x) {
+  const auto gradient_of_result = std::make_shared<Tensor>();
+  const auto run = [this, gradient_of_result](Tensor gradient_of_x) {
+    const auto hooks = hooks_ ? hooks_->backward : decltype(hooks_->backward)();
+    for (const auto& [key, hook] : hooks) hook(*this, gradient_of_x, *gradient_of_result);
+    *gradient_of_result = {};
+    return gradient_of_x;
+  };
+  const bool input_counts = x.requires_grad();
+  if (input_counts) {
+    x = x.view(x.sizes());
+    x.register_hook(run);
+  }
+  Tensor out = forward(std::move(x));
+  if (!out.requires_grad()) return out;
+  out = out.view(out.sizes());
+  out.register_hook([run, gradient_of_result, input_counts](const Tensor& gradient) {
+    *gradient_of_result = gradient;
+    if (!input_counts) run({});
+  });
+  return out;
 }
 
 }  // namespace lockstep::nn

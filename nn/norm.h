@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm.h"
@@ -104,6 +106,9 @@ struct LayerNormOptions {
 class LayerNorm : public Module {
  public:
   explicit LayerNorm(Shape shape, LayerNormOptions options = {});
+  template <std::size_t N>
+  explicit LayerNorm(const std::int64_t (&shape)[N], LayerNormOptions options = {})
+      : LayerNorm(Shape(std::span<const std::int64_t>(shape)), options) {}  ///< `LayerNorm({64})`
   LayerNorm(Module* parent, std::string_view name, Shape shape, LayerNormOptions options = {});
   Tensor forward(Tensor x) override;
   /// From now on forward() calls this, which calls the norm that it is given. Null: the norm itself.
@@ -128,6 +133,9 @@ struct RMSNormOptions {
 class RMSNorm : public Module {
  public:
   explicit RMSNorm(Shape shape, RMSNormOptions options = {});
+  template <std::size_t N>
+  explicit RMSNorm(const std::int64_t (&shape)[N], RMSNormOptions options = {})
+      : RMSNorm(Shape(std::span<const std::int64_t>(shape)), options) {}  ///< `RMSNorm({64})`
   RMSNorm(Module* parent, std::string_view name, Shape shape, RMSNormOptions options = {});
   Tensor forward(Tensor x) override;
   /// From now on forward() calls this, which calls the norm that it is given. Null: the norm itself.

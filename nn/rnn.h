@@ -121,6 +121,11 @@ class LSTM : public ModuleOf<LSTM>, public RecurrentLayers {
   LSTM(std::int64_t in, std::int64_t width, RNNOptions options = {});
   LSTM(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
   std::pair<Tensor, LSTMState> forward(const Tensor& x, const LSTMState& start = {});
+  using ModuleOf::operator();
+  /// `lstm(x, {h, c})`.
+  std::pair<Tensor, LSTMState> operator()(const Tensor& x, const LSTMState& start) {
+    return ModuleOf::operator()(x, start);
+  }
   /// forward() of sequences of several lengths, each of which ends with its own last step.
   std::pair<utils::rnn::PackedSequence, LSTMState> forward_with_packed_input(const utils::rnn::PackedSequence& x,
                                                                              const LSTMState& start = {});
@@ -169,6 +174,9 @@ class LSTMCell : public ModuleOf<LSTMCell>, public CellParameters {
   LSTMCell(std::int64_t in, std::int64_t width, bool bias = true);
   LSTMCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true);
   LSTMState forward(const Tensor& x, const LSTMState& state = {});
+  using ModuleOf::operator();
+  /// `cell(x, {h, c})`.
+  LSTMState operator()(const Tensor& x, const LSTMState& state) { return ModuleOf::operator()(x, state); }
 };
 
 /// One step of GRU: h = cell(x, h).

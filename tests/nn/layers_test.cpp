@@ -283,6 +283,45 @@ TEST(Sequential, TakesModulesAndNests) {
   EXPECT_NE(error_of([&] { net.body.push_back(nullptr); }).find("found a null pointer"), std::string::npos);
 }
 
+// A module as users write it, to be a member.
+struct Scaled : Module {
+  Scaled(Module* parent, std::string_view name, std::int64_t width, double scale)
+      : Module(parent, name), inner{this, "inner", width, width}, scale(scale) {}
+  Tensor forward(Tensor x) override { return inner(x) * scale; }
+  Linear inner;
+  double scale;
+};
+
+TEST(Sequential, MakesModulesWhoseConstructorTakesAParent) {
+  Sequential net;
+  net.add<Linear>(3, 4).add<Scaled>(4, 2.0);
+  EXPECT_EQ(net.named_parameters().keys(),
+            (std::vector<std::string>{"0.weight", "0.bias", "1.inner.weight", "1.inner.bias"}));
+  ModuleList<Scaled> list;
+  EXPECT_EQ(list.add(4, 0.5).scale, 0.5);
+  ModuleDict<> dict;
+  EXPECT_EQ(dict.add<Scaled>("a", 4, 0.25).scale, 0.25);
+}
+
+TEST(Norms, TakeSizesInBraces) {
+  LayerNorm layer({3, 4}), other{{3, 4}, {.eps = 1e-3}}, third(4), fourth(Shape{4});
+  RMSNorm rms({4});
+  EXPECT_EQ(layer.weight.sizes(), Shape({3, 4}));
+  EXPECT_EQ(other.weight.sizes(), Shape({3, 4}));
+  EXPECT_EQ(third.weight.sizes(), fourth.weight.sizes());
+  EXPECT_EQ(rms.weight.sizes(), Shape({4}));
+}
+
+TEST(LSTM, TakesAStateInBraces) {
+  LSTM lstm(2, 3);
+  LSTMCell cell(2, 3);
+  const Tensor x = ones({4, 1, 2}), h = ones({1, 1, 3}), c = zeros({1, 1, 3});
+  const auto [output, state] = lstm(x, {h, c});
+  EXPECT_TRUE(output.equal(lstm(x, LSTMState{h, c}).first));
+  EXPECT_FALSE(output.equal(lstm(x).first));
+  EXPECT_EQ(cell(x[0], {h[0], c[0]}).h.sizes(), Shape({1, 3}));
+}
+
 TEST(ModuleList, HoldsTypedElements) {
   struct Net : Module {
     ModuleList<Linear> layers{this, "layers"};

@@ -1,5 +1,6 @@
 #include <sstream>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
@@ -52,6 +53,49 @@ TEST(ModuleHooks, SeeAndReplaceWhatForwardTakesAndGives) {
   calls = 0;
   EXPECT_EQ(net(x).item<float>(), plain.item<float>());
   EXPECT_EQ(calls, 0);
+}
+
+TEST(ModuleHooks, MayReturnWhatTakesThePlace) {
+  Twice net;
+  const Tensor x = ones({1, 2}), plain = net(x);
+  net.register_forward_hook([](Module&, const Tensor&, const Tensor& out) { return out * 2.0; });
+  net.register_forward_hook([](auto&, const auto&, const auto&) { return Tensor(); });
+  EXPECT_FLOAT_EQ(net(x).item<float>(), 2 * plain.item<float>());
+  net.register_forward_pre_hook([](Module&, const Tensor& in) { return in * 0.0; });
+  EXPECT_FLOAT_EQ(net(x).item<float>(), 2 * net.rest(zeros({1, 2})).item<float>());
+}
+
+TEST(ModuleHooks, SeeAndReplaceGradients) {
+  Linear net(2, 2, {.bias = false});
+  const Tensor x = ones({1, 2});
+  x.set_requires_grad(true);
+  Tensor of_input, of_output;
+  const std::uint64_t key =
+      net.register_full_backward_hook([&](Module& module, Tensor& grad_input, const Tensor& grad_output) {
+        EXPECT_EQ(&module, &net);
+        of_input = grad_input;
+        of_output = grad_output;
+        if (grad_input.defined()) grad_input = grad_input * 10.0;
+      });
+  (net(x) * 3.0).sum().backward();
+  EXPECT_EQ(of_output.to_vector<double>(), (std::vector<double>{3, 3}));
+  EXPECT_TRUE(of_input.allclose(of_output.matmul(net.weight.detach())));
+  EXPECT_TRUE(x.grad().equal(of_input * 10.0));
+  // Without a gradient of x there is one of the result alone; without recording, or after a removal, there is no call.
+  of_output = {};
+  net(x.detach()).sum().backward();
+  EXPECT_TRUE(of_output.defined());
+  EXPECT_FALSE(of_input.defined());
+  of_output = {};
+  {
+    const NoGradGuard guard;
+    net(x);
+  }
+  net.remove_hook(key);
+  net(x).sum().backward();
+  EXPECT_FALSE(of_output.defined());
+  Sum sum;
+  EXPECT_NE(error_of([&] { sum.register_full_backward_hook([](Module&, Tensor&, const Tensor&) {}); }), "");
 }
 
 TEST(ModuleHooks, MayRemoveThemselves) {
