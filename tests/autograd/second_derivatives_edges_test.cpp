@@ -95,6 +95,47 @@ TEST(SecondDerivativeEdges, FlatPartsKeepTheirInputs) {
   expect_second(clamp(x * w, 0.0, 100.0));
 }
 
+TEST(SecondDerivativeEdges, OnOneSideOfACornerAreThoseOfPyTorch) {
+  const auto derivatives = [](const auto& compute, double at, int count) {
+    const Tensor x = leaf({at});
+    Tensor y = compute(x);
+    std::vector<double> values;
+    for (int i = 0; i < count; ++i) {
+      y = recorded(y, x);
+      values.push_back(y.item<double>());
+    }
+    return values;
+  };
+  using Values = std::vector<double>;
+  EXPECT_EQ(derivatives([](const Tensor& x) { return elu(x, 0.5); }, 0.0, 3), (Values{0.5, 0, 0}));
+  EXPECT_EQ(derivatives([](const Tensor& x) { return celu(x, 0.5); }, 0.0, 3), (Values{1, 0, 0}));
+  EXPECT_EQ(derivatives([](const Tensor& x) { return clamp(x, 0.0) * x; }, 0.0, 2), (Values{0, 0}));
+  for (const double at : {0.0, 2.0, -1.0}) {
+    EXPECT_EQ(derivatives([](const Tensor& x) { return pow(x, 3.0); }, at, 4), (Values{3 * at * at, 6 * at, 6, 0}));
+    EXPECT_EQ(derivatives([](const Tensor& x) { return pow(x, 4.0); }, at, 5),
+              (Values{4 * at * at * at, 12 * at * at, 24 * at, 24, 0}));
+    EXPECT_EQ(derivatives([](const Tensor& x) { return pow(x, 1.0); }, at, 2), (Values{1, 0}));
+  }
+  EXPECT_EQ(derivatives([](const Tensor& x) { return pow(x, full({1}, 3.0, kFloat64)); }, 2.0, 4),
+            (Values{12, 12, 6, 0}));
+}
+
+TEST(SecondDerivativeEdges, StepsKeepNothingOfTheirInput) {
+  for (const auto step : {floor, ceil, round, trunc, sign}) {
+    const Tensor w = leaf({0.5, -1.5});
+    Tensor x = w * 3.0;
+    const StoragePtr memory = x.storage();
+    const Tensor y = step(x);
+    const std::uint32_t before = memory->use_count();
+    x = {};
+    EXPECT_LT(memory->use_count(), before);
+    EXPECT_EQ(memory->use_count(), 1u);
+    const Tensor g = recorded((y * w).sum(), w);
+    expect_close(g.detach(), y.detach());
+    expect_close(grad({g.sum()}, {w})[0], zeros({2}, kFloat64));
+  }
+}
+
 TEST(SecondDerivativeEdges, RemaindersPassThrough) {
   const Tensor a = leaf({5.5, -3.2}), b = leaf({2.0, 1.5});
   const Tensor g = recorded((fmod(a, b) * a).sum(), a);

@@ -103,6 +103,14 @@ TEST(CatOp, SplitOfEmptyDimension) {
   EXPECT_EQ(to_string(chunk(zeros({0, 2}), 3)[0].sizes()), "[0, 2]");
 }
 
+TEST(CatOp, AnEmptyDimensionHasAsManyChunksAsAreAskedFor) {
+  for (const auto& [sizes, dim] : {std::pair{Shape{0, 2}, 0}, std::pair{Shape{2, 0}, 1}}) {
+    const std::vector<Tensor> parts = chunk(zeros(sizes), 3, dim);
+    ASSERT_EQ(parts.size(), 3u);
+    for (const Tensor& part : parts) EXPECT_EQ(part.sizes(), sizes);
+  }
+}
+
 TEST(CatOp, Errors) {
   const Tensor x = zeros({2, 3});
   EXPECT_EQ(error_of([&] { cat({}); }), "[cat] expected at least one tensor, found none");

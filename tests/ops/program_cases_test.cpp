@@ -54,7 +54,7 @@ TEST(ProgramOperations, ErrorsNameTheProblem) {
   expect(error_of([] { bernoulli(full({2}, 1.5)); }), "expected probabilities in [0, 1], found 1.5");
   expect(error_of([] { bernoulli(tensor({0.5f, NAN})); }), "expected probabilities in [0, 1], found nan");
   expect(error_of([] { binary_cross_entropy(full({2}, 1.5), ones({2})); }), "probabilities in [0, 1]");
-  expect(error_of([] { (void)~zeros({2}); }), "expected bool tensors, found float32");
+  expect(error_of([] { (void)~zeros({2}); }), "expected bool or integer tensors, found float32");
 }
 
 TEST(ProgramOperations, SmallOnes) {

@@ -89,6 +89,22 @@ TEST(Sort, LongRowsAreStableInEveryDtype) {
   }
 }
 
+TEST(Median, OfNothing) {
+  const Tensor x = zeros({0, 3});
+  x.set_requires_grad(true);
+  const Tensor all = median(x);
+  EXPECT_TRUE(std::isnan(all.item<float>()));
+  all.backward();
+  EXPECT_EQ(x.grad().sizes(), x.sizes());
+  const auto [values, indices] = median(x, 1);
+  EXPECT_EQ(values.sizes(), Shape({0}));
+  EXPECT_EQ(indices.dtype(), kInt64);
+  EXPECT_EQ(median(x, 1, true).indices.sizes(), Shape({0, 1}));
+  EXPECT_NE(error_of([&] { median(x, 0); }).find("expected elements along dimension 0, found sizes [0, 3]"),
+            std::string::npos);
+  EXPECT_THROW(median(zeros({0}, {.dtype = kInt64})), Error);
+}
+
 TEST(TopKErrors, NameTheProblem) {
   EXPECT_NE(error_of([] { topk(ones({3}), 4); }).find("[topk] expected k between 0 and 3"), std::string::npos);
   EXPECT_NE(error_of([] { topk(ones({3}, {.dtype = kBool}), 1); }).find("bool"), std::string::npos);

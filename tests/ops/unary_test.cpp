@@ -127,6 +127,7 @@ const std::vector<Op> kOps = {
      },
      6.0, 20.0},
     {"erfinv", [](const Tensor& x) { return erfinv(x); }, erf_inverse, -0.95, 0.95},
+    {"erfc", erfc, [](double x) { return std::erfc(x); }},
 };
 
 Tensor reference(const Op& op, const Tensor& x) {

@@ -141,6 +141,12 @@ Tensor fmod(const Tensor& a, Scalar b);
 Tensor atan2(const Tensor& a, const Tensor& b);
 /// sqrt(a^2 + b^2), without overflow. Integers give float32.
 Tensor hypot(const Tensor& a, const Tensor& b);
+/// |a| with the sign of b, that of -0 and of NaN too. Integers give float32. The gradient goes to a, and is 0 where a
+/// is.
+Tensor copysign(const Tensor& a, const Tensor& b);
+Tensor copysign(const Tensor& a, Scalar b);
+/// 0 where x is negative or NaN, `values` where it is 0, else 1; without gradients. Throws Error for two dtypes.
+Tensor heaviside(const Tensor& x, const Tensor& values);
 /// a log(b), and 0 where a is 0, unless b is NaN.
 Tensor xlogy(const Tensor& a, const Tensor& b);
 /// a + weight (b - a).
@@ -163,15 +169,39 @@ Tensor logical_not(const Tensor& x);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_xor(const Tensor& a, const Tensor& b);
-/// The same for bool tensors. Throw Error for other dtypes.
-Tensor operator~(const Tensor& x);
 /// logical_not().
 inline Tensor operator!(const Tensor& x) {
   return logical_not(x);
 }
-Tensor operator&(const Tensor& a, const Tensor& b);
-Tensor operator|(const Tensor& a, const Tensor& b);
-Tensor operator^(const Tensor& a, const Tensor& b);
+/// Logic of each bit of integers, which promote, and of bool tensors. Throw Error for other dtypes.
+Tensor bitwise_not(const Tensor& x);
+Tensor bitwise_and(const Tensor& a, const Tensor& b);
+Tensor bitwise_and(const Tensor& a, Scalar b);
+Tensor bitwise_or(const Tensor& a, const Tensor& b);
+Tensor bitwise_or(const Tensor& a, Scalar b);
+Tensor bitwise_xor(const Tensor& a, const Tensor& b);
+Tensor bitwise_xor(const Tensor& a, Scalar b);
+/// Integers times 2^b, without what is above their highest bit, and divided by it and rounded downwards. Negative
+/// counts, and those that no bit is left of, give 0 (to the right of negative numbers -1). Throw Error for other
+/// dtypes.
+Tensor bitwise_left_shift(const Tensor& a, const Tensor& b);
+Tensor bitwise_left_shift(const Tensor& a, Scalar b);
+Tensor bitwise_right_shift(const Tensor& a, const Tensor& b);
+Tensor bitwise_right_shift(const Tensor& a, Scalar b);
+// clang-format off
+/// The same as operators.
+inline Tensor operator~(const Tensor& x) { return bitwise_not(x); }
+inline Tensor operator&(const Tensor& a, const Tensor& b) { return bitwise_and(a, b); }
+inline Tensor operator&(const Tensor& a, Scalar b) { return bitwise_and(a, b); }
+inline Tensor operator|(const Tensor& a, const Tensor& b) { return bitwise_or(a, b); }
+inline Tensor operator|(const Tensor& a, Scalar b) { return bitwise_or(a, b); }
+inline Tensor operator^(const Tensor& a, const Tensor& b) { return bitwise_xor(a, b); }
+inline Tensor operator^(const Tensor& a, Scalar b) { return bitwise_xor(a, b); }
+inline Tensor operator<<(const Tensor& a, const Tensor& b) { return bitwise_left_shift(a, b); }
+inline Tensor operator<<(const Tensor& a, Scalar b) { return bitwise_left_shift(a, b); }
+inline Tensor operator>>(const Tensor& a, const Tensor& b) { return bitwise_right_shift(a, b); }
+inline Tensor operator>>(const Tensor& a, Scalar b) { return bitwise_right_shift(a, b); }
+// clang-format on
 
 /// Whether shapes and all values are equal. Waits for the device.
 bool equal(const Tensor& a, const Tensor& b);

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/binary/bit_functors.h"
 #include "lockstep/core/vector_math.h"
 
 namespace lockstep::binary {
@@ -157,6 +158,13 @@ struct Hypot {
   }
 };
 
+/// |a| with the sign of b.
+template <typename T>
+struct Copysign {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return std::copysign(a, b); }
+};
+
 /// log(exp(a) + exp(b))
 template <typename T>
 struct LogAddExp {
@@ -278,6 +286,23 @@ void visit(BinaryOp op, F&& f) {
         return f.template operator()<Hypot<T>>();
       case BinaryOp::exp_difference:
         return f.template operator()<ExpDifference<T>>();
+      case BinaryOp::copysign:
+        return f.template operator()<Copysign<T>>();
+      default:
+        break;
+    }
+  } else {
+    switch (op) {
+      case BinaryOp::bit_and:
+        return f.template operator()<BitAnd<T>>();
+      case BinaryOp::bit_or:
+        return f.template operator()<BitOr<T>>();
+      case BinaryOp::bit_xor:
+        return f.template operator()<BitXor<T>>();
+      case BinaryOp::shift_left:
+        return f.template operator()<ShiftLeft<T>>();
+      case BinaryOp::shift_right:
+        return f.template operator()<ShiftRight<T>>();
       default:
         break;
     }

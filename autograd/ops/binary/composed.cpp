@@ -1,14 +1,32 @@
 // Functions of the family that are composed of others.
 
+#include <cmath>
 #include <limits>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
+
+Tensor copysign(const Tensor& a, const Tensor& b) {
+  LOCKSTEP_CHECK(a.defined() && b.defined(), "[copysign] a tensor is undefined");
+  return abs(a) * flat_in(binary_values(BinaryOp::copysign, Scalar(1.0), b), b);
+}
+Tensor copysign(const Tensor& a, Scalar b) {
+  LOCKSTEP_CHECK(a.defined(), "[copysign] the tensor is undefined");
+  return abs(a) * Scalar(std::copysign(1.0, b.to_double()));
+}
+
+Tensor heaviside(const Tensor& x, const Tensor& values) {
+  LOCKSTEP_CHECK(x.defined() && values.defined() && x.dtype() == values.dtype(),
+                 "[heaviside] expected two tensors of one dtype");
+  return where(x.detach() == 0, values.detach(), (x > 0).to(x.dtype()));
+}
 
 Tensor xlogy(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.defined() && b.defined(), "[xlogy] a tensor is undefined");

@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
@@ -9,16 +10,33 @@
 namespace lockstep {
 namespace {
 
+constexpr KernelTable<BinaryKernel> bit_kernel{"bitwise", binary_cpu, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
+
 Tensor truth(const Tensor& x, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
   return x.dtype() == kBool ? x : ne(x, 0);
 }
 
-const Tensor& checked_bool(const Tensor& x, const char* op) {
-  LOCKSTEP_CHECK(x.defined() && x.dtype() == kBool,
-                 "[operator{}] expected bool tensors, found {}; compare first, or use the logical_ functions", op,
-                 x.defined() ? name(x.dtype()) : "an undefined one");
-  return x;
+/// The type in which integers and bool values promote. Throws Error, naming `op`, for others.
+DType integer_type(const Operand& a, const Operand& b, const char* op) {
+  binary::check_operands(a, b, op);
+  const DType dtype = binary::promote(a, b);
+  LOCKSTEP_CHECK(!is_floating_point(dtype),
+                 "[{}] expected bool or integer tensors, found {}; compare first, or use the logical_ functions", op,
+                 name(dtype));
+  return dtype;
+}
+
+/// As numbers bool values are 0 and 1, on which the operations are logic.
+Tensor of_bits(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
+  Tensor out = binary::make_result(a, b, integer_type(a, b, op_name), op_name);
+  bit_kernel(out)(op, 1.0, a, b, kInt64, out);
+  return out;
+}
+
+Tensor shifted(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
+  LOCKSTEP_CHECK(integer_type(a, b, op_name) != kBool, "[{}] is not defined for bool tensors", op_name);
+  return of_bits(op, a, b, op_name);
 }
 
 }  // namespace
@@ -36,17 +54,39 @@ Tensor logical_or(const Tensor& a, const Tensor& b) {
 Tensor logical_xor(const Tensor& a, const Tensor& b) {
   return ne(truth(a, "logical_xor"), truth(b, "logical_xor"));
 }
-Tensor operator~(const Tensor& x) {
-  return logical_not(checked_bool(x, "~"));
+Tensor bitwise_not(const Tensor& x) {
+  if (x.defined() && x.dtype() == kBool) return logical_not(x);
+  return of_bits(BinaryOp::bit_xor, x, Scalar(-1), "bitwise_not");
 }
-Tensor operator&(const Tensor& a, const Tensor& b) {
-  return checked_bool(a, "&") * checked_bool(b, "&");
+Tensor bitwise_and(const Tensor& a, const Tensor& b) {
+  return of_bits(BinaryOp::bit_and, a, b, "bitwise_and");
 }
-Tensor operator|(const Tensor& a, const Tensor& b) {
-  return checked_bool(a, "|") + checked_bool(b, "|");
+Tensor bitwise_and(const Tensor& a, Scalar b) {
+  return of_bits(BinaryOp::bit_and, a, b, "bitwise_and");
 }
-Tensor operator^(const Tensor& a, const Tensor& b) {
-  return ne(checked_bool(a, "^"), checked_bool(b, "^"));
+Tensor bitwise_or(const Tensor& a, const Tensor& b) {
+  return of_bits(BinaryOp::bit_or, a, b, "bitwise_or");
+}
+Tensor bitwise_or(const Tensor& a, Scalar b) {
+  return of_bits(BinaryOp::bit_or, a, b, "bitwise_or");
+}
+Tensor bitwise_xor(const Tensor& a, const Tensor& b) {
+  return of_bits(BinaryOp::bit_xor, a, b, "bitwise_xor");
+}
+Tensor bitwise_xor(const Tensor& a, Scalar b) {
+  return of_bits(BinaryOp::bit_xor, a, b, "bitwise_xor");
+}
+Tensor bitwise_left_shift(const Tensor& a, const Tensor& b) {
+  return shifted(BinaryOp::shift_left, a, b, "bitwise_left_shift");
+}
+Tensor bitwise_left_shift(const Tensor& a, Scalar b) {
+  return shifted(BinaryOp::shift_left, a, b, "bitwise_left_shift");
+}
+Tensor bitwise_right_shift(const Tensor& a, const Tensor& b) {
+  return shifted(BinaryOp::shift_right, a, b, "bitwise_right_shift");
+}
+Tensor bitwise_right_shift(const Tensor& a, Scalar b) {
+  return shifted(BinaryOp::shift_right, a, b, "bitwise_right_shift");
 }
 
 bool equal(const Tensor& a, const Tensor& b) {

@@ -120,6 +120,7 @@ std::vector<Tensor> split_with_sizes(const Tensor& x, const std::vector<std::int
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   const int d = split_dim(x, dim, "chunk");
   LOCKSTEP_CHECK(chunks >= 1, "[chunk] expected at least 1 chunk, found {}", chunks);
+  if (x.sizes()[d] == 0) return split_at(x, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), d);
   return split_every(x, std::max<std::int64_t>(1, (x.sizes()[d] + chunks - 1) / chunks), d);
 }
 

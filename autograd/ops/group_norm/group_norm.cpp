@@ -114,4 +114,10 @@ Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptio
   return output;
 }
 
+Tensor instance_norm(const Tensor& input, const LayerNormOptions& options) {
+  LOCKSTEP_CHECK(input.defined() && input.dim() >= 3, "[instance_norm] expected an input [N, C, ...], found {}",
+                 input.defined() ? to_string(input.sizes()) : "an undefined tensor");
+  return group_norm(input, input.size(1), options);
+}
+
 }  // namespace lockstep

@@ -12,6 +12,11 @@ namespace lockstep {
 /// layer_norm(). Throws Error unless groups divides C and a group has elements.
 Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options = {});
 
+/// Each channel of each sample of input [N, C, ...] over its positions: group_norm() of C groups. Ulyanov, Vedaldi and
+/// Lempitsky, "Instance normalization" (2016); torch.nn.functional.instance_norm without running statistics. Throws
+/// Error for fewer than three dimensions.
+Tensor instance_norm(const Tensor& input, const LayerNormOptions& options = {});
+
 /// x / (k + alpha * m)^beta with m the mean of the squares of `size` neighbouring channels of x [N, C, ...], absent
 /// ones counting as 0, as torch.nn.functional.local_response_norm. Krizhevsky, Sutskever and Hinton, "ImageNet
 /// classification with deep convolutional neural networks" (2012). Throws Error for fewer than three dimensions.

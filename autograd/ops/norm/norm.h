@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "lockstep/core/tensor.h"
 
@@ -22,6 +23,23 @@ requires(std::is_arithmetic_v<T> && !std::is_same_v<T, bool> && std::convertible
 /// a `dtype` x is cast to it first. Throws Error unless `x` is floating-point then.
 Tensor vector_norm(const Tensor& x, double order = 2.0, const Shape& dims = {}, bool keepdim = false,
                    std::optional<DType> dtype = std::nullopt);
+
+namespace linalg {
+
+/// See there.
+using lockstep::vector_norm;
+/// Norms of matrices, which lie in the two dimensions `dims`, as torch.linalg.matrix_norm: the root of the sum of
+/// squares ("fro"), and the largest (1) or smallest (-1) sum of magnitudes of a column, or of a row (infinity,
+/// -infinity). Throws Error for other orders, which need singular values.
+Tensor matrix_norm(const Tensor& x, std::string_view order = "fro", const Shape& dims = {-2, -1}, bool keepdim = false);
+Tensor matrix_norm(const Tensor& x, double order, const Shape& dims = {-2, -1}, bool keepdim = false);
+/// As torch.linalg.norm: the Euclidean norm over all elements.
+Tensor norm(const Tensor& x);
+/// Of an order: over one dimension vector_norm(), over two matrix_norm(); empty dims are all that x has.
+Tensor norm(const Tensor& x, double order, const Shape& dims = {}, bool keepdim = false);
+Tensor norm(const Tensor& x, std::string_view order, const Shape& dims = {}, bool keepdim = false);
+
+}  // namespace linalg
 
 /// x / max(norm(x), eps) along dim, for the norm of any order. Semantics of torch.nn.functional.normalize.
 Tensor normalize(const Tensor& x, double order = 2.0, std::int64_t dim = 1, double eps = 1e-12);

@@ -1,9 +1,12 @@
 #include "lockstep/autograd/ops/topk/topk.h"
 
+#include <limits>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/topk/topk_kernels.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
@@ -60,9 +63,14 @@ Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
 }
 
 TopK median(const Tensor& x, std::int64_t dim, bool keepdim) {
-  LOCKSTEP_CHECK(x.defined() && x.numel() > 0, "[median] expected a tensor with elements, found {}",
-                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(x.defined(), "[median] the tensor is undefined");
   if (x.dim() == 0) return median(x.unsqueeze(0), 0, false);
+  LOCKSTEP_CHECK(x.size(dim) > 0, "[median] expected elements along dimension {}, found sizes {}", dim,
+                 to_string(x.sizes()));
+  if (x.numel() == 0) {
+    const Tensor value = keepdim ? x.narrow(dim, 0, 1) : x.select(dim, 0);
+    return {value.clone(), zeros(value.sizes(), {.dtype = kInt64, .device = x.device()})};
+  }
   const Tensor order = argsort(x, dim);
   const std::int64_t length = x.size(dim);
   // A NaN counts as the largest value: where the last is one, it is the median.
@@ -74,6 +82,8 @@ TopK median(const Tensor& x, std::int64_t dim, bool keepdim) {
 
 Tensor median(const Tensor& x) {
   LOCKSTEP_CHECK(x.defined(), "[median] the tensor is undefined");
+  if (x.numel() == 0 && x.is_floating_point())
+    return sum(x) + std::numeric_limits<double>::quiet_NaN();  // as in PyTorch, with a gradient of no elements
   return median(x.flatten(), 0).values;
 }
 

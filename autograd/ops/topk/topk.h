@@ -26,10 +26,11 @@ TopK sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 /// Its indices.
 Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
 
-/// The median of all elements, the lower one of two, NaN if there is one; its gradient goes to one element. Throws
-/// Error for an empty tensor.
+/// The median of all elements, the lower one of two, NaN if there is one; its gradient goes to one element. NaN for an
+/// empty tensor, if it is floating-point; throws Error for others that are empty.
 Tensor median(const Tensor& x);
-/// The same along dim, with its place: `auto [values, indices] = median(x, 1);`
+/// The same along dim, with its place: `auto [values, indices] = median(x, 1);` Throws Error for a dimension without
+/// elements.
 TopK median(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// The k-th smallest element (k from 1 on) of each slice along dim, and its place. torch.kthvalue.
 TopK kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool keepdim = false);

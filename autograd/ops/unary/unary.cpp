@@ -43,11 +43,23 @@ bool saves_output(UnaryOp op) {
   return output;
 }
 
+/// Steps: their slope is 0 whatever the input, which backward therefore need not keep.
+bool is_flat(UnaryOp op) {
+  return op == UnaryOp::sign || op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round ||
+         op == UnaryOp::trunc;
+}
+
+/// Zeros of x's sizes in the memory of one element: stands for x where only its history matters.
+Tensor stand_in(const Tensor& x) {
+  return zeros({}, options_of(x)).as_strided(x.sizes(), Shape::filled(x.dim(), 0), 0);
+}
+
 class UnaryBackward final : public Node {
  public:
   const char* name() const override { return names_of(op).node; }
   TensorList apply(TensorList grads) override {
     Tensor grad = std::move(grads[0]);
+    if (is_flat(op)) return {zeros_like(grad)};
     const Tensor& values = op == UnaryOp::neg ? grad : saved(0);
     if (op == UnaryOp::relu)
       if (Tensor pooled = relu_of_pooled_gradient(grad); pooled.defined()) return {pooled};
@@ -96,7 +108,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
-    if (op != UnaryOp::neg) node->save(saves_output(op) ? out : x);
+    if (op != UnaryOp::neg) node->save(is_flat(op) ? stand_in(x) : saves_output(op) ? out : x);
   }
   return out;
 }
@@ -284,6 +296,9 @@ Tensor digamma(const Tensor& x) {
 }
 Tensor erfinv(const Tensor& y) {
   return run(UnaryOp::erfinv, y);
+}
+Tensor erfc(const Tensor& x) {
+  return run(UnaryOp::erfc, x);
 }
 Tensor hardtanh(const Tensor& x, double min, double max) {
   LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);

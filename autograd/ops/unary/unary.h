@@ -109,6 +109,8 @@ Tensor atanh(const Tensor& x);
 /// The logarithm of the gamma function's magnitude, and its slope, whose gradient is the trigamma function.
 Tensor lgamma(const Tensor& x);
 Tensor digamma(const Tensor& x);
+/// 1 - erf(x), whose small values keep their digits.
+Tensor erfc(const Tensor& x);
 /// The x with erf(x) = y.
 Tensor erfinv(const Tensor& y);
 

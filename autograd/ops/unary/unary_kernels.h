@@ -62,7 +62,8 @@ namespace lockstep {
   X(atanh, Atanh) \
   X(lgamma, LogGamma) \
   X(digamma, Digamma) \
-  X(erfinv, ErfInv)
+  X(erfinv, ErfInv) \
+  X(erfc, Erfc)
 // clang-format on
 
 enum class UnaryOp : std::uint8_t {

@@ -13,6 +13,7 @@
 namespace lockstep {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRootOfTwoPi = 2.5066282746310002;
 
 /// The slope of gelu's approximation by tanh.
@@ -32,8 +33,8 @@ Tensor slope_of_input(UnaryOp op, UnaryParams params, const Tensor& x) {
   switch (op) {
     case UnaryOp::log:
       return reciprocal(x);
-    case UnaryOp::square:
-      return 2.0 * x;
+    case UnaryOp::square:  // 2 x, whose own slope is constant, but a function of x
+      return x * flat_in(full_like(x.detach(), 2.0), x);
     case UnaryOp::cube:
       return 3.0 * square(x);
     case UnaryOp::pow:
@@ -56,6 +57,8 @@ Tensor slope_of_input(UnaryOp op, UnaryParams params, const Tensor& x) {
       return reciprocal(square(1.0 + abs(x)));
     case UnaryOp::erf:
       return exp(-square(x)) * (2.0 * std::numbers::inv_sqrtpi);
+    case UnaryOp::erfc:
+      return exp(-square(x)) * (-2.0 * std::numbers::inv_sqrtpi);
     case UnaryOp::log1p:
       return reciprocal(1.0 + x);
     case UnaryOp::log2:
@@ -124,8 +127,9 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
     case UnaryOp::round:
     case UnaryOp::trunc:
       return zeros_like(grad);
-    case UnaryOp::clamp:
-      return where((x >= a) * (x <= b), grad, 0.0);
+    case UnaryOp::clamp:  // a bound that is infinite is none
+      if (a == -kInfinity) return b == kInfinity ? grad : where(x < b, grad, 0.0);
+      return where(b == kInfinity ? x > a : (x > a) * (x < b), grad, 0.0);
     case UnaryOp::hardtanh:
       return where((x > a) * (x < b), grad, 0.0);
     case UnaryOp::hardsigmoid:
