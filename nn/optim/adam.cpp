@@ -55,12 +55,20 @@ void AdamFamily<Options>::scalars(std::size_t group, std::int64_t step, double* 
   out[0] = o.lr / (1.0 - math::portable_pow(o.beta1, t));
   out[1] = 1.0 / std::sqrt(1.0 - math::portable_pow(o.beta2, t));
   detail::put_adam_means(o, kDecoupled, o.eps, out + 2);
+  if (o.maximize) {  // see SGD
+    out[0] = -out[0];
+    out[3] = -out[3];
+  }
 }
 
 template <typename Options>
 std::map<std::string, double> AdamFamily<Options>::settings(std::size_t group) const {
   const Options& o = this->options(group);
-  return {{"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"amsgrad", o.amsgrad ? 1.0 : 0.0}};
+  return {{"beta2", o.beta2},
+          {"eps", o.eps},
+          {"weight_decay", o.weight_decay},
+          {"amsgrad", o.amsgrad ? 1.0 : 0.0},
+          {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 template <typename Options>

@@ -17,6 +17,7 @@ struct AdamOptions {
   double eps = 1e-8;          ///< added to the root of the latter
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
   bool amsgrad = false;       ///< see Adam
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Options of AdamW.
@@ -27,6 +28,7 @@ struct AdamWOptions {
   double eps = 1e-8;           ///< added to the root of the latter
   double weight_decay = 1e-2;  ///< each step also takes lr * weight_decay * parameter away
   bool amsgrad = false;        ///< see Adam
+  bool maximize = false;       ///< steps go up the gradient, as if the loss were negated
 };
 
 /// What Adam and AdamW share.

@@ -51,8 +51,9 @@ std::vector<std::string> RMSprop::names_of_state(int form) const {
 
 void RMSprop::scalars(std::size_t group, std::int64_t, double* out) const {
   const RMSpropOptions& o = options(group);
-  out[0] = o.lr;
-  out[1] = o.weight_decay;
+  // See SGD.
+  out[0] = o.maximize ? -o.lr : o.lr;
+  out[1] = o.maximize ? -o.weight_decay : o.weight_decay;
   out[2] = o.alpha;
   out[3] = 1.0 - o.alpha;
   out[4] = o.eps;
@@ -61,7 +62,11 @@ void RMSprop::scalars(std::size_t group, std::int64_t, double* out) const {
 
 std::map<std::string, double> RMSprop::settings(std::size_t group) const {
   const RMSpropOptions& o = options(group);
-  return {{"alpha", o.alpha}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"centered", o.centered ? 1.0 : 0.0}};
+  return {{"alpha", o.alpha},
+          {"eps", o.eps},
+          {"weight_decay", o.weight_decay},
+          {"centered", o.centered ? 1.0 : 0.0},
+          {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void RMSprop::update(const Tensor& like, const Plan& plan) {

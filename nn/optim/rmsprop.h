@@ -12,6 +12,7 @@ struct RMSpropOptions {
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
   double momentum = 0.0;      ///< share of the last step that is kept; 0: none is stored
   bool centered = false;      ///< subtract the square of the gradient's running mean under the root
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Hinton's RMSprop (lecture 6e of "Neural networks for machine learning", 2012) with torch.optim.RMSprop's formulas:

@@ -47,8 +47,10 @@ std::vector<std::string> SGD::names_of_state(int form) const {
 
 void SGD::scalars(std::size_t group, std::int64_t step, double* out) const {
   const SGDOptions& o = options(group);
-  out[0] = o.lr;
-  out[1] = o.weight_decay;
+  // Of -g the formula, up to the signs of what it keeps, is that of g with another sign of the step and of the decay
+  // that is added to it.
+  out[0] = o.maximize ? -o.lr : o.lr;
+  out[1] = o.maximize ? -o.weight_decay : o.weight_decay;
   out[2] = o.momentum;
   // The buffer is zero at first, so that a share of 1 makes the first value g itself, as PyTorch's.
   out[3] = step == 1 ? 1.0 : 1.0 - o.dampening;
@@ -56,7 +58,10 @@ void SGD::scalars(std::size_t group, std::int64_t step, double* out) const {
 
 std::map<std::string, double> SGD::settings(std::size_t group) const {
   const SGDOptions& o = options(group);
-  return {{"dampening", o.dampening}, {"weight_decay", o.weight_decay}, {"nesterov", o.nesterov ? 1.0 : 0.0}};
+  return {{"dampening", o.dampening},
+          {"weight_decay", o.weight_decay},
+          {"nesterov", o.nesterov ? 1.0 : 0.0},
+          {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void SGD::update(const Tensor& like, const Plan& plan) {

@@ -11,6 +11,7 @@ struct SGDOptions {
   double dampening = 0.0;     ///< share of the gradient that does not go into the velocity
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
   bool nesterov = false;      ///< needs momentum > 0 and dampening 0
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Stochastic gradient descent with torch.optim.SGD's formulas:

@@ -95,6 +95,41 @@ class EachOptimizer : public ::testing::TestWithParam<Case> {
 INSTANTIATE_TEST_SUITE_P(Cases, EachOptimizer, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
+TEST(Optimizer, MaximizingIsMinimizingTheNegative) {
+  const auto weights = [](const Make& make, bool negated) {
+    const Tensor p = make_input({70}, 3, kFloat32);
+    p.set_requires_grad(true);
+    const auto optimizer = make({p});
+    for (std::uint32_t step = 0; step < 3; ++step) {
+      const Tensor gradient = make_input({70}, 10 + step, kFloat32);
+      p.set_grad(negated ? -gradient : gradient);
+      optimizer->step();
+    }
+    return p.detach();
+  };
+  const auto expect_same = [&](const Make& up, const Make& down) {
+    EXPECT_TRUE(weights(up, false).equal(weights(down, true)));
+    EXPECT_FALSE(weights(up, true).equal(weights(down, true)));
+  };
+  SGDOptions s{.lr = 0.1, .weight_decay = 0.1};
+  for (const auto& [momentum, nesterov] : {std::pair{0.0, false}, std::pair{0.9, false}, std::pair{0.9, true}}) {
+    s.momentum = momentum;
+    s.nesterov = nesterov;
+    SGDOptions up = s;
+    up.maximize = true;
+    expect_same(sgd(up), sgd(s));
+  }
+  expect_same(adam({.lr = 0.1, .weight_decay = 0.1, .amsgrad = true, .maximize = true}),
+              adam({.lr = 0.1, .weight_decay = 0.1, .amsgrad = true}));
+  expect_same(adamw({.lr = 0.1, .maximize = true}), adamw({.lr = 0.1}));
+  expect_same(rmsprop({.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true, .maximize = true}),
+              rmsprop({.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true}));
+  const Tensor p = make_input({3}, 3, kFloat32);
+  p.set_requires_grad(true);
+  SGD one({p}, {.maximize = true}), other({p});
+  EXPECT_NE(error_of([&] { other.load_state(one.state()); }).find("maximize"), std::string::npos);
+}
+
 TEST_P(EachOptimizer, MatchesPyTorch) {
   const GoldenFile& golden = GoldenFile::open("optim");
   for (const DType dtype : {kFloat64, kFloat32}) {
