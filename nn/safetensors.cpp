@@ -4,9 +4,9 @@
 #include <set>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/nn/atomic_file.h"
-#include "lockstep/nn/checksum.h"
 #include "lockstep/nn/name_list.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -47,12 +47,12 @@ void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string
   const auto [ordered, offsets, header] = detail::lay_out_safetensors(tensors, path, metadata);
   detail::AtomicFile file(path);
   file.write(header.data(), header.size());
-  std::string checksums = detail::checksum_digits(header.data(), header.size());
+  std::string checksums = checksum_digits(header.data(), header.size());
   for (const NamedTensor& t : ordered) {
     const Tensor value = as_contiguous(move_values(t.tensor, Device()));
     const LibraryAccess access;
     file.write(value.raw_data(), value.nbytes());
-    checksums += detail::checksum_digits(value.raw_data(), value.nbytes());
+    checksums += checksum_digits(value.raw_data(), value.nbytes());
   }
   file.write_at(detail::place_of_checksums(header), checksums.data(), checksums.size());
   file.commit();

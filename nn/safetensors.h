@@ -12,8 +12,9 @@
 #include "lockstep/nn/module.h"
 
 namespace lockstep {
+class Checksum;
 class FileDescriptor;
-}
+}  // namespace lockstep
 
 /// Note [safetensors]
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives
@@ -22,10 +23,6 @@ class FileDescriptor;
 /// names file and offset. Files that were written here also hold a checksum of each tensor, in the metadata, so that
 /// damage to the values does not pass unnoticed; files of other programs have none, and are read all the same.
 namespace lockstep::nn {
-
-namespace detail {
-class Checksum;
-}
 
 /// Strings by name, as the header's __metadata__.
 using Metadata = std::map<std::string, std::string>;
@@ -83,7 +80,7 @@ class SafetensorsFile {
   void read_bytes(const SafetensorsEntry& entry, std::uint64_t at, std::uint64_t bytes, void* target) const;
   const SafetensorsEntry& at(std::string_view name) const;
   void take_checksums(std::string_view header);
-  void check_checksum(const SafetensorsEntry& entry, const detail::Checksum& checksum) const;
+  void check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const;
   void check_checksum(const SafetensorsEntry& entry, const void* bytes) const;
 
   std::string path_;

@@ -4,16 +4,27 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/input_file.h"
-#include "lockstep/nn/checksum.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/safetensors_header.h"
 
 // Reading a file, apart from what is done with modules: nothing here needs more of ours than core.
 
 namespace lockstep::nn {
+namespace {
+
+/// Whether the text differs from `name` in a few characters, and not in its length, as after damage.
+bool is_nearly(std::string_view text, std::string_view name) {
+  if (text.size() != name.size() || text == name) return false;
+  std::size_t other = 0;
+  for (std::size_t i = 0; i < name.size(); ++i) other += text[i] != name[i] ? 1 : 0;
+  return other <= name.size() / 4;
+}
+
+}  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   InputFile opened = open_input_file(path, "[safetensors]");
@@ -46,6 +57,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
 void SafetensorsFile::take_checksums(std::string_view text) {
   const auto given = metadata_.find(detail::kChecksumsKey);
   const std::size_t place = detail::place_of_checksums(text);
+  // Damage to the name itself must not make it a file without checksums.
+  for (const auto& [name, value] : metadata_)
+    LOCKSTEP_CHECK(!is_nearly(name, detail::kChecksumsKey),
+                   "[safetensors] {}: '{}' in the metadata of the header at offset 8 was '{}', the name of the file's "
+                   "checksums; the file is damaged",
+                   path_, name, detail::kChecksumsKey);
   if (given == metadata_.end() || place == std::string_view::npos) return;
   checksums_ = given->second;
   metadata_.erase(given);
@@ -54,17 +71,17 @@ void SafetensorsFile::take_checksums(std::string_view text) {
   std::memcpy(header.data(), &length, sizeof length);
   header += text;
   const bool fits =
-      checksums_.size() == (1 + entries_.size()) * detail::kChecksumDigits && checksums_.size() <= text.size() - place;
+      checksums_.size() == (1 + entries_.size()) * kChecksumDigits && checksums_.size() <= text.size() - place;
   if (fits) std::fill_n(header.begin() + static_cast<std::ptrdiff_t>(sizeof length + place), checksums_.size(), '0');
-  LOCKSTEP_CHECK(fits && checksums_.starts_with(detail::checksum_digits(header.data(), header.size())),
+  LOCKSTEP_CHECK(fits && checksums_.starts_with(checksum_digits(header.data(), header.size())),
                  "[safetensors] {}: the header at offset 8 does not have the checksum that was written with it; the "
                  "file is damaged",
                  path_);
 }
 
-void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const detail::Checksum& checksum) const {
+void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const {
   const auto number = static_cast<std::size_t>(&entry - entries_.data());
-  LOCKSTEP_CHECK(std::string_view(checksums_).substr((1 + number) * detail::kChecksumDigits, detail::kChecksumDigits) ==
+  LOCKSTEP_CHECK(std::string_view(checksums_).substr((1 + number) * kChecksumDigits, kChecksumDigits) ==
                      fmt::format("{:016x}", checksum.value()),
                  "[safetensors] {}: the {} bytes of tensor '{}' at offset {} do not have the checksum that was written "
                  "with them; the file is damaged",
@@ -73,7 +90,7 @@ void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const detail
 
 void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const void* bytes) const {
   if (checksums_.empty()) return;
-  detail::Checksum checksum;
+  Checksum checksum;
   checksum.update(bytes, static_cast<std::size_t>(entry.bytes));
   check_checksum(entry, checksum);
 }
@@ -82,9 +99,9 @@ void SafetensorsFile::verify(std::string_view name) const {
   if (checksums_.empty()) return;
   const SafetensorsEntry& entry = at(name);
   constexpr std::uint64_t kPiece = 1 << 20;
-  static_assert(kPiece % detail::Checksum::kBlock == 0);
+  static_assert(kPiece % Checksum::kBlock == 0);
   std::vector<unsigned char> piece(static_cast<std::size_t>(std::min(kPiece, entry.bytes)));
-  detail::Checksum checksum;
+  Checksum checksum;
   for (std::uint64_t done = 0; done < entry.bytes; done += piece.size()) {
     piece.resize(static_cast<std::size_t>(std::min(kPiece, entry.bytes - done)));
     read_bytes(entry, done, piece.size(), piece.data());

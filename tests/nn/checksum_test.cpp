@@ -1,6 +1,6 @@
 // Damage to the values of a file that was written here does not pass unnoticed.
 
-#include "lockstep/nn/checksum.h"
+#include "lockstep/core/checksum.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -23,17 +23,17 @@ using namespace lockstep::testing;
 
 TEST(Checksum, ChangesWithEveryBitAndWithTheLength) {
   std::vector<unsigned char> bytes(100, 7);
-  const std::string whole = detail::checksum_digits(bytes.data(), bytes.size());
-  EXPECT_EQ(whole.size(), detail::kChecksumDigits);
+  const std::string whole = checksum_digits(bytes.data(), bytes.size());
+  EXPECT_EQ(whole.size(), kChecksumDigits);
   for (std::size_t i = 0; i < 8 * bytes.size(); ++i) {
     bytes[i / 8] ^= static_cast<unsigned char>(1u << i % 8);
-    EXPECT_NE(detail::checksum_digits(bytes.data(), bytes.size()), whole) << "bit " << i;
+    EXPECT_NE(checksum_digits(bytes.data(), bytes.size()), whole) << "bit " << i;
     bytes[i / 8] ^= static_cast<unsigned char>(1u << i % 8);
   }
   bytes.push_back(0);
-  EXPECT_NE(detail::checksum_digits(bytes.data(), bytes.size()), whole);
-  EXPECT_EQ(detail::checksum_digits(bytes.data(), 100), whole);
-  detail::Checksum pieces;
+  EXPECT_NE(checksum_digits(bytes.data(), bytes.size()), whole);
+  EXPECT_EQ(checksum_digits(bytes.data(), 100), whole);
+  Checksum pieces;
   pieces.update(bytes.data(), 64);
   pieces.update(bytes.data() + 64, 36);
   EXPECT_EQ(fmt::format("{:016x}", pieces.value()), whole);
@@ -86,6 +86,24 @@ TEST_F(DamagedFile, OneFlippedBitAnywhereIsNoticedAndNothingIsLoaded) {
               std::string::npos);
   write_bytes(path_.text(), good);
   EXPECT_EQ(load_checkpoint(path_.text(), other, adam).seed, 4711u);
+}
+
+TEST_F(DamagedFile, NoFlippedBitOfTheHeaderTakesTheChecksumsWithIt) {
+  const std::string good = bytes_of(path_.text());
+  const std::size_t key = good.find("lockstep.checksums");
+  ASSERT_NE(key, std::string::npos);
+  const auto header = static_cast<std::size_t>(SafetensorsFile(path_.text()).entries().front().offset);
+  Linear other(3, 2);
+  optim::Adam adam(other.parameters(), {.lr = 0.5});
+  for (std::size_t at = 0; at < header; ++at) {
+    for (int bit = 0; bit < (at >= key && at < key + 18 ? 8 : 1); ++bit) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
+      write_bytes(path_.text(), bad);
+      ASSERT_NE(error_of([&] { load_checkpoint(path_.text(), other, adam); }), "") << at << ", bit " << bit;
+    }
+  }
+  EXPECT_EQ(adam.lr(), 0.5);
 }
 
 TEST_F(DamagedFile, FilesWithoutChecksumsAreRead) {

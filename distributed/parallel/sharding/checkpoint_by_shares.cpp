@@ -12,6 +12,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/posix.h"
@@ -21,7 +22,6 @@
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/atomic_file.h"
-#include "lockstep/nn/checksum.h"
 #include "lockstep/nn/safetensors_header.h"
 
 namespace lockstep::distributed {
@@ -178,7 +178,7 @@ std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const Open
   const auto world = static_cast<std::size_t>(group.world_size());
   std::size_t next = static_cast<std::size_t>(group.rank());
   std::uint64_t at = 0;
-  nn::detail::Checksum checksum;
+  Checksum checksum;
   std::string own;
   std::vector<std::byte> bytes(kRead);
   work_together(group, path, [&] {
@@ -199,7 +199,7 @@ std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const Open
   const std::vector<std::string> all = group.all_gather_object(own);
   std::string digits;
   for (std::size_t i = 0; i < layout.ordered.size(); ++i)
-    digits += all[i % world].substr(i / world * nn::detail::kChecksumDigits, nn::detail::kChecksumDigits);
+    digits += all[i % world].substr(i / world * kChecksumDigits, kChecksumDigits);
   return digits;
 }
 
@@ -238,7 +238,7 @@ bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module
     // Opened anew: a network's file system shows what others have written from then on.
     std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
     on_rank0(group, [&] {
-      checksums.insert(0, nn::detail::checksum_digits(layout.header.data(), layout.header.size()));
+      checksums.insert(0, checksum_digits(layout.header.data(), layout.header.size()));
       whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());
       whole->commit();
     });

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::nn::detail {
+namespace lockstep {
 
 /// A 64-bit checksum of a byte stream, faster than memory delivers it: for damage, not against those who mean it. A
 /// change within one aligned word of 8 bytes always changes it, any other one with a probability of 1 - 2^-64.
@@ -31,4 +31,4 @@ class Checksum {
 std::string checksum_digits(const void* data, std::size_t bytes);
 inline constexpr std::size_t kChecksumDigits = 16;
 
-}  // namespace lockstep::nn::detail
+}  // namespace lockstep

@@ -1,11 +1,11 @@
-#include "lockstep/nn/checksum.h"
+#include "lockstep/core/checksum.h"
 
 #include <fmt/core.h>
 
 #include <bit>
 #include <cstring>
 
-namespace lockstep::nn::detail {
+namespace lockstep {
 namespace {
 
 constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15u;  // odd: multiplication by it can be undone
@@ -47,4 +47,4 @@ std::string checksum_digits(const void* data, std::size_t bytes) {
   return fmt::format("{:016x}", checksum.value());
 }
 
-}  // namespace lockstep::nn::detail
+}  // namespace lockstep
