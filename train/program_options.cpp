@@ -168,7 +168,17 @@ void Program::Options::add_common() {
   note_defaults();
 }
 
+void Program::Options::refuse_empty_paths() const {
+  std::vector<std::string> names{"--checkpoint", "--resume",       "--save",    "--metrics",
+                                 "--trace",      "--trace-hashes", "--profile", "--tensorboard"};
+  for (const OwnOutput& output : outputs) names.push_back(output.option);
+  for (const std::string& option : names)
+    require(app.count(option) == 0 || !app.get_option(option)->as<std::string>().empty(),
+            fmt::format("{} is given an empty name; name a file, or leave {} out", option, option));
+}
+
 void Program::Options::settle() {
+  refuse_empty_paths();
   settle_mode();
   settle_mesh();
   settle_device();

@@ -59,6 +59,8 @@ struct Program::Options {
   void settle_device();
   void check_lockstep() const;
   void note_defaults();
+  /// Throws UsageError for a file that is named by no text, as a script's variable that was not set.
+  void refuse_empty_paths() const;
 
   std::map<std::string, std::string> defaults_;  // of options, as text
 };

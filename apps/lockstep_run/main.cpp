@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/launcher/launcher.h"
 #include "lockstep/train/command_line/parse.h"
 
@@ -79,6 +78,5 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  lockstep::keep_standard_streams_open();  // a supervisor may have closed them
   return lockstep::command_line::run_main("lockstep-run", [&] { return run(argc, argv); });
 }

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/launcher/launcher.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -122,7 +123,9 @@ class Launcher {
     make_log_dir(options_.log_dir);
     const int status = run_until_end();
     outlets_.drain(signals_);
-    if (outlets_.out.error() == 0) return status;
+    // A supervisor that has closed stdout has the logs.
+    const bool closed = outlets_.out.error() == EBADF && !options_.log_dir.empty();
+    if (outlets_.out.error() == 0 || closed) return status;
     say(fmt::format("what goes to stdout could not all be written: {}; all else was done",
                     std::generic_category().message(outlets_.out.error())));
     return status == 0 ? 1 : status;

@@ -320,6 +320,13 @@ TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
     for (const std::string rank : {"0", "1", "2"})
       EXPECT_EQ(contents(folder + "/rank" + rank + ".out"), "rank " + rank + " met 3\n") << closed;
   }
+  // Without logs what a worker prints is lost, which is a failure; one that prints nothing loses nothing.
+  for (const auto& [program, status] : {std::pair("echo the result", 1), std::pair("true", 0)}) {
+    const Finished run =
+        Process({"/bin/sh", "-c", LOCKSTEP_RUN_PROGRAM " --nproc-per-node 1 -- " + std::string(program) + " >&-"})
+            .wait();
+    EXPECT_EQ(run.status, status) << program << run.err;
+  }
 }
 
 TEST(Launcher, ALogThatCannotBeWrittenIsToldOnce) {

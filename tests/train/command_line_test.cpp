@@ -134,7 +134,8 @@ TEST(Program, EndsWithTheStatusOfWhatHappened) {
   EXPECT_EQ(run({}, []() -> int { throw command_line::UsageError("no"); }).status, 2);
   for (const Arguments& wrong :
        {Arguments{"--lr", "-1"}, Arguments{"--lr", "x"}, Arguments{"--resume", "auto"}, Arguments{"--nonsense"},
-        Arguments{"--rank", "0"}, Arguments{"--zero"}, Arguments{"--lockstep", "3"}}) {
+        Arguments{"--rank", "0"}, Arguments{"--zero"}, Arguments{"--lockstep", "3"}, Arguments{"--checkpoint", ""},
+        Arguments{"--metrics="}}) {
     const Outcome outcome = run(wrong);
     EXPECT_EQ(outcome.status, 2) << wrong.front();
     EXPECT_EQ(outcome.calls, 0) << wrong.front();
@@ -154,11 +155,17 @@ TEST(Program, FailsIfItsStdoutCouldNotBeWritten) {
     std::printf("result: 1\n");
     return 0;
   });
+  std::clearerr(stdout);
+  const int of_small_program = command_line::run_main("small", [] {
+    std::printf("a result\n");
+    return 0;
+  });
   ::dup2(before, STDOUT_FILENO);
   ::close(before);
   ::close(full);
   std::clearerr(stdout);
   EXPECT_EQ(status, 73);
+  EXPECT_EQ(of_small_program, 1);
 }
 
 TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {

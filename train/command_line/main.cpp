@@ -12,6 +12,12 @@ void throw_not_available(const std::string& flag, const std::string& where, cons
       fmt::format("{} is not available {} this {}: {}", flag, where == "machine" ? "on" : "in", where, why));
 }
 
+int status_of_success(const char* program) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  print_error(program, "what goes to stdout could not all be written; is the disk full, or stdout closed?");
+  return 1;
+}
+
 void print_error(const char* program, const std::string& message) {
   std::string line = message;
   std::replace(line.begin(), line.end(), '\n', ' ');

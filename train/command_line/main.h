@@ -19,9 +19,14 @@ class UsageError : public Error {
 [[noreturn]] void throw_not_available(const std::string& flag, const std::string& where, const std::string& why);
 
 /// Runs the body of a program's main(), which returns the exit status. An exception becomes one line on stderr,
-/// "PROGRAM: message", and the exit status: 2 for UsageError, 1 for everything else.
+/// "PROGRAM: message", and the exit status: 2 for UsageError, 1 for everything else. So does a success of which stdout
+/// did not take all, as on a full disk.
 template <typename Body>
 int run_main(const char* program, Body&& body);
+
+/// The status of a program that has done its work: 1, after a line on stderr, if what it printed to stdout could not
+/// all be written.
+int status_of_success(const char* program);
 
 /// Writes "PROGRAM: message" as one line to stderr.
 void print_error(const char* program, const std::string& message);
@@ -30,7 +35,8 @@ template <typename Body>
 int run_main(const char* program, Body&& body) {
   try {
     keep_standard_streams_open(StandIn::refuses);
-    return body();
+    const int status = body();
+    return status == 0 ? status_of_success(program) : status;
   } catch (const UsageError& error) {
     print_error(program, error.what());
     return 2;
