@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/parse_number.h"
 #include "lockstep/core/posix.h"
 
@@ -65,6 +66,25 @@ ProcessIdentity own_identity() {
     own.space = boot + " " + pids.data();
   if (const auto stat = parse_stat(read_small_file(stat_path(own.pid).c_str()))) own.start = stat->start;
   return own;
+}
+
+std::string encode(const ProcessIdentity& process) {
+  return fmt::format("{}\t{}\t{}\t{}", process.pid, process.start, process.space, process.host);
+}
+
+ProcessIdentity decode_identity(const std::string& text) {
+  std::array<std::string, 3> fields;
+  std::size_t at = 0;
+  for (std::string& field : fields) {
+    const std::size_t end = text.find('\t', at);
+    if (end == std::string::npos) return {};
+    field = text.substr(at, end - at);
+    at = end + 1;
+  }
+  const auto pid = parse_number<pid_t>(fields[0]);
+  const auto start = parse_number<std::uint64_t>(fields[1]);
+  if (!pid || !start) return {};
+  return {.host = text.substr(at), .space = fields[2], .pid = *pid, .start = *start};
 }
 
 ProcessFate fate_of(const ProcessIdentity& process) {

@@ -17,6 +17,9 @@ struct ProcessIdentity {
 
 /// Of this process.
 ProcessIdentity own_identity();
+/// As one line of text, and back; an unknown process for other text.
+std::string encode(const ProcessIdentity& process);
+ProcessIdentity decode_identity(const std::string& text);
 
 enum class ProcessFate {
   unknown,  ///< on another machine, or /proc does not say

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
+#include "lockstep/distributed/failure/process_identity.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
 #include "lockstep/distributed/rendezvous/url.h"
 #include "lockstep/distributed/store/file_store.h"
@@ -179,8 +180,11 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     // A restarted group must not find what the one before it left behind.
     const std::string restarts = variable(environment, "LOCKSTEP_RESTART_COUNT");
     const bool first = restarts.empty() || restarts == "0";
+    const FileStoreOwner owner{.name = encode(own_identity()), .is_gone = [](const std::string& name) {
+                                 return fate_of(decode_identity(name)) == ProcessFate::gone;
+                               }};
     found.store = std::make_shared<FileStore>(first ? url.place : url.place + ".restart-" + restarts, found.world_size,
-                                              options.timeout);
+                                              options.timeout, owner);
     found.master_addr = launcher.master_addr;
     found.single_node = on_one_machine(found, launcher, found.master_addr);
   } else {

@@ -30,6 +30,7 @@ constexpr Milliseconds kLeaveTimeout{2'000};
 // Keys of the store's own; user keys cannot start like this through PrefixStore, and need not otherwise.
 constexpr const char* kOpened = "\1opened";
 constexpr const char* kClosed = "\1closed";
+constexpr const char* kOwners = "\1owners";  // a line each
 
 }  // namespace
 
@@ -58,7 +59,7 @@ class FileStore::Lock {
   int fd_;
 };
 
-FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
+FileStore::FileStore(std::string path, int world_size, Milliseconds timeout, const FileStoreOwner& owner)
     : path_(std::move(path)), world_size_(world_size) {
   set_timeout(timeout);
   // O_NONBLOCK: a pipe of that name must not be waited for.
@@ -69,6 +70,7 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout)
   if (!fd_) fail("open", errno);
   check_owner();
   const Lock lock(*this, true, timeout);
+  if (world_size_ > 0 && owner.is_gone) add_owner(owner);
   const std::int64_t opened = dictionary_.add(kOpened, 1);
   if (world_size_ > 0 && opened > world_size_)
     throw StoreError(
@@ -94,6 +96,23 @@ FileStore::~FileStore() {
 
 std::string FileStore::describe() const {
   return fmt::format("FileStore {}", path_);
+}
+
+void FileStore::add_owner(const FileStoreOwner& owner) {
+  std::string owners = dictionary_.find(kOwners) ? *dictionary_.find(kOwners) : std::string();
+  std::int64_t gone = 0;
+  for (std::size_t at = 0, end = 0; (end = owners.find('\n', at)) != std::string::npos; at = end + 1)
+    gone += owner.is_gone(owners.substr(at, end - at)) ? 1 : 0;
+  // One that has opened it and is not among the owners, or lives, may still use it.
+  if (const std::string* opened = dictionary_.find(kOpened); gone > 0 && opened && *opened == std::to_string(gone)) {
+    logging::warn("[{}] was left over by {} process(es) that have ended; it begins anew", describe(), gone);
+    if (ftruncate(fd_.get(), 0) != 0) fail("truncate", errno);
+    dictionary_ = {};
+    position_ = 0;
+    owners.clear();
+  }
+  owners += owner.name + '\n';
+  append(kOwners, &owners);
 }
 
 void FileStore::check_owner() const {
@@ -183,7 +202,9 @@ bool FileStore::do_delete_key(const std::string& key, Milliseconds timeout) {
 std::int64_t FileStore::do_num_keys(Milliseconds timeout) {
   const std::lock_guard guard(mutex_);
   const Lock lock(*this, false, timeout);
-  return dictionary_.size() - (dictionary_.find(kOpened) ? 1 : 0) - (dictionary_.find(kClosed) ? 1 : 0);
+  std::int64_t own = 0;
+  for (const char* const key : {kOpened, kClosed, kOwners}) own += dictionary_.find(key) ? 1 : 0;
+  return dictionary_.size() - own;
 }
 
 void FileStore::append(const std::string& key, const std::string* value) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -11,6 +12,12 @@
 
 namespace lockstep::distributed {
 
+/// Who opens a FileStore, so that a later job can tell a file that a killed one left behind.
+struct FileStoreOwner {
+  std::string name;                                      ///< a line that no other process has
+  std::function<bool(const std::string& name)> is_gone;  ///< whether the process of that name has ended for certain
+};
+
 /// A store in one file that all processes can reach, and that nobody else can: it is made with mode 0600, and a file
 /// that is there already must be one of this user alone. Changes are appended under an exclusive flock; readers follow
 /// the file under a shared one, so a file system with working flock is needed. A record that a killed writer left half
@@ -18,9 +25,11 @@ namespace lockstep::distributed {
 class FileStore final : public Store {
  public:
   /// Opens or makes the file. When `world_size` stores have been opened and closed, the last one deletes it; 0 keeps
-  /// it. Throws StoreError if it cannot be opened, is another kind of file or a symbolic link, belongs to or can be
-  /// read or written by somebody else, or has served as many stores already.
-  FileStore(std::string path, int world_size, Milliseconds timeout = Milliseconds(300'000));
+  /// it. A file of which all owners are gone begins anew, unless it is one to be kept. Throws StoreError if it cannot
+  /// be opened, is another kind of file or a symbolic link, belongs to or can be read or written by somebody else, or
+  /// has served as many stores already.
+  FileStore(std::string path, int world_size, Milliseconds timeout = Milliseconds(300'000),
+            const FileStoreOwner& owner = {});
   /// Never throws; a file that cannot be deleted stays.
   ~FileStore() override;
 
@@ -41,6 +50,8 @@ class FileStore final : public Store {
   class Lock;
   void append(const std::string& key, const std::string* value);
   void check_owner() const;
+  /// With the exclusive lock held: empties a file that is left over, and adds the owner.
+  void add_owner(const FileStoreOwner& owner);
   /// Reads what others have appended. With the exclusive lock held, cuts off a half-done record.
   void read_changes(bool exclusive);
   /// Applies the whole records at the beginning of `chunk`; returns how many bytes they have. `next`: how much must be

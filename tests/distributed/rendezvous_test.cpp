@@ -1,6 +1,8 @@
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -142,6 +144,38 @@ TEST(Rendezvous, ByFile) {
       },
       [](int) { return Environment(); });
   EXPECT_FALSE(std::filesystem::exists(path.text())) << "the last rank deletes the file";
+}
+
+TEST(Rendezvous, AFileThatAKilledJobLeftBeginsAnew) {
+  const TemporaryPath path;
+  const auto options = [&](int r) {
+    return RendezvousOptions{.url = "file://" + path.text(), .rank = r, .world_size = 2, .timeout = kTimeout};
+  };
+  for (const int ranks : {1, 2}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      for (int r = 0; r < ranks; ++r) {
+        static std::vector<Rendezvous> kept;  // never closed, as by a signal
+        kept.push_back(rendezvous(options(r), {}));
+        kept.back().store->set("stale", "1");
+      }
+      _exit(0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_EQ(status, 0);
+    ASSERT_TRUE(std::filesystem::exists(path.text()));
+    {
+      const Rendezvous first = rendezvous(options(0), {});
+      EXPECT_FALSE(first.store->check({"stale"}));
+      first.store->set("key", "1");
+      // This process lives, so its file stays what it is.
+      const Rendezvous second = rendezvous(options(1), {});
+      EXPECT_TRUE(second.store->check({"key"}));
+    }
+    EXPECT_FALSE(std::filesystem::exists(path.text()));
+  }
 }
 
 TEST(Rendezvous, ARestartedGroupFindsACleanFile) {
