@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
@@ -139,6 +140,16 @@ TensorDataset::TensorDataset(Batch samples) {
                    first->size(0), name, tensor.size(0));
   });
   samples_ = samples.map([](const Tensor& tensor) { return as_contiguous(tensor.detach()); });
+}
+
+std::string TensorDataset::content() const {
+  std::string text;
+  samples_.for_each([&](const char* name, const Tensor& tensor) {
+    const LibraryAccess access;
+    text += fmt::format("{}{} {} {} {}", text.empty() ? "" : "; ", name, lockstep::name(tensor.dtype()),
+                        to_string(tensor.sizes()), checksum_digits(tensor.raw_data(), tensor.nbytes()));
+  });
+  return text;
 }
 
 Batch TensorDataset::get_batch(std::span<const std::int64_t> indices) const {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/data/idx.h"
 #include "lockstep/data/mnist_files.h"
@@ -66,6 +67,11 @@ Batch MnistDataset::get_batch(std::span<const std::int64_t> indices) const {
     x += pixels;
   }
   return batch;
+}
+
+std::string MnistDataset::content() const {
+  return fmt::format("images {} labels {} mean {} std {}", checksum_digits(images_.data(), images_.size()),
+                     checksum_digits(labels_.data(), labels_.size()), mean_, std_);
 }
 
 std::span<const std::uint8_t> MnistDataset::image(std::int64_t index) const {

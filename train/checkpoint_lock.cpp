@@ -38,7 +38,7 @@ bool is_same_file(const std::string& file, int descriptor) {
 
 }  // namespace
 
-CheckpointLock::CheckpointLock(const std::string& path) {
+CheckpointLock::CheckpointLock(const std::string& path, const std::string& what) {
   namespace fs = std::filesystem;
   fs::path target = path;  // where links lead, though nothing may be there yet
   std::error_code error;
@@ -57,9 +57,9 @@ CheckpointLock::CheckpointLock(const std::string& path) {
     if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int cause = errno;
       LOCKSTEP_CHECK(cause != EWOULDBLOCK,
-                     "'{}' is the checkpoint of another training, which is still running ({}); write to another file, "
-                     "or end that one first",
-                     path, owner_in(descriptor_.get()));
+                     "'{}' is the {} of another training, which is still running ({}); write to another file, or end "
+                     "that one first",
+                     path, what, owner_in(descriptor_.get()));
       descriptor_.reset();
       return;
     }

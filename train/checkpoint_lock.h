@@ -15,8 +15,9 @@ namespace lockstep::train {
 /// tells who that is. On a file system without locks there is none.
 class CheckpointLock {
  public:
-  /// Throws Error, with the process and its machine, if another training holds the lock of `path`.
-  explicit CheckpointLock(const std::string& path);
+  /// Throws Error, with the process and its machine, if another training holds the lock of `path`, which is called
+  /// `what`.
+  explicit CheckpointLock(const std::string& path, const std::string& what = "checkpoint");
   ~CheckpointLock();
   CheckpointLock(const CheckpointLock&) = delete;
   CheckpointLock& operator=(const CheckpointLock&) = delete;

@@ -38,6 +38,7 @@ void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) 
   file_.write(line.dump());
   LOCKSTEP_CHECK(file_.error() == 0, "the hash trace '{}' could not be written: {}", path_,
                  std::strerror(file_.error()));
+  LOCKSTEP_CHECK(!file_.is_lost(), "the hash trace '{}' was removed or renamed while it was written", path_);
 }
 
 }  // namespace lockstep::train

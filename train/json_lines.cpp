@@ -50,6 +50,12 @@ class JsonLines final : public Sink {
     write_line();
     LOCKSTEP_CHECK(file_.error() == 0, "the metrics file '{}' could not be written, and lacks lines: {}", path_,
                    std::strerror(file_.error()));
+    LOCKSTEP_CHECK(
+        !file_.is_lost(),
+        "the metrics file '{}' was removed or renamed while it was written, and its lines are not under that "
+        "name",
+        path_);
+    file_ = {};
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "lockstep/train/line_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::train {
 namespace {
@@ -19,6 +21,13 @@ namespace {
 off_t size_of(int file) {
   struct stat info {};
   return ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) ? info.st_size : -1;
+}
+
+bool is_same_file(const std::string& path, int file) {
+  struct stat named {};
+  struct stat opened {};
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(file, &opened) == 0 && named.st_ino == opened.st_ino &&
+         named.st_dev == opened.st_dev;
 }
 
 /// Where the last whole line of a regular file ends; -1 if it cannot be read.
@@ -42,10 +51,22 @@ off_t end_of_lines(const std::string& path, off_t size) {
 }  // namespace
 
 LineFile::LineFile(const std::string& path, const std::string& what, bool appends)
-    : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC), 0666)) {
+    : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : 0), 0666)),
+      path_(path),
+      what_(what) {
   LOCKSTEP_CHECK(file_, "the {} '{}' cannot be opened for writing: {}", what, path, std::strerror(errno));
-  const off_t size = appends ? size_of(file_.get()) : -1;
-  if (size <= 0) return;
+  const off_t size = size_of(file_.get());
+  if (size < 0) return;  // several may share a terminal, a pipe or /dev/null
+  // A file system without locks has none to tell of.
+  LOCKSTEP_CHECK(::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+                 "the {} '{}' is written by another training, which is still running; name another file, or end that "
+                 "one first",
+                 what, path);
+  if (!appends) {
+    LOCKSTEP_CHECK(::ftruncate(file_.get(), 0) == 0, "the {} '{}' cannot be begun anew: {}", what, path,
+                   std::strerror(errno));
+    return;
+  }
   if (const off_t end = end_of_lines(path, size); end >= 0 && end < size)
     LOCKSTEP_CHECK(::ftruncate(file_.get(), end) == 0,
                    "the {} '{}' ends in the middle of a line, which cannot be cut off: {}", what, path,
@@ -55,6 +76,11 @@ LineFile::LineFile(const std::string& path, const std::string& what, bool append
 void LineFile::write(std::string text) {
   text += '\n';
   const off_t start = size_of(file_.get());
+  if (start >= 0 && !lost_ && !is_same_file(path_, file_.get())) {
+    lost_ = true;
+    logging::warn("the {} '{}' was removed or renamed while it is written; lines go on into the file that had the name",
+                  what_, path_);
+  }
   if (write_all(file_.get(), text.data(), text.size())) return;
   if (error_ == 0) error_ = errno;
   if (start >= 0 && ::ftruncate(file_.get(), start) == 0) ::lseek(file_.get(), start, SEEK_SET);

@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/environment.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
@@ -96,6 +97,7 @@ void Run::State::message(const std::string& text) {
 void Run::State::begin() {
   LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
   ended = true;
+  note_contents();
   if (group && group->world_size() > 1) {
     check_same_settings(settings_of_ranks(), *group);
     // Where files go is rank 0's business; whether there are any says which collectives all take part in.
@@ -109,10 +111,14 @@ void Run::State::begin() {
                                 {.what = "hash trace", .path = options.trace_hashes, .whole = false},
                                 {.what = "profile", .path = options.profile}};
     if (step.trace()) outputs.push_back({.what = "trace", .path = options.trace, .whole = false});
+    // Written when the process ends, over whatever has that name then.
+    if (const auto profile = environment_variable("LOCKSTEP_PROFILE"); profile && profile->find("%p") == profile->npos)
+      outputs.push_back({.what = "profile of LOCKSTEP_PROFILE", .path = *profile});
     for (const auto& [what, path] : options.other_outputs) outputs.push_back({.what = what, .path = path});
     try_outputs(outputs);
     checkpoints.check_names();
     if (!options.checkpoint.empty()) checkpoint_lock.emplace(options.checkpoint);
+    if (!options.save.empty()) weights_lock.emplace(options.save, "file of the weights");
   });
   resume();
   on_rank0([&] {
@@ -287,6 +293,8 @@ Result Run::State::finish() {
   }
   signal.reset();
   checkpoint_lock.reset();
+  weights_lock.reset();
+  hashes.reset();
   if (stopped_by != 0)
     message(fmt::format("stopped by SIGTERM after step {} of {}; '{}' holds the training, go on with --resume auto",
                         done, total_steps, options.checkpoint));

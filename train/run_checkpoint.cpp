@@ -59,6 +59,9 @@ std::string job_name() {
 // Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
 constexpr const char* kSamples = "samples in the data set";
 
+// Dataset::content(), where the set knows it.
+constexpr const char* kContent = "samples, by checksum";
+
 // Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
 constexpr const char* kEpochEnd = "end of the epoch";
 
@@ -86,6 +89,11 @@ void Run::State::on_rank0(const std::function<void()>& body) {
   group ? distributed::on_rank0(*group, body) : body();
 }
 
+void Run::State::note_contents() {
+  content = loader.dataset().content();
+  if (evaluation) evaluation_content = evaluation->dataset->content();
+}
+
 nn::Metadata Run::State::settings() const {
   nn::Metadata all = options.settings;
   all["batch_size"] = std::to_string(loader.options().batch_size);
@@ -93,13 +101,15 @@ nn::Metadata Run::State::settings() const {
   all["gather"] = options.gather_dtype == kBFloat16 ? "bf16" : "fp32";
   all["data_seed"] = std::to_string(loader.options().seed);
   all[kSamples] = std::to_string(loader.dataset().size());
+  if (!content.empty()) all[kContent] = content;
   return all;
 }
 
 nn::Metadata Run::State::settings_of_ranks() {
   nn::Metadata all = settings();
   // A sampler that divides the samples may go with a share of them on each rank.
-  if (const auto& sampler = loader.options().sampler; sampler && sampler->world_size() > 1) all.erase(kSamples);
+  if (const auto& sampler = loader.options().sampler; sampler && sampler->world_size() > 1)
+    for (const char* const name : {kSamples, kContent}) all.erase(name);
   all["epochs"] = std::to_string(options.epochs);
   all["max_steps"] = std::to_string(options.max_steps);
   all["lockstep"] = std::to_string(options.logical_shards);
@@ -125,6 +135,7 @@ nn::Metadata Run::State::settings_of_ranks() {
     all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
   }
   if (evaluation) all["samples of the evaluation"] = std::to_string(evaluation->dataset->size());
+  if (!evaluation_content.empty()) all["samples of the evaluation, by checksum"] = evaluation_content;
   return all;
 }
 
@@ -171,6 +182,7 @@ void Run::State::load(const std::string& path, const std::string& file) {
     if (found != saved.extra.end()) return found->second;
     if (name == "data_seed") return std::to_string(saved.seed);  // younger than some checkpoints, as is amp
     if (name == kSamples) return std::to_string(loader.dataset().size());
+    if (name == kContent) return content;
     if (name == "tensor_shards") return std::string("0");
     if (name == "gather") return std::string("fp32");
     return std::string(name == "amp" ? "off" : "unknown");

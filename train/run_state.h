@@ -43,6 +43,8 @@ struct Run::State {
   void load_hook(const nn::TrainingState& saved, const std::string& path, const std::string& file);
   std::string checkpoint_to_resume() const;
   nn::Metadata settings() const;
+  /// Reads all samples of sets that can tell: once in a run.
+  void note_contents();
   /// What must be the same on all ranks: settings(), and what a resumed run may change.
   nn::Metadata settings_of_ranks();
   std::string fingerprint() const;
@@ -67,7 +69,7 @@ struct Run::State {
   bool is_rank0;
   Update update;
   Checkpoints checkpoints;
-  std::optional<CheckpointLock> checkpoint_lock;  // on rank 0, while train() runs
+  std::optional<CheckpointLock> checkpoint_lock, weights_lock;  // on rank 0, while train() runs
   Agreement agreement;
   LossLog losses;
   std::optional<HashTrace> hashes;
@@ -93,7 +95,9 @@ struct Run::State {
   std::string run_name;      // see Note [Whose checkpoint]
   std::string job;           // see there; as rank 0's launcher has it
   std::string resumed;       // what to say about it
-  std::string lost;          // what could not be written where it should be
+  std::string content;       // Dataset::content() of the training and of the evaluation; empty: unknown
+  std::string evaluation_content;
+  std::string lost;  // what could not be written where it should be
 };
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// gpt_tokenize: turns a text into token files that gpt_train maps into memory. See --help.
+// gpt_tokenize: turns a text into token files that gpt_train reads by windows. See --help.
 
 #include <fmt/core.h>
 

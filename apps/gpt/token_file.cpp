@@ -1,16 +1,18 @@
 #include "apps/gpt/token_file.h"
 
-#include <sys/mman.h>
-
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "apps/gpt/files.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/input_file.h"
+#include "lockstep/core/posix.h"
 #include "lockstep/core/random.h"
 
 namespace lockstep::gpt {
@@ -32,32 +34,38 @@ std::vector<std::uint16_t> narrow(const std::vector<std::int32_t>& tokens) {
   return values;
 }
 
-class MappedTokens final : public Tokens {
+class FileOfTokens final : public Tokens {
  public:
-  explicit MappedTokens(const std::string& path) {
-    const InputFile file = open_input_file(path, "[tokens]");
-    bytes_ = static_cast<std::size_t>(file.size);
-    LOCKSTEP_CHECK(bytes_ > 0 && bytes_ % 2 == 0,
-                   "[tokens] '{}' has {} bytes; expected two for each token, as gpt_tokenize writes them", path,
-                   bytes_);
-    memory_ = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, file.descriptor.get(), 0);
-    LOCKSTEP_CHECK(memory_ != MAP_FAILED, "[tokens] '{}' cannot be mapped into memory: {}", path, std::strerror(errno));
-    values_ = {static_cast<const std::uint16_t*>(memory_), bytes_ / 2};
+  FileOfTokens(std::string path, InputFile file)
+      : Tokens(static_cast<std::int64_t>(file.size / 2)), path_(std::move(path)), file_(std::move(file)) {
+    LOCKSTEP_CHECK(file_.size > 0 && file_.size % 2 == 0,
+                   "[tokens] '{}' has {} bytes; expected two for each token, as gpt_tokenize writes them", path_,
+                   file_.size);
   }
-  ~MappedTokens() override {
-    if (memory_ != MAP_FAILED) ::munmap(memory_, bytes_);
+  // Not by mapped memory, which ends the process by SIGBUS if the file is cut while it is used.
+  void read(std::int64_t first, std::span<std::uint16_t> out) const override {
+    const auto bytes = static_cast<std::int64_t>(out.size_bytes());
+    const std::int64_t came =
+        read_all_at(file_.descriptor.get(), out.data(), out.size_bytes(), 2 * static_cast<std::uint64_t>(first));
+    LOCKSTEP_CHECK(came >= 0, "[tokens] '{}' cannot be read: {}", path_, std::strerror(errno));
+    LOCKSTEP_CHECK(came == bytes,
+                   "[tokens] '{}' had {} bytes when it was opened and ends at byte {} now; restore it, and do not "
+                   "change a file that is being trained on",
+                   path_, file_.size, 2 * first + came);
   }
-  MappedTokens(const MappedTokens&) = delete;
-  MappedTokens& operator=(const MappedTokens&) = delete;
 
  private:
-  void* memory_ = MAP_FAILED;
-  std::size_t bytes_ = 0;
+  std::string path_;
+  InputFile file_;
 };
 
 class HeldTokens final : public Tokens {
  public:
-  explicit HeldTokens(std::vector<std::uint16_t> tokens) : held_(std::move(tokens)) { values_ = held_; }
+  explicit HeldTokens(std::vector<std::uint16_t> tokens)
+      : Tokens(static_cast<std::int64_t>(tokens.size())), held_(std::move(tokens)) {}
+  void read(std::int64_t first, std::span<std::uint16_t> out) const override {
+    std::copy_n(held_.begin() + first, out.size(), out.begin());
+  }
 
  private:
   std::vector<std::uint16_t> held_;
@@ -66,22 +74,45 @@ class HeldTokens final : public Tokens {
 }  // namespace
 
 std::shared_ptr<const Tokens> Tokens::open(const std::string& path) {
-  return std::make_shared<MappedTokens>(path);
+  return std::make_shared<FileOfTokens>(path, open_input_file(path, "[tokens]"));
 }
 
 std::shared_ptr<const Tokens> Tokens::hold(const std::vector<std::int32_t>& tokens) {
   return std::make_shared<HeldTokens>(narrow(tokens));
 }
 
+void Tokens::for_each_piece(
+    const std::function<void(std::int64_t first, std::span<const std::uint16_t> piece)>& body) const {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+  static_assert(2 * kPiece % Checksum::kBlock == 0);
+  std::vector<std::uint16_t> piece(static_cast<std::size_t>(std::min(kPiece, size_)));
+  for (std::int64_t first = 0; first < size_; first += kPiece) {
+    piece.resize(static_cast<std::size_t>(std::min(kPiece, size_ - first)));
+    read(first, piece);
+    body(first, piece);
+  }
+}
+
 void Tokens::check(std::int64_t vocabulary, const std::string& name) const {
-  for (std::size_t i = 0; i < values_.size(); ++i)
-    LOCKSTEP_CHECK(values_[i] < vocabulary,
-                   "[tokens] token {} of '{}' is {}, in a vocabulary of {}; use the tokenizer that made the file", i,
-                   name, values_[i], vocabulary);
+  for_each_piece([&](std::int64_t first, std::span<const std::uint16_t> piece) {
+    for (std::size_t i = 0; i < piece.size(); ++i)
+      LOCKSTEP_CHECK(piece[i] < vocabulary,
+                     "[tokens] token {} of '{}' is {}, in a vocabulary of {}; use the tokenizer that made the file",
+                     first + static_cast<std::int64_t>(i), name, piece[i], vocabulary);
+  });
+}
+
+std::string Tokens::checksum() const {
+  Checksum sum;
+  for_each_piece(
+      [&](std::int64_t, std::span<const std::uint16_t> piece) { sum.update(piece.data(), piece.size_bytes()); });
+  return fmt::format("{:016x}", sum.value());
 }
 
 void write_tokens(const std::string& path, const Tokens& tokens) {
-  write_file(path, {reinterpret_cast<const char*>(tokens.values().data()), tokens.values().size_bytes()});
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(tokens.size()));
+  tokens.read(0, values);
+  write_file(path, {reinterpret_cast<const char*>(values.data()), 2 * values.size()});
 }
 
 WindowDataset::WindowDataset(std::shared_ptr<const Tokens> tokens, std::int64_t context, std::int64_t stride)
@@ -99,15 +130,21 @@ data::Batch WindowDataset::get_batch(std::span<const std::int64_t> indices) cons
   batch.x = empty({n, context_}, {.dtype = kInt64});
   batch.y = empty({n, context_}, {.dtype = kInt64});
   auto *x = batch.x.data<std::int64_t>(), *y = batch.y.data<std::int64_t>();
+  std::vector<std::uint16_t> from(static_cast<std::size_t>(context_) + 1);
   for (const std::int64_t index : indices) {
-    const std::uint16_t* from = tokens_->values().data() + index * stride_;
+    tokens_->read(index * stride_, from);
     for (std::int64_t t = 0; t < context_; ++t) {
-      *x++ = from[t];
-      *y++ = from[t + 1];
+      const auto place = static_cast<std::size_t>(t);
+      *x++ = from[place];
+      *y++ = from[place + 1];
     }
   }
   batch.global_size = n;
   return batch;
+}
+
+std::string WindowDataset::content() const {
+  return fmt::format("tokens {}, windows of {} every {}", tokens_->checksum(), context_, stride_);
 }
 
 DrawingSampler::DrawingSampler(std::int64_t count, std::int64_t per_epoch, std::uint64_t seed)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,23 +12,31 @@
 
 namespace lockstep::gpt {
 
-/// Tokens of a corpus, as numbers of 16 bits: in a file that is mapped into memory, so that it may be larger than that
-/// (nanoGPT's train.bin: little-endian, nothing else), or held.
+/// Tokens of a corpus, as numbers of 16 bits: in a file of which windows are read when they are needed, so that it may
+/// be larger than memory (nanoGPT's train.bin: little-endian, nothing else), or held.
 class Tokens {
  public:
-  /// Maps the file. Throws Error if it cannot be read, is empty, or has an odd number of bytes.
+  /// Opens the file. Throws Error if it cannot be read, is empty, or has an odd number of bytes.
   static std::shared_ptr<const Tokens> open(const std::string& path);
   /// Throws Error for numbers that 16 bits do not hold.
   static std::shared_ptr<const Tokens> hold(const std::vector<std::int32_t>& tokens);
 
   virtual ~Tokens() = default;
-  std::span<const std::uint16_t> values() const { return values_; }
-  std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
+  std::int64_t size() const { return size_; }
+  /// Tokens `first` and those that follow. Throws Error if the file does not hold them any more.
+  virtual void read(std::int64_t first, std::span<std::uint16_t> out) const = 0;
   /// Throws Error naming the place if a token is not below `vocabulary`.
   void check(std::int64_t vocabulary, const std::string& name) const;
+  /// Of all of them.
+  std::string checksum() const;
+  /// Calls body(first, tokens) for pieces of them, in order.
+  void for_each_piece(const std::function<void(std::int64_t first, std::span<const std::uint16_t> piece)>& body) const;
 
  protected:
-  std::span<const std::uint16_t> values_;
+  explicit Tokens(std::int64_t size) : size_(size) {}
+
+ private:
+  std::int64_t size_;
 };
 
 /// Writes such a file. Throws Error for a path that cannot be written.
@@ -41,6 +50,7 @@ class WindowDataset final : public data::Dataset {
   WindowDataset(std::shared_ptr<const Tokens> tokens, std::int64_t context, std::int64_t stride = 1);
   std::int64_t size() const override { return count_; }
   data::Batch get_batch(std::span<const std::int64_t> indices) const override;
+  std::string content() const override;
 
  private:
   std::shared_ptr<const Tokens> tokens_;

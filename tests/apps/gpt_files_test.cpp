@@ -148,6 +148,22 @@ TEST_F(GptFiles, TokensBelongToTheVocabulary) {
   }
 }
 
+TEST_F(GptFiles, TokensThatAreCutOffWhileTheyAreUsedAreAnError) {
+  copy("gpt2");
+  for (const char* tokens : {"train.bin", "val.bin"}) write(tokens, std::string(40000, '\0'));
+  const gpt::Corpus corpus = gpt::open_corpus(folder_.text());
+  const gpt::WindowDataset windows(corpus.training, 8);
+  const std::string content = windows.content();
+  EXPECT_EQ(content, gpt::WindowDataset(corpus.validation, 8).content());
+  windows.get_batch(std::vector<std::int64_t>{0, 15000});
+  std::filesystem::resize_file(file("train.bin"), 20001);
+  windows.get_batch(std::vector<std::int64_t>{0});
+  expect_refused(error_of([&] { windows.get_batch(std::vector<std::int64_t>{9999}); }), "train.bin",
+                 "had 40000 bytes when it was opened and ends at byte 20001 now");
+  write("train.bin", std::string(39999, '\0') + "\1");
+  EXPECT_NE(windows.content(), content);
+}
+
 TEST(GptParameterShapes, AreThoseOfTheModel) {
   for (const gpt::Family family : {gpt::Family::gpt2, gpt::Family::llama})
     for (const bool tied : {false, true}) {

@@ -142,6 +142,30 @@ TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
   EXPECT_FALSE(std::filesystem::exists(elsewhere.text()));
 }
 
+TEST(Agreement, OtherSamplesOnARankAreAnErrorOnAll) {
+  std::array<std::string, 2> errors;
+  run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+    nn::Linear net(2, 2);
+    distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+    optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+    const Tensor x = ones({8, 2});
+    if (group.rank() == 1) x[7].fill_(2.0);
+    const data::DataLoader loader(std::make_shared<data::TensorDataset>(x, zeros({8}, {.dtype = kInt64})),
+                                  {.batch_size = 4, .rank = group.rank(), .world_size = 2});
+    const auto loss = [](nn::Module& module, const data::Batch& part) {
+      return cross_entropy(module.forward(part.x), part.y);
+    };
+    train::Run run(step, optimizer, loader, loss, {.progress = Progress::none});
+    try {
+      run.train();
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_NE(errors[0].find("rank(s) 1 were started with other settings"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 1 has samples, by checksum x float32 [8, 2] "), std::string::npos) << errors[1];
+}
+
 TEST(Agreement, AProcessAloneDecidesAtOnce) {
   Agreement agreement(nullptr);
   EXPECT_FALSE(agreement.after_step(false, false).stop);

@@ -45,6 +45,10 @@ TEST_F(Outputs, AreRefusedWhereTwoAreOneFile) {
         RunOptions{.save = file("w"), .other_outputs = {{"file of --adapters", file("w")}}}})
     EXPECT_NE(error_of([&] { train(options); }).find("are the same file; give each its own"), std::string::npos);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.text()), fs::directory_iterator()), 3) << "something was made";
+  ::setenv("LOCKSTEP_PROFILE", file("w").c_str(), 1);
+  const std::string error = error_of([&] { train({.save = file("w")}); });
+  ::unsetenv("LOCKSTEP_PROFILE");
+  EXPECT_NE(error.find("profile of LOCKSTEP_PROFILE"), std::string::npos) << error;
   train({.metrics = "/dev/null", .trace_hashes = "/dev/null"});
 }
 

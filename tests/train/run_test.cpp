@@ -91,13 +91,17 @@ TEST_F(TrainRun, MixedPrecisionResumesWithItsLossScale) {
 TEST_F(TrainRun, DoesNotGoOnWithOtherData) {
   leave_checkpoint("c", 3);
   Training rest({.epochs = 3, .resume = file("c")});
-  const data::DataLoader shorter(std::make_shared<data::TensorDataset>(ones({29, 6}), ones({29})),
+  const auto error_with = [&](std::int64_t count) {
+    const data::DataLoader other(std::make_shared<data::TensorDataset>(ones({count, 6}), ones({count})),
                                  {.batch_size = 8, .seed = 3});
-  lockstep::train::Run run(*rest.step, *rest.optimizer, shorter,
-                           [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
-                           {.epochs = 3, .resume = file("c"), .progress = Progress::none});
-  EXPECT_NE(error_of([&] { run.train(); }).find("was trained with samples in the data set 30, not 29"),
-            std::string::npos);
+    lockstep::train::Run run(*rest.step, *rest.optimizer, other,
+                             [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
+                             {.epochs = 3, .resume = file("c"), .progress = Progress::none});
+    return error_of([&] { run.train(); });
+  };
+  EXPECT_NE(error_with(29).find("was trained with samples in the data set 30, not 29"), std::string::npos);
+  EXPECT_NE(error_with(30).find("was trained with samples, by checksum x float32 [30, 6] "), std::string::npos)
+      << error_with(30);
 }
 
 // Each would overwrite what the other has reached.
@@ -120,6 +124,26 @@ TEST_F(TrainRun, TwoRunsDoNotShareACheckpoint) {
   EXPECT_EQ(nn::read_training_state(file("c.safetensors")).step, kStepsAnEpoch);
   EXPECT_FALSE(fs::exists(file(".c.safetensors.lock")));
   Training(RunOptions{.epochs = 2, .checkpoint = file("c.safetensors"), .resume = "auto"}).run->train();
+}
+
+TEST_F(TrainRun, TwoRunsDoNotShareMetricsOrWeights) {
+  const RunOptions options{.epochs = 1, .save = file("w"), .metrics = file("m")};
+  Training first(options);
+  std::string of_metrics, of_weights;
+  first.run->callbacks().on_step_end = [&](std::int64_t step, const Tensor&) {
+    if (step != 1) return;
+    of_metrics = error_of([&] { Training(RunOptions{.epochs = 1, .metrics = file("m")}).run->train(); });
+    of_weights = error_of([&] { Training(RunOptions{.epochs = 1, .save = file("w")}).run->train(); });
+  };
+  first.run->train();
+  EXPECT_NE(of_metrics.find("m' is written by another training, which is still running"), std::string::npos)
+      << of_metrics;
+  EXPECT_NE(of_weights.find("w' is the file of the weights of another training"), std::string::npos) << of_weights;
+  std::ifstream metrics(file("m"));
+  int lines = 0;
+  for (std::string line; std::getline(metrics, line);) ++lines;
+  EXPECT_EQ(lines, kStepsAnEpoch);
+  Training(options).run->train();  // one after the other they may
 }
 
 // Somebody removes the file, and another training makes its own: the first one's end must not take that away.

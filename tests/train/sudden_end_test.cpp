@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -90,6 +91,23 @@ TEST_F(Metrics, AResumedRunGoesOnBehindTheLastWholeLine) {
     sink->step(report(1));
     sink->end({});
     EXPECT_EQ(steps(), (std::vector<int>{0, 1})) << rest.size();
+  }
+}
+
+TEST_F(Metrics, AFileThatLosesItsNameIsToldOf) {
+  for (const bool renamed : {false, true}) {
+    const std::string other = path() + ".other";
+    const auto sink = json_lines(path());
+    sink->begin({.total_steps = 3, .unit = "samples"});
+    sink->step(report(0));
+    sink->step(report(1));
+    renamed ? std::filesystem::rename(path(), other) : static_cast<void>(std::filesystem::remove(path()));
+    std::ofstream(path()) << "{\"step\":7}\n";
+    sink->step(report(2));
+    const std::string error = testing::error_of([&] { sink->end({}); });
+    EXPECT_NE(error.find("was removed or renamed while it was written"), std::string::npos) << error;
+    EXPECT_EQ(steps(), (std::vector<int>{7}));
+    std::filesystem::remove(other);
   }
 }
 
