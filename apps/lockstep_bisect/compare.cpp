@@ -47,6 +47,7 @@ struct Trace {
   std::vector<std::string> runs;
   std::map<std::int64_t, Json> steps;
   std::string repeat;  // how a step differs from its earlier self; empty: none does
+  bool cut = false;    // it ends in the middle of a line
 };
 
 Trace read(const std::string& path) {
@@ -57,8 +58,9 @@ Trace read(const std::string& path) {
     try {
       line = parse_json<Json>(text, fmt::format("'{}', line {}:", path, lines.number()));
     } catch (const Error&) {
-      if (lines.at_end()) break;  // the last line of a run that was killed may be cut off
-      throw;
+      if (!lines.at_end()) throw;
+      trace.cut = true;  // of a run that was killed, or a file that was
+      break;
     }
     if (line.contains("run")) {
       trace.runs.push_back(text_of(line["run"]));
@@ -77,6 +79,19 @@ Trace read(const std::string& path) {
                                  difference->what, difference->a, difference->b);
   }
   return trace;
+}
+
+/// What a trace holds and the other one does not, or ends in the middle of; empty: nothing.
+std::string what_is_left(const char* name, const Trace& trace, const Trace& other) {
+  std::string text;
+  std::vector<std::int64_t> alone;
+  for (const auto& [step, line] : trace.steps)
+    if (!other.steps.contains(step)) alone.push_back(step);
+  if (!alone.empty())
+    text +=
+        fmt::format("; {} alone has {} more step(s), from {} to {}", name, alone.size(), alone.front(), alone.back());
+  if (trace.cut) text += fmt::format("; {} ends in the middle of a line", name);
+  return text;
 }
 
 std::string describe_runs(const std::string& name, const Trace& trace) {
@@ -104,9 +119,11 @@ Comparison compare_traces(const std::string& path_a, const std::string& path_b) 
                          settings};
   }
   if (compared == 0) throw Error(fmt::format("'{}' and '{}' have no step in common", path_a, path_b));
-  return {true, fmt::format("equal: {} step(s), from {} to {}", compared,
-                            std::max(a.steps.begin()->first, b.steps.begin()->first),
-                            std::min(a.steps.rbegin()->first, b.steps.rbegin()->first))};
+  const std::string left = what_is_left("A", a, b) + what_is_left("B", b, a);
+  return {!a.cut && !b.cut,
+          fmt::format("equal{}: {} step(s), from {} to {}{}", left.empty() ? "" : " as far as both go", compared,
+                      std::max(a.steps.begin()->first, b.steps.begin()->first),
+                      std::min(a.steps.rbegin()->first, b.steps.rbegin()->first), left)};
 }
 
 }  // namespace lockstep::apps

@@ -1,5 +1,5 @@
 // lockstep-bisect A.jsonl B.jsonl: the first step and tensor in which two runs differ. Status 0: they are equal, 1:
-// they are not, or a file cannot be read, 2: wrong usage.
+// they are not, or a file is cut off or cannot be read, 2: wrong usage.
 
 #include "lockstep/train/command_line/main.h"
 

@@ -198,6 +198,19 @@ TEST(Lockstep, BisectNamesTheFirstDifference) {
   EXPECT_NE(other.out.find("first difference at step 0: the new value of conv1.weight"), std::string::npos)
       << other.out;
 
+  // Traces that end earlier: at a step's end, and in the middle of a line.
+  std::ifstream whole(single);
+  const std::string text{std::istreambuf_iterator<char>(whole), {}};
+  const std::size_t last_line = text.rfind('\n', text.size() - 2) + 1;
+  std::ofstream(directory.file("shorter")) << text.substr(0, last_line);
+  const ProcessResult shorter = bisect(single, directory.file("shorter"));
+  EXPECT_EQ(shorter.status, 0);
+  EXPECT_EQ(shorter.out, "equal as far as both go: 5 step(s), from 0 to 4; A alone has 1 more step(s), from 5 to 5\n");
+  std::ofstream(directory.file("cut")) << text.substr(0, last_line + 20);
+  const ProcessResult cut = bisect(directory.file("cut"), single);
+  EXPECT_EQ(cut.status, 1);
+  EXPECT_NE(cut.out.find("; A ends in the middle of a line"), std::string::npos) << cut.out;
+
   const ProcessResult absent = bisect(single, directory.file("absent"));
   EXPECT_EQ(absent.status, 1);
   EXPECT_NE(absent.err.find("absent': No such file or directory"), std::string::npos) << absent.err;
