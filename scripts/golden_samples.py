@@ -79,6 +79,7 @@ BRIEF = """
     nn.functional.conv3d nn.functional.conv_transpose3d nn.functional.max_pool3d nn.functional.avg_pool3d
     nn.functional.adaptive_avg_pool3d nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d
     nn.functional.embedding_bag
+    erfc copysign heaviside bitwise_not bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift
 """.split()
 FLOATING = (torch.float32, torch.float64)
 OTHERS = (torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)

@@ -97,6 +97,12 @@ const OpCase kCases[] = {
        const Tensor &a = in[0], &b = in[1];
        return TensorList{a + b, a - b, a * b, a / (b + 1), pow(a, b), maximum(a, b), minimum(a, b), a * 2 - 1};
      }},
+    {"bits", integers(kOdd, {37}),
+     [](const TensorList& in) {
+       const Tensor &a = in[0], &b = in[1];
+       return TensorList{a & b, a | b, a ^ b, ~a, a << b, (a - 3) >> b, b & 5, (a > 2) ^ (b > 2)};
+     }},
+    binary("copysign", leaves(kOdd, {37}), [](const Tensor& a, const Tensor& b) { return copysign(a, b); }),
     {"promotion",
      [] {
        return TensorList{make_input(kOdd, 1, kInt32, 0.0, 6.0), make_input(kOdd, 2, kUInt8, 0.0, 6.0),

@@ -32,6 +32,8 @@ const OpCase kCases[] = {
     unary("tanh", [](const Tensor& x) { return x.tanh(); }),
     unary("sigmoid", [](const Tensor& x) { return x.sigmoid(); }),
     unary("gelu", [](const Tensor& x) { return gelu(x); }),
+    unary(
+        "erfc", [](const Tensor& x) { return erfc(x); }, -3.0, 8.0),
     unary("silu", [](const Tensor& x) { return silu(x); }),
     {"relu_large",
      [] {
