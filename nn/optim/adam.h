@@ -81,6 +81,7 @@ struct NAdamOptions {
   double weight_decay = 0.0;            ///< times the parameter, added to its gradient
   double momentum_decay = 4e-3;         ///< how fast the momentum comes near its limit
   bool decoupled_weight_decay = false;  ///< AdamW's decay instead
+  bool maximize = false;                ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Dozat, "Incorporating Nesterov momentum into Adam" (2016), with torch.optim.NAdam's formulas: Adam's m and v, and
@@ -116,6 +117,7 @@ struct RAdamOptions {
   double eps = 1e-8;                    ///< added to the root of the latter
   double weight_decay = 0.0;            ///< times the parameter, added to its gradient
   bool decoupled_weight_decay = false;  ///< AdamW's decay instead
+  bool maximize = false;                ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Liu et al., "On the variance of the adaptive learning rate and beyond" (2020), with torch.optim.RAdam's formulas:
@@ -145,6 +147,7 @@ struct AdamaxOptions {
   double beta2 = 0.999;       ///< decay of the gradient's largest size
   double eps = 1e-8;          ///< added to the gradient's size
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Adam by the infinity norm, from the same paper, with torch.optim.Adamax's formulas:

@@ -64,6 +64,8 @@ void NAdam::scalars(std::size_t group, std::int64_t step, double* out) const {
   out[0] = o.lr * (1.0 - now) / (1.0 - product) * root;
   out[1] = o.lr * next / (1.0 - product * next) * root;
   detail::put_adam_means(o, o.decoupled_weight_decay, o.eps * root, out + 2);
+  if (!o.maximize) return;
+  for (double* const number : {out, out + 1, out + 3}) *number = -*number;  // see SGD
 }
 
 std::map<std::string, double> NAdam::settings(std::size_t group) const {
@@ -72,7 +74,8 @@ std::map<std::string, double> NAdam::settings(std::size_t group) const {
           {"eps", o.eps},
           {"weight_decay", o.weight_decay},
           {"momentum_decay", o.momentum_decay},
-          {"decoupled_weight_decay", o.decoupled_weight_decay ? 1.0 : 0.0}};
+          {"decoupled_weight_decay", o.decoupled_weight_decay ? 1.0 : 0.0},
+          {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void NAdam::update(const Tensor& like, const Plan& plan) {
@@ -108,6 +111,8 @@ void RAdam::scalars(std::size_t group, std::int64_t step, double* out) const {
   out[0] = size;
   out[1] = adaptive ? 1.0 : 0.0;
   detail::put_adam_means(o, o.decoupled_weight_decay, o.eps, out + 2);
+  if (!o.maximize) return;
+  for (double* const number : {out, out + 3}) *number = -*number;  // see SGD
 }
 
 std::map<std::string, double> RAdam::settings(std::size_t group) const {
@@ -115,7 +120,8 @@ std::map<std::string, double> RAdam::settings(std::size_t group) const {
   return {{"beta2", o.beta2},
           {"eps", o.eps},
           {"weight_decay", o.weight_decay},
-          {"decoupled_weight_decay", o.decoupled_weight_decay ? 1.0 : 0.0}};
+          {"decoupled_weight_decay", o.decoupled_weight_decay ? 1.0 : 0.0},
+          {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void RAdam::update(const Tensor& like, const Plan& plan) {
@@ -140,8 +146,9 @@ std::vector<std::string> Adamax::names_of_state(int) const {
 
 void Adamax::scalars(std::size_t group, std::int64_t step, double* out) const {
   const AdamaxOptions& o = options(group);
-  out[0] = o.lr / (1.0 - math::portable_pow(o.beta1, static_cast<double>(step)));
-  out[1] = o.weight_decay;
+  const double size = o.lr / (1.0 - math::portable_pow(o.beta1, static_cast<double>(step)));
+  out[0] = o.maximize ? -size : size;
+  out[1] = o.maximize ? -o.weight_decay : o.weight_decay;
   out[2] = o.beta1;
   out[3] = 1.0 - o.beta1;
   out[4] = o.beta2;
@@ -150,7 +157,7 @@ void Adamax::scalars(std::size_t group, std::int64_t step, double* out) const {
 
 std::map<std::string, double> Adamax::settings(std::size_t group) const {
   const AdamaxOptions& o = options(group);
-  return {{"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}};
+  return {{"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", o.weight_decay}, {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void Adamax::update(const Tensor& like, const Plan& plan) {

@@ -93,14 +93,15 @@ std::vector<std::string> Adagrad::names_of_state(int) const {
 
 void Adagrad::scalars(std::size_t group, std::int64_t step, double* out) const {
   const AdagradOptions& o = options(group);
-  out[0] = o.lr / (1.0 + static_cast<double>(step - 1) * o.lr_decay);
-  out[1] = o.weight_decay;
+  const double lr = o.lr / (1.0 + static_cast<double>(step - 1) * o.lr_decay);
+  out[0] = o.maximize ? -lr : lr;
+  out[1] = o.maximize ? -o.weight_decay : o.weight_decay;
   out[2] = o.eps;
 }
 
 std::map<std::string, double> Adagrad::settings(std::size_t group) const {
   const AdagradOptions& o = options(group);
-  return {{"eps", o.eps}, {"weight_decay", o.weight_decay}};
+  return {{"eps", o.eps}, {"weight_decay", o.weight_decay}, {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void Adagrad::update(const Tensor& like, const Plan& plan) {
@@ -127,8 +128,8 @@ std::vector<std::string> Adadelta::names_of_state(int) const {
 
 void Adadelta::scalars(std::size_t group, std::int64_t, double* out) const {
   const AdadeltaOptions& o = options(group);
-  out[0] = o.lr;
-  out[1] = o.weight_decay;
+  out[0] = o.maximize ? -o.lr : o.lr;
+  out[1] = o.maximize ? -o.weight_decay : o.weight_decay;
   out[2] = o.rho;
   out[3] = 1.0 - o.rho;
   out[4] = o.eps;
@@ -136,7 +137,7 @@ void Adadelta::scalars(std::size_t group, std::int64_t, double* out) const {
 
 std::map<std::string, double> Adadelta::settings(std::size_t group) const {
   const AdadeltaOptions& o = options(group);
-  return {{"eps", o.eps}, {"weight_decay", o.weight_decay}};
+  return {{"eps", o.eps}, {"weight_decay", o.weight_decay}, {"maximize", o.maximize ? 1.0 : 0.0}};
 }
 
 void Adadelta::update(const Tensor& like, const Plan& plan) {

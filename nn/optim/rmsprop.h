@@ -42,6 +42,7 @@ struct AdagradOptions {
   double lr_decay = 0.0;      ///< the rate of step t is lr / (1 + (t - 1) * lr_decay)
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
   double eps = 1e-10;         ///< added to the root of the sum of squares
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Duchi, Hazan and Singer, "Adaptive subgradient methods" (2011), with torch.optim.Adagrad's formulas:
@@ -70,6 +71,7 @@ struct AdadeltaOptions {
   double rho = 0.9;           ///< decay of both running means
   double eps = 1e-6;          ///< added to both under their roots
   double weight_decay = 0.0;  ///< times the parameter, added to its gradient
+  bool maximize = false;      ///< steps go up the gradient, as if the loss were negated
 };
 
 /// Zeiler, "ADADELTA" (2012), with torch.optim.Adadelta's formulas:

@@ -124,6 +124,11 @@ TEST(Optimizer, MaximizingIsMinimizingTheNegative) {
   expect_same(adamw({.lr = 0.1, .maximize = true}), adamw({.lr = 0.1}));
   expect_same(rmsprop({.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true, .maximize = true}),
               rmsprop({.lr = 0.1, .weight_decay = 0.1, .momentum = 0.5, .centered = true}));
+  expect_same(adagrad({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), adagrad({.lr = 0.1, .weight_decay = 0.1}));
+  expect_same(adadelta({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), adadelta({.lr = 0.1, .weight_decay = 0.1}));
+  expect_same(nadam({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), nadam({.lr = 0.1, .weight_decay = 0.1}));
+  expect_same(radam({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), radam({.lr = 0.1, .weight_decay = 0.1}));
+  expect_same(adamax({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), adamax({.lr = 0.1, .weight_decay = 0.1}));
   const Tensor p = make_input({3}, 3, kFloat32);
   p.set_requires_grad(true);
   SGD one({p}, {.maximize = true}), other({p});
