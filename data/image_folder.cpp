@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::data {
@@ -123,6 +124,23 @@ Batch ImageFolder::get_batch(std::span<const std::int64_t> indices) const {
     *y++ = sample.label;
   }
   return batch;
+}
+
+std::string ImageFolder::content() const {
+  // A network's file system takes a while for each size.
+  constexpr std::size_t kSizes = 1000;
+  const std::size_t stride = samples_.size() / kSizes + 1;
+  std::string text;
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    std::error_code ignored;
+    const fs::path& file = samples_[i].path;
+    text += classes_[static_cast<std::size_t>(samples_[i].label)] + '/' + file.filename().string() + '\n';
+    if (i % stride == 0) text += fmt::format("{}\n", fs::file_size(file, ignored));
+  }
+  for (const std::vector<float>* const values : {&options_.mean, &options_.std})
+    for (const float value : *values) text += fmt::format("{}\n", value);
+  return fmt::format("{} files, {} x {} pixels, {} channel(s), {}", samples_.size(), options_.height, options_.width,
+                     options_.channels, checksum_digits(text.data(), text.size()));
 }
 
 const fs::path& ImageFolder::path(std::int64_t index) const {

@@ -37,6 +37,8 @@ class ImageFolder final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(samples_.size()); }
   /// Throws Error naming the file for an image that cannot be decoded or has another size than the first.
   Batch get_batch(std::span<const std::int64_t> indices) const override;
+  /// Of the names of all files, the sizes of some thousand, and what is made of them; pixels are not read for it.
+  std::string content() const override;
 
   /// Names of the sub-directories, by class number.
   const std::vector<std::string>& classes() const { return classes_; }

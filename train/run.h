@@ -75,7 +75,8 @@ struct RunOptions {
   std::string unit = "samples";       ///< what throughput counts, in the plural
   std::int64_t units_per_sample = 1;  ///< such as the tokens of a sample, where the unit is "tokens"
   /// What must be the same when the run is resumed, and on all ranks, such as {"model", "lenet"}. Batch size, seeds,
-  /// amp, logical shards and the number of samples are watched over in any case, and between ranks also learning rates.
+  /// amp, logical shards, the number of samples and Dataset::content() are watched over in any case, and between ranks
+  /// also learning rates.
   nn::Metadata settings = {};
 
   std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say

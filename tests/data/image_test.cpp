@@ -223,6 +223,22 @@ TEST(ImageFolder, SortsClassesAndFiles) {
   EXPECT_EQ(batch_of(set, {}).x.sizes(), (Shape{0, 3, 4, 6}));
 }
 
+TEST(ImageFolder, TellsItsContentFromOthers) {
+  TempDir here, there;
+  for (const TempDir* const dir : {&here, &there}) {
+    write_png(*dir / "cat/1.png", solid(4, 6, {30, 60, 90}));
+    write_png(*dir / "dog/1.png", solid(4, 6, {0, 51, 255}));
+  }
+  const ImageFolder set(here.path());
+  EXPECT_EQ(set.content(), ImageFolder(there.path()).content());
+  EXPECT_NE(set.content(), ImageFolder(there.path(), {.mean = {0.1f}, .std = {0.5f}}).content());
+  std::filesystem::rename(there / "dog/1.png", there / "dog/2.png");
+  EXPECT_NE(set.content(), ImageFolder(there.path()).content());
+  const std::string before = set.content();
+  std::ofstream(here / "dog/1.png", std::ios::app) << "longer";
+  EXPECT_NE(set.content(), before);
+}
+
 TEST(ImageFolder, ResizesAndNormalises) {
   TempDir dir;
   write_png(dir / "a/big.png", solid(40, 60, {51}));
