@@ -49,9 +49,9 @@ bool is_flat(UnaryOp op) {
          op == UnaryOp::trunc;
 }
 
-/// Zeros of x's sizes in the memory of one element: stands for x where only its history matters.
+/// Of x's sizes, in the memory of one element: stands for x where its history alone matters.
 Tensor stand_in(const Tensor& x) {
-  return zeros({}, options_of(x)).as_strided(x.sizes(), Shape::filled(x.dim(), 0), 0);
+  return empty({}, options_of(x)).as_strided(x.sizes(), Shape::filled(x.dim(), 0), 0);
 }
 
 class UnaryBackward final : public Node {
