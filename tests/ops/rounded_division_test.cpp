@@ -83,6 +83,7 @@ void check_rows() {
   }
   const auto compare = [&] {
     const std::vector<T> rests = remainder(tensor(a), tensor(b)).template to_vector<T>();
+    const std::vector<T> fractions = fmod(tensor(a), tensor(b)).template to_vector<T>();
     const std::vector<T> quotients = div(tensor(a), tensor(b), RoundingMode::floor).template to_vector<T>();
     for (std::size_t i = 0; i < a.size(); ++i) {
       const T rest = std::fmod(a[i], b[i]);
@@ -90,6 +91,7 @@ void check_rows() {
       const T expected = below ? rest + b[i] : rest;
       const T quotient = (a[i] - rest) / b[i] - (below ? T(1) : T(0));
       const T whole = quotient == T(0) ? std::copysign(T(0), a[i] / b[i]) : std::round(quotient);
+      ASSERT_TRUE(fractions[i] == rest && std::signbit(fractions[i]) == std::signbit(rest)) << a[i] << ", " << b[i];
       ASSERT_TRUE(rests[i] == expected && std::signbit(rests[i]) == std::signbit(expected)) << a[i] << " % " << b[i];
       ASSERT_TRUE(quotients[i] == whole && std::signbit(quotients[i]) == std::signbit(whole)) << a[i] << " / " << b[i];
     }
@@ -98,6 +100,10 @@ void check_rows() {
   b[7] = std::numeric_limits<T>::infinity();  // of no size at all
   b[8] = -b[7];
   compare();
+  for (const double number : {0.3, -7.0}) {
+    const std::vector<T> by_number = fmod(tensor(a), number).template to_vector<T>();
+    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_EQ(by_number[i], std::fmod(a[i], static_cast<T>(number)));
+  }
   a[1000] = std::numeric_limits<T>::max();  // and so is every element beside one that is not
   compare();
 }

@@ -52,6 +52,11 @@ struct NearRest {
 };
 template <typename C>
 requires std::is_floating_point_v<C>
+struct Rest<binary::Fmod<C>> : NearRest<C> {
+  static C value(C a, C b) { return NearRest<C>::rest(a, b); }
+};
+template <typename C>
+requires std::is_floating_point_v<C>
 struct Rest<binary::Remainder<C>> : NearRest<C> {
   static C value(C a, C b) {
     const C r = NearRest<C>::rest(a, b);

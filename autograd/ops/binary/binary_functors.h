@@ -111,8 +111,7 @@ struct Fmod {
   }
 };
 
-/// The angle of the point (b, a). Of a quotient up to 1 the arc tangent of float32 is a polynomial in its square, a
-/// Chebyshev fit made for this file; angles are within 2 ulp.
+/// The angle of the point (b, a), of float32 within 2 ulp.
 template <typename T>
 struct Atan2 {
   T alpha;
@@ -129,18 +128,7 @@ struct Atan2 {
 
  private:
   LOCKSTEP_HOST_DEVICE static double of_quotient(double t) { return math::atan(t); }
-  LOCKSTEP_HOST_DEVICE static float of_quotient(float t) {
-    const float z = t * t;
-    float p = 0.0028340641874819994f;
-    p = std::fma(p, z, -0.016005029901862144f);
-    p = std::fma(p, z, 0.042587608098983765f);
-    p = std::fma(p, z, -0.07495445758104324f);
-    p = std::fma(p, z, 0.10636754333972931f);
-    p = std::fma(p, z, -0.14202570915222168f);
-    p = std::fma(p, z, 0.19992484152317047f);
-    p = std::fma(p, z, -0.3333306610584259f);
-    return std::fma(t, p * z, t);
-  }
+  LOCKSTEP_HOST_DEVICE static float of_quotient(float t) { return math::fixed::atan_to_one(t); }
 };
 
 /// sqrt(a^2 + b^2), without overflow.
@@ -188,6 +176,27 @@ template <typename T>
 struct Lerp {
   T alpha;
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a + alpha * (b - a); }
+};
+
+/// a where it is above 0, else a b.
+template <typename T>
+struct Prelu {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a > T(0) ? a : b * a; }
+};
+
+/// d prelu(a, b) / da.
+template <typename T>
+struct PreluByInput {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a > T(0) ? T(1) : b; }
+};
+
+/// What a gradient a gives to the weight beside the input b.
+template <typename T>
+struct PreluByWeight {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return b > T(0) ? T(0) : a * b; }
 };
 
 /// d(a / b) / db.
@@ -266,6 +275,12 @@ void visit(BinaryOp op, F&& f) {
     switch (op) {
       case BinaryOp::div:
         return f.template operator()<Div<T>>();
+      case BinaryOp::prelu:
+        return f.template operator()<Prelu<T>>();
+      case BinaryOp::prelu_by_input:
+        return f.template operator()<PreluByInput<T>>();
+      case BinaryOp::prelu_by_weight:
+        return f.template operator()<PreluByWeight<T>>();
       case BinaryOp::div_by_other:
         return f.template operator()<DivByOther<T>>();
       case BinaryOp::greater_share:

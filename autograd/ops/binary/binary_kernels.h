@@ -16,7 +16,10 @@ enum class BinaryOp : std::uint8_t {
   div,
   maximum,
   minimum,
-  lerp,  ///< a + alpha (b - a)
+  lerp,             ///< a + alpha (b - a)
+  prelu,            ///< a where it is above 0, else a b
+  prelu_by_input,   ///< its slope for a
+  prelu_by_weight,  ///< a times the slope for its weight where its input is b
   pow,
   div_trunc,
   div_floor,
@@ -49,6 +52,9 @@ inline const char* profile_label(BinaryOp op) {
                                      "maximum",
                                      "minimum",
                                      "lerp",
+                                     "prelu",
+                                     "prelu_by_input",
+                                     "prelu_by_weight",
                                      "pow",
                                      "div_trunc",
                                      "div_floor",

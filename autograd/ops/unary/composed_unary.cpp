@@ -21,11 +21,6 @@ Tensor exp2(const Tensor& x) {
   return pow(Scalar(2.0), x);
 }
 
-Tensor frac(const Tensor& x) {
-  check_floating(x, "frac");
-  return x - trunc(x);
-}
-
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   LOCKSTEP_CHECK(x.defined(), "[logit] the tensor is undefined");
   const Tensor p = eps ? clamp(x, *eps, 1.0 - *eps) : x;
@@ -72,17 +67,6 @@ Tensor glu(const Tensor& x, std::int64_t dim) {
                  to_string(x.sizes()));
   const std::int64_t half = x.size(dim) / 2;
   return x.narrow(dim, 0, half) * sigmoid(x.narrow(dim, half, half));
-}
-
-Tensor prelu(const Tensor& x, const Tensor& weight) {
-  LOCKSTEP_CHECK(x.defined() && weight.defined() && weight.dim() <= 1,
-                 "[prelu] expected x and a weight of one dimension");
-  if (weight.numel() == 1) return where(x > 0.0, x, weight.reshape(Shape::filled(x.dim(), 1)) * x);
-  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == weight.numel(), "[prelu] expected {} channels, found x of sizes {}",
-                 weight.numel(), to_string(x.sizes()));
-  Shape sizes = Shape::filled(x.dim() - 1, 1);
-  sizes[0] = weight.numel();
-  return where(x > 0.0, x, weight.view(sizes) * x);
 }
 
 }  // namespace lockstep
