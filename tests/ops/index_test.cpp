@@ -9,6 +9,8 @@
 namespace lockstep::testing {
 namespace {
 
+using indexing::Slice;
+
 const Tensor kAll;  // undefined: all of a dimension
 
 Tensor positions(std::initializer_list<std::int64_t> values, const Shape& sizes) {
@@ -160,6 +162,49 @@ TEST(Nonzero, IsARowForEachElement) {
   EXPECT_EQ(nonzero(x).to_vector<double>(), (std::vector<double>{0, 1, 1, 1}));
   EXPECT_EQ(to_string(nonzero(zeros({2, 3})).sizes()), "[0, 2]");
   EXPECT_EQ(to_string(nonzero(ones({})).sizes()), "[1, 0]");
+}
+
+// Of masks of any number of dimensions, alone and beside positions.
+TEST(Nonzero, IsEveryPlaceInOrder) {
+  for (const Shape& sizes : {Shape{1}, Shape{70}, Shape{3, 5}, Shape{2, 3, 4}, Shape{1, 1, 9}, Shape{3, 0, 2}})
+    for (const double share : {0.0, 0.4, 1.0}) {
+      const Tensor x = make_input(sizes, 6, kFloat32, 0.01, 1.0), chosen = x <= share;
+      std::vector<std::int64_t> expected, flat;
+      const std::vector<double> values = x.to_vector<double>();
+      const Shape strides = contiguous_strides(sizes);
+      for (std::int64_t i = 0; i < x.numel(); ++i) {
+        if (values[static_cast<std::size_t>(i)] > share) continue;
+        flat.push_back(i);
+        for (int d = 0; d < sizes.dim(); ++d) expected.push_back(i / strides[d] % sizes[d]);
+      }
+      EXPECT_EQ(nonzero(chosen).to_vector<std::int64_t>(), expected);
+      EXPECT_EQ(nonzero(make_strided(chosen)).to_vector<std::int64_t>(), expected);
+      EXPECT_EQ(nonzero(where(chosen, NAN, x * 0.0)).to_vector<std::int64_t>(), expected);
+      const Tensor numbers = arange(x.numel()).view(sizes);
+      EXPECT_EQ(numbers.index({chosen}).to_vector<std::int64_t>(), flat);
+      EXPECT_EQ(numbers.masked_select(chosen).to_vector<std::int64_t>(), flat);
+    }
+}
+
+TEST(Index, AMaskOfTwoDimensionsBesideOtherIndices) {
+  const Tensor x = arange(2 * 3 * 4 * 5).view({2, 3, 4, 5}), pairs = mask({0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0}, {3, 4});
+  const auto at = [&](std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+    return x.index({a, b, c, d}).item<std::int64_t>();
+  };
+  const std::int64_t rows[] = {0, 2, 2}, columns[] = {1, 0, 2}, last[] = {4, 1, -2};
+  const Tensor all = x.index({Slice(), pairs}), some = x.index({Slice(), pairs, positions({4, 1, -2}, {3})}),
+               apart = x.index({positions({1, 0, 1}, {3}), pairs});
+  ASSERT_EQ(to_string(all.sizes()), "[2, 3, 5]");
+  ASSERT_EQ(to_string(some.sizes()), "[2, 3]");
+  ASSERT_EQ(to_string(apart.sizes()), "[3, 5]");
+  for (std::int64_t i = 0; i < 2; ++i)
+    for (std::int64_t k = 0; k < 3; ++k) {
+      for (std::int64_t d = 0; d < 5; ++d)
+        EXPECT_EQ(all.index({i, k, d}).item<std::int64_t>(), at(i, rows[k], columns[k], d));
+      EXPECT_EQ(some.index({i, k}).item<std::int64_t>(), at(i, rows[k], columns[k], last[k]));
+      for (std::int64_t d = 0; d < 5; ++d)
+        EXPECT_EQ(apart.index({k, d}).item<std::int64_t>(), at(1 - k % 2, rows[k], columns[k], d));
+    }
 }
 
 TEST(IndexErrors, NameTheProblem) {

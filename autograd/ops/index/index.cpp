@@ -22,6 +22,18 @@ struct Plan {
   Shape positions_sizes;  // their shape
   int place = 0;          // where it stands in the result: so many of the other dimensions come before it
 
+  /// Takes in the positions of a further part, of `size`; those that do not fit become -1.
+  void add(const Tensor& at, std::int64_t size, bool fits, const char* op) {
+    rows *= size;
+    positions_sizes = broadcast_shapes(positions_sizes, at.sizes(), op);
+    const Tensor here = fits ? at : where((at >= 0) * (at < size), at, -1);
+    if (!positions.defined()) {
+      positions = here;
+      return;
+    }
+    const Tensor linear = positions * size + here;
+    positions = fits ? linear : where((positions >= 0) * (here >= 0), linear, -1);
+  }
   /// x as [rows, rest...].
   Tensor front(const Tensor& x) const {
     Shape sizes{rows};
@@ -54,64 +66,72 @@ struct Plan {
   }
 };
 
-/// One tensor of positions for each dimension that is indexed; undefined for the others.
-std::vector<Tensor> without_masks(const Tensor& x, const std::vector<Tensor>& indices, const char* op) {
-  std::vector<Tensor> positions;
+/// What the index says of neighbouring dimensions of x, which count as one: of one dimension, or of those of a mask.
+struct Part {
+  Tensor positions;  // undefined: all
+  int dims = 1;
+  bool fits = false;  // known to be within range
+};
+
+std::vector<Part> parts_of(const Tensor& x, const std::vector<Tensor>& indices, const char* op) {
+  std::vector<Part> parts;
+  int first = 0;  // dimension of the part
   for (const Tensor& index : indices) {
     if (!index.defined() || index.dtype() != kBool) {
-      positions.push_back(index);
+      parts.push_back({index});
+      ++first;
       continue;
     }
     LOCKSTEP_CHECK(index.dim() > 0, "[{}] a mask without dimensions has no place in the index; unsqueeze() the tensor",
                    op);
-    for (int d = 0; d < index.dim(); ++d) {
-      const int of_x = static_cast<int>(positions.size()) + d;
-      LOCKSTEP_CHECK(of_x < x.dim() && x.sizes()[of_x] == index.sizes()[d],
+    for (int d = 0; d < index.dim(); ++d)
+      LOCKSTEP_CHECK(first + d < x.dim() && x.sizes()[first + d] == index.sizes()[d],
                      "[{}] a mask of shape {} does not fit dimension {} of a tensor of shape {}", op,
-                     to_string(index.sizes()), of_x, to_string(x.sizes()));
-    }
-    const Tensor chosen = nonzero(index).to(x.device());
-    for (int d = 0; d < index.dim(); ++d) positions.push_back(chosen.select(1, d));
+                     to_string(index.sizes()), first + d, to_string(x.sizes()));
+    parts.push_back({nonzero(index.reshape({-1})).view({-1}).to(x.device()), index.dim(), true});
+    first += index.dim();
   }
-  return positions;
+  LOCKSTEP_CHECK(first <= x.dim(), "[{}] too many indices for a tensor of shape {}: {}", op, to_string(x.sizes()),
+                 first);
+  for (; first < x.dim(); ++first) parts.push_back({});
+  return parts;
+}
+
+/// The part's positions as int64, from 0 on.
+Tensor rising_positions(const Part& part, const Tensor& x, std::int64_t size, const char* op) {
+  if (part.fits) return part.positions;
+  const Tensor given = detail::prepare_index(part.positions, x, op);
+  const Tensor at = where(given < 0, given + size, given);
+  if (at.device().is_cpu()) detail::check_index_range(at.data<std::int64_t>(), at.numel(), size, op);
+  return at;
 }
 
 Plan make_plan(const Tensor& x, const std::vector<Tensor>& indices, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
-  const std::vector<Tensor> positions = without_masks(x, indices, op);
-  LOCKSTEP_CHECK(static_cast<int>(positions.size()) <= x.dim(), "[{}] too many indices for a tensor of shape {}: {}",
-                 op, to_string(x.sizes()), positions.size());
   Plan plan;
   Shape others;
-  bool any = false;
-  for (int d = 0; d < x.dim(); ++d) {
-    const bool indexed = d < static_cast<int>(positions.size()) && positions[static_cast<std::size_t>(d)].defined();
-    (indexed ? plan.order : others).push_back(d);
+  int first = 0, groups = 0;  // groups: of indexed dimensions that lie side by side
+  bool indexed_before = false;
+  for (const Part& part : parts_of(x, indices, op)) {
+    const bool indexed = part.positions.defined();
     if (!indexed) {
-      plan.rest.push_back(x.sizes()[d]);
-      continue;
+      others.push_back(first);
+      plan.rest.push_back(x.sizes()[first]);
+    } else {
+      std::int64_t size = 1;
+      for (int d = first; d < first + part.dims; ++d) {
+        plan.order.push_back(d);
+        size *= x.sizes()[d];
+      }
+      plan.add(rising_positions(part, x, size, op), size, part.fits || x.device().is_cpu(), op);
+      if (!indexed_before) ++groups;
     }
-    const Tensor& index = positions[static_cast<std::size_t>(d)];
-    plan.positions_sizes = broadcast_shapes(plan.positions_sizes, index.sizes(), op);
-    plan.rows *= x.sizes()[d];
-    any = true;
+    indexed_before = indexed;
+    first += part.dims;
   }
-  LOCKSTEP_CHECK(any, "[{}] expected a tensor among the indices", op);
-  const auto first = static_cast<int>(plan.order[0]);
-  const bool side_by_side = plan.order.back() - first + 1 == plan.order.dim();
-  plan.place = side_by_side ? first : 0;
-
-  Tensor linear = zeros(plan.positions_sizes, {.dtype = kInt64, .device = x.device()});
-  Tensor fits = ones(plan.positions_sizes, {.dtype = kBool, .device = x.device()});
-  for (const std::int64_t d : plan.order) {
-    const std::int64_t size = x.sizes()[static_cast<int>(d)];
-    const Tensor given = detail::prepare_index(positions[static_cast<std::size_t>(d)], x, op);
-    const Tensor at = where(given < 0, given + size, given);
-    if (at.device().is_cpu()) detail::check_index_range(at.data<std::int64_t>(), at.numel(), size, op);
-    fits = fits * (at >= 0) * (at < size);
-    linear = linear * size + at;
-  }
-  plan.positions = where(fits, linear, -1).reshape({-1});
+  LOCKSTEP_CHECK(groups > 0, "[{}] expected a tensor among the indices", op);
+  plan.place = groups == 1 ? static_cast<int>(plan.order[0]) : 0;
+  plan.positions = plan.positions.reshape({-1});
   for (const std::int64_t d : others) plan.order.push_back(d);
   return plan;
 }

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/index/index.h"
@@ -25,20 +26,26 @@ int category(DType dtype) {
 
 Tensor nonzero(const Tensor& x) {
   LOCKSTEP_CHECK(x.defined(), "[nonzero] the tensor is undefined");
-  const Tensor host = move_values(x == 0, {});
-  const bool* zero = host.data<bool>();
+  const NoGradGuard values_only;
+  const Tensor host = as_contiguous(move_values(x.dtype() == kBool ? x : x != 0, {}));
+  const auto* chosen = static_cast<const std::uint8_t*>(host.raw_data());  // as bytes, which can be counted by vectors
   std::int64_t count = 0;
-  for (std::int64_t i = 0; i < host.numel(); ++i) count += zero[i] ? 0 : 1;
-  const Tensor positions = empty({count, x.dim()}, {.dtype = kInt64});
+  for (std::int64_t i = 0; i < host.numel(); ++i) count += chosen[i];
+  const int dims = x.dim();
+  const Tensor positions = empty({count, dims}, {.dtype = kInt64});
+  if (dims == 0 || count == 0) return move_values(positions, x.device());
   std::int64_t* row = positions.data<std::int64_t>();
-  for (std::int64_t i = 0; i < host.numel(); ++i) {
-    if (zero[i]) continue;
-    std::int64_t rest = i;
-    for (int d = x.dim() - 1; d >= 0; --d) {
-      row[d] = rest % x.sizes()[d];
-      rest /= x.sizes()[d];
+  const std::int64_t* const end = row + count * dims;
+  const std::int64_t width = x.sizes()[dims - 1];
+  Shape at = Shape::filled(dims, 0);
+  for (std::int64_t line = 0; row < end; ++line, chosen += width) {
+    // Every position is written, and kept if the element is: a branch could not be foreseen.
+    for (std::int64_t i = 0; i < width && row < end; ++i) {
+      for (int d = 0; d + 1 < dims; ++d) row[d] = at[d];
+      row[dims - 1] = i;
+      row += chosen[i] * dims;
     }
-    row += x.dim();
+    for (int d = dims - 2; d >= 0 && ++at[d] == x.sizes()[d]; --d) at[d] = 0;
   }
   return move_values(positions, x.device());
 }

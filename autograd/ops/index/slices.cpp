@@ -52,9 +52,12 @@ Sliced slice_by(const Tensor& x, std::initializer_list<TensorIndex> indices, con
   LOCKSTEP_CHECK(taken <= x.dim(), "[{}] too many indices for a tensor of shape {}: {}", op, to_string(x.sizes()),
                  taken);
   Sliced out{x, {}};
-  const auto pass_over = [&](int dims) { out.tensors.resize(out.tensors.size() + static_cast<std::size_t>(dims)); };
+  int at = 0;  // dimension of the view
+  const auto pass_over = [&](int dims) {
+    out.tensors.resize(out.tensors.size() + static_cast<std::size_t>(dims));
+    at += dims;
+  };
   for (const TensorIndex& index : indices) {
-    const auto at = static_cast<std::int64_t>(out.tensors.size());
     switch (index.kind()) {
       case TensorIndex::Kind::none:
         out.view = out.view.unsqueeze(at);
@@ -80,18 +83,8 @@ Sliced slice_by(const Tensor& x, std::initializer_list<TensorIndex> indices, con
           out.view = out.view.select(at, tensor.item<std::int64_t>());
           break;
         }
-        // A mask takes the place of its dimensions in the list, as index() reads it; the list then is shorter than the
-        // dimensions passed, so masks of several dimensions are written as their positions.
-        if (tensor.defined() && tensor.dtype() == kBool && tensor.dim() > 1) {
-          for (int d = 0; d < tensor.dim(); ++d)
-            LOCKSTEP_CHECK(at + d < out.view.dim() && out.view.size(at + d) == tensor.size(d),
-                           "[{}] a mask of shape {} does not fit dimension {} of a tensor of shape {}", op,
-                           to_string(tensor.sizes()), at + d, to_string(out.view.sizes()));
-          const Tensor positions = nonzero(tensor);
-          for (int d = 0; d < tensor.dim(); ++d) out.tensors.push_back(positions.select(1, d));
-        } else {
-          out.tensors.push_back(tensor);
-        }
+        out.tensors.push_back(tensor);
+        at += dims_of(index);
         out.any_tensor = out.any_tensor || tensor.defined();
         break;
       }
