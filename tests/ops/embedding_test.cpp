@@ -1,7 +1,9 @@
 #include "lockstep/autograd/ops/embedding/embedding.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "tests/support/op_case.h"
 #include "tests/support/view_testing.h"
 
@@ -73,6 +75,77 @@ TEST(EmbeddingOp, BitsDoNotDependOnThreads) {
                        return TensorList{make_leaf({50, 24})};
                      },
                  .run = [=](const TensorList& in) { return TensorList{embedding(in[0], index)}; }});
+}
+
+// As by looking the rows up and adding them to zeros, one by one.
+TEST(EmbeddingBag, SumsAndMeansInOrder) {
+  struct Case {
+    Tensor index, offsets;
+    EmbeddingBagLookup options;
+  };
+  const Tensor positions = cast_values(make_input({30}, 2, kFloat64, 0, 7), kInt64);
+  const Tensor offsets = tensor<std::int64_t>({0, 0, 4, 4, 29}), all = tensor<std::int32_t>({0, 11, 30});
+  const Case cases[] = {{positions.view({6, 5}), {}, {.mode = BagMode::sum}},
+                        {positions.view({6, 5}), {}, {.padding_idx = -3}},
+                        {positions, offsets, {}},
+                        {positions, offsets, {.mode = BagMode::sum, .padding_idx = 2}},
+                        {positions, all, {.mode = BagMode::sum, .include_last_offset = true}},
+                        {zeros({0, 4}, {.dtype = kInt64}), {}, {.mode = BagMode::sum}},
+                        {zeros({3, 0}, {.dtype = kInt64}), {}, {}}};
+  for (const Case& c : cases)
+    check_op(
+        {.name = "",
+         .inputs =
+             [] {
+               return TensorList{make_leaf({7, 19})};
+             },
+         .run = [&](const TensorList& in) { return TensorList{embedding_bag(in[0], c.index, c.offsets, c.options)}; },
+         .expected =
+             [&](const TensorList& in) {
+               const std::int64_t n = c.index.numel(), width = 19;
+               std::vector<std::int64_t> begins;
+               if (c.offsets.defined()) begins = c.offsets.to_vector<std::int64_t>();
+               for (std::int64_t b = 0; c.index.dim() == 2 && b < c.index.size(0); ++b)
+                 begins.push_back(b * c.index.size(1));
+               if (!c.options.include_last_offset) begins.push_back(n);
+               const auto bags = static_cast<std::int64_t>(begins.size()) - 1;
+               const Tensor out = zeros({bags, width}, {.dtype = kFloat64});
+               for (std::int64_t b = 0; b < bags; ++b) {
+                 double* const row = out.data<double>() + b * width;
+                 std::int64_t taken = 0;
+                 for (std::int64_t i = begins[static_cast<std::size_t>(b)]; i < begins[static_cast<std::size_t>(b + 1)];
+                      ++i) {
+                   const std::int64_t at = c.index.to_vector<std::int64_t>()[static_cast<std::size_t>(i)];
+                   if (c.options.padding_idx && (at - *c.options.padding_idx) % 7 == 0) continue;
+                   ++taken;
+                   for (std::int64_t j = 0; j < width; ++j)
+                     row[j] += in[0].detach().contiguous().data<double>()[at * width + j];
+                 }
+                 for (std::int64_t j = 0; c.options.mode == BagMode::mean && j < width; ++j)
+                   row[j] /= static_cast<double>(std::max<std::int64_t>(taken, 1));
+               }
+               return TensorList{out};
+             }});
+}
+
+TEST(EmbeddingBag, BitsAreThoseOfALookupAndDoNotDependOnThreads) {
+  const Tensor index = cast_values(make_input({400, 30}, 2, kFloat64, 0, 50), kInt64);
+  const Tensor weight = make_input({50, 33}, 1, kFloat32), ones_of_all = ones({400, 30});
+  const EmbeddingBagLookup sum{.mode = BagMode::sum};
+  EXPECT_TRUE(equal(embedding_bag(weight, index, {}, sum), embedding_bag(weight, index, {}, sum, ones_of_all)));
+  check_threads({.name = "",
+                 .inputs =
+                     [] {
+                       return TensorList{make_leaf({50, 33})};
+                     },
+                 .run = [=](const TensorList& in) { return TensorList{embedding_bag(in[0], index)}; }});
+}
+
+TEST(EmbeddingBag, ErrorsOfTheIndex) {
+  EXPECT_EQ(error_of([] {
+              embedding_bag(zeros({3, 2}), tensor<std::int64_t>({0, 1, -1}).view({1, 3}));
+            }),
+            "[embedding] index -1 at position 2 is out of range; expected a value in [0, 3)");
 }
 
 TEST(EmbeddingOp, Errors) {

@@ -1,15 +1,21 @@
-// Bags of rows, composed of a lookup and of sums, means and maxima at an index.
+// Bags of rows: their sums, or composed of a lookup and of sums, means and maxima at an index.
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/embedding/embedding.h"
+#include "lockstep/autograd/ops/embedding/embedding_bag_kernels.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/kernel_table.h"
 
 namespace lockstep {
 namespace {
+
+constexpr KernelTable<detail::BagSumsKernel> bag_sums_kernel{"embedding_bag", detail::bag_sums_cpu};
 
 /// The bag of each index.
 Tensor bags_of(const Tensor& index, const Tensor& offsets, bool include_last, std::int64_t& count) {
@@ -29,6 +35,27 @@ Tensor bags_of(const Tensor& index, const Tensor& offsets, bool include_last, st
     for (std::int64_t i = begins[b]; i < end; ++i) bags.data<std::int64_t>()[i] = b;
   }
   return move_values(bags, index.device());
+}
+
+/// Whether sums need no rows beside each other: nothing is done to a row or to its gradient on the way.
+bool can_add_up(const Tensor& weight, const EmbeddingBagLookup& options, const Tensor& factors) {
+  return weight.device().is_cpu() && (weight.dtype() == kFloat32 || weight.dtype() == kFloat64) &&
+         options.mode != BagMode::max && !factors.defined() && !options.max_norm && !options.scale_grad_by_freq;
+}
+
+/// Sums of bags, which are linear in the weight.
+Tensor bag_sums(const Tensor& weight, const Tensor& index, const Tensor& bags, std::int64_t count) {
+  const Tensor rows = detail::prepare_index(index, weight, "embedding");
+  detail::check_index_range(rows.data<std::int64_t>(), rows.numel(), weight.size(0), "embedding");
+  const auto sums = [=](const Tensor& x) {
+    const Tensor out = empty({count, x.size(1)}, options_of(x));
+    if (out.numel() > 0) bag_sums_kernel(x)(as_contiguous(x), rows, bags, out);
+    return out;
+  };
+  const auto spread = [=, sizes = weight.sizes()](const Tensor& grad) {
+    return detail::index_add_rows(grad.index_select(0, bags), rows, sizes, 0);
+  };
+  return apply_linear(weight, {sums, spread});
 }
 
 }  // namespace
@@ -56,14 +83,19 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& of
     bags = bags.index_select(0, kept);
     if (factors.defined()) factors = factors.index_select(0, kept);
   }
-  Tensor rows = embedding(weight, flat,
-                          EmbeddingLookup{.max_norm = options.max_norm,
-                                          .norm_type = options.norm_type,
-                                          .scale_grad_by_freq = options.scale_grad_by_freq});
-  if (factors.defined()) rows = rows * factors.unsqueeze(1);
-  const Tensor none = zeros({count, weight.size(1)}, options_of(weight));
-  if (options.mode == BagMode::max) return index_reduce(none, 0, bags, rows, "amax", false);
-  const Tensor sums = index_add(none, 0, bags, rows);
+  Tensor sums;
+  if (can_add_up(weight, options, factors)) {
+    sums = bag_sums(weight, flat, bags, count);
+  } else {
+    Tensor rows = embedding(weight, flat,
+                            EmbeddingLookup{.max_norm = options.max_norm,
+                                            .norm_type = options.norm_type,
+                                            .scale_grad_by_freq = options.scale_grad_by_freq});
+    if (factors.defined()) rows = rows * factors.unsqueeze(1);
+    const Tensor none = zeros({count, weight.size(1)}, options_of(weight));
+    if (options.mode == BagMode::max) return index_reduce(none, 0, bags, rows, "amax", false);
+    sums = index_add(none, 0, bags, rows);
+  }
   if (options.mode == BagMode::sum) return sums;
   const Tensor one = ones({flat.numel()}, options_of(weight));
   const Tensor counts = index_add(zeros({count}, options_of(weight)), 0, bags, one);
