@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "tests/support/op_case.h"
@@ -103,6 +104,41 @@ TEST(Median, OfNothing) {
   EXPECT_NE(error_of([&] { median(x, 0); }).find("expected elements along dimension 0, found sizes [0, 3]"),
             std::string::npos);
   EXPECT_THROW(median(zeros({0}, {.dtype = kInt64})), Error);
+}
+
+// Against the stable order, of which they are places.
+TEST(OrderStatistics, ArePlacesOfTheStableOrder) {
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kInt64, kInt32, kUInt8, kBool})
+    for (const Shape& sizes : {Shape{1}, Shape{2}, Shape{101}, Shape{64}, Shape{5, 12, 3}, Shape{0, 4}}) {
+      SCOPED_TRACE(std::string(name(dtype)) + to_string(sizes));
+      const Tensor x = cast_values(make_input(sizes, 5, kFloat64, dtype == kUInt8 ? 0 : -9, 9), kInt64).to(dtype);
+      for (int d = 0; d < x.dim(); ++d) {
+        if (x.size(d) == 0) continue;
+        const Tensor order = argsort(x, d);
+        for (const std::int64_t k : {std::int64_t{1}, (x.size(d) + 1) / 2, x.size(d)}) {
+          const Tensor place = order.narrow(d, k - 1, 1);
+          const TopK found = kthvalue(x, k, d, true), turned = kthvalue(make_strided(x), k, d);
+          expect_close(found.indices, place, 0, 0);
+          expect_close(found.values, gather(x, d, place), 0, 0);
+          expect_close(turned.indices, place.squeeze(d), 0, 0);
+        }
+        if (x.numel() == 0) continue;
+        expect_close(median(x, d, true).indices, order.narrow(d, (x.size(d) - 1) / 2, 1), 0, 0);
+      }
+    }
+}
+
+TEST(OrderStatistics, ANanIsTheMedianAndTheLargest) {
+  const Tensor x = tensor<float>({3, NAN, -0.0f, NAN, 0, -INFINITY, 7, 5, INFINITY, 3});
+  EXPECT_EQ(median(x, 0).indices.item<std::int64_t>(), 3);
+  EXPECT_TRUE(std::isnan(median(x).item()));
+  const std::vector<std::int64_t> order = {5, 2, 4, 0, 9, 7, 6, 8, 1, 3};
+  for (std::int64_t k = 1; k <= 10; ++k)
+    EXPECT_EQ(kthvalue(x, k).indices.item<std::int64_t>(), order[static_cast<std::size_t>(k - 1)]);
+  const Tensor leaf = make_leaf({3, 5});
+  median(leaf, 1).values.sum().backward();
+  EXPECT_EQ(leaf.grad().sum().item(), 3.0);
+  EXPECT_EQ(leaf.grad().max().item(), 1.0);
 }
 
 TEST(TopKErrors, NameTheProblem) {

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/topk/topk.h"
+#include "lockstep/autograd/ops/topk/topk_kernels.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -28,7 +29,7 @@ TopK kthvalue(const Tensor& x, std::int64_t k, std::int64_t dim, bool keepdim) {
   const int d = wrap_dim(dim, x.dim(), "kthvalue");
   LOCKSTEP_CHECK(k >= 1 && k <= x.size(d), "[kthvalue] expected k between 1 and {}, the size of dimension {}, found {}",
                  x.size(d), d, k);
-  const Tensor place = argsort(x, d).narrow(d, k - 1, 1).contiguous();
+  const Tensor place = detail::place_in_order(x, k - 1, d, false);
   const Tensor value = gather(x, d, place);
   return keepdim ? TopK{value, place} : TopK{value.squeeze(d), place.squeeze(d)};
 }

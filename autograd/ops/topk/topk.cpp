@@ -20,7 +20,28 @@ namespace {
 constexpr KernelTable<detail::TopKKernel> topk_kernel{"topk", detail::topk_cpu,
                                                       LOCKSTEP_CUDA_KERNEL(detail::topk_cuda)};
 
+constexpr KernelTable<detail::PlaceInOrderKernel> place_in_order_kernel{"kthvalue", detail::place_in_order_cpu};
+
 }  // namespace
+
+Tensor detail::place_in_order(const Tensor& x, std::int64_t k, int dim, bool or_nan) {
+  const NoGradGuard values_only;
+  if (x.device().is_cuda()) {
+    const Tensor order = argsort(x, dim), at = order.narrow(dim, k, 1);
+    if (!or_nan) return at.contiguous();
+    // A NaN counts as the largest value: where the last is one, it is the one that is asked for.
+    const Tensor last = order.narrow(dim, x.size(dim) - 1, 1);
+    return where(isnan(gather(x.detach(), dim, last)), last, at);
+  }
+  const Tensor turned = as_contiguous((x.dtype() == kBool ? x.to(kUInt8) : x.detach()).transpose(dim, -1));
+  Shape sizes = turned.sizes();
+  const std::int64_t length = sizes.back();
+  sizes[sizes.dim() - 1] = 1;
+  const Tensor places = empty(sizes, {.dtype = kInt64});
+  if (places.numel() > 0)
+    place_in_order_kernel(x)(turned.view({places.numel(), length}), k, or_nan, places.view({places.numel()}));
+  return as_contiguous(places.transpose(dim, -1));
+}
 
 TopK topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
   LOCKSTEP_CHECK(x.defined() && x.dtype() != kBool, "[topk] expected a tensor of a dtype other than bool");
@@ -65,19 +86,11 @@ Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
 TopK median(const Tensor& x, std::int64_t dim, bool keepdim) {
   LOCKSTEP_CHECK(x.defined(), "[median] the tensor is undefined");
   if (x.dim() == 0) return median(x.unsqueeze(0), 0, false);
-  LOCKSTEP_CHECK(x.size(dim) > 0, "[median] expected elements along dimension {}, found sizes {}", dim,
+  const int d = wrap_dim(dim, x.dim(), "median");
+  LOCKSTEP_CHECK(x.size(d) > 0, "[median] expected elements along dimension {}, found sizes {}", dim,
                  to_string(x.sizes()));
-  if (x.numel() == 0) {
-    const Tensor value = keepdim ? x.narrow(dim, 0, 1) : x.select(dim, 0);
-    return {value.clone(), zeros(value.sizes(), {.dtype = kInt64, .device = x.device()})};
-  }
-  const Tensor order = argsort(x, dim);
-  const std::int64_t length = x.size(dim);
-  // A NaN counts as the largest value: where the last is one, it is the median.
-  const Tensor middle = order.narrow(dim, (length - 1) / 2, 1), last = order.narrow(dim, length - 1, 1);
-  const Tensor place = where(isnan(gather(x.detach(), dim, last)), last, middle);
-  const Tensor value = gather(x, dim, place);
-  return keepdim ? TopK{value, place} : TopK{value.squeeze(dim), place.squeeze(dim)};
+  const Tensor place = detail::place_in_order(x, (x.size(d) - 1) / 2, d, true), value = gather(x, d, place);
+  return keepdim ? TopK{value, place} : TopK{value.squeeze(d), place.squeeze(d)};
 }
 
 Tensor median(const Tensor& x) {

@@ -132,4 +132,32 @@ void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
   });
 }
 
+void place_in_order_cpu(const Tensor& x, std::int64_t k, bool or_nan, const Tensor& indices) {
+  const std::int64_t length = x.size(1);
+  dispatch_numeric(x.dtype(), "kthvalue", [&]<typename T>() {
+    using C = compute_t<T>;
+    using Key = decltype(ascending_key(C()));
+    lockstep::parallel_for(
+        x.size(0), std::max<std::int64_t>(1, cpu::kElementBlock / length), [&](std::int64_t begin, std::int64_t end) {
+          std::vector<Key> keys(static_cast<std::size_t>(length));
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T* const values = x.data<T>() + row * length;
+            const auto key_at = [&](std::int64_t i) { return ascending_key(static_cast<C>(values[i])); };
+            bool any_nan = false;
+            for (std::int64_t i = 0; i < length; ++i) {
+              keys[static_cast<std::size_t>(i)] = key_at(i);
+              any_nan |= static_cast<C>(values[i]) != static_cast<C>(values[i]);
+            }
+            const std::int64_t rank = or_nan && any_nan ? length - 1 : k;
+            std::nth_element(keys.begin(), keys.begin() + rank, keys.end());
+            const Key found = keys[static_cast<std::size_t>(rank)];
+            // Of equal elements, those that come before it in the order are before it in the row too.
+            std::int64_t equal = std::count(keys.begin(), keys.begin() + rank, found), place = 0;
+            while (key_at(place) != found || equal-- > 0) ++place;
+            indices.data<std::int64_t>()[row] = place;
+          }
+        });
+  });
+}
+
 }  // namespace lockstep::detail
