@@ -65,14 +65,19 @@ struct GatherBackward final : Node {
 // Of no elements there may be any number of dimensions.
 Tensor nothing_gathered(const Tensor& x, const Tensor& index) {
   const Tensor out = empty(index.sizes(), options_of(x));
-  if (auto* node = record<GatherBackward>(out, {&x})) {
-    node->save(detail::prepare_index(cast_values(index, kInt64), x, "gather"));
-    node->sizes = x.sizes();
-  }
+  detail::record_gather(out, x, 0, detail::prepare_index(cast_values(index, kInt64), x, "gather"));
   return out;
 }
 
 }  // namespace
+
+void detail::record_gather(const Tensor& out, const Tensor& x, int dim, const Tensor& index) {
+  if (auto* node = record<GatherBackward>(out, {&x})) {
+    node->save(index);
+    node->sizes = x.sizes();
+    node->dim = dim;
+  }
+}
 
 Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const {
   if (this->dim() + (index.defined() ? index.dim() : 1) < 2 && index.defined()) {  // a scalar counts as one element
@@ -93,11 +98,7 @@ Tensor Tensor::gather(std::int64_t dim, const Tensor& index) const {
                    to_string(positions.sizes()), to_string(sizes()), i, d);
   const Tensor out = empty(positions.sizes(), options_of(*this));
   if (out.numel() > 0) gather_kernel (*this)(*this, d, positions, out);
-  if (auto* node = record<GatherBackward>(out, {this})) {
-    node->save(positions);
-    node->sizes = sizes();
-    node->dim = d;
-  }
+  detail::record_gather(out, *this, d, positions);
   return out;
 }
 

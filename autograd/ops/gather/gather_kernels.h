@@ -11,6 +11,9 @@ namespace lockstep::detail {
 using GatherKernel = void(const Tensor& x, int dim, const Tensor& index, const Tensor& out);
 GatherKernel gather_cpu, gather_cuda;
 
+/// Records `out`, whose values are those of x along dim at the positions of the index, as gathered from x.
+void record_gather(const Tensor& out, const Tensor& x, int dim, const Tensor& index);
+
 /// The adjoint: out (contiguous, zeros, float32, float64 or int64) at the gathered positions += grad (contiguous,
 /// index's shape), repeated positions in index order.
 using GatherBackwardKernel = void(const Tensor& grad, int dim, const Tensor& index, const Tensor& out);

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "lockstep/autograd/ops/binary/binary.h"
-#include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/scan/scan.h"
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
@@ -27,14 +27,18 @@ Shape three_dims(const Tensor& x, int dim) {
 TopK running_extreme(bool largest, const Tensor& x, std::int64_t dim, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
   const int d = wrap_dim(dim, x.dim(), op);
-  const Tensor indices = zeros(x.sizes(), {.dtype = kInt64, .device = x.device()});
-  if (x.numel() > 0) {
-    const NoGradGuard values_only;
-    const Tensor values = as_contiguous(x.detach());
-    const Shape around = three_dims(x, d);
-    extreme_kernel(values)(largest, values.view(around), indices.view(around));
+  if (x.dim() == 0) {
+    const TopK one = running_extreme(largest, x.view({1}), 0, op);
+    return {one.values.view({}), one.indices.view({})};
   }
-  return {gather(x, d, indices), indices};
+  const TopK out{empty(x.sizes(), options_of(x)), empty(x.sizes(), {.dtype = kInt64, .device = x.device()})};
+  if (x.numel() > 0) {
+    const Tensor from = as_contiguous(x.detach());
+    const Shape around = three_dims(x, d);
+    extreme_kernel(from)(largest, from.view(around), out.values.view(around), out.indices.view(around));
+  }
+  detail::record_gather(out.values, x, d, out.indices);
+  return out;
 }
 
 Tensor running_log_sums(const Tensor& values, int dim, bool reverse) {

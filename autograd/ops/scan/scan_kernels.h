@@ -21,9 +21,9 @@ ScanKernel scan_cpu, scan_cuda;
 using ProductKernel = void(const Tensor& x, const Tensor& out);
 ProductKernel product_cpu;
 
-/// Running extremes: `indices` (int64, of x's shape) are the places of the last largest (smallest) element so far, or
-/// of the last NaN. x is [outer, length, inner], contiguous, with elements.
-using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& indices);
+/// Running extremes: the largest (smallest) elements so far, or NaN from the first one on, and (int64) their last
+/// places. x is [outer, length, inner], contiguous, with elements; so are values and indices.
+using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& values, const Tensor& indices);
 RunningExtremeKernel running_extreme_cpu;
 /// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point.
 using LogCumsumExpKernel = void(const Tensor& x, const Tensor& out, bool reverse);
