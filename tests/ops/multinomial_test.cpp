@@ -1,7 +1,10 @@
 #include "lockstep/autograd/ops/multinomial/multinomial.h"
 
+#include <algorithm>
+#include <array>
 #include <set>
 
+#include "lockstep/autograd/ops/multinomial/multinomial_kernels.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
@@ -44,6 +47,21 @@ TEST(Multinomial, DependsOnTheSeedAlone) {
     set_num_threads(2);
     EXPECT_EQ(multinomial(p, 5, replacement).to_vector<std::int64_t>(), one);
     EXPECT_NE(one, next);
+  }
+}
+
+TEST(Multinomial, DrawsAreThoseOfTheRunningSum) {
+  for (const auto& [rows, classes, count] : {std::array{3, 17, 400}, std::array{1, 1, 5}, std::array{40, 301, 7}}) {
+    Tensor p = make_input({rows, classes}, 1, kFloat64, -0.5, 1.0);
+    for (std::int64_t i = 0; i < p.numel(); ++i) p.data<double>()[i] = std::max(p.data<double>()[i], 0.0);
+    for (std::int64_t r = 0; r < rows; ++r) p.data<double>()[r * classes + classes / 2] = 1e-20 + 0.1 * r;
+    const philox::KeySource key{.key = {5, 9}};
+    const Tensor drawn = empty({rows, count}, {.dtype = kInt64});
+    detail::multinomial_cpu(p, drawn, key);
+    for (std::int64_t i = 0; i < drawn.numel(); ++i)
+      ASSERT_EQ(drawn.data<std::int64_t>()[i],
+                detail::draw_class(p.data<double>() + i / count * classes, classes,
+                                   detail::uniform_at(key.get(), static_cast<std::uint64_t>(i))));
   }
 }
 
