@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/kernel_table.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
@@ -135,6 +136,25 @@ TEST(Matmul, integers_wrap) {
     const Tensor wide = expected_product(cast_values(a, kFloat64), cast_values(b, kFloat64));
     expect_close(product, cast_values(cast_values(wide, kInt64), dtype), 0, 0);
   }
+}
+
+TEST(Matmul, integers_of_every_shape_are_those_of_the_reference) {
+  for (const DType dtype : {kInt64, kInt32, kUInt8})
+    for (const Case& c : {Case{{7, 9}, {9, 1}}, Case{{3, 5}, {5, 261}}, Case{{1, 300}, {300, 7}}, Case{{3, 0}, {0, 2}},
+                          Case{{2, 1, 3, 4}, {5, 4, 2}}, Case{{33}, {33}}, Case{{70, 65}, {65, 130}}}) {
+      const auto numbers = [&](const Shape& sizes, std::uint32_t seed) {
+        return make_input(sizes, seed, kInt64, -1000, 1000).to(dtype);
+      };
+      const Tensor a = numbers(c.a, 1), b = numbers(c.b, 2);
+      set_reference_kernels(true);
+      const Tensor expected = matmul(a, b);
+      set_reference_kernels(false);
+      EXPECT_TRUE(equal(matmul(a, b), expected));
+      EXPECT_TRUE(equal(matmul(make_strided(a), make_strided(b)), expected));
+    }
+  const Tensor most = full({2, 2}, std::int64_t{1} << 62, {.dtype = kInt64});
+  EXPECT_EQ(matmul(most, full({2, 2}, 3, {.dtype = kInt64})).to_vector<std::int64_t>(),
+            (std::vector<std::int64_t>(4, std::int64_t(std::uint64_t{6} << 62))));
 }
 
 TEST(Matmul, errors_name_the_sizes) {

@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile_flops.h"
@@ -60,11 +63,57 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   }
 }
 
+/// One row of a product of integers, which wrap around: `x` is the row of a, whose elements are `step` apart, and the
+/// rows of y lie side by side.
+template <typename Sum, typename T>
+void multiply_row(const T* x, std::int64_t step, const T* y, std::int64_t k, std::int64_t n, T* out) {
+  if (n == 1) {
+    Sum sum = 0;
+    for (std::int64_t p = 0; p < k; ++p) sum += static_cast<Sum>(x[p * step]) * static_cast<Sum>(y[p]);
+    *out = static_cast<T>(sum);
+    return;
+  }
+  constexpr std::int64_t kColumns = 256;
+  for (std::int64_t begin = 0; begin < n; begin += kColumns) {
+    const std::int64_t columns = std::min(kColumns, n - begin);
+    Sum sums[kColumns] = {};
+    const auto add = [&]<int kSteps>(std::int64_t p, std::integral_constant<int, kSteps>) {
+      Sum factors[kSteps];
+      for (int s = 0; s < kSteps; ++s) factors[s] = static_cast<Sum>(x[(p + s) * step]);
+      const T* const row = y + p * n + begin;
+      for (std::int64_t j = 0; j < columns; ++j)
+        for (int s = 0; s < kSteps; ++s) sums[j] += factors[s] * static_cast<Sum>(row[s * n + j]);
+    };
+    std::int64_t p = 0;
+    for (; p + 4 <= k; p += 4) add(p, std::integral_constant<int, 4>());
+    for (; p < k; ++p) add(p, std::integral_constant<int, 1>());
+    for (std::int64_t j = 0; j < columns; ++j) out[begin + j] = static_cast<T>(sums[j]);
+  }
+}
+
+void multiply_integers(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), rows = out.numel() / n;
+  const std::int64_t row = a.strides()[a.dim() - 2], step = a.strides()[a.dim() - 1];
+  const Tensor right = b.strides()[b.dim() - 2] == n && b.strides()[b.dim() - 1] == 1 ? b : copy_contiguous(b);
+  dispatch_integer(out.dtype(), "matmul", [&]<typename T>() {
+    using Sum = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+    parallel_for(rows, std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, k * n)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const T* const x = a.data<T>() + matrix_offset(a, i / m) + i % m * row;
+                     const T* const y = right.data<T>() + matrix_offset(right, i / m);
+                     T* const to = out.data<T>() + i * n;
+                     cpu::by_widest_vectors([=] { multiply_row<Sum>(x, step, y, k, n, to); });
+                   }
+                 });
+  });
+}
+
 }  // namespace
 
 void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out) {
   profile::add_multiply_adds(out.numel() * a.size(-1));
-  if (!out.is_floating_point()) return matmul_reference(a, b, out);
+  if (!out.is_floating_point()) return multiply_integers(a, b, out);
   if (out.dtype() == kFloat32) return multiply<float>(a, b, out);
   if (out.dtype() == kFloat64) return multiply<double>(a, b, out);
   const Tensor product = empty(out.sizes());
