@@ -4,7 +4,10 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -116,14 +119,44 @@ TEST(Linalg, TrianglesAreSolvedWithoutTheRest) {
   EXPECT_TRUE(allclose(matmul(matmul(u.transpose(1, 2), u), cholesky_solve(b, u, true)), b, 1e-12, 1e-12));
 }
 
+// Note [Blocks of matrices]: sizes around those of blocks.
 TEST(Linalg, LargerMatrices) {
-  const Tensor x = matrices({2, 60, 60}).detach(), a = matmul(x, x.transpose(-2, -1)), b = make_input({2, 60, 7}, 5);
-  const Tensor l = linalg::cholesky(a);
-  EXPECT_TRUE(allclose(matmul(l, l.transpose(-2, -1)), a, 1e-11, 1e-11));
-  EXPECT_TRUE(equal(l, l.tril()));
-  EXPECT_TRUE(allclose(matmul(l, linalg::solve_triangular(l, b, false)), b, 1e-11, 1e-11));
-  EXPECT_TRUE(allclose(matmul(a, cholesky_solve(b, l)), b, 1e-9, 1e-9));
-  EXPECT_TRUE(allclose(matmul(x, linalg::solve(x, b)), b, 1e-10, 1e-10));
+  for (const Shape& sizes : {Shape{2, 31, 31}, Shape{32, 32}, Shape{33, 33}, Shape{2, 65, 65}, Shape{1, 130, 130}}) {
+    SCOPED_TRACE(to_string(sizes));
+    const std::int64_t n = sizes.back();
+    Shape b_sizes = sizes;
+    b_sizes[b_sizes.dim() - 1] = 7;
+    const Tensor x = matrices(sizes).detach() + 4.0 * eye(n, n, {.dtype = kFloat64}).roll(1, 0),
+                 a = matmul(x, x.transpose(-2, -1)), b = make_input(b_sizes, 5), l = linalg::cholesky(a),
+                 u = l.transpose(-2, -1);
+    EXPECT_TRUE(allclose(matmul(l, u), a, 1e-11, 1e-11));
+    EXPECT_TRUE(equal(l, l.tril()));
+    EXPECT_TRUE(allclose(matmul(l, linalg::solve_triangular(l, b, false)), b, 1e-11, 1e-11));
+    EXPECT_TRUE(allclose(matmul(u, linalg::solve_triangular(u, b, true)), b, 1e-11, 1e-11));
+    EXPECT_TRUE(allclose(matmul(a, cholesky_solve(b, l)), b, 1e-9, 1e-9));
+    EXPECT_TRUE(allclose(matmul(x, linalg::solve(x, b)), b, 1e-10, 1e-10));
+    const auto [sign, logabsdet] = slogdet(x);
+    EXPECT_TRUE(allclose(logabsdet, log(diagonal(l, 0, -2, -1)).sum({-1}), 1e-10, 1e-10));
+    const Tensor inverse_sign = slogdet(linalg::inv(x.narrow(-1, 0, n).roll(1, -1))).sign;  // by another permutation
+    EXPECT_TRUE(equal(inverse_sign, n % 2 == 0 ? -sign : sign));
+    const Tensor narrow = linalg::solve(x.to(kFloat32), b.to(kFloat32));
+    EXPECT_TRUE(allclose(narrow.to(kFloat64), linalg::solve(x, b), 1e-4, 1e-5));
+  }
+}
+
+TEST(Linalg, ThreadsDoNotChangeBits) {
+  check_threads({.name = "",
+                 .inputs =
+                     [] {
+                       return TensorList{matrices({200, 200}), make_leaf({200, 70}, 2)};
+                     },
+                 .run =
+                     [](const TensorList& in) {
+                       const Tensor square =
+                           matmul(in[0], in[0].transpose(0, 1)) + 300.0 * eye(200, 200, in[0].options());
+                       return TensorList{linalg::solve(in[0], in[1]), linalg::cholesky(square)};
+                     },
+                 .slack = 100.0});
 }
 
 TEST(LinalgErrors, NameTheProblem) {
@@ -138,6 +171,12 @@ TEST(LinalgErrors, NameTheProblem) {
             std::string::npos);
   EXPECT_NE(error([] { linalg::inv(ones({2, 3})); }).find("expected square matrices, found [2, 3]"), std::string::npos);
   EXPECT_NE(error([] { linalg::cholesky(-eye(2)); }).find("matrix 0 is not positive definite"), std::string::npos);
+  const Tensor late = make_input({2, 70, 70}, 3), negative = 2.0 * eye(70, 70);
+  late.select(0, 1).select(1, 60).zero_();  // found in a later block
+  EXPECT_NE(error([&] { linalg::inv(late); }).find("matrix 1 is singular"), std::string::npos);
+  EXPECT_NE(error([&] { linalg::solve(late.triu(), late); }).find("matrix 1 is singular"), std::string::npos);
+  negative.index_put_({60, 60}, -1.0);
+  EXPECT_NE(error([&] { linalg::cholesky(negative); }).find("not positive definite"), std::string::npos);
   EXPECT_NE(error([] { linalg::solve(eye(2), ones({3, 1})); }).find("a right side of 2 rows"), std::string::npos);
   EXPECT_NE(error([] { linalg::inv(eye(2).to(kFloat16)); }).find("float32 or float64"), std::string::npos);
   const Tensor singular = ones({2, 2}).requires_grad_();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -21,9 +22,11 @@ void by_dtype(const Tensor& x, F&& f) {
     f.template operator()<float>();
 }
 
-/// Calls f(i) for each of `count` matrices of n x n, whose blocks of work depend on the sizes alone.
+/// Calls f(i) for each of `count` matrices of n x n, whose blocks of work depend on the sizes alone. One alone has all
+/// threads for its products.
 template <typename F>
 void for_each_matrix(std::int64_t count, std::int64_t n, F&& f) {
+  if (count == 1) return f(0);
   lockstep::parallel_for(count, 65536 / (n * n * n + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) f(i);
   });
@@ -36,50 +39,146 @@ void note_failure(std::atomic<std::int64_t>& first, std::int64_t i) {
   }
 }
 
-/// Eliminates below the diagonal of a [n, n] by rows, the largest element of a column first, and does the same to the
-/// rows of b [n, k]. Returns the sign of the permutation, 0 for a singular matrix.
-double eliminate(double* a, std::int64_t n, double* b, std::int64_t k) {
-  double sign = 1.0;
-  for (std::int64_t c = 0; c < n; ++c) {
-    std::int64_t pivot = c;
-    for (std::int64_t r = c + 1; r < n; ++r)
-      if (std::abs(a[r * n + c]) > std::abs(a[pivot * n + c])) pivot = r;
-    if (a[pivot * n + c] == 0.0) return 0.0;
-    if (pivot != c) {
-      std::swap_ranges(a + c * n, a + (c + 1) * n, a + pivot * n);
-      std::swap_ranges(b + c * k, b + (c + 1) * k, b + pivot * k);
-      sign = -sign;
-    }
-    for (std::int64_t r = c + 1; r < n; ++r) {
-      const double factor = a[r * n + c] / a[c * n + c];
-      if (factor == 0.0) continue;
-      for (std::int64_t j = c + 1; j < n; ++j) a[r * n + j] -= factor * a[c * n + j];
-      for (std::int64_t j = 0; j < k; ++j) b[r * k + j] -= factor * b[c * k + j];
-    }
-  }
-  return sign;
+// Note [Blocks of matrices]
+/// Large matrices are factored and solved by kBlock rows or columns at a time: what those do to the rest is a product,
+/// which is computed by gemm() and takes most of the time. Its bits follow from the sizes (Note [Order of a product]).
+constexpr std::int64_t kBlock = 32;
+
+struct Matrix {
+  double* data;
+  std::int64_t stride;  ///< between rows
+
+  double* row(std::int64_t r) const { return data + r * stride; }
+  Matrix at(std::int64_t r, std::int64_t c) const { return {row(r) + c, stride}; }
+};
+
+/// out [m, n] -= a [m, k] b [k, n], of which no two share memory; `transposed`: a is the transpose of what is stored.
+void subtract_product(Matrix out, Matrix a, Matrix b, std::int64_t m, std::int64_t n, std::int64_t k,
+                      bool transposed = false) {
+  cpu::gemm({.m = m,
+             .n = n,
+             .k = k,
+             .a = {a.data, a.stride, transposed},
+             .b = {b.data, b.stride},
+             .out = out.data,
+             .out_stride = out.stride,
+             .alpha = -1.0,
+             .beta = 1.0});
 }
 
 /// to[j] -= factor * from[j].
 void subtract_multiple(double* to, const double* from, double factor, std::int64_t count) {
   for (std::int64_t j = 0; j < count; ++j) to[j] -= factor * from[j];
 }
+/// row[j] /= divisor.
+void divide(double* row, double divisor, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) row[j] /= divisor;
+}
 
 /// The X of a X = b in the place of b [n, k], for the upper triangle of a. Row by row, so that neighbours of a row are
-/// computed side by side; each element subtracts in the order of the columns of a.
-void substitute_backwards(const double* a, std::int64_t n, double* b, std::int64_t k) {
-  for (std::int64_t r = n - 1; r >= 0; --r) {
-    for (std::int64_t c = r + 1; c < n; ++c) subtract_multiple(b + r * k, b + c * k, a[r * n + c], k);
-    for (std::int64_t j = 0; j < k; ++j) b[r * k + j] /= a[r * n + r];
+/// computed side by side.
+void substitute_backwards(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
+  for (std::int64_t end = n; end > 0;) {
+    const std::int64_t begin = (end - 1) / kBlock * kBlock;
+    if (end < n) subtract_product(b.at(begin, 0), a.at(begin, end), b.at(end, 0), end - begin, k, n - end);
+    for (std::int64_t r = end - 1; r >= begin; --r) {
+      for (std::int64_t c = r + 1; c < end; ++c) subtract_multiple(b.row(r), b.row(c), a.row(r)[c], k);
+      divide(b.row(r), a.row(r)[r], k);
+    }
+    end = begin;
   }
 }
 
-/// The same for the lower triangle. False if it is singular.
-bool substitute_forwards(const double* a, std::int64_t n, double* b, std::int64_t k) {
-  for (std::int64_t r = 0; r < n; ++r) {
-    if (a[r * n + r] == 0.0) return false;
-    for (std::int64_t c = 0; c < r; ++c) subtract_multiple(b + r * k, b + c * k, a[r * n + c], k);
-    for (std::int64_t j = 0; j < k; ++j) b[r * k + j] /= a[r * n + r];
+/// The same for the lower triangle; kUnit: with ones on its diagonal.
+template <bool kUnit>
+void substitute_forwards(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, n);
+    if (begin > 0) subtract_product(b.at(begin, 0), a.at(begin, 0), b, end - begin, k, begin);
+    for (std::int64_t r = begin; r < end; ++r) {
+      for (std::int64_t c = begin; c < r; ++c) subtract_multiple(b.row(r), b.row(c), a.row(r)[c], k);
+      if (!kUnit) divide(b.row(r), a.row(r)[r], k);
+    }
+  }
+}
+
+/// Eliminates below the diagonal of a [rows, width] by rows, the largest element of a column first; the factors are
+/// left there. exchanged[c] is the row that was exchanged with row c. Returns the sign of the permutation, 0 if a
+/// column has nothing.
+double eliminate_columns(Matrix a, std::int64_t rows, std::int64_t width, std::int64_t* exchanged) {
+  double sign = 1.0;
+  for (std::int64_t c = 0; c < width; ++c) {
+    std::int64_t pivot = c;
+    for (std::int64_t r = c + 1; r < rows; ++r)
+      if (std::abs(a.row(r)[c]) > std::abs(a.row(pivot)[c])) pivot = r;
+    if (a.row(pivot)[c] == 0.0) return 0.0;
+    exchanged[c] = pivot;
+    if (pivot != c) {
+      std::swap_ranges(a.row(c), a.row(c) + width, a.row(pivot));
+      sign = -sign;
+    }
+    for (std::int64_t r = c + 1; r < rows; ++r) {
+      double* const row = a.row(r);
+      if (row[c] == 0.0) continue;
+      row[c] /= a.row(c)[c];
+      subtract_multiple(row + c + 1, a.row(c) + c + 1, row[c], width - c - 1);
+    }
+  }
+  return sign;
+}
+
+void copy(Matrix from, Matrix to, std::int64_t rows, std::int64_t columns) {
+  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(from.row(r), columns, to.row(r));
+}
+
+/// Makes a [n, n] upper triangular by eliminate_columns(), and does the same to the rows of b [n, k]. Below the
+/// diagonal anything is left. Returns the sign of the permutation, 0 for a singular matrix.
+double eliminate(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
+  double sign = 1.0;
+  std::vector<double> panel_space(static_cast<std::size_t>(n * std::min(n, kBlock))), right_space(panel_space.size());
+  for (std::int64_t begin = 0; begin < n && sign != 0.0; begin += kBlock) {
+    const std::int64_t width = std::min(kBlock, n - begin), below = n - begin - width;
+    const Matrix panel{panel_space.data(), width}, right{right_space.data(), below};
+    std::int64_t exchanged[kBlock];
+    copy(a.at(begin, begin), panel, n - begin, width);
+    sign *= eliminate_columns(panel, n - begin, width, exchanged);
+    if (sign == 0.0) break;
+    copy(panel, a.at(begin, begin), width, width);
+    for (std::int64_t c = 0; c < width; ++c) {
+      if (exchanged[c] == c) continue;
+      double *const upper = a.at(begin, begin + width).row(c), *const lower =
+                                                                   a.at(begin, begin + width).row(exchanged[c]);
+      std::swap_ranges(upper, upper + below, lower);
+      std::swap_ranges(b.row(begin + c), b.row(begin + c) + k, b.row(begin + exchanged[c]));
+    }
+    if (k > 0) {
+      substitute_forwards<true>(panel, width, b.at(begin, 0), k);
+      subtract_product(b.at(begin + width, 0), panel.at(width, 0), b.at(begin, 0), below, k, width);
+    }
+    if (below == 0) break;
+    copy(a.at(begin, begin + width), right, width, below);
+    substitute_forwards<true>(panel, width, right, below);
+    copy(right, a.at(begin, begin + width), width, below);
+    subtract_product(a.at(begin + width, begin + width), panel.at(width, 0), right, below, below, width);
+  }
+  return sign;
+}
+
+/// The transposed factor L^T of a positive definite matrix in the upper triangle of a [n, n], in its place: rows of it
+/// are columns of L, side by side. False if the matrix is not positive definite.
+bool factor_positive(Matrix a, std::int64_t n) {
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, n);
+    for (std::int64_t c = begin; c < end; ++c) {
+      double* const row = a.row(c);
+      if (!(row[c] > 0.0)) return false;
+      row[c] = std::sqrt(row[c]);
+      divide(row + c + 1, row[c], n - c - 1);
+      for (std::int64_t r = c + 1; r < end; ++r) subtract_multiple(a.row(r) + r, row + r, row[r], n - r);
+    }
+    constexpr std::int64_t kRows = 2 * kBlock;  // of the rest, whose lower triangle is of no use
+    for (std::int64_t r = end; r < n; r += kRows)
+      subtract_product(a.at(r, r), a.at(begin, r), a.at(begin, r), std::min(kRows, n - r), n - r, end - begin, true);
   }
   return true;
 }
@@ -88,6 +187,29 @@ bool is_lower_triangular(const double* a, std::int64_t n) {
   for (std::int64_t r = 0; r < n; ++r)
     for (std::int64_t c = r + 1; c < n; ++c)
       if (a[r * n + c] != 0.0) return false;
+  return true;
+}
+bool is_upper_triangular(const double* a, std::int64_t n) {
+  for (std::int64_t r = 0; r < n; ++r)
+    for (std::int64_t c = 0; c < r; ++c)
+      if (a[r * n + c] != 0.0) return false;
+  return true;
+}
+bool has_zero_on_diagonal(const double* a, std::int64_t n) {
+  for (std::int64_t r = 0; r < n; ++r)
+    if (a[r * n + r] == 0.0) return true;
+  return false;
+}
+
+/// The X of a X = b in the place of b [n, k]; a [n, n] is used up. False if a is singular.
+bool solve(double* a, std::int64_t n, double* b, std::int64_t k) {
+  const Matrix left{a, n}, right{b, k};
+  const bool lower = is_lower_triangular(a, n), upper = !lower && is_upper_triangular(a, n);
+  if (lower || upper ? has_zero_on_diagonal(a, n) : eliminate(left, n, right, k) == 0.0) return false;
+  if (lower)
+    substitute_forwards<false>(left, n, right, k);
+  else
+    substitute_backwards(left, n, right, k);
   return true;
 }
 
@@ -100,12 +222,7 @@ void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::in
     for_each_matrix(count, n, [&](std::int64_t i) {
       const T *from = a.data<T>() + i * n * n, *right = b.data<T>() + i * n * k;
       std::vector<double> m(from, from + n * n), v(right, right + n * k);
-      if (is_lower_triangular(m.data(), n)) {
-        if (!substitute_forwards(m.data(), n, v.data(), k)) return note_failure(failed, i);
-      } else {
-        if (eliminate(m.data(), n, v.data(), k) == 0.0) return note_failure(failed, i);
-        substitute_backwards(m.data(), n, v.data(), k);
-      }
+      if (!solve(m.data(), n, v.data(), k)) return note_failure(failed, i);
       T* to = x.data<T>() + i * n * k;
       for (std::int64_t j = 0; j < n * k; ++j) to[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
     });
@@ -119,7 +236,8 @@ void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logab
     for_each_matrix(a.size(0), n, [&](std::int64_t i) {
       const T* from = a.data<T>() + i * n * n;
       std::vector<double> m(from, from + n * n);
-      double s = eliminate(m.data(), n, nullptr, 0), log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
+      double s = eliminate({m.data(), n}, n, {nullptr, 0}, 0),
+             log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
       for (std::int64_t d = 0; s != 0.0 && d < n; ++d) {
         const double value = m[static_cast<std::size_t>(d * n + d)];
         log += math::portable_log(std::abs(value));
@@ -142,13 +260,7 @@ void linalg_cholesky_cpu(const Tensor& a, const Tensor& l, std::int64_t& first_f
       for (std::int64_t r = 0; r < n; ++r)
         for (std::int64_t c = 0; c <= r; ++c)
           m[static_cast<std::size_t>(c * n + r)] = static_cast<double>(from[r * n + c]);
-      for (std::int64_t c = 0; c < n; ++c) {
-        double* const row = m.data() + c * n;
-        if (!(row[c] > 0.0)) return note_failure(failed, i);
-        row[c] = std::sqrt(row[c]);
-        for (std::int64_t r = c + 1; r < n; ++r) row[r] /= row[c];
-        for (std::int64_t r = c + 1; r < n; ++r) subtract_multiple(m.data() + r * n + r, row + r, row[r], n - r);
-      }
+      if (!factor_positive({m.data(), n}, n)) return note_failure(failed, i);
       for (std::int64_t r = 0; r < n; ++r)
         for (std::int64_t c = 0; c < n; ++c)
           to[r * n + c] = c > r ? T(0) : static_cast<T>(m[static_cast<std::size_t>(c * n + r)]);
