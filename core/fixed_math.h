@@ -1,7 +1,7 @@
 #pragma once
 
-// The CPU's exp and log of float32, also for kernels of a GPU that are to have the CPU's bits: see Note [Vector math]
-// and Note [Portable arithmetic]. For kernels (.cpp and .cu) only.
+// The CPU's exp, log and atan of float32, also for kernels of a GPU that are to have the CPU's bits: see Note [Vector
+// math] and Note [Portable arithmetic]. For kernels (.cpp and .cu) only.
 
 #include <cmath>
 #include <cstdint>
@@ -92,6 +92,20 @@ inline constexpr float kFarBelow = -176.0f;
   const float y = std::fma(k, kLn2High, f - (square - low));
   const float limit = x == 0.0f ? -kInfinite : (x < 0.0f ? kNotANumber : x);  // infinity, NaN
   return x > 0.0f && x < kInfinite ? y : limit;
+}
+
+/// atan(t) for 0 <= t <= 1: a polynomial in its square, a Chebyshev fit made for this file.
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline float atan_to_one(float t) {
+  const float z = t * t;
+  float p = 0.0028340641874819994f;
+  p = std::fma(p, z, -0.016005029901862144f);
+  p = std::fma(p, z, 0.042587608098983765f);
+  p = std::fma(p, z, -0.07495445758104324f);
+  p = std::fma(p, z, 0.10636754333972931f);
+  p = std::fma(p, z, -0.14202570915222168f);
+  p = std::fma(p, z, 0.19992484152317047f);
+  p = std::fma(p, z, -0.3333306610584259f);
+  return std::fma(t, p * z, t);
 }
 
 }  // namespace lockstep::math::fixed

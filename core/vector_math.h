@@ -12,6 +12,7 @@
 #include "lockstep/core/philox.h"
 #if !defined(__CUDA_ARCH__)
 #include "lockstep/core/vector_math_double.h"
+#include "lockstep/core/vector_math_inverse.h"
 #endif
 
 // Before a loop whose iterations do not depend on each other. Never before one that sums into a variable: Clang takes
@@ -156,9 +157,6 @@ inline double pow(double x, double y) {
 inline double tan(double x) {
   return portable_tan(x);
 }
-inline float tan(float x) {
-  return static_cast<float>(portable_tan(static_cast<double>(x)));
-}
 inline double sinh(double x) {
   return portable_sinh(x);
 }
@@ -174,32 +172,17 @@ inline float cosh(float x) {
 inline double log2(double x) {
   return portable_log2(x);
 }
-inline float log2(float x) {
-  return static_cast<float>(portable_log2(static_cast<double>(x)));
-}
 inline double log10(double x) {
   return portable_log10(x);
-}
-inline float log10(float x) {
-  return static_cast<float>(portable_log10(static_cast<double>(x)));
 }
 inline double atan(double x) {
   return portable_atan(x);
 }
-inline float atan(float x) {
-  return static_cast<float>(portable_atan(static_cast<double>(x)));
-}
 inline double asin(double x) {
   return portable_asin(x);
 }
-inline float asin(float x) {
-  return static_cast<float>(portable_asin(static_cast<double>(x)));
-}
 inline double acos(double x) {
   return portable_acos(x);
-}
-inline float acos(float x) {
-  return static_cast<float>(portable_acos(static_cast<double>(x)));
 }
 inline double expm1(double x) {
   return portable_expm1(x);

@@ -17,15 +17,12 @@ inline constexpr double kRoundDouble = 0x1.8p52;
 inline std::int64_t low_bits(double shifted) {
   return static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(shifted) - std::bit_cast<std::uint64_t>(kRoundDouble));
 }
-}  // namespace detail
 
-/// x to the power y with the special cases of C's pow(); within 0.51 ulp. Inlined always: a call in a loop would keep
-/// it from being vectorised.
-[[gnu::always_inline]] inline float pow(float x, float y) {
-  // log2 of |x| = m 2^k with m in [sqrt(1/2), sqrt(2)), by the series of atanh.
+/// log2(a) for a >= 0 or NaN, to more digits than a float has; exact for powers of 2.
+[[gnu::always_inline]] inline double log2_of(float a) {
+  // a = m 2^k with m in [sqrt(1/2), sqrt(2)), by the series of atanh.
   constexpr double kScale = 2.8853900817779268;  // 2 / ln 2
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const float a = std::fabs(x);
   const bool subnormal = a < std::numeric_limits<float>::min();
   const float scaled = subnormal ? a * 0x1p23f : a;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(scaled) - 0x3f3504f3u;
@@ -44,7 +41,26 @@ inline std::int64_t low_bits(double shifted) {
   p = std::fma(p, z, kScale);
   double log = std::fma(s, p, k);
   log = a < std::numeric_limits<float>::infinity() ? log : static_cast<double>(a);
-  log = a == 0.0f ? -kInfinity : log;
+  return a == 0.0f ? -kInfinity : log;
+}
+}  // namespace detail
+
+/// Within 0.51 ulp, and exact for powers of 2.
+[[gnu::always_inline]] inline float log2(float x) {
+  const float y = static_cast<float>(detail::log2_of(std::fabs(x)));
+  return x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
+}
+/// Within 0.51 ulp, and exact for powers of 10.
+[[gnu::always_inline]] inline float log10(float x) {
+  const float y = static_cast<float>(detail::log2_of(std::fabs(x)) * 0.30102999566398120);
+  return x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : y;
+}
+
+/// x to the power y with the special cases of C's pow(); within 0.51 ulp. Inlined always: a call in a loop would keep
+/// it from being vectorised.
+[[gnu::always_inline]] inline float pow(float x, float y) {
+  const float a = std::fabs(x);
+  const double log = detail::log2_of(a);
   // 2^t for t = n + r; beyond the bounds the result is 0 or infinity in float.
   double t = static_cast<double>(y) * log;
   t = t > 200.0 ? 200.0 : t;
@@ -74,14 +90,18 @@ inline std::int64_t low_bits(double shifted) {
   return is_one ? 1.0f : (undefined ? std::numeric_limits<float>::quiet_NaN() : value);
 }
 
-/// Arguments for which near_sin() and near_cos() hold; sin() and cos() serve the others too.
+/// Arguments for which near_sin(), near_cos() and near_tan() hold; sin(), cos() and tan() serve the others too.
 inline bool is_near(float x) {
   return std::fabs(x) <= 0x1p30f;
 }
 
 namespace detail {
-/// sin(x + quarters pi / 2) for |x| <= 2^30; within 0.51 ulp.
-[[gnu::always_inline]] inline float near_sine(float x, std::int64_t quarters) {
+/// Sine and cosine of x - turns pi / 2, which is at most about pi / 4, for |x| <= 2^30.
+struct Quarter {
+  double sine, cosine;
+  std::int64_t turns;
+};
+[[gnu::always_inline]] inline Quarter near_quarter(float x) {
   const double wide = static_cast<double>(x);
   const double shifted = std::fma(wide, 0.63661977236758134, kRoundDouble);
   const double whole = shifted - kRoundDouble;
@@ -102,8 +122,13 @@ namespace detail {
   c = std::fma(c, z, 1.0 / 24);
   c = std::fma(c, z, -0.5);
   c = std::fma(c, z, 1.0);
-  const std::uint64_t turn = static_cast<std::uint64_t>(low_bits(shifted) + quarters);
-  const double value = (turn & 1) != 0 ? c : s;
+  return {s, c, low_bits(shifted)};
+}
+/// sin(x + quarters pi / 2) for |x| <= 2^30; within 0.51 ulp.
+[[gnu::always_inline]] inline float near_sine(float x, std::int64_t quarters) {
+  const Quarter at = near_quarter(x);
+  const std::uint64_t turn = static_cast<std::uint64_t>(at.turns + quarters);
+  const double value = (turn & 1) != 0 ? at.cosine : at.sine;
   const double turned = std::bit_cast<double>(std::bit_cast<std::uint64_t>(value) ^ ((turn & 2) << 62));
   return static_cast<float>(turned);
 }
@@ -118,11 +143,21 @@ namespace detail {
 [[gnu::always_inline]] inline float near_cos(float x) {
   return detail::near_sine(x, 1);
 }
+/// tan(x) where is_near(x); within 0.51 ulp.
+[[gnu::always_inline]] inline float near_tan(float x) {
+  const detail::Quarter at = detail::near_quarter(x);
+  const bool turned = (at.turns & 1) != 0;
+  const double y = (turned ? -at.cosine : at.sine) / (turned ? at.sine : at.cosine);
+  return x == 0.0f ? x : static_cast<float>(y);
+}
 [[gnu::always_inline]] inline float sin(float x) {
   return is_near(x) ? near_sin(x) : static_cast<float>(portable_sin(static_cast<double>(x)));
 }
 [[gnu::always_inline]] inline float cos(float x) {
   return is_near(x) ? near_cos(x) : static_cast<float>(portable_cos(static_cast<double>(x)));
+}
+[[gnu::always_inline]] inline float tan(float x) {
+  return is_near(x) ? near_tan(x) : static_cast<float>(portable_tan(static_cast<double>(x)));
 }
 
 }  // namespace lockstep::math

@@ -128,6 +128,7 @@ const std::vector<Op> kOps = {
      6.0, 20.0},
     {"erfinv", [](const Tensor& x) { return erfinv(x); }, erf_inverse, -0.95, 0.95},
     {"erfc", erfc, [](double x) { return std::erfc(x); }},
+    {"nan_to_num", [](const Tensor& x) { return nan_to_num(x); }, [](double x) { return x; }, -3.0, 3.0, true},
 };
 
 Tensor reference(const Op& op, const Tensor& x) {
@@ -207,6 +208,12 @@ INSTANTIATE_TEST_SUITE_P(Unary, Float32,
                                            Accuracy{"sigmoid", sigmoid,
                                                     [](double x) { return 1.0 / (1.0 + std::exp(-x)); }, 2.4},
                                            Accuracy{"sqrt", sqrt, [](double x) { return std::sqrt(x); }, 0.5},
+                                           Accuracy{"tan", tan, [](double x) { return std::tan(x); }, 0.52},
+                                           Accuracy{"atan", atan, [](double x) { return std::atan(x); }, 2.0},
+                                           Accuracy{"asin", asin, [](double x) { return std::asin(x); }, 2.0},
+                                           Accuracy{"acos", acos, [](double x) { return std::acos(x); }, 2.0},
+                                           Accuracy{"log2", log2, [](double x) { return std::log2(x); }, 0.52},
+                                           Accuracy{"log10", log10, [](double x) { return std::log10(x); }, 0.52},
                                            Accuracy{"rsqrt", rsqrt, [](double x) { return 1.0 / std::sqrt(x); }, 1.5}),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -271,6 +278,29 @@ TEST(UnarySpecialValues, AreThoseOfC) {
   expect_close(sigmoid(x), tensor<float>({1.0f, 0.0f, nan, 0.5f, 0.5f}), 0.0, 0.0);
   expect_close(relu(x), tensor<float>({inf, 0.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
   expect_close(clamp(x, -1.0, 1.0), tensor<float>({1.0f, -1.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  const float most = std::numeric_limits<float>::max();
+  expect_close(nan_to_num(x), tensor<float>({most, -most, 0.0f, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(nan_to_num(x, 1.0, {}, 3.0), tensor<float>({most, 3.0f, 1.0f, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(nan_to_num(x.to(kFloat16), nan, 2.0), tensor<float>({2.0f, -65504.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(frac(tensor<float>({2.75f, -2.75f, inf, nan})), tensor<float>({0.75f, -0.75f, nan, nan}), 0.0, 0.0);
+}
+
+TEST(Unary, GradientsBesideWhatIsNotFinite) {
+  const Tensor x = tensor<double>({INFINITY, -INFINITY, NAN, 2.5}), grad = tensor<double>({INFINITY, 3, 4, 5});
+  x.set_requires_grad(true);
+  nan_to_num(x).backward(grad);
+  expect_close(x.grad(), tensor<double>({0, 0, 0, 5}), 0.0, 0.0);
+  x.set_grad({});
+  frac(x).backward(grad);
+  expect_close(x.grad(), grad, 0.0, 0.0);
+}
+
+TEST(Unary, WhatLiesTurnedHasTheSameBits) {
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kInt64}) {
+    const Tensor x = make_input({90, 80}, 4, dtype, -9.0, 9.0);
+    expect_close(exp(x.t()), exp(x).t(), 0.0, 0.0);
+    expect_close(x.t(), make_input({90, 80}, 4, dtype, -9.0, 9.0).t(), 0.0, 0.0);  // x stays
+  }
 }
 
 TEST(UnaryDtypes, IntegersUnderFractionalParameters) {

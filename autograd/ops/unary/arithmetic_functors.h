@@ -168,4 +168,25 @@ struct Reciprocal : FunctorOfOutput {
   LOCKSTEP_HOST_DEVICE T gradient(T grad, T y) const { return -grad * y * y; }
 };
 
+template <typename T>
+struct Frac : FunctorOfInput {
+  using FunctorOfInput::FunctorOfInput;
+  LOCKSTEP_HOST_DEVICE T value(T x) const { return x - std::trunc(x); }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T) const { return grad; }
+};
+
+template <typename T>
+struct NanToNum {
+  static constexpr Saves kSaves = Saves::input;
+  T nan, above, below;
+  explicit NanToNum(UnaryParams params)
+      : nan(static_cast<T>(params.a)), above(static_cast<T>(params.b)), below(static_cast<T>(params.c)) {}
+  LOCKSTEP_HOST_DEVICE T value(T x) const {
+    constexpr T kInfinity = static_cast<T>(INFINITY);
+    const T finite = x == kInfinity ? above : (x == -kInfinity ? below : x);
+    return x != x ? nan : finite;
+  }
+  LOCKSTEP_HOST_DEVICE T gradient(T grad, T x) const { return x - x == T(0) ? grad : T(0); }
+};
+
 }  // namespace lockstep::unary

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/copy/copy.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/ops/unary/unary_functors.h"
@@ -299,6 +300,20 @@ Tensor erfinv(const Tensor& y) {
 }
 Tensor erfc(const Tensor& x) {
   return run(UnaryOp::erfc, x);
+}
+Tensor frac(const Tensor& x) {
+  LOCKSTEP_CHECK(x.defined() && x.is_floating_point(), "[frac] expected a floating-point tensor, found {}",
+                 x.defined() ? name(x.dtype()) : "an undefined one");
+  return run(UnaryOp::frac, x);
+}
+Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> posinf, std::optional<double> neginf) {
+  LOCKSTEP_CHECK(x.defined(), "[nan_to_num] the tensor is undefined");
+  if (!x.is_floating_point()) return clone(x);
+  const double largest = x.dtype() == kFloat64    ? std::numeric_limits<double>::max()
+                         : x.dtype() == kFloat16  ? 65504.0
+                         : x.dtype() == kBFloat16 ? 0x1.fep127
+                                                  : static_cast<double>(std::numeric_limits<float>::max());
+  return run(UnaryOp::nan_to_num, x, {.a = nan, .b = posinf.value_or(largest), .c = neginf.value_or(-largest)});
 }
 Tensor hardtanh(const Tensor& x, double min, double max) {
   LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);

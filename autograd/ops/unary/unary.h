@@ -113,12 +113,16 @@ Tensor digamma(const Tensor& x);
 Tensor erfc(const Tensor& x);
 /// The x with erf(x) = y.
 Tensor erfinv(const Tensor& y);
+/// x - trunc(x), of floating-point tensors.
+Tensor frac(const Tensor& x);
+/// x with numbers in the places of NaN and the infinities; without, those of the largest magnitude that the dtype has.
+/// Integers stay as they are.
+Tensor nan_to_num(const Tensor& x, double nan = 0.0, std::optional<double> posinf = std::nullopt,
+                  std::optional<double> neginf = std::nullopt);
 
 // Composed of others:
 /// 2 to the power x.
 Tensor exp2(const Tensor& x);
-/// x - trunc(x), of floating-point tensors.
-Tensor frac(const Tensor& x);
 /// log(x / (1 - x)), for x clamped to [eps, 1 - eps] if there is an eps.
 Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
 /// clamp() with a lower bound alone.

@@ -20,7 +20,7 @@ using Row = void (*)(UnaryParams params, const C* x, C* out, std::int64_t count)
 template <typename C>
 using BackwardRow = void (*)(UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count);
 
-/// sin() and cos() of float have a straight line for all but huge values.
+/// sin(), cos() and tan() of float have a straight line for all but huge values.
 template <typename F>
 struct Sines {
   static constexpr bool kAny = false;
@@ -36,6 +36,11 @@ struct Sines<unary::Cos<float>> {
   static constexpr bool kAny = true;
   static float near_value(float x) { return math::near_cos(x); }
   static float near_gradient(float grad, float x) { return -grad * math::near_sin(x); }
+};
+template <>
+struct Sines<unary::Tan<float>> {
+  static constexpr bool kAny = true;
+  static float near_value(float x) { return math::near_tan(x); }
 };
 
 /// Functions of double have a straight line for all but huge or special arguments; the others are computed one by one.
@@ -256,7 +261,7 @@ BackwardRow<C> backward_row_function(UnaryOp op) {
   unary::visit<C>(op, [&]<typename F>() {
     row = [](UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count) {
       const F f(params);
-      if constexpr (Sines<F>::kAny)
+      if constexpr (requires { Sines<F>::near_gradient(grad[0], saved[0]); })
         if (all_near(saved, count)) {
           return cpu::write_row(out, count,
                                 [grad, saved](std::int64_t i) { return Sines<F>::near_gradient(grad[i], saved[i]); });
@@ -305,8 +310,11 @@ void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
     return;
   }
   const auto loop = cpu::plan_loop<2>(out.sizes(), {&out, &x});
-  if (out.is_contiguous() && !x.is_contiguous() && (lies_turned(x) || has_short_rows(loop)))
-    return run<C>(op, params, copy_contiguous(x), out);
+  if (out.is_contiguous() && !x.is_contiguous() && (lies_turned(x) || has_short_rows(loop))) {
+    if (x.dtype() != out.dtype()) return run<C>(op, params, copy_contiguous(x), out);
+    copy_values(x, out);
+    return run<C>(op, params, out, out);
+  }
   cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
     row(offset[0], offset[1], stride[0], stride[1], length);
   });

@@ -60,6 +60,8 @@ void require_portable(UnaryOp op) {
     case UnaryOp::softsign:
     case UnaryOp::hardswish:
     case UnaryOp::hardsigmoid:
+    case UnaryOp::frac:
+    case UnaryOp::nan_to_num:
       return;
     default:
       cuda::require_not_portable(profile_label(op));

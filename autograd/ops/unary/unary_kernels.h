@@ -63,7 +63,9 @@ namespace lockstep {
   X(lgamma, LogGamma) \
   X(digamma, Digamma) \
   X(erfinv, ErfInv) \
-  X(erfc, Erfc)
+  X(erfc, Erfc) \
+  X(frac, Frac) \
+  X(nan_to_num, NanToNum)
 // clang-format on
 
 enum class UnaryOp : std::uint8_t {
@@ -75,10 +77,12 @@ enum class UnaryOp : std::uint8_t {
 const char* profile_label(UnaryOp op);
 
 /// pow: a is the exponent. leaky_relu: a is the slope. clamp, hardtanh: a and b are the bounds, infinite if there
-/// is none. elu: a is alpha, b the scale. celu: a is alpha. softplus: a is beta, b the threshold.
+/// is none. elu: a is alpha, b the scale. celu: a is alpha. softplus: a is beta, b the threshold. nan_to_num: a, b and
+/// c stand for NaN, infinity and -infinity.
 struct UnaryParams {
   double a = 0.0;
   double b = 0.0;
+  double c = 0.0;
 };
 
 /// out = op(x), computed in the type of Note [Compute types] for out's dtype.

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/factories.h"
@@ -143,6 +144,10 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
       return where(x <= 0.0, grad * (a * b * exp(clamp(x, std::nullopt, 0.0))), b * grad);
     case UnaryOp::celu:
       return where(x <= 0.0, grad * exp(clamp(x, std::nullopt, 0.0) / a), grad);
+    case UnaryOp::frac:
+      return grad;
+    case UnaryOp::nan_to_num:
+      return where(isfinite(x), grad, 0.0);
     case UnaryOp::softplus:
       return where(a * x > b, grad, grad * sigmoid(a * x));
     default:
