@@ -20,9 +20,10 @@ namespace {
 struct Sizes {
   std::int64_t m, n, k;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1},    {1, 37, 5},   {2, 16, 9},   {3, 3, 400},   {5, 64, 17},    {7, 65, 31},
-                            {8, 130, 20}, {10, 50, 64}, {13, 7, 129}, {14, 32, 384}, {15, 33, 385},  {40, 1, 70},
-                            {64, 10, 50}, {64, 50, 10}, {40, 23, 70}, {97, 9, 33},   {130, 100, 70}, {6, 300, 800}};
+constexpr Sizes kSizes[] = {{1, 1, 1},     {1, 37, 5},    {2, 16, 9},     {3, 3, 400},  {2, 2, 6000},
+                            {5, 64, 17},   {7, 65, 31},   {8, 130, 20},   {10, 50, 64}, {13, 7, 129},
+                            {14, 32, 384}, {15, 33, 385}, {40, 1, 70},    {64, 10, 50}, {64, 50, 10},
+                            {40, 23, 70},  {97, 9, 33},   {130, 100, 70}, {6, 300, 800}};
 
 template <typename T>
 class GemmTest : public ::testing::Test {};
@@ -167,9 +168,9 @@ TYPED_TEST(GemmTest, Batches) {
 TYPED_TEST(GemmTest, ThreadsDoNotChangeBits) {
   const int before = num_threads();
   // The second packs rows of both operands for all threads, in two blocks of k. The third packs nothing, and vectors at
-  // the end of a task's rows lie over their neighbours.
-  constexpr Sizes kLarge[] = {{250, 530, 400}, {512, 140, 1024}, {300, 530, 40}};
-  for (int t = 0; t < 12; ++t) {
+  // the end of a task's rows lie over their neighbours. The last has long sums.
+  constexpr Sizes kLarge[] = {{250, 530, 400}, {512, 140, 1024}, {300, 530, 40}, {2, 3, 40000}};
+  for (int t = 0; t < 16; ++t) {
     const Sizes& s = kLarge[t / 4];
     const Case<TypeParam> c(t & 1, t & 2, s.m, s.n, s.k, 1, t / 4 == 1 ? 0 : 3);
     for (const InstructionSet set : instruction_sets()) {
@@ -236,25 +237,41 @@ TYPED_TEST(GemmTest, OneRowTimesATransposedMatrixHasTheBitsOfThatRowAmongMany) {
       }
 }
 
-// Note [Order of a product], spelled out.
+// Note [Order of a product], spelled out. The last ones have long sums, and blocks that are computed side by side.
 TYPED_TEST(GemmTest, EachElementIsOneChainOfFusedMultiplyAddsInEachBlock) {
-  const Case<TypeParam> c(false, true, 3, 5, 2 * gemm_detail::kInner + 11);
-  const std::int64_t block = gemm_detail::inner_block(c.g.k);
-  for (const InstructionSet set : instruction_sets()) {
-    const std::vector<TypeParam> result = c.own(set);
-    for (std::int64_t i = 0; i < 3; ++i)
-      for (std::int64_t j = 0; j < 5; ++j) {
-        TypeParam total = 0;
-        for (std::int64_t first = 0; first < c.g.k; first += block) {
-          TypeParam sum = 0;
-          for (std::int64_t p = first; p < std::min(first + block, c.g.k); ++p)
-            sum = std::fma(c.a[static_cast<std::size_t>(i * c.g.a.stride + p)],
-                           c.b[static_cast<std::size_t>(j * c.g.b.stride + p)], sum);
-          total = first == 0 ? sum : total + sum;
+  using T = TypeParam;
+  constexpr std::int64_t kInner = gemm_detail::kInner;
+  for (const Sizes& s : {Sizes{3, 5, 2 * kInner + 11}, Sizes{1, 1, 9 * kInner}, Sizes{8, 1, 9 * kInner + 1},
+                         Sizes{1, 7, 17 * kInner}, Sizes{3, 3, 20 * kInner + 77}, Sizes{5, 3, 12 * kInner - 5}})
+    for (int t = 0; t < 8; ++t) {
+      Case<T> c(t & 1, t & 2, s.m, s.n, s.k);
+      c.g.alpha = t & 4 ? T(0.75) : T(1);
+      c.g.beta = t & 4 ? T(-0.5) : T(0);
+      const std::int64_t block = gemm_detail::inner_block(s.k);
+      const auto at = [](const std::vector<T>& values, const GemmOperand<T>& operand, std::int64_t i, std::int64_t j) {
+        return values[static_cast<std::size_t>(operand.transposed ? j * operand.stride + i : i * operand.stride + j)];
+      };
+      std::vector<T> expected = c.out;
+      for (std::int64_t i = 0; i < s.m; ++i)
+        for (std::int64_t j = 0; j < s.n; ++j) {
+          T& total = expected[static_cast<std::size_t>(i * c.g.out_stride + j)];
+          for (std::int64_t first = 0; first < s.k; first += block) {
+            T sum = 0;
+            for (std::int64_t p = first; p < std::min(first + block, s.k); ++p)
+              sum = std::fma(at(c.a, c.g.a, i, p), at(c.b, c.g.b, p, j), sum);
+            const T before = first > 0 ? total : t & 4 ? c.g.beta * total : T(0);
+            total = first > 0 || t & 4 ? before + c.g.alpha * sum : sum;
+          }
         }
-        EXPECT_EQ(result[static_cast<std::size_t>(i * c.g.out_stride + j)], total);
+      for (const InstructionSet set : instruction_sets()) {
+        const std::vector<T> result = c.own(set);
+        for (std::int64_t i = 0; i < s.m; ++i)
+          EXPECT_EQ(std::memcmp(result.data() + i * c.g.out_stride, expected.data() + i * c.g.out_stride,
+                                static_cast<std::size_t>(s.n) * sizeof(T)),
+                    0)
+              << name(set) << " " << s.m << " " << s.n << " " << s.k << " " << t;
       }
-  }
+    }
 }
 
 TYPED_TEST(GemmTest, WithoutTermsTheResultIsWhatWasThere) {

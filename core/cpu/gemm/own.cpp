@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/core/cpu/gemm/long_sums.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/gemm/product.h"
 #include "lockstep/core/factories.h"
@@ -65,7 +66,9 @@ template <typename T>
 void multiply(const Gemm<T>& problem, InstructionSet set) {
   const MicroKernels<T>& kernels = micro_kernels<T>(set);
   const auto one = [&](std::int64_t index) {
-    if (is_turned(problem, kernels.lanes))
+    if (has_long_sums(problem))
+      multiply_long_sums(problem, index);
+    else if (is_turned(problem, kernels.lanes))
       multiply_turned(kernels, problem, index);
     else
       Product<T>(kernels, problem, index).run();
