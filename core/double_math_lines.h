@@ -178,6 +178,14 @@ inline bool is_near_angle(double x) {
   return turned(sine_of(angle.high, angle.low), cosine_of(angle.high, angle.low), low_bits(angle.n) + quarters);
 }
 
+/// tan(x) where is_near_angle(x), but for the sign of tan(-0).
+[[gnu::always_inline]] inline double tan_of_near(double x) {
+  const Angle angle = reduce_near(x);
+  const double sine = sine_of(angle.high, angle.low), cosine = cosine_of(angle.high, angle.low);
+  const std::uint64_t n = low_bits(angle.n);
+  return turned(sine, cosine, n) / turned(sine, cosine, n + 1);
+}
+
 /// 1 / (1 + exp(-x)), where is_near_exp(x).
 [[gnu::always_inline]] inline double sigmoid_of_near(double x) {
   const double e = exp_of_near(-std::fabs(x), 0);

@@ -332,6 +332,10 @@ TEST(Unary, RowsOfDoublesHaveTheFunctionsBits) {
                {log1p, math::portable_log1p},
                {expm1, math::portable_expm1},
                {erf, math::portable_erf},
+               {tan, math::portable_tan},
+               {atan, math::portable_atan},
+               {asin, math::portable_asin},
+               {acos, math::portable_acos},
                {[](const Tensor& t) { return softplus(t, 0.5, 9.0); },
                 [](double v) {
                   const double z = 0.5 * v;

@@ -7,6 +7,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cpu/write_row.h"
+#include "lockstep/core/double_math_inverse_lines.h"
 #include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
 
@@ -140,6 +141,31 @@ struct Line<unary::Cos<double>> : LineOfAngle {
   using LineOfAngle::LineOfAngle;
   [[gnu::always_inline]] static double value(double x) { return math::lines::sine_of_near(x, 1); }
   [[gnu::always_inline]] static double slope(double x) { return x == 0 ? -x : -math::lines::sine_of_near(x, 0); }
+};
+template <>
+struct Line<unary::Tan<double>> : LineOfAngle {
+  using LineOfAngle::LineOfAngle;
+  [[gnu::always_inline]] static double value(double x) { return x == 0 ? x : math::lines::tan_of_near(x); }
+};
+template <>
+struct Line<unary::Atan<double>> : AnyLine {
+  using AnyLine::AnyLine;
+  static bool is_near(double x) { return x == x; }
+  [[gnu::always_inline]] static double value(double x) { return math::lines::atan_of_near(x); }
+};
+struct LineOfSine : AnyLine {
+  using AnyLine::AnyLine;
+  static bool is_near(double x) { return std::fabs(x) <= 1; }
+};
+template <>
+struct Line<unary::Asin<double>> : LineOfSine {
+  using LineOfSine::LineOfSine;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::asin_of_near(x); }
+};
+template <>
+struct Line<unary::Acos<double>> : LineOfSine {
+  using LineOfSine::LineOfSine;
+  [[gnu::always_inline]] static double value(double x) { return math::lines::acos_of_near(x); }
 };
 template <>
 struct Line<unary::Erf<double>> : AnyLine {
