@@ -141,6 +141,24 @@ TEST(OrderStatistics, ANanIsTheMedianAndTheLargest) {
   EXPECT_EQ(leaf.grad().max().item(), 1.0);
 }
 
+TEST(Unique, ElementsInOrderEachNanByItself) {
+  const Tensor x = tensor<float>({3, NAN, -1, 3, INFINITY, 0, -0.0f, NAN, -1, -INFINITY}).view({2, 5});
+  const Unique found = unique(x);
+  expect_close(found.values, tensor<float>({-INFINITY, -1, 0, 3, INFINITY, NAN, NAN}), 0, 0);
+  EXPECT_EQ(found.inverse.to_vector<std::int64_t>(), (std::vector<std::int64_t>{3, 5, 1, 3, 4, 2, 2, 6, 1, 0}));
+  EXPECT_EQ(found.counts.to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 2, 2, 2, 1, 1, 1}));
+  for (const DType dtype : {kFloat64, kFloat16, kInt64, kInt32, kUInt8, kBool}) {
+    const Tensor numbers = cast_values(make_input({300}, 5, kFloat64, 0, 40), kInt64).to(dtype);
+    const Unique each = unique(numbers);
+    EXPECT_EQ(each.values.dtype(), dtype);
+    EXPECT_TRUE(equal(each.values.index_select(0, each.inverse), numbers));
+    EXPECT_EQ(each.counts.sum().item<std::int64_t>(), 300);
+    const std::vector<double> values = each.values.to_vector<double>();
+    for (std::size_t i = 1; i < values.size(); ++i) EXPECT_LT(values[i - 1], values[i]);
+  }
+  EXPECT_EQ(unique(zeros({0})).values.numel(), 0);
+}
+
 TEST(TopKErrors, NameTheProblem) {
   EXPECT_NE(error_of([] { topk(ones({3}), 4); }).find("[topk] expected k between 0 and 3"), std::string::npos);
   EXPECT_NE(error_of([] { topk(ones({3}, {.dtype = kBool}), 1); }).find("bool"), std::string::npos);

@@ -46,11 +46,14 @@ Groups group(const Tensor& values, bool in_order) {
   Groups groups;
   groups.inverse = zeros({n}, {.dtype = kInt64});
   std::vector<std::int64_t> order(static_cast<std::size_t>(n)), counts;
-  std::iota(order.begin(), order.end(), std::int64_t{0});
+  if (!in_order && width == 1)
+    order = argsort(values.view({n})).to_vector<std::int64_t>();
+  else
+    std::iota(order.begin(), order.end(), std::int64_t{0});
   dispatch_all(values.dtype(), "unique", [&]<typename T>() {
     const T* rows = values.data<T>();
     const auto row = [&](std::int64_t i) { return rows + i * width; };
-    if (!in_order)
+    if (!in_order && width != 1)
       std::stable_sort(order.begin(), order.end(),
                        [&](std::int64_t a, std::int64_t b) { return compare(row(a), row(b), width) < 0; });
     for (std::size_t i = 0; i < order.size(); ++i) {
