@@ -100,14 +100,15 @@ struct Sum {
   const double m = upper ? whole * 0.5 : whole;
   const double kd = (exponent + k) + (upper ? 1.0 : 0.0);
   const double f = m - 1, d = 2 + f, d_lost = f - (d - 2);
-  const double s = f / d;
-  const double s_lost = (std::fma(-s, d, f) - s * d_lost) / d;
+  const double inverse = 1 / d, s = f * inverse;
+  const double s_lost = (std::fma(-s, d, f) - s * d_lost) * inverse;
   const double z = s * s;
-  double tail = 0;
-  unrolled<13>([&](auto i) {
-    constexpr double kTerm = 1.0 / (27 - 2 * decltype(i)::value);
-    tail = (tail + kTerm) * z;
+  double sum = 1.0 / 23;
+  unrolled<10>([&](auto i) {
+    constexpr double kTerm = 1.0 / (21 - 2 * decltype(i)::value);
+    sum = std::fma(sum, z, kTerm);
   });
+  const double tail = sum * z;
   const double first = kd * kLn2High, second = 2 * s;
   const double high = first + second;
   const double lost = std::fabs(first) >= std::fabs(second) ? (first - high) + second : (second - high) + first;
@@ -146,24 +147,33 @@ inline bool is_near_angle(double x) {
   return {n, high, (r - high) + lost};
 }
 
+namespace detail {
+/// 1 / n! with the signs of the series of sine and cosine.
+constexpr double signed_inverse_factorial(int n) {
+  double value = 1.0;
+  for (int i = 2; i <= n; ++i) value /= i;
+  return n / 2 % 2 == 0 ? value : -value;
+}
+}  // namespace detail
+
 [[gnu::always_inline]] inline double sine_of(double a, double lost) {
   const double z = a * a;
-  double sum = 0;
-  unrolled<10>([&](auto i) {
-    constexpr int kAt = 21 - 2 * decltype(i)::value;
-    sum = (sum + 1) * (-z * (1.0 / (kAt * (kAt - 1))));
+  double sum = detail::signed_inverse_factorial(17);
+  unrolled<7>([&](auto i) {
+    constexpr double kTerm = detail::signed_inverse_factorial(15 - 2 * decltype(i)::value);
+    sum = std::fma(sum, z, kTerm);
   });
-  return a + (a * sum + lost);
+  return a + (a * (sum * z) + lost);
 }
 [[gnu::always_inline]] inline double cosine_of(double a, double lost) {
   const double z = a * a;
-  double sum = 0;
-  unrolled<10>([&](auto i) {
-    constexpr int kAt = 22 - 2 * decltype(i)::value;
-    sum = (sum + 1) * (-z * (1.0 / (kAt * (kAt - 1))));
+  double sum = detail::signed_inverse_factorial(18);
+  unrolled<7>([&](auto i) {
+    constexpr double kTerm = detail::signed_inverse_factorial(16 - 2 * decltype(i)::value);
+    sum = std::fma(sum, z, kTerm);
   });
   const double half = 0.5 * z, one = 1 - half;
-  return one + (((1 - one) - half) - half * sum - a * lost);
+  return one + (((1 - one) - half) + (z * z * sum - a * lost));
 }
 
 /// The sine n quarters on from the angle that has this sine and cosine: bits are chosen, for want of a branch.

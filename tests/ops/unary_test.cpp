@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/ops/unary/special_functors.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"
@@ -336,6 +337,7 @@ TEST(Unary, RowsOfDoublesHaveTheFunctionsBits) {
                {atan, math::portable_atan},
                {asin, math::portable_asin},
                {acos, math::portable_acos},
+               {lgamma, [](double v) { return unary::log_gamma(v); }},
                {[](const Tensor& t) { return softplus(t, 0.5, 9.0); },
                 [](double v) {
                   const double z = 0.5 * v;

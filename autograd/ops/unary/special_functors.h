@@ -14,18 +14,21 @@ inline constexpr double kPi = 3.14159265358979323846;
 /// From here on the asymptotic series below are exact to double's digits.
 inline constexpr double kSeriesFrom = 10.0;
 
-/// log(gamma(x)) for x > 0: Stirling's series where x is large, and gamma(x + 1) = x gamma(x) before.
-LOCKSTEP_HOST_DEVICE inline double log_gamma_of_positive(double x) {
+/// log(gamma(x)) for finite x > 0: Stirling's series where x is large, and gamma(x + 1) = x gamma(x) before, without a
+/// branch. `log` is that of what is positive and finite.
+template <typename Log>
+[[gnu::always_inline]] LOCKSTEP_HOST_DEVICE inline double log_gamma_of_positive(double x, Log log) {
   double factor = 1.0;
-  while (x < kSeriesFrom) {
-    factor *= x;
-    x += 1.0;
+  for (int i = 0; i < static_cast<int>(kSeriesFrom); ++i) {
+    const bool small = x < kSeriesFrom;
+    factor *= small ? x : 1.0;
+    x += small ? 1.0 : 0.0;
   }
   const double r = 1.0 / x, s = r * r;
   // B_2k / (2k (2k - 1) x^(2k - 1))
   const double series =
       r * (1.0 / 12 - s * (1.0 / 360 - s * (1.0 / 1260 - s * (1.0 / 1680 - s * (1.0 / 1188 - s * (691.0 / 360360))))));
-  return (x - 0.5) * math::log(x) - x + 0.91893853320467274178 + series - math::log(factor);
+  return (x - 0.5) * log(x) - x + 0.91893853320467274178 + series - log(factor);
 }
 
 /// Distance of x to the nearest whole number, with its sign; sin(pi x) and tan(pi x) have their period there.
@@ -33,14 +36,18 @@ LOCKSTEP_HOST_DEVICE inline double from_whole(double x) {
   return x - std::nearbyint(x);
 }
 
+struct Logarithm {
+  LOCKSTEP_HOST_DEVICE double operator()(double x) const { return math::log(x); }
+};
+
 LOCKSTEP_HOST_DEVICE inline double log_gamma(double x) {
   constexpr double kInfinity = static_cast<double>(INFINITY);
   if (x != x) return x;
   if (x == kInfinity || x == -kInfinity) return kInfinity;
   if (x == 1.0 || x == 2.0) return 0.0;
-  if (x > 0.0) return log_gamma_of_positive(x);
+  if (x > 0.0) return log_gamma_of_positive(x, Logarithm());
   if (x == std::floor(x)) return kInfinity;
-  return math::log(kPi / std::fabs(math::sin(kPi * from_whole(x)))) - log_gamma_of_positive(1.0 - x);
+  return math::log(kPi / std::fabs(math::sin(kPi * from_whole(x)))) - log_gamma_of_positive(1.0 - x, Logarithm());
 }
 
 LOCKSTEP_HOST_DEVICE inline double digamma_of_positive(double x) {
