@@ -3,11 +3,12 @@
 #include <cmath>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/double_math.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
@@ -64,6 +65,17 @@ void subtract_product(Matrix out, Matrix a, Matrix b, std::int64_t m, std::int64
              .out_stride = out.stride,
              .alpha = -1.0,
              .beta = 1.0});
+}
+
+/// Memory for rows x columns doubles, and what it holds at first.
+Tensor make_space(std::int64_t rows, std::int64_t columns) {
+  return empty({rows, columns}, {.dtype = kFloat64});
+}
+template <typename T>
+Tensor copied(const T* from, std::int64_t rows, std::int64_t columns) {
+  const Tensor space = make_space(rows, columns);
+  std::copy_n(from, rows * columns, space.data<double>());
+  return space;
 }
 
 /// to[j] -= factor * from[j].
@@ -135,10 +147,10 @@ void copy(Matrix from, Matrix to, std::int64_t rows, std::int64_t columns) {
 /// diagonal anything is left. Returns the sign of the permutation, 0 for a singular matrix.
 double eliminate(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
   double sign = 1.0;
-  std::vector<double> panel_space(static_cast<std::size_t>(n * std::min(n, kBlock))), right_space(panel_space.size());
+  const Tensor panel_space = make_space(n, std::min(n, kBlock)), right_space = make_space(std::min(n, kBlock), n);
   for (std::int64_t begin = 0; begin < n && sign != 0.0; begin += kBlock) {
     const std::int64_t width = std::min(kBlock, n - begin), below = n - begin - width;
-    const Matrix panel{panel_space.data(), width}, right{right_space.data(), below};
+    const Matrix panel{panel_space.data<double>(), width}, right{right_space.data<double>(), below};
     std::int64_t exchanged[kBlock];
     copy(a.at(begin, begin), panel, n - begin, width);
     sign *= eliminate_columns(panel, n - begin, width, exchanged);
@@ -221,10 +233,10 @@ void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::in
   by_dtype(a, [&]<typename T>() {
     for_each_matrix(count, n, [&](std::int64_t i) {
       const T *from = a.data<T>() + i * n * n, *right = b.data<T>() + i * n * k;
-      std::vector<double> m(from, from + n * n), v(right, right + n * k);
-      if (!solve(m.data(), n, v.data(), k)) return note_failure(failed, i);
-      T* to = x.data<T>() + i * n * k;
-      for (std::int64_t j = 0; j < n * k; ++j) to[j] = static_cast<T>(v[static_cast<std::size_t>(j)]);
+      const Tensor m = copied(from, n, n), v = copied(right, n, k);
+      if (!solve(m.data<double>(), n, v.data<double>(), k)) return note_failure(failed, i);
+      std::transform(v.data<double>(), v.data<double>() + n * k, x.data<T>() + i * n * k,
+                     [](double value) { return static_cast<T>(value); });
     });
   });
   first_failed = failed;
@@ -235,11 +247,11 @@ void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logab
   by_dtype(a, [&]<typename T>() {
     for_each_matrix(a.size(0), n, [&](std::int64_t i) {
       const T* from = a.data<T>() + i * n * n;
-      std::vector<double> m(from, from + n * n);
-      double s = eliminate({m.data(), n}, n, {nullptr, 0}, 0),
+      const Tensor m = copied(from, n, n);
+      double s = eliminate({m.data<double>(), n}, n, {nullptr, 0}, 0),
              log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
       for (std::int64_t d = 0; s != 0.0 && d < n; ++d) {
-        const double value = m[static_cast<std::size_t>(d * n + d)];
+        const double value = m.data<double>()[d * n + d];
         log += math::portable_log(std::abs(value));
         if (value < 0.0) s = -s;
       }
@@ -254,16 +266,14 @@ void linalg_cholesky_cpu(const Tensor& a, const Tensor& l, std::int64_t& first_f
   std::atomic<std::int64_t> failed = -1;
   by_dtype(a, [&]<typename T>() {
     for_each_matrix(a.size(0), n, [&](std::int64_t i) {
-      const T* from = a.data<T>() + i * n * n;
-      T* to = l.data<T>() + i * n * n;
-      std::vector<double> m(static_cast<std::size_t>(n * n));  // L^T: its rows are the columns of L, side by side
-      for (std::int64_t r = 0; r < n; ++r)
-        for (std::int64_t c = 0; c <= r; ++c)
-          m[static_cast<std::size_t>(c * n + r)] = static_cast<double>(from[r * n + c]);
-      if (!factor_positive({m.data(), n}, n)) return note_failure(failed, i);
-      for (std::int64_t r = 0; r < n; ++r)
-        for (std::int64_t c = 0; c < n; ++c)
-          to[r * n + c] = c > r ? T(0) : static_cast<T>(m[static_cast<std::size_t>(c * n + r)]);
+      const Tensor m = make_space(n, n);
+      copy_values(a.as_strided({n, n}, {1, n}, a.offset() + i * n * n), m);
+      if (!factor_positive({m.data<double>(), n}, n)) return note_failure(failed, i);
+      copy_values(m.as_strided({n, n}, {1, n}, 0), l.as_strided({n, n}, {n, 1}, l.offset() + i * n * n));
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* const row = l.data<T>() + (i * n + r) * n;
+        std::fill(row + r + 1, row + n, T(0));
+      }
     });
   });
   first_failed = failed;
