@@ -60,6 +60,8 @@ const OpCase kCases[] = {
     binary("fmod", leaves(kOdd, {37}, 0.5, 2.0), [](const Tensor& a, const Tensor& b) { return fmod(a, b); }),
     binary("maximum", ties(kOdd, kOdd), [](const Tensor& a, const Tensor& b) { return maximum(a, b); }),
     binary("minimum", ties(kOdd, {37}), [](const Tensor& a, const Tensor& b) { return minimum(a, b); }),
+    binary("prelu", leaves(kOdd, {37}), [](const Tensor& a, const Tensor& b) { return prelu(a, b); }),
+    binary("prelu_one_weight", leaves(kLarge, {1}), [](const Tensor& a, const Tensor& b) { return prelu(a, b); }),
     {"clamp_tensors",
      [] {
        return TensorList{make_leaf(kOdd, 1), make_leaf({37}, 2, kFloat64, -1.0, 0.0),

@@ -35,6 +35,10 @@ const OpCase kCases[] = {
     unary(
         "erfc", [](const Tensor& x) { return erfc(x); }, -3.0, 8.0),
     unary("silu", [](const Tensor& x) { return silu(x); }),
+    unary("frac", [](const Tensor& x) { return frac(x); }),
+    unary("nan_to_num", [](const Tensor& x) { return nan_to_num(x.pow(-1.0), 1.0, 2.0, 3.0); }),
+    unary(
+        "lgamma", [](const Tensor& x) { return lgamma(x); }, 2.5, 13.0),
     {"relu_large",
      [] {
        return one({3, 70001});

@@ -102,6 +102,26 @@ const OpCase kCases[] = {
      [](const TensorList& in) {
        return TensorList{in[0].index({in[1]}), in[0].masked_fill(in[1].unsqueeze(2), 3.5)};
      }},
+    {"index_of_a_mask_beside_positions",
+     [] {
+       return TensorList{make_leaf({5, 6, 3}, 1), make_input({5, 6}, 2, kInt64, 0.0, 2.0) == 1,
+                         tensor<std::int64_t>({-1})};
+     },
+     [](const TensorList& in) {
+       return TensorList{in[0].index({in[1], in[2]})};
+     }},
+    {"order_statistics",
+     [] {
+       return TensorList{make_leaf({5, 8, 3}, 1)};
+     },
+     [](const TensorList& in) {
+       return TensorList{median(in[0]), median(in[0], 1).values, kthvalue(in[0], 3, 0).values};
+     }},
+    {"embedding_bag", indexed({6, 8}, {50}, 6),
+     [](const TensorList& in) {
+       return TensorList{embedding_bag(in[0], in[1].view({5, 10})), embedding_bag(in[0], in[1], arange(5) * 7)};
+     },
+     4.0},
     {"index_put",
      [] {
        return TensorList{make_leaf({5, 6}, 1), make_leaf({8, 6}, 2), make_input({8}, 3, kInt64, 0.0, 5.0)};

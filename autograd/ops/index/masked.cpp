@@ -38,7 +38,7 @@ Tensor nonzero(const Tensor& x) {
   const std::int64_t* const end = row + count * dims;
   const std::int64_t width = x.sizes()[dims - 1];
   Shape at = Shape::filled(dims, 0);
-  for (std::int64_t line = 0; row < end; ++line, chosen += width) {
+  for (; row < end; chosen += width) {
     // Every position is written, and kept if the element is: a branch could not be foreseen.
     for (std::int64_t i = 0; i < width && row < end; ++i) {
       for (int d = 0; d + 1 < dims; ++d) row[d] = at[d];
