@@ -166,7 +166,8 @@ TEST(Nonzero, IsARowForEachElement) {
 
 // Of masks of any number of dimensions, alone and beside positions.
 TEST(Nonzero, IsEveryPlaceInOrder) {
-  for (const Shape& sizes : {Shape{1}, Shape{70}, Shape{3, 5}, Shape{2, 3, 4}, Shape{1, 1, 9}, Shape{3, 0, 2}})
+  for (const Shape& sizes :
+       {Shape{1}, Shape{70}, Shape{3, 600}, Shape{3, 5}, Shape{2, 3, 4}, Shape{1, 1, 9}, Shape{3, 0, 2}})
     for (const double share : {0.0, 0.4, 1.0}) {
       const Tensor x = make_input(sizes, 6, kFloat32, 0.01, 1.0), chosen = x <= share;
       std::vector<std::int64_t> expected, flat;

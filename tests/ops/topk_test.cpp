@@ -7,6 +7,8 @@
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
+#include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "tests/support/op_case.h"
@@ -109,7 +111,8 @@ TEST(Median, OfNothing) {
 // Against the stable order, of which they are places.
 TEST(OrderStatistics, ArePlacesOfTheStableOrder) {
   for (const DType dtype : {kFloat32, kFloat64, kFloat16, kInt64, kInt32, kUInt8, kBool})
-    for (const Shape& sizes : {Shape{1}, Shape{2}, Shape{101}, Shape{64}, Shape{5, 12, 3}, Shape{0, 4}}) {
+    for (const Shape& sizes :
+         {Shape{1}, Shape{2}, Shape{101}, Shape{64}, Shape{5, 12, 3}, Shape{2, 900}, Shape{0, 4}}) {
       SCOPED_TRACE(std::string(name(dtype)) + to_string(sizes));
       const Tensor x = cast_values(make_input(sizes, 5, kFloat64, dtype == kUInt8 ? 0 : -9, 9), kInt64).to(dtype);
       for (int d = 0; d < x.dim(); ++d) {
@@ -126,6 +129,15 @@ TEST(OrderStatistics, ArePlacesOfTheStableOrder) {
         expect_close(median(x, d, true).indices, order.narrow(d, (x.size(d) - 1) / 2, 1), 0, 0);
       }
     }
+}
+
+// Values that differ in any byte.
+TEST(OrderStatistics, OfManyDifferentValues) {
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16}) {
+    const Tensor x = pow(make_input({3000}, 6, kFloat64, -4.0, 4.0), 5.0).to(dtype), order = argsort(x);
+    for (const std::int64_t k : {1, 2, 77, 1499, 1500, 1501, 2999, 3000})
+      EXPECT_EQ(kthvalue(x, k).indices.item<std::int64_t>(), order.index({k - 1}).item<std::int64_t>());
+  }
 }
 
 TEST(OrderStatistics, ANanIsTheMedianAndTheLargest) {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
@@ -34,16 +36,22 @@ Tensor nonzero(const Tensor& x) {
   const int dims = x.dim();
   const Tensor positions = empty({count, dims}, {.dtype = kInt64});
   if (dims == 0 || count == 0) return move_values(positions, x.device());
+  constexpr std::int64_t kPiece = 256;
   std::int64_t* row = positions.data<std::int64_t>();
-  const std::int64_t* const end = row + count * dims;
-  const std::int64_t width = x.sizes()[dims - 1];
-  Shape at = Shape::filled(dims, 0);
-  for (; row < end; chosen += width) {
-    // Every position is written, and kept if the element is: a branch could not be foreseen.
-    for (std::int64_t i = 0; i < width && row < end; ++i) {
-      for (int d = 0; d + 1 < dims; ++d) row[d] = at[d];
-      row[dims - 1] = i;
-      row += chosen[i] * dims;
+  const std::int64_t width = x.sizes()[dims - 1], lines = host.numel() / width;
+  Shape at = Shape::filled(dims, 0);  // of a line
+  for (std::int64_t line = 0; line < lines; ++line, chosen += width) {
+    for (std::int64_t begin = 0; begin < width; begin += kPiece) {
+      // Every place is noted, and kept if the element is chosen: a branch could not be foreseen.
+      std::int64_t found[kPiece], n = 0;
+      for (std::int64_t i = begin; i < std::min(begin + kPiece, width); ++i) {
+        found[n] = i;
+        n += chosen[i];
+      }
+      for (std::int64_t f = 0; f < n; ++f, row += dims) {
+        for (int d = 0; d + 1 < dims; ++d) row[d] = at[d];
+        row[dims - 1] = found[f];
+      }
     }
     for (int d = dims - 2; d >= 0 && ++at[d] == x.sizes()[d]; --d) at[d] = 0;
   }

@@ -56,6 +56,33 @@ void sort_by_bytes(std::vector<Entry<Key>>& entries, std::vector<Entry<Key>>& sp
   }
 }
 
+/// The key that has `rank` others before it in rising order, and how many of them are equal to it. Uses the keys up.
+template <typename Key>
+struct Selected {
+  Key key;
+  std::int64_t equal_before;
+};
+template <typename Key>
+Selected<Key> select_key(std::vector<Key>& keys, std::size_t rank) {
+  // Byte by byte, the highest first, those are kept that share it with the one that is looked for.
+  constexpr std::size_t kFew = 64;
+  for (int shift = 8 * (sizeof(Key) - 1); shift >= 0 && keys.size() > kFew; shift -= 8) {
+    const auto byte_of = [shift](Key key) { return static_cast<std::size_t>(key >> shift & 255); };
+    std::array<std::size_t, 256> counts{};
+    for (const Key key : keys) ++counts[byte_of(key)];
+    std::size_t byte = 0, kept = 0;
+    while (rank >= counts[byte]) rank -= counts[byte++];
+    for (const Key key : keys) {
+      keys[kept] = key;
+      kept += byte_of(key) == byte ? 1 : 0;
+    }
+    keys.resize(kept);
+  }
+  const auto at = keys.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(keys.begin(), at, keys.end());
+  return {*at, std::count(keys.begin(), at, *at)};
+}
+
 constexpr std::int64_t kShort = 64;  // for which counting bytes takes longer than counting ranks, or comparing
 
 /// The k best of a short row: the rank of an element is how many are before it, which is counted without branches. Keys
@@ -139,21 +166,20 @@ void place_in_order_cpu(const Tensor& x, std::int64_t k, bool or_nan, const Tens
     using Key = decltype(ascending_key(C()));
     lockstep::parallel_for(
         x.size(0), std::max<std::int64_t>(1, cpu::kElementBlock / length), [&](std::int64_t begin, std::int64_t end) {
-          std::vector<Key> keys(static_cast<std::size_t>(length));
+          std::vector<Key> keys;
           for (std::int64_t row = begin; row < end; ++row) {
             const T* const values = x.data<T>() + row * length;
             const auto key_at = [&](std::int64_t i) { return ascending_key(static_cast<C>(values[i])); };
+            keys.resize(static_cast<std::size_t>(length));
             bool any_nan = false;
             for (std::int64_t i = 0; i < length; ++i) {
               keys[static_cast<std::size_t>(i)] = key_at(i);
               any_nan |= static_cast<C>(values[i]) != static_cast<C>(values[i]);
             }
-            const std::int64_t rank = or_nan && any_nan ? length - 1 : k;
-            std::nth_element(keys.begin(), keys.begin() + rank, keys.end());
-            const Key found = keys[static_cast<std::size_t>(rank)];
+            Selected<Key> found = select_key(keys, static_cast<std::size_t>(or_nan && any_nan ? length - 1 : k));
             // Of equal elements, those that come before it in the order are before it in the row too.
-            std::int64_t equal = std::count(keys.begin(), keys.begin() + rank, found), place = 0;
-            while (key_at(place) != found || equal-- > 0) ++place;
+            std::int64_t place = 0;
+            while (key_at(place) != found.key || found.equal_before-- > 0) ++place;
             indices.data<std::int64_t>()[row] = place;
           }
         });
