@@ -148,19 +148,18 @@ void copy(Matrix from, Matrix to, std::int64_t rows, std::int64_t columns) {
 double eliminate(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
   double sign = 1.0;
   const Tensor panel_space = make_space(n, std::min(n, kBlock)), right_space = make_space(std::min(n, kBlock), n);
-  for (std::int64_t begin = 0; begin < n && sign != 0.0; begin += kBlock) {
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t width = std::min(kBlock, n - begin), below = n - begin - width;
     const Matrix panel{panel_space.data<double>(), width}, right{right_space.data<double>(), below};
     std::int64_t exchanged[kBlock];
     copy(a.at(begin, begin), panel, n - begin, width);
     sign *= eliminate_columns(panel, n - begin, width, exchanged);
-    if (sign == 0.0) break;
+    if (sign == 0.0) return 0.0;
     copy(panel, a.at(begin, begin), width, width);
     for (std::int64_t c = 0; c < width; ++c) {
       if (exchanged[c] == c) continue;
-      double *const upper = a.at(begin, begin + width).row(c), *const lower =
-                                                                   a.at(begin, begin + width).row(exchanged[c]);
-      std::swap_ranges(upper, upper + below, lower);
+      const Matrix behind = a.at(begin, begin + width);
+      std::swap_ranges(behind.row(c), behind.row(c) + below, behind.row(exchanged[c]));
       std::swap_ranges(b.row(begin + c), b.row(begin + c) + k, b.row(begin + exchanged[c]));
     }
     if (k > 0) {
