@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "lockstep/autograd/ops/embedding/embedding_bag_kernels.h"
 #include "lockstep/core/dispatch.h"
@@ -11,19 +12,31 @@ void bag_sums_cpu(const Tensor& weight, const Tensor& index, const Tensor& bags,
   const std::int64_t *rows = index.data<std::int64_t>(), *bag = bags.data<std::int64_t>();
   const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * count / std::max(count, n * width));
   dispatch_compute(out.dtype(), "embedding_bag", [&]<typename T>() {
-    constexpr std::int64_t kAhead = 4, kLine = 64 / sizeof(T), kLinesAhead = 8;
+    constexpr std::int64_t kStrip = 256 / sizeof(T), kAhead = 4, kLine = 64 / sizeof(T);
     const T* from = weight.data<T>();
+    // The sums of a strip stay in registers.
+    const auto add_strip = [&]<bool kWhole>(std::int64_t i, std::int64_t end, std::int64_t at, std::int64_t columns,
+                                            T* to, std::bool_constant<kWhole>) {
+      T sums[kStrip] = {};
+      const std::int64_t length = kWhole ? kStrip : columns;
+      for (; i < end; ++i) {
+        const T* const ahead = from + rows[std::min(i + kAhead, n - 1)] * width + at;  // rows lie anywhere
+        for (std::int64_t j = 0; j < length; j += kLine) __builtin_prefetch(ahead + j);
+        const T* const row = from + rows[i] * width + at;
+        for (std::int64_t j = 0; j < length; ++j) sums[j] += row[j];
+      }
+      std::copy_n(sums, length, to);
+    };
     lockstep::parallel_for(count, block, [&](std::int64_t begin, std::int64_t end) {
-      T* const to = out.data<T>();
-      std::fill(to + begin * width, to + end * width, T(0));
-      const std::int64_t last = std::lower_bound(bag, bag + n, end) - bag;
-      for (std::int64_t i = std::lower_bound(bag, bag + n, begin) - bag; i < last; ++i) {
-        // Rows lie anywhere: the first lines of those to come are asked for.
-        const T* const ahead = from + rows[std::min(i + kAhead, last - 1)] * width;
-        for (std::int64_t j = 0; j < std::min(width, kLinesAhead * kLine); j += kLine) __builtin_prefetch(ahead + j);
-        const T* const row = from + rows[i] * width;
-        T* const sums = to + bag[i] * width;
-        for (std::int64_t j = 0; j < width; ++j) sums[j] += row[j];
+      std::int64_t first = std::lower_bound(bag, bag + n, begin) - bag;
+      for (std::int64_t b = begin; b < end; ++b) {
+        std::int64_t last = first;
+        while (last < n && bag[last] == b) ++last;
+        T* const to = out.data<T>() + b * width;
+        std::int64_t at = 0;
+        for (; at + kStrip <= width; at += kStrip) add_strip(first, last, at, kStrip, to + at, std::true_type());
+        if (at < width) add_strip(first, last, at, width - at, to + at, std::false_type());
+        first = last;
       }
     });
   });
