@@ -21,7 +21,7 @@ Shape sizes_in_order(const Shape& last) {
 
 }  // namespace
 
-Tensor find_channels_last(const Tensor& tensor) {
+Tensor detail::find_channels_last(const Tensor& tensor) {
   auto* const computation = pending_result_of<Computation>(tensor);
   if (!computation || tensor.dim() != 4 || !tensor.device().is_cuda()) return {};
   Tensor values = computation->channels_last();

@@ -15,11 +15,14 @@ namespace lockstep {
 /// other reads an address, as ever, and thereby has the values copied. So layouts follow from the operations of a
 /// network, nobody has to choose one, and a tensor's strides, views and values are what they would be without.
 
+namespace detail {
+Tensor find_channels_last(const Tensor& pending);
+}
+
 /// The values of an image tensor [n, channels, height, width] as a contiguous tensor [n, height, width, channels], if
 /// they lie so in memory, or are still to be computed and can be so. Else undefined. Not to be changed.
 inline Tensor channels_last_of(const Tensor& tensor) {
-  Tensor find_channels_last(const Tensor& tensor);
-  return tensor.storage()->is_pending() ? find_channels_last(tensor) : Tensor();
+  return tensor.storage()->is_pending() ? detail::find_channels_last(tensor) : Tensor();
 }
 /// The same for an operation that has a kernel together with what `tensor` waits for, in the order of its sizes: only
 /// if that began with a tensor that is laid out.

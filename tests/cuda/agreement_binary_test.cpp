@@ -124,9 +124,8 @@ const OpCase kCases[] = {
      }},
     {"where", mask_and(kOdd, kOdd, kOdd), [](const TensorList& in) { return TensorList{where(in[0], in[1], in[2])}; }},
     {"where_broadcast", mask_and({37}, kOdd, {7, 1}),
-     [](const TensorList& in) {
-       return TensorList{where(in[0], in[1], in[2]), where(in[0], in[1], 2.0), where(in[0], -1, in[2])};
-     }},
+     [](const TensorList&
+            in) { return TensorList{where(in[0], in[1], in[2]), where(in[0], in[1], 2.0), where(in[0], -1, in[2])}; }},
     {"where_large", mask_and(kLarge, kLarge, {1}),
      [](const TensorList& in) { return TensorList{where(in[0], in[1], in[2])}; }},
 };
