@@ -12,6 +12,7 @@
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/profile_modules.h"
@@ -147,9 +148,9 @@ thread_local constinit GraphTask* GraphTask::current_ = nullptr;
 
 namespace {
 
-/// Nobody else sees this memory, and it is there.
+/// Nobody else sees this memory, which is not that of what is laid out (Note [Channels last]).
 bool is_own(const Tensor& slot) {
-  return !slot.storage()->is_pending() && slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 &&
+  return !is_laid_out(slot) && slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 &&
          slot.is_contiguous();
 }
 

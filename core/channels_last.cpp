@@ -29,6 +29,11 @@ Tensor detail::find_channels_last(const Tensor& tensor) {
   return values;
 }
 
+bool is_laid_out(const Tensor& tensor) {
+  const auto* const computation = pending_result_of<Computation>(tensor);
+  return computation && computation->is_laid_out();
+}
+
 Tensor channels_last_if_followed(const Tensor& tensor) {
   const auto* const computation = pending_result_of<Computation>(tensor);
   return computation && computation->follows_laid_out() ? channels_last_of(tensor) : Tensor();

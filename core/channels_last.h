@@ -13,7 +13,9 @@ namespace lockstep {
 /// order, while the result in its own order is left pending (Note [Pending values]): it is *laid out*. An operation
 /// that can do with either order asks for channels_last_of(), and makes its own result by from_channels_last(). Any
 /// other reads an address, as ever, and thereby has the values copied. So layouts follow from the operations of a
-/// network, nobody has to choose one, and a tensor's strides, views and values are what they would be without.
+/// network, nobody has to choose one, and a tensor's strides, views and values are what they would be without, up to
+/// the last bits: which of cuDNN's kernels computes a convolution depends on the order in which it finds and leaves its
+/// images, and so on what else the program does with them.
 
 namespace detail {
 Tensor find_channels_last(const Tensor& pending);
@@ -24,8 +26,10 @@ Tensor find_channels_last(const Tensor& pending);
 inline Tensor channels_last_of(const Tensor& tensor) {
   return tensor.storage()->is_pending() ? detail::find_channels_last(tensor) : Tensor();
 }
-/// The same for an operation that has a kernel together with what `tensor` waits for, in the order of its sizes: only
-/// if that began with a tensor that is laid out.
+/// Whether the values of `tensor` lie in memory so, and it is pending.
+bool is_laid_out(const Tensor& tensor);
+/// The same as channels_last_of() for an operation that has a kernel together with what `tensor` waits for, in the
+/// order of its sizes: only if that began with a tensor that is laid out.
 Tensor channels_last_if_followed(const Tensor& tensor);
 /// `tensor`, laid out by a copy if `other`, of its sizes, is laid out and it is not.
 Tensor laid_out_like(const Tensor& tensor, const Tensor& other);

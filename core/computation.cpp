@@ -10,6 +10,7 @@
 #include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/profile_modules.h"
@@ -230,6 +231,11 @@ Tensor Computation::channels_last() {
     }
   }
   order_after();
+  if (stream_) {
+    const cuda::Stream here = cuda::Stream::current(stream_->device());
+    const LibraryAccess access;
+    if (here != *stream_) cuda::record_stream(values, here);  // nobody else may hold them in a moment
+  }
   return values;
 }
 
@@ -276,31 +282,40 @@ void Computation::settle_readers(const Storage& values) {
 }
 
 template <typename Which>
-void Computation::settle_those(const Which& which) {
+std::vector<IntrusivePtr<Computation>> Computation::find_those(const Which& which) {
   std::vector<IntrusivePtr<Computation>> found;
   {
     const std::lock_guard lock(list_mutex);
     for (Computation* each = newest; each; each = each->older_)
       if (which(*each) && each->retain_if_held()) found.push_back(IntrusivePtr<Computation>::adopt(each));
   }
-  settle_each(found);
+  return found;
 }
 
 void Computation::settle_all() {
-  settle_those([](const Computation&) { return true; });
+  settle_each(find_those([](const Computation&) { return true; }));
 }
 
 // Kernels, and the memory that they take, may wait for a stream themselves: nothing is settled while one computes.
 void Computation::settle_device(int device) {
   if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
-  settle_those([&](const Computation& each) { return each.stream_ && each.stream_->device() == device; });
+  settle_each(find_those([&](const Computation& each) { return each.stream_ && each.stream_->device() == device; }));
 }
 
-void Computation::settle_own(bool copies_too) {
+void Computation::settle_own() {
   if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
-  settle_those([&](const Computation& each) {
-    return each.stream_ && each.thread_ == &computing && (copies_too || !each.is_laid_out());
-  });
+  settle_each(find_those(
+      [](const Computation& each) { return each.stream_ && each.thread_ == &computing && !each.is_laid_out(); }));
+}
+
+void Computation::settle_captured() {
+  if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
+  for (const auto& each : find_those([](const Computation& each) {
+         return each.stream_ && each.thread_ == &computing && each.stream_->is_capturing();
+       })) {
+    each->settle();
+    each->order_after();
+  }
 }
 
 bool fusion() {

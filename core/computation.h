@@ -80,9 +80,11 @@ class Computation : public RefCounted {
   static void settle_all();
   /// Every one on this CUDA device.
   static void settle_device(int device);
-  /// Those on CUDA devices that this thread has left pending; of what is laid out only `copies_too`, since its
-  /// values are computed.
-  static void settle_own(bool copies_too = false);
+  /// Those on CUDA devices that this thread has left pending, but for what is laid out, whose values are computed.
+  static void settle_own();
+  /// At the end of a capture: those that this thread has left pending on streams that are captured, for which the
+  /// present stream then waits; what is laid out too, so that each replay writes what is read later.
+  static void settle_captured();
 
   /// The values of the only result in the order of Note [Channels last], computed so if the chain can be; undefined if
   /// not.
@@ -128,7 +130,7 @@ class Computation : public RefCounted {
   /// Computes everything that reads these values and is pending, before they change.
   static void settle_readers(const Storage& values);
   template <typename Which>
-  static void settle_those(const Which& which);
+  static std::vector<IntrusivePtr<Computation>> find_those(const Which& which);
   static void settle_each(const std::vector<IntrusivePtr<Computation>>& found);
 
   IntrusivePtr<TensorImpl> new_result(const Shape& sizes, TensorOptions options);
@@ -149,7 +151,7 @@ class Computation : public RefCounted {
     std::vector<Computation*> members;
   };
   Chain lock_chain();
-  /// Runs `work` as the library, on the stream of the call, with the computation's module for profiles.
+  /// Runs `work` as the library, on the stream of the call.
   template <typename Work>
   void run(const Work& work);
 

@@ -28,11 +28,19 @@ class TensorHook {
   TensorHook(F hook) {
     if constexpr (!std::is_void_v<std::invoke_result_t<F&, const Tensor&>>)
       function_ = std::move(hook);
-    else
+    else if (!is_empty(hook))
       function_ = [hook = std::move(hook)](const Tensor& gradient) mutable {
         hook(gradient);
         return Nothing();
       };
+  }
+  /// A function object that holds none.
+  template <typename F>
+  static bool is_empty(const F& hook) {
+    if constexpr (requires { hook == nullptr; })
+      return hook == nullptr;
+    else
+      return false;
   }
   /// Empty if it was made of an empty one.
   std::function<Tensor(const Tensor&)> function() && { return std::move(function_); }

@@ -132,10 +132,13 @@ std::string ImageFolder::content() const {
   const std::size_t stride = samples_.size() / kSizes + 1;
   std::string text;
   for (std::size_t i = 0; i < samples_.size(); ++i) {
-    std::error_code ignored;
     const fs::path& file = samples_[i].path;
     text += classes_[static_cast<std::size_t>(samples_[i].label)] + '/' + file.filename().string() + '\n';
-    if (i % stride == 0) text += fmt::format("{}\n", fs::file_size(file, ignored));
+    if (i % stride != 0) continue;
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(file, error);
+    LOCKSTEP_CHECK(!error, "[image_folder] '{}' cannot be read any more: {}", file.string(), error.message());
+    text += fmt::format("{}\n", size);
   }
   for (const std::vector<float>* const values : {&options_.mean, &options_.std})
     for (const float value : *values) text += fmt::format("{}\n", value);

@@ -173,17 +173,22 @@ class Module {
   template <typename F>
   requires std::convertible_to<std::invoke_result_t<F&, Module&, Tensor&>, Tensor> std::uint64_t
   register_forward_pre_hook(F hook) {
-    return register_forward_pre_hook(std::function<void(Module&, Tensor&)>([hook](Module& module, Tensor& x) mutable {
-      if (Tensor other = hook(module, x); other.defined()) x = std::move(other);
-    }));
+    std::function<void(Module&, Tensor&)> assigning;
+    if (!TensorHook::is_empty(hook))
+      assigning = [hook](Module& module, Tensor& x) mutable {
+        if (Tensor other = hook(module, x); other.defined()) x = std::move(other);
+      };
+    return register_forward_pre_hook(std::move(assigning));
   }
   template <typename F>
   requires std::convertible_to<std::invoke_result_t<F&, Module&, const Tensor&, Tensor&>, Tensor> std::uint64_t
   register_forward_hook(F hook) {
-    return register_forward_hook(std::function<void(Module&, const Tensor&, Tensor&)>(
-        [hook](Module& module, const Tensor& x, Tensor& out) mutable {
-          if (Tensor other = hook(module, x, out); other.defined()) out = std::move(other);
-        }));
+    std::function<void(Module&, const Tensor&, Tensor&)> assigning;
+    if (!TensorHook::is_empty(hook))
+      assigning = [hook](Module& module, const Tensor& x, Tensor& out) mutable {
+        if (Tensor other = hook(module, x, out); other.defined()) out = std::move(other);
+      };
+    return register_forward_hook(std::move(assigning));
   }
   /// Calls `hook(*this, grad_input, grad_output)` in each backward() through a forward(x) that operator() called while
   /// recording: with the gradients of x and of its result. What it assigns to grad_input goes on as the gradient of x.

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "lockstep/core/check.h"
@@ -23,11 +24,12 @@ off_t size_of(int file) {
   return ::fstat(file, &info) == 0 && S_ISREG(info.st_mode) ? info.st_size : -1;
 }
 
-bool is_same_file(const std::string& path, int file) {
+/// The path names another file, or none. False where that cannot be told.
+bool has_lost(const std::string& path, int file) {
   struct stat named {};
   struct stat opened {};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(file, &opened) == 0 && named.st_ino == opened.st_ino &&
-         named.st_dev == opened.st_dev;
+  if (::stat(path.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return ::fstat(file, &opened) == 0 && (named.st_ino != opened.st_ino || named.st_dev != opened.st_dev);
 }
 
 /// Where the last whole line of a regular file ends; -1 if it cannot be read.
@@ -52,7 +54,7 @@ off_t end_of_lines(const std::string& path, off_t size) {
 
 LineFile::LineFile(const std::string& path, const std::string& what, bool appends)
     : file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : 0), 0666)),
-      path_(path),
+      path_(std::filesystem::absolute(path)),
       what_(what) {
   LOCKSTEP_CHECK(file_, "the {} '{}' cannot be opened for writing: {}", what, path, std::strerror(errno));
   const off_t size = size_of(file_.get());
@@ -76,7 +78,7 @@ LineFile::LineFile(const std::string& path, const std::string& what, bool append
 void LineFile::write(std::string text) {
   text += '\n';
   const off_t start = size_of(file_.get());
-  if (start >= 0 && !lost_ && !is_same_file(path_, file_.get())) {
+  if (start >= 0 && !lost_ && has_lost(path_, file_.get())) {
     lost_ = true;
     logging::warn("the {} '{}' was removed or renamed while it is written; lines go on into the file that had the name",
                   what_, path_);

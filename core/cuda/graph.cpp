@@ -33,7 +33,7 @@ Graph Graph::capture(const Stream& stream, const std::function<void()>& body) {
   cudaGraph_t graph = nullptr;
   try {
     body();
-    Computation::settle_own(true);  // who reads later gets what the latest replay wrote
+    Computation::settle_captured();
   } catch (...) {
     cudaStreamEndCapture(stream.handle(), &graph);
     if (graph) cudaGraphDestroy(graph);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/environment.h"
 
 namespace lockstep::cuda {
@@ -22,18 +23,21 @@ bool allow_tf32() {
   return tf32_flag().load(std::memory_order_relaxed);
 }
 void set_allow_tf32(bool value) {
+  Computation::settle_all();
   tf32_flag().store(value, std::memory_order_relaxed);
 }
 bool deterministic() {
   return deterministic_flag.load(std::memory_order_relaxed);
 }
 void set_deterministic(bool value) {
+  Computation::settle_all();
   deterministic_flag.store(value, std::memory_order_relaxed);
 }
 bool portable() {
   return portable_flag.load(std::memory_order_relaxed);
 }
 void set_portable(bool value) {
+  Computation::settle_all();
   portable_flag.store(value, std::memory_order_relaxed);
 }
 void require_not_portable(std::string_view what) {

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -61,7 +62,7 @@ class SyncBatchNormBackward final : public Node {
     const Tensor& factor = saved(1);
     const ChannelStatistics statistics{saved(2), saved(3), count};
     // An undefined gradient means zero here, but the other ranks wait for this one's sums.
-    const Tensor grad = grads[0].defined() ? as_contiguous(grads[0]) : zeros_like(x);
+    const Tensor grad = grads[0].defined() ? laid_out_like(as_contiguous(grads[0]), x) : zeros_like(x);
     const GradientSums own = batch_norm_parts::gradient_sums(grad, x, statistics, eps);
     TensorList result(3);
     if (needs_grad(1)) result[1] = cast_values(own.weight, factor.dtype());

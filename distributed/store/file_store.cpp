@@ -70,7 +70,8 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout, con
   if (!fd_) fail("open", errno);
   check_owner();
   const Lock lock(*this, true, timeout);
-  if (world_size_ > 0 && owner.is_gone) add_owner(owner);
+  const bool tells_owners = world_size_ > 0 && owner.is_gone;
+  if (tells_owners) begin_anew_if_left_over(owner);
   const std::int64_t opened = dictionary_.add(kOpened, 1);
   if (world_size_ > 0 && opened > world_size_)
     throw StoreError(
@@ -78,6 +79,10 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout, con
                     "earlier run, or in use by another; delete it or name another file",
                     describe(), opened - 1, world_size_));
   append(kOpened, dictionary_.find(kOpened));
+  if (!tells_owners) return;
+  const std::string* const before = dictionary_.find(kOwners);
+  const std::string owners = (before ? *before : std::string()) + owner.name + '\n';
+  append(kOwners, &owners);
 }
 
 FileStore::~FileStore() {
@@ -98,21 +103,19 @@ std::string FileStore::describe() const {
   return fmt::format("FileStore {}", path_);
 }
 
-void FileStore::add_owner(const FileStoreOwner& owner) {
-  std::string owners = dictionary_.find(kOwners) ? *dictionary_.find(kOwners) : std::string();
-  std::int64_t gone = 0;
-  for (std::size_t at = 0, end = 0; (end = owners.find('\n', at)) != std::string::npos; at = end + 1)
-    gone += owner.is_gone(owners.substr(at, end - at)) ? 1 : 0;
-  // One that has opened it and is not among the owners, or lives, may still use it.
-  if (const std::string* opened = dictionary_.find(kOpened); gone > 0 && opened && *opened == std::to_string(gone)) {
-    logging::warn("[{}] was left over by {} process(es) that have ended; it begins anew", describe(), gone);
-    if (ftruncate(fd_.get(), 0) != 0) fail("truncate", errno);
-    dictionary_ = {};
-    position_ = 0;
-    owners.clear();
-  }
-  owners += owner.name + '\n';
-  append(kOwners, &owners);
+void FileStore::begin_anew_if_left_over(const FileStoreOwner& owner) {
+  const std::string* const owners = dictionary_.find(kOwners);
+  const std::string* const opened = dictionary_.find(kOpened);
+  if (!owners || !opened) return;
+  std::int64_t count = 0;
+  for (std::size_t at = 0, end = 0; (end = owners->find('\n', at)) != std::string::npos; at = end + 1, ++count)
+    if (!owner.is_gone(owners->substr(at, end - at))) return;
+  // One that has opened it and is not among the owners may still use it.
+  if (count == 0 || *opened != std::to_string(count)) return;
+  logging::warn("[{}] was left over by {} process(es) that have ended; it begins anew", describe(), count);
+  if (ftruncate(fd_.get(), 0) != 0) fail("truncate", errno);
+  dictionary_ = {};
+  position_ = 0;
 }
 
 void FileStore::check_owner() const {

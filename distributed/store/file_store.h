@@ -50,8 +50,8 @@ class FileStore final : public Store {
   class Lock;
   void append(const std::string& key, const std::string* value);
   void check_owner() const;
-  /// With the exclusive lock held: empties a file that is left over, and adds the owner.
-  void add_owner(const FileStoreOwner& owner);
+  /// With the exclusive lock held: empties a file all of whose owners are gone.
+  void begin_anew_if_left_over(const FileStoreOwner& owner);
   /// Reads what others have appended. With the exclusive lock held, cuts off a half-done record.
   void read_changes(bool exclusive);
   /// Applies the whole records at the beginning of `chunk`; returns how many bytes they have. `next`: how much must be

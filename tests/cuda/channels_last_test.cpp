@@ -44,11 +44,6 @@ class CudaChannelsLast : public ::testing::TestWithParam<DType> {
   }
 };
 
-bool is_laid_out(const Tensor& tensor) {
-  auto* const computation = pending_result_of<Computation>(tensor);
-  return computation && computation->is_laid_out();
-}
-
 struct Block {
   Tensor x, first, second, shortcut, scale, shift;
 };
@@ -192,6 +187,40 @@ TEST_P(CudaChannelsLast, EventsCopyNothingAndOtherStreamsSeeTheValues) {
   expect_near(y, expected, "copied on another stream");
 }
 
+// What a side stream leaves laid out is copied at the end of the capture, and must join it.
+TEST_P(CudaChannelsLast, AGraphJoinsCopiesOfASideStream) {
+  const NoGradGuard guard;
+  const int device = test_device().index;
+  const cuda::Stream stream = cuda::Stream::create(device), side = cuda::Stream::create(device);
+  const cuda::StreamGuard on(stream);
+  const Tensor x = values({2, 8, 5, 6}, 1), filters = values({16, 8, 3, 3}, 2);
+  const auto step = [&] { return tanh(conv2d(x, filters)); };
+  const Tensor expected = [&] {
+    const AtTheCall plain;
+    return step();
+  }();
+  stream.synchronize();
+  {
+    const cuda::StreamGuard there(side);
+    expect_near(step(), expected, "the libraries' first calls are not captured");
+  }
+  Tensor y;
+  const cuda::Graph graph = cuda::Graph::capture(stream, [&] {
+    cuda::Event begun(device), done(device);
+    begun.record(stream);
+    side.wait(begun);
+    {
+      const cuda::StreamGuard there(side);
+      y = step();
+    }
+    done.record(side);
+    stream.wait(done);
+    EXPECT_TRUE(is_laid_out(y));
+  });
+  graph.launch();
+  expect_near(y, expected, "on a side stream");
+}
+
 TEST_P(CudaChannelsLast, AGraphWritesWhatIsReadLater) {
   const NoGradGuard guard;
   const cuda::Stream stream = cuda::Stream::create(test_device().index);
@@ -223,6 +252,11 @@ TEST(CudaBatchNorm, VeryManySamplesGiveTheCpusStatistics) {
   batch_norm(x.to(test_device()), mean_there, var_there, {.training = true, .momentum = 0.5});
   expect_close(mean_there.to(kCPU), mean, 1e-4);
   expect_close(var_there.to(kCPU), var, 1e-4);
+  // The square of the mean is no float.
+  const Tensor far = full({64, 8}, 1e20, {.device = test_device()}), no_mean = zeros({8}, {.device = test_device()}),
+               no_var = ones({8}, {.device = test_device()});
+  batch_norm(far, no_mean, no_var, {.training = true, .momentum = 1.0});
+  EXPECT_EQ(no_var.to_vector<float>(), std::vector<float>(8, 0.0f));
 }
 
 TEST(CudaTranspose, CopiesOfTurnedTensorsAreExact) {

@@ -15,6 +15,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/store/file_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
 #include "lockstep/distributed/store/wire.h"
@@ -176,6 +177,25 @@ TEST(Rendezvous, AFileThatAKilledJobLeftBeginsAnew) {
     }
     EXPECT_FALSE(std::filesystem::exists(path.text()));
   }
+}
+
+// Who was refused owns nothing, and so does not keep the file from beginning anew.
+TEST(Rendezvous, ARefusedProcessLeavesAFileWithItsOwners) {
+  const TemporaryPath path;
+  const auto owned_by = [](const char* name, std::vector<std::string> gone) {
+    return FileStoreOwner{.name = name, .is_gone = [gone = std::move(gone)](const std::string& owner) {
+                            return std::ranges::find(gone, owner) != gone.end();
+                          }};
+  };
+  const auto open = [&](const FileStoreOwner& owner) {
+    return std::make_unique<FileStore>(path.text(), 2, kTimeout, owner);
+  };
+  const auto a = open(owned_by("a", {})), b = open(owned_by("b", {}));
+  a->set("stale", "1");
+  EXPECT_THROW(open(owned_by("c", {"a"})), StoreError);
+  EXPECT_THROW(open(owned_by("d", {"a", "c"})), StoreError);
+  const auto e = open(owned_by("e", {"a", "b", "c", "d"}));
+  EXPECT_FALSE(e->check({"stale"}));
 }
 
 TEST(Rendezvous, ARestartedGroupFindsACleanFile) {

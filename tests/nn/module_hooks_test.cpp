@@ -63,6 +63,8 @@ TEST(ModuleHooks, MayReturnWhatTakesThePlace) {
   EXPECT_FLOAT_EQ(net(x).item<float>(), 2 * plain.item<float>());
   net.register_forward_pre_hook([](Module&, const Tensor& in) { return in * 0.0; });
   EXPECT_FLOAT_EQ(net(x).item<float>(), 2 * net.rest(zeros({1, 2})).item<float>());
+  EXPECT_THROW(net.register_forward_hook(std::function<Tensor(Module&, const Tensor&, Tensor&)>()), Error);
+  EXPECT_THROW(net.register_forward_pre_hook(std::function<Tensor(Module&, Tensor&)>()), Error);
 }
 
 TEST(ModuleHooks, SeeAndReplaceGradients) {

@@ -71,6 +71,9 @@ TEST(Copysign, TakesEverySign) {
   EXPECT_EQ(a.grad().to_vector<double>(), (std::vector<double>{0, 0, -1, -1}));
   EXPECT_EQ(b.grad().to_vector<double>(), (std::vector<double>{0, 0, 0, 0}));
   EXPECT_EQ(copysign(tensor<std::int64_t>({1, 2}), -1.0).dtype(), kFloat32);
+  EXPECT_EQ(copysign(ones({2}, kFloat16), tensor<std::int64_t>({-1, 1})).dtype(), kFloat16);
+  const std::int32_t least = std::numeric_limits<std::int32_t>::min();
+  EXPECT_EQ(copysign(tensor<std::int32_t>({least}), 1.0).item<double>(), 2147483648.0);
   EXPECT_EQ(copysign(tensor<std::int64_t>({1, 2}), tensor<std::int64_t>({-1, 1})).to_vector<double>(),
             (std::vector<double>{-1, 2}));
 }

@@ -137,12 +137,13 @@ Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const
   Tensor mean = statistics.mean, var = statistics.var;
   Tensor factor = weight.defined() ? as_contiguous(weight) : weight,
          shift = bias.defined() ? as_contiguous(bias) : bias;
-  if (const Values values(input); values.laid_out) {
+  const Values values(input);
+  if (values.laid_out) {
     const Tensor out = empty_like(values.tensor);
     apply_kernel(input)(values.tensor, mean, var, factor, shift, out, eps, values.layout);
     return from_channels_last(out);
   }
-  Tensor x = as_contiguous(input);
+  Tensor x = values.tensor;
   const bool waits = x.dtype() == kFloat32 && x.device().is_cpu() && x.numel() > 0 &&
                      may_wait(x.numel(), {&x, &mean, &var, &factor, &shift});
   const Tensor out = make_intrusive<NormalizeComputation>(x, mean, var, factor, shift, eps)

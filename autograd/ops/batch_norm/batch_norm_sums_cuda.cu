@@ -73,7 +73,7 @@ struct Moments {
     for (int j = 0; j < W; ++j) {
       const C difference = other_mean[j] - mean[j];
       mean[j] += difference * share;
-      squares[j] += other_squares[j] + difference * difference * count * share;
+      squares[j] += other_squares[j] + difference * (count * share) * difference;  // nothing of nothing is finite
     }
     count += other_count;
   }

@@ -7,19 +7,27 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep {
 
+namespace {
+DType floating(DType dtype) {
+  return is_floating_point(dtype) ? dtype : kFloat32;
+}
+}  // namespace
+
 Tensor copysign(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.defined() && b.defined(), "[copysign] a tensor is undefined");
-  return abs(a) * flat_in(binary_values(BinaryOp::copysign, Scalar(1.0), b), b);
+  const DType dtype = floating(binary::promote(a, b));
+  return abs(a.to(dtype)) * flat_in(binary_values(BinaryOp::copysign, Scalar(1.0), b).to(dtype), b);
 }
 Tensor copysign(const Tensor& a, Scalar b) {
   LOCKSTEP_CHECK(a.defined(), "[copysign] the tensor is undefined");
-  return abs(a) * Scalar(std::copysign(1.0, b.to_double()));
+  return abs(a.to(floating(a.dtype()))) * Scalar(std::copysign(1.0, b.to_double()));
 }
 
 Tensor heaviside(const Tensor& x, const Tensor& values) {

@@ -151,7 +151,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
   if (!no_products(g)) {
     Conv2dGeometry computed = g;
     Tensor images, filters, shifts = bias.defined() ? as_contiguous(bias) : bias;
-    if (conv2d_takes_channels_last(g, x)) images = channels_last_of(x);
+    if (x.storage()->is_pending() && conv2d_takes_channels_last(g, x)) images = channels_last_of(x);
     if (images.defined()) {
       computed.channels_last = true;
       filters = to_channels_last(weight);

@@ -125,8 +125,8 @@ bool conv2d_takes_channels_last(Conv2dGeometry g, const Tensor& x) {
 
 bool conv2d_backward_channels_last(Conv2dGeometry g, const Tensor& grad, const Tensor& x, const Tensor& weight,
                                    std::array<bool, 3> wanted, TensorList& result) {
+  if (!is_laid_out(x) && !is_laid_out(grad)) return false;
   if (nothing_to_multiply(g) || !conv2d_takes_channels_last(g, x)) return false;
-  if (!channels_last_of(x).defined() && !channels_last_of(grad).defined()) return false;
   g.channels_last = true;
   const Tensor incoming = to_channels_last(grad), images = to_channels_last(x), filters = to_channels_last(weight);
   if (wanted[0]) {

@@ -33,8 +33,8 @@ class Conv2dComputation final : public Computation {
 void conv2d_backward(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& x, const Tensor& weight,
                      const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad);
 
-/// Whether this convolution of tensors like x is one that cuDNN computes on tensor cores, and so with the channels last
-/// (Note [Channels last]), if x lies so or who reads the result wants it so.
+/// Whether this convolution of tensors like x is one that cuDNN computes on tensor cores, and so better with the
+/// channels last (Note [Channels last]). Needs the library.
 bool conv2d_takes_channels_last(Conv2dGeometry geometry, const Tensor& x);
 /// The gradients of x, weight and bias, as far as they are `wanted`, of such a convolution: x's is laid out. False,
 /// with nothing done, if neither x nor the gradient is laid out, or if the convolution is not such a one.

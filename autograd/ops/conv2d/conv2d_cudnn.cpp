@@ -64,14 +64,18 @@ cudnnMathType_t math_type(DType dtype) {
   return dtype == kFloat64 ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
 }
 
+constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();
+
+bool has_size(const Conv2dGeometry& g) {
+  return g.n * g.in * g.h * g.w <= kMostElements && g.n * g.out * g.oh * g.ow <= kMostElements &&
+         g.out * g.group_in() * g.kh * g.kw <= kMostElements;
+}
+
 /// A convolution in the library's words. Makes nothing that a device is needed for.
 struct Descriptors {
   Descriptors(const Conv2dGeometry& g, DType dtype) {
-    const std::int64_t largest = std::numeric_limits<std::int32_t>::max();
-    LOCKSTEP_CHECK(g.n * g.in * g.h * g.w <= largest && g.n * g.out * g.oh * g.ow <= largest &&
-                       g.out * g.group_in() * g.kh * g.kw <= largest,
-                   "[conv2d] cuDNN takes tensors of up to {} elements, found {}; use a smaller batch", largest,
-                   describe(g, dtype));
+    LOCKSTEP_CHECK(has_size(g), "[conv2d] cuDNN takes tensors of up to {} elements, found {}; use a smaller batch",
+                   kMostElements, describe(g, dtype));
     const cudnnTensorFormat_t format = g.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const auto set = [&](const TensorDescriptor& tensor, std::int64_t n, std::int64_t c, std::int64_t h,
                          std::int64_t w) {
@@ -348,6 +352,7 @@ void backward_weight(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
 }
 
 bool supports(const Conv2dGeometry& g, const Tensor& x) {
+  if (!has_size(g)) return false;
   const int device = x.device().index;
   const cuda::DeviceGuard guard(device);
   const cudnnHandle_t handle = cuda::cudnn_handle(device);

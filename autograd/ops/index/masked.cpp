@@ -30,6 +30,7 @@ Tensor nonzero(const Tensor& x) {
   LOCKSTEP_CHECK(x.defined(), "[nonzero] the tensor is undefined");
   const NoGradGuard values_only;
   const Tensor host = as_contiguous(move_values(x.dtype() == kBool ? x : x != 0, {}));
+  const LibraryAccess access;
   const auto* chosen = static_cast<const std::uint8_t*>(host.raw_data());  // as bytes, which can be counted by vectors
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < host.numel(); ++i) count += chosen[i];

@@ -13,7 +13,8 @@ namespace lockstep::cuda {
 /// Note [Channel tiles]
 /// A block takes a tile of one channel, or, where the inner size is 1, of several. Each thread reads kPacks packs
 /// together, which fit into registers, so that memory is read once. The block leaves partial results in float64, and a
-/// warp for each channel adds these up in a fixed order. How the work is cut is a function of the shape alone.
+/// warp for each channel adds these up in a fixed order. How the work is cut is a function of the shape, and of
+/// whether memory is aligned, which ours is.
 inline constexpr int kTileWarps = kThreads / kWarpSize;
 
 /// What is divided once, on the host.
@@ -125,7 +126,7 @@ struct Samples {
   }
   __device__ bool has(int pack) const { return row < plan.down && sample(pack) < plan.layout.batch; }
   __device__ std::int64_t offset(int pack) const { return sample(pack) * plan.layout.channels + channel; }
-  /// Over the rows: the lower half to the upper one, until one is left, which has the result. Once
+  /// Over the rows: those of the second half to those of the first, until one is left, which has the result. Once
   /// to a kernel, since nobody waits for the last to be read.
   template <typename C, int N>
   __device__ Sums<C, N> sum(Sums<C, N> value) const {

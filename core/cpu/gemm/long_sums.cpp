@@ -63,18 +63,20 @@ void multiply_long_sums(const Gemm<float>& g, std::int64_t index) {
   if (turned) std::swap(rows, columns);
   const std::int64_t inner = inner_block(g.k), whole = g.k / inner, blocks = divide_up(g.k, inner);
   std::vector<float> sums(static_cast<std::size_t>(g.m * g.n * blocks));  // [column][row][block]
-  parallel_for(divide_up(whole, 8), 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t group = begin; group < end; ++group) {
-      const std::int64_t first = std::min(8 * group, whole - 8), at = first * inner;  // the last ones lie over others
-      for (std::int64_t j = 0; j < columns.count; ++j)
-        for (std::int64_t i = 0; i < rows.count; i += kMostRows) {
-          constexpr decltype(&add_blocks<1>) kKernels[] = {add_blocks<1>, add_blocks<2>, add_blocks<3>, add_blocks<4>};
-          const std::int64_t some = std::min<std::int64_t>(kMostRows, rows.count - i);
-          kKernels[some - 1](rows.data + i * rows.stride + at, rows.stride, columns.data + j * columns.stride + at,
-                             inner, blocks, sums.data() + (j * rows.count + i) * blocks + first);
-        }
-    }
+  const auto add_eight_from = [&](std::int64_t first) {
+    const std::int64_t at = first * inner;
+    for (std::int64_t j = 0; j < columns.count; ++j)
+      for (std::int64_t i = 0; i < rows.count; i += kMostRows) {
+        constexpr decltype(&add_blocks<1>) kKernels[] = {add_blocks<1>, add_blocks<2>, add_blocks<3>, add_blocks<4>};
+        const std::int64_t some = std::min<std::int64_t>(kMostRows, rows.count - i);
+        kKernels[some - 1](rows.data + i * rows.stride + at, rows.stride, columns.data + j * columns.stride + at, inner,
+                           blocks, sums.data() + (j * rows.count + i) * blocks + first);
+      }
+  };
+  parallel_for(whole / 8, 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t group = begin; group < end; ++group) add_eight_from(8 * group);
   });
+  if (whole % 8 != 0) add_eight_from(whole - 8);  // over some of those that are there, which it gives once more
   float* const out = g.out + index * g.out_batch_stride;
   for (std::int64_t j = 0; j < columns.count; ++j)
     for (std::int64_t i = 0; i < rows.count; ++i) {
