@@ -136,6 +136,18 @@ TEST(SecondDerivativeEdges, StepsKeepNothingOfTheirInput) {
   }
 }
 
+TEST(SecondDerivativeEdges, FracKeepsNothingOfItsInput) {
+  const Tensor w = leaf({0.5, -1.5});
+  Tensor x = w * 3.0;
+  const StoragePtr memory = x.storage();
+  const Tensor y = frac(x);
+  x = {};
+  EXPECT_EQ(memory->use_count(), 1u);
+  const Tensor g = recorded((y * w).sum(), w);  // frac(3 w) + 3 w
+  expect_close(g.detach(), y.detach() + w.detach() * 3.0);
+  expect_close(grad({g.sum()}, {w})[0], full({2}, 6.0, kFloat64));
+}
+
 TEST(SecondDerivativeEdges, RemaindersPassThrough) {
   const Tensor a = leaf({5.5, -3.2}), b = leaf({2.0, 1.5});
   const Tensor g = recorded((fmod(a, b) * a).sum(), a);

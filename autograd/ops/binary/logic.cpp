@@ -10,32 +10,24 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<BinaryKernel> bit_kernel{"bitwise", binary_cpu, LOCKSTEP_CUDA_KERNEL(binary_cuda)};
-
 Tensor truth(const Tensor& x, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
   return x.dtype() == kBool ? x : ne(x, 0);
 }
 
-/// The type in which integers and bool values promote. Throws Error, naming `op`, for others.
-DType integer_type(const Operand& a, const Operand& b, const char* op) {
-  binary::check_operands(a, b, op);
+/// Of integers, and of bool values, which as numbers are 0 and 1, on which the operations are logic.
+Tensor of_bits(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
+  binary::check_operands(a, b, op_name);
   const DType dtype = binary::promote(a, b);
   LOCKSTEP_CHECK(!is_floating_point(dtype),
-                 "[{}] expected bool or integer tensors, found {}; compare first, or use the logical_ functions", op,
-                 name(dtype));
-  return dtype;
-}
-
-/// As numbers bool values are 0 and 1, on which the operations are logic.
-Tensor of_bits(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
-  Tensor out = binary::make_result(a, b, integer_type(a, b, op_name), op_name);
-  bit_kernel(out)(op, 1.0, a, b, kInt64, out);
-  return out;
+                 "[{}] expected bool or integer tensors, found {}; compare first, or use the logical_ functions",
+                 op_name, name(dtype));
+  return binary::compute(op, a, b, 1.0, op_name);
 }
 
 Tensor shifted(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
-  LOCKSTEP_CHECK(integer_type(a, b, op_name) != kBool, "[{}] is not defined for bool tensors", op_name);
+  binary::check_operands(a, b, op_name);
+  LOCKSTEP_CHECK(binary::promote(a, b) != kBool, "[{}] is not defined for bool tensors", op_name);
   return of_bits(op, a, b, op_name);
 }
 

@@ -44,10 +44,10 @@ bool saves_output(UnaryOp op) {
   return output;
 }
 
-/// Steps: their slope is 0 whatever the input, which backward therefore need not keep.
-bool is_flat(UnaryOp op) {
-  return op == UnaryOp::sign || op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round ||
-         op == UnaryOp::trunc;
+/// Their slope is the same whatever the input, which backward therefore need not keep: 1 of frac, 0 of steps.
+bool has_one_slope(UnaryOp op) {
+  return op == UnaryOp::frac || op == UnaryOp::sign || op == UnaryOp::floor || op == UnaryOp::ceil ||
+         op == UnaryOp::round || op == UnaryOp::trunc;
 }
 
 /// Of x's sizes, in the memory of one element: stands for x where its history alone matters.
@@ -60,7 +60,7 @@ class UnaryBackward final : public Node {
   const char* name() const override { return names_of(op).node; }
   TensorList apply(TensorList grads) override {
     Tensor grad = std::move(grads[0]);
-    if (is_flat(op)) return {zeros_like(grad)};
+    if (has_one_slope(op)) return {op == UnaryOp::frac ? grad : zeros_like(grad)};
     const Tensor& values = op == UnaryOp::neg ? grad : saved(0);
     if (op == UnaryOp::relu)
       if (Tensor pooled = relu_of_pooled_gradient(grad); pooled.defined()) return {pooled};
@@ -109,7 +109,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
-    if (op != UnaryOp::neg) node->save(is_flat(op) ? stand_in(x) : saves_output(op) ? out : x);
+    if (op != UnaryOp::neg) node->save(has_one_slope(op) ? stand_in(x) : saves_output(op) ? out : x);
   }
   return out;
 }
