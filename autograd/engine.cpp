@@ -148,10 +148,11 @@ thread_local constinit GraphTask* GraphTask::current_ = nullptr;
 
 namespace {
 
-/// Nobody else sees this memory, which is not that of what is laid out (Note [Channels last]).
+/// Nobody else sees this memory, which is not that of what is laid out or will be (Note [Channels last]).
 bool is_own(const Tensor& slot) {
-  return !is_laid_out(slot) && slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 &&
-         slot.is_contiguous();
+  const auto* const computation = pending_result_of<Computation>(slot);
+  if (computation && computation->follows_laid_out()) return false;
+  return slot.impl()->use_count() == 1 && slot.storage()->use_count() == 1 && slot.is_contiguous();
 }
 
 /// Adds to what has arrived at a node with that many outputs.

@@ -41,10 +41,7 @@ Tensor channels_last_if_followed(const Tensor& tensor) {
 
 Tensor to_channels_last(const Tensor& tensor) {
   if (Tensor values = channels_last_of(tensor); values.defined()) return values;
-  const Shape &sizes = tensor.sizes(), &strides = tensor.strides();
-  const Tensor turned = tensor.as_strided({sizes[0], sizes[2], sizes[3], sizes[1]},
-                                          {strides[0], strides[2], strides[3], strides[1]}, tensor.offset());
-  return copy_contiguous(turned);
+  return copy_contiguous(as_channels_last(tensor));
 }
 
 Tensor from_channels_last(Tensor values) {
@@ -56,6 +53,12 @@ Tensor from_channels_last(Tensor values) {
 Tensor laid_out_like(const Tensor& tensor, const Tensor& other) {
   if (!channels_last_of(other).defined() || channels_last_of(tensor).defined()) return tensor;
   return from_channels_last(to_channels_last(tensor));
+}
+
+Tensor as_channels_last(const Tensor& tensor) {
+  const Shape &sizes = tensor.sizes(), &strides = tensor.strides();
+  return tensor.as_strided({sizes[0], sizes[2], sizes[3], sizes[1]}, {strides[0], strides[2], strides[3], strides[1]},
+                           tensor.offset());
 }
 
 Tensor in_order_of_channels(const Tensor& values) {

@@ -39,5 +39,7 @@ Tensor to_channels_last(const Tensor& tensor);
 Tensor from_channels_last(Tensor values);
 /// The same tensor as a view, whose strides are not those of a contiguous one.
 Tensor in_order_of_channels(const Tensor& values);
+/// And the other way round: a view [n, height, width, channels] of a tensor [n, channels, height, width].
+Tensor as_channels_last(const Tensor& tensor);
 
 }  // namespace lockstep

@@ -304,8 +304,10 @@ void Computation::settle_device(int device) {
 
 void Computation::settle_own() {
   if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
-  settle_each(find_those(
-      [](const Computation& each) { return each.stream_ && each.thread_ == &computing && !each.is_laid_out(); }));
+  for (const auto& each : find_those([](const Computation& each) {
+         return each.stream_ && each.thread_ == &computing && !each.is_laid_out();
+       }))
+    if (!each->follows_laid_out() || !each->channels_last().defined()) each->settle();
 }
 
 void Computation::settle_captured() {

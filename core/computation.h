@@ -80,7 +80,8 @@ class Computation : public RefCounted {
   static void settle_all();
   /// Every one on this CUDA device.
   static void settle_device(int device);
-  /// Those on CUDA devices that this thread has left pending, but for what is laid out, whose values are computed.
+  /// Those on CUDA devices that this thread has left pending. What is laid out has its values, and what follows it gets
+  /// them in the same order.
   static void settle_own();
   /// At the end of a capture: those that this thread has left pending on streams that are captured, for which the
   /// present stream then waits; what is laid out too, so that each replay writes what is read later.
@@ -91,6 +92,8 @@ class Computation : public RefCounted {
   Tensor channels_last();
   /// Made of a tensor that is laid out, or from one that was: the result had better be, too.
   bool follows_laid_out() const { return follows_laid_out_ || is_laid_out(); }
+  /// The result is an image of these sizes, and its sum with another is computed with it, channels last.
+  bool takes_sum(const Shape& sizes) const { return sizes.dim() > 0 && image_ == sizes; }
   /// The values of the result lie in memory, channels last, and have only to be copied.
   bool is_laid_out() const { return laid_out_.load(std::memory_order_relaxed); }
 
@@ -107,6 +110,8 @@ class Computation : public RefCounted {
   virtual Tensor compute_channels_last(std::span<Computation* const> /*links*/) { return {}; }
   /// See follows_laid_out(); for constructors.
   void set_follows_laid_out() { follows_laid_out_ = true; }
+  /// See takes_sum(); for constructors.
+  void set_takes_sum(const Shape& sizes) { image_ = sizes; }
   /// From now on the result is a copy of `values`, its values laid out.
   void lay_out(Tensor values);
 
@@ -160,6 +165,7 @@ class Computation : public RefCounted {
   Tensors inputs_;                    ///< empty once nothing is pending
   int length_ = 1;
   bool follows_laid_out_ = false;
+  Shape image_;  ///< see takes_sum(); of no dimensions: it does not
   std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
   const void* thread_;                  ///< that made it: an address that each living thread has for itself
   std::atomic<bool> laid_out_{false};   ///< the inputs are one: the values of the result, channels last

@@ -1,3 +1,6 @@
+#include <type_traits>
+
+#include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/cuda/launch.cuh"
 #include "lockstep/core/cuda/transpose.h"
 #include "lockstep/core/cuda/words.cuh"
@@ -15,19 +18,49 @@ struct Matrices {
   std::int64_t source_matrix, source_column, target_matrix;
 };
 
+/// Words of one size are moved as they are.
+template <typename T, typename S>
+__device__ T converted(S value) {
+  if constexpr (std::is_same_v<S, T>) {
+    return value;
+  } else {
+    return to_element<T>(from_element<float>(value));
+  }
+}
+
+/// Calls f.template operator()<S, T>() with what source is read as and target is written as. False: there is nothing.
+template <typename F>
+bool with_types(DType source, DType target, F&& f) {
+  if (source == target) {
+    with_word(element_size(target), [&]<typename Word>() { f.template operator()<Word, Word>(); });
+  } else if (source == kFloat32 && target == kFloat16) {
+    f.template operator()<float, Half>();
+  } else if (source == kFloat32 && target == kBFloat16) {
+    f.template operator()<float, BFloat16>();
+  } else if (source == kFloat16 && target == kFloat32) {
+    f.template operator()<Half, float>();
+  } else if (source == kBFloat16 && target == kFloat32) {
+    f.template operator()<BFloat16, float>();
+  } else {
+    return false;
+  }
+  return true;
+}
+
 /// A tile at a time, by way of shared memory, so that both sides are read and written along their rows.
-template <typename Word>
-__global__ void transpose_kernel(Matrices m, const Word* source, Word* target) {
+template <typename S, typename Word>
+__global__ void transpose_kernel(Matrices m, const S* source, Word* target) {
   __shared__ Word tile[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x % kTile), y = static_cast<int>(threadIdx.x / kTile);
   for (std::int64_t t = blockIdx.x; t < m.tiles; t += gridDim.x) {
     const std::int64_t of_rows = t / m.column_tiles, matrix = of_rows / m.row_tiles;
     const std::int64_t row = (of_rows - matrix * m.row_tiles) * kTile, column = t % m.column_tiles * kTile;
-    const Word* const from = source + matrix * m.source_matrix;
+    const S* const from = source + matrix * m.source_matrix;
     Word* const to = target + matrix * m.target_matrix;
 #pragma unroll
     for (int i = y; i < kTile; i += kRows)
-      if (row + x < m.rows && column + i < m.columns) tile[i][x] = from[(column + i) * m.source_column + row + x];
+      if (row + x < m.rows && column + i < m.columns)
+        tile[i][x] = converted<Word>(from[(column + i) * m.source_column + row + x]);
     __syncthreads();
 #pragma unroll
     for (int i = y; i < kTile; i += kRows)
@@ -51,19 +84,19 @@ __device__ inline void step(unsigned& line, unsigned& at, unsigned lines, unsign
 }
 
 /// Whole matrices, each dense, as those of filters, one side of which is short: read and written in order.
-template <typename Word>
-__global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const Word* source, Word* target) {
+template <typename S, typename Word>
+__global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const S* source, Word* target) {
   __shared__ Word values[kWhole / sizeof(Word)];
   const unsigned rows = static_cast<unsigned>(m.rows), columns = static_cast<unsigned>(m.columns);
   const unsigned count = rows * columns, pitch = rows + padding_of(rows, sizeof(Word));
   for (std::int64_t matrix = blockIdx.x; matrix < matrices; matrix += gridDim.x) {
-    const Word* const from = source + matrix * m.source_matrix;
+    const S* const from = source + matrix * m.source_matrix;
     Word* const to = target + matrix * m.target_matrix;
     // Counted along, since divisions take longer than the rest.
     unsigned column = threadIdx.x / rows, row = threadIdx.x % rows;
 #pragma unroll 4
     for (unsigned i = threadIdx.x; i < count; i += kThreads) {
-      values[column * pitch + row] = from[i];
+      values[column * pitch + row] = converted<Word>(from[i]);
       step(column, row, kThreads / rows, kThreads % rows, rows);
     }
     __syncthreads();
@@ -80,7 +113,7 @@ __global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const 
 }  // namespace
 
 bool copy_transposed(const Tensor& source, const Tensor& target) {
-  if (source.dtype() != target.dtype() || source.sizes() != target.sizes() || !target.is_contiguous()) return false;
+  if (source.sizes() != target.sizes() || !target.is_contiguous()) return false;
   const auto loop = cpu::plan_loop<2>(target.sizes(), {&target, &source});
   const int last = loop.sizes.dim() - 1;
   if (last < 1 || last > 2 || loop.strides[1][last - 1] != 1) return false;
@@ -98,16 +131,14 @@ bool copy_transposed(const Tensor& source, const Tensor& target) {
                              static_cast<std::size_t>(m.columns) * bytes <=
                          kWhole;
   const Launch launch(target);
-  with_word(bytes, [&]<typename Word>() {
-    if (whole) {
-      launch(transpose_whole_kernel<Word>, blocks_for(matrices, 1), kThreads, m, matrices,
-             static_cast<const Word*>(source.raw_data()), static_cast<Word*>(target.raw_data()));
-      return;
-    }
-    launch(transpose_kernel<Word>, blocks_for(m.tiles, 1), kThreads, m, static_cast<const Word*>(source.raw_data()),
-           static_cast<Word*>(target.raw_data()));
+  return with_types(source.dtype(), target.dtype(), [&]<typename S, typename T>() {
+    const auto* const from = static_cast<const S*>(source.raw_data());
+    auto* const to = static_cast<T*>(target.raw_data());
+    if (whole)
+      launch(transpose_whole_kernel<S, T>, blocks_for(matrices, 1), kThreads, m, matrices, from, to);
+    else
+      launch(transpose_kernel<S, T>, blocks_for(m.tiles, 1), kThreads, m, from, to);
   });
-  return true;
 }
 
 }  // namespace lockstep::cuda

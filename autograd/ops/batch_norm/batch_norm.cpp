@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
@@ -25,6 +26,16 @@ class BatchNormBackward final : public Node {
     const Tensor& factor = saved(1);
     const ChannelStatistics statistics{saved(2), saved(3), count};
     const bool of_parameters = needs_grad(1) || needs_grad(2), wants_sums = training || of_parameters;
+    if (const auto through = through_relu(grads[0]); through.values.defined()) {
+      grads[0] = Tensor();
+      const auto sums =
+          wants_sums ? batch_norm_parts::gradient_sums(through, x, statistics, eps) : batch_norm_parts::GradientSums{};
+      if (needs_grad(0))
+        result[0] = batch_norm_parts::input_gradient(through, x, statistics,
+                                                     training ? sums : batch_norm_parts::GradientSums{}, eps);
+      give_parameters(sums, factor, result);
+      return result;
+    }
     const bool pooled = needs_grad(0) && wants_sums && batch_norm_parts::is_pooled_gradient(grads[0], x);
     const Tensor grad = pooled ? empty_like(x) : laid_out_like(as_contiguous(grads[0]), x);
     batch_norm_parts::GradientSums sums;
@@ -35,8 +46,7 @@ class BatchNormBackward final : public Node {
     if (needs_grad(0))
       result[0] = batch_norm_parts::input_gradient(grad, x, statistics, factor,
                                                    training ? sums : batch_norm_parts::GradientSums{}, eps, pooled);
-    if (needs_grad(1)) result[1] = cast_values(sums.weight, factor.dtype());
-    if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
+    give_parameters(sums, factor, result);
     return result;
   }
 
@@ -64,6 +74,27 @@ class BatchNormBackward final : public Node {
   double eps = 0;
   bool training = false;
   DType bias_dtype = kFloat32;
+  Tensor bias;  ///< for the sign of the result; not saved, since it may change before backward
+  std::uint32_t bias_version = 0;
+
+ private:
+  void give_parameters(const batch_norm_parts::GradientSums& sums, const Tensor& factor, TensorList& result) const {
+    if (needs_grad(1)) result[1] = cast_values(sums.weight, factor.dtype());
+    if (needs_grad(2)) result[2] = cast_values(sums.bias, bias_dtype);
+  }
+
+  /// If `grad` is the pending gradient of a relu of the result, and which elements that let through can be found from
+  /// the input.
+  batch_norm_parts::ThroughRelu through_relu(const Tensor& grad) {
+    auto* const gradient = pending_result_of<ReluGradient>(grad);
+    if (!gradient || gradient->is_laid_out() || gradient->behind() != this || !is_laid_out(saved(0))) return {};
+    const bool as_it_was = !bias.defined() || (!bias.storage()->is_lent() && bias.storage()->version() == bias_version);
+    if (!as_it_was || (saved(1).defined() && saved(1).storage()->is_lent())) return {};
+    const auto inputs = gradient->pending_inputs();
+    if (inputs.size() != 2) return {};
+    const auto dense = [](const Tensor& t) { return t.defined() ? as_contiguous(t) : t; };
+    return {inputs[0], dense(saved(1)), dense(bias)};
+  }
 };
 
 void check_channel_tensor(const Tensor& tensor, const Tensor& input, const char* what) {
@@ -129,7 +160,11 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
     node->count = statistics.count;
     node->eps = options.eps;
     node->training = options.training;
-    if (options.bias.defined()) node->bias_dtype = options.bias.dtype();
+    if (options.bias.defined()) {
+      node->bias_dtype = options.bias.dtype();
+      node->bias = options.bias.detach();
+      node->bias_version = options.bias.storage()->version();
+    }
   }
   if (options.statistics && options.training) *options.statistics = std::move(statistics);
   return output;

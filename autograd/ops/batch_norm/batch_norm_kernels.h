@@ -22,6 +22,16 @@ BatchNormRunningKernel batch_norm_running_cpu, batch_norm_running_cuda;
 using BatchNormApplyKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                                   const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);
 BatchNormApplyKernel batch_norm_apply_cpu, batch_norm_apply_cuda;
+/// Behind a normalisation: a relu, the sum with a contiguous tensor of the input's sizes and dtype (undefined: none),
+/// and a relu of that. Each result is rounded to its dtype.
+struct BatchNormFollowing {
+  Tensor other;
+  bool relu_before = false, relu_after = false;
+};
+using BatchNormApplyFollowedKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
+                                          const Tensor& weight, const Tensor& bias, const Tensor& output, double eps,
+                                          ChannelLayout layout, const BatchNormFollowing& following);
+BatchNormApplyFollowedKernel batch_norm_apply_followed_cuda;
 /// The same, float32, with what follows.
 using BatchNormApplyLinkedKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
                                         const Tensor& weight, const Tensor& bias, const Tensor& output, double eps,
@@ -38,6 +48,11 @@ using BatchNormSumsKernel = void(const Tensor& grad, const Tensor& input, const 
                                  const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps,
                                  ChannelLayout layout);
 BatchNormSumsKernel batch_norm_sums_cpu, batch_norm_sums_cuda;
+/// The same, of the gradient of a `relu` behind the normalisation, of which counts what comes through.
+using BatchNormSumsThroughKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                        const Tensor& weight, const Tensor& bias, bool relu, const Tensor& sum_grad,
+                                        const Tensor& sum_grad_normalized, double eps, ChannelLayout layout);
+BatchNormSumsThroughKernel batch_norm_sums_through_cuda;
 /// The same, float32, of a gradient that comes from a max pool of 2 x 2 side by side: `pool_grad` and `positions` are
 /// spread to `grad`, of the input's sizes, plane by plane, each of which is summed while it is in the cache.
 using BatchNormPooledSumsKernel = void(const Pool2dGeometry& pool, const Tensor& pool_grad, const Tensor& positions,
@@ -51,5 +66,12 @@ using BatchNormInputGradKernel = void(const Tensor& grad, const Tensor& input, c
                                       const Tensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_normalized,
                                       const Tensor& grad_input, double eps, std::int64_t count, ChannelLayout layout);
 BatchNormInputGradKernel batch_norm_input_grad_cpu, batch_norm_input_grad_cuda;
+/// The same, of the gradient of a `relu` behind the normalisation, of which counts what comes through.
+using BatchNormInputGradThroughKernel = void(const Tensor& grad, const Tensor& input, const Tensor& mean,
+                                             const Tensor& var, const Tensor& weight, const Tensor& bias, bool relu,
+                                             const Tensor& sum_grad, const Tensor& sum_grad_normalized,
+                                             const Tensor& grad_input, double eps, std::int64_t count,
+                                             ChannelLayout layout);
+BatchNormInputGradThroughKernel batch_norm_input_grad_through_cuda;
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/batch_norm/batch_norm_parts.h"
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/core/channels_last.h"
@@ -20,14 +21,20 @@ constexpr KernelTable<BatchNormRunningKernel> running_kernel{"batch_norm", batch
                                                              LOCKSTEP_CUDA_KERNEL(batch_norm_running_cuda)};
 constexpr KernelTable<BatchNormApplyKernel> apply_kernel{"batch_norm", batch_norm_apply_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(batch_norm_apply_cuda)};
+constexpr KernelTable<BatchNormApplyFollowedKernel> apply_followed_kernel{
+    "batch_norm", nullptr, LOCKSTEP_CUDA_KERNEL(batch_norm_apply_followed_cuda)};
 constexpr KernelTable<BatchNormApplyLinkedKernel> apply_linked_kernel{"batch_norm", batch_norm_apply_linked_cpu};
 constexpr KernelTable<BatchNormPoolKernel> pool_kernel{"batch_norm and max_pool2d", batch_norm_pool_cpu};
 constexpr KernelTable<BatchNormSumsKernel> sums_kernel{"batch_norm backward", batch_norm_sums_cpu,
                                                        LOCKSTEP_CUDA_KERNEL(batch_norm_sums_cuda)};
+constexpr KernelTable<BatchNormSumsThroughKernel> sums_through_kernel{
+    "batch_norm backward", nullptr, LOCKSTEP_CUDA_KERNEL(batch_norm_sums_through_cuda)};
 constexpr KernelTable<BatchNormPooledSumsKernel> pooled_sums_kernel{"batch_norm and max_pool2d backward",
                                                                     batch_norm_pooled_sums_cpu};
 constexpr KernelTable<BatchNormInputGradKernel> input_grad_kernel{"batch_norm backward", batch_norm_input_grad_cpu,
                                                                   LOCKSTEP_CUDA_KERNEL(batch_norm_input_grad_cuda)};
+constexpr KernelTable<BatchNormInputGradThroughKernel> input_grad_through_kernel{
+    "batch_norm backward", nullptr, LOCKSTEP_CUDA_KERNEL(batch_norm_input_grad_through_cuda)};
 
 ChannelLayout layout_of(const Tensor& input) {
   ChannelLayout layout{input.sizes()[0], input.sizes()[1], 1};
@@ -85,20 +92,55 @@ namespace {
 /// Computed together with elementwise operations.
 class NormalizeComputation final : public Computation {
  public:
-  NormalizeComputation(const Tensor& x, const Tensor& mean, const Tensor& var, const Tensor& weight, const Tensor& bias,
-                       double eps)
-      : Computation({x, mean, var, weight, bias}), eps_(eps) {}
+  /// Of the values `x` of a tensor of `sizes`, as they lie in memory.
+  NormalizeComputation(const Values& x, const Shape& sizes, const Tensor& mean, const Tensor& var, const Tensor& weight,
+                       const Tensor& bias, double eps)
+      : Computation({x.tensor, mean, var, weight, bias}), layout_(x.layout), laid_out_(x.laid_out), eps_(eps) {
+    if (!laid_out_) return;
+    set_follows_laid_out();
+    set_takes_sum(sizes);
+  }
 
  private:
   void compute() override {
     const Tensor& x = input(0);
+    if (laid_out_) return deliver(0, copy_contiguous(in_order_of_channels(compute_channels_last({}))));
     const Tensor out = empty_like(x);
-    apply_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_of(x));
+    apply_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_);
     deliver(0, out);
+  }
+
+  Tensor compute_channels_last(std::span<Computation* const> links) override {
+    BatchNormFollowing following;
+    if (!laid_out_ || !find_following(links, following)) return {};
+    const Tensor& x = input(0);
+    Tensor out = empty_like(x);
+    apply_followed_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_, following);
+    return out;
+  }
+
+  static bool find_following(std::span<Computation* const> links, BatchNormFollowing& following) {
+    for (const Computation* const link : links) {
+      if (const auto* sum = dynamic_cast<const SumComputation*>(link)) {
+        if (following.other.defined() || !sum->is_channels_last()) return false;
+        following.other = sum->other();
+      } else if (const auto* unary = dynamic_cast<const UnaryComputation*>(link);
+                 unary && unary->op() == UnaryOp::relu) {
+        (following.other.defined() ? following.relu_after : following.relu_before) = true;
+      } else {
+        return false;
+      }
+    }
+    return true;
   }
 
   bool compute_through(std::span<Computation* const> links) override {
     const Tensor& x = input(0);
+    if (laid_out_) {
+      const Tensor out = compute_channels_last(links);
+      if (out.defined()) deliver_to(*links.back(), 0, copy_contiguous(in_order_of_channels(out)));
+      return out.defined();
+    }
     ElementwiseLinks following;
     if (x.dtype() != kFloat32 || !x.device().is_cpu()) return false;
     for (std::size_t i = 0; i < links.size(); ++i)
@@ -106,7 +148,7 @@ class NormalizeComputation final : public Computation {
         return following.add(links.first(i)) && compute_pooled(following, *pool, links.subspan(i + 1));
     if (!following.add(links)) return false;
     const Tensor out = empty_like(x);
-    apply_linked_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_of(x), following);
+    apply_linked_kernel(x)(x, input(1), input(2), input(3), input(4), out, eps_, layout_, following);
     deliver_to(*links.back(), 0, out);
     return true;
   }
@@ -120,13 +162,15 @@ class NormalizeComputation final : public Computation {
     const Tensor out = empty({x.sizes()[0], x.sizes()[1], g.oh, g.ow}, options_of(x));
     const Tensor positions =
         wanted_of(pool, 1) ? empty(out.sizes(), {.dtype = kUInt8, .device = x.device()}) : Tensor();
-    pool_kernel(x)(x, input(1), input(2), input(3), input(4), eps_, layout_of(x), before, g,
+    pool_kernel(x)(x, input(1), input(2), input(3), input(4), eps_, layout_, before, g,
                    after.empty() ? ReluPlace::none : ReluPlace::after, out, positions);
     deliver_to(after.empty() ? static_cast<Computation&>(pool) : *after[0], 0, out);
     if (positions.defined()) deliver_to(pool, 1, positions);
     return true;
   }
 
+  ChannelLayout layout_;
+  bool laid_out_;
   double eps_;
 };
 
@@ -137,16 +181,16 @@ Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const
   Tensor mean = statistics.mean, var = statistics.var;
   Tensor factor = weight.defined() ? as_contiguous(weight) : weight,
          shift = bias.defined() ? as_contiguous(bias) : bias;
-  const Values values(input);
-  if (values.laid_out) {
-    const Tensor out = empty_like(values.tensor);
-    apply_kernel(input)(values.tensor, mean, var, factor, shift, out, eps, values.layout);
+  Values x(input);
+  const bool takes = x.laid_out || (x.tensor.dtype() == kFloat32 && x.tensor.device().is_cpu());
+  const bool waits =
+      takes && x.tensor.numel() > 0 && may_wait(x.tensor.numel(), {&x.tensor, &mean, &var, &factor, &shift});
+  if (x.laid_out && !waits) {
+    const Tensor out = empty_like(x.tensor);
+    apply_kernel(input)(x.tensor, mean, var, factor, shift, out, eps, x.layout);
     return from_channels_last(out);
   }
-  Tensor x = values.tensor;
-  const bool waits = x.dtype() == kFloat32 && x.device().is_cpu() && x.numel() > 0 &&
-                     may_wait(x.numel(), {&x, &mean, &var, &factor, &shift});
-  const Tensor out = make_intrusive<NormalizeComputation>(x, mean, var, factor, shift, eps)
+  const Tensor out = make_intrusive<NormalizeComputation>(x, input.sizes(), mean, var, factor, shift, eps)
                          ->add_result(input.sizes(), options_of(input));
   if (!waits) out.storage()->settle();
   return out;
@@ -179,6 +223,24 @@ GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, cons
   pooled_sums_kernel(input)(pooled->geometry(), inputs[0], inputs[1], values, input, statistics.mean, statistics.var,
                             sums.bias, sums.weight, eps, layout_of(input));
   return sums;
+}
+
+GradientSums gradient_sums(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
+                           double eps) {
+  GradientSums sums{empty_like(statistics.mean), empty_like(statistics.mean)};
+  const Values x(input);
+  sums_through_kernel(input)(grad.values, x.tensor, statistics.mean, statistics.var, grad.weight, grad.bias, true,
+                             sums.bias, sums.weight, eps, x.layout);
+  return sums;
+}
+
+Tensor input_gradient(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
+                      const GradientSums& sums, double eps) {
+  const Values x(input);
+  const Tensor grad_input = empty_like(x.tensor);
+  input_grad_through_kernel(input)(grad.values, x.tensor, statistics.mean, statistics.var, grad.weight, grad.bias, true,
+                                   sums.bias, sums.weight, grad_input, eps, statistics.count, x.layout);
+  return from_channels_last(grad_input);
 }
 
 Tensor input_gradient(const Tensor& grad, const Tensor& input, const ChannelStatistics& statistics,

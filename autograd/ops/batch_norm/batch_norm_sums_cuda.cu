@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/ops/batch_norm/batch_norm_apply.cuh"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
 #include "lockstep/autograd/ops/support/channel_tiles.cuh"
 #include "lockstep/core/copy.h"
@@ -161,14 +162,46 @@ __global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* va
   var[channel] = static_cast<C>(squares > 0 || squares != squares ? squares / static_cast<double>(count) : 0.0);
 }
 
+/// The factors of a thread's channels. Where many threads have the same ones, each is made once.
 template <typename T, typename Tile>
-__global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean, Partial* partials, TilePlan plan) {
+__device__ void find_factors(const Tile& tile, const Apply<T>& forward, bool whole,
+                             typename Apply<T>::Factors (&factors)[Tile::kChannels]) {
+  constexpr int K = Tile::kChannels;
+  const std::int64_t channels = tile.plan.layout.channels;
+  if constexpr (K > 1) {
+    if (whole) {
+      using C = compute_t<T>;
+      alignas(16) __shared__ C all[3][kThreads * K];
+      for (std::int64_t c = threadIdx.x; c < channels; c += kThreads) {
+        const auto f = forward.at(c);
+        all[0][c] = f.mean, all[1][c] = f.slope, all[2][c] = f.level;
+      }
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        factors[k] = {all[0][tile.channel + k], all[1][tile.channel + k], all[2][tile.channel + k]};
+      return;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    factors[k] = {};
+    if (tile.channel >= channels) continue;
+    if (whole)
+      factors[k] = forward.at(tile.channel + k);
+    else
+      factors[k].mean = forward.mean[tile.channel + k];
+  }
+}
+
+/// kThrough: of what of the gradient comes through the relu behind the normalisation.
+template <typename T, typename Tile, bool kThrough>
+__global__ void sums_kernel(const T* grad, const T* x, Apply<T> forward, Partial* partials, TilePlan plan) {
   using C = compute_t<T>;
   constexpr int W = Tile::kWidth, K = Tile::kChannels;
   const Tile tile(plan);
-  C center[K];
-#pragma unroll
-  for (int k = 0; k < K; ++k) center[k] = tile.channel < plan.layout.channels ? mean[tile.channel + k] : C(0);
+  typename Apply<T>::Factors factors[K];
+  find_factors<T>(tile, forward, kThrough, factors);
   Sums<C, 2 * K> sums{};
   for (int group = 0; group < plan.groups; ++group)
 #pragma unroll
@@ -180,9 +213,11 @@ __global__ void sums_kernel(const T* grad, const T* x, const compute_t<T>* mean,
       const auto values = *reinterpret_cast<const Pack<T, W>*>(x + at);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const C g = from_element<C>(incoming.value[j]);
+        const C value = from_element<C>(values.value[j]);
+        C g = from_element<C>(incoming.value[j]);
+        if constexpr (kThrough) g = through_relu<T>(factors[j % K], g, value);
         sums.value[j % K * 2] += g;
-        sums.value[j % K * 2 + 1] += g * (from_element<C>(values.value[j]) - center[j % K]);
+        sums.value[j % K * 2 + 1] += g * (value - factors[j % K].mean);
       }
     }
   sums = tile.sum(sums);
@@ -243,6 +278,13 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
 
 void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
                           const Tensor& sum_grad, const Tensor& sum_grad_normalized, double eps, ChannelLayout layout) {
+  batch_norm_sums_through_cuda(grad, input, mean, var, Tensor(), Tensor(), false, sum_grad, sum_grad_normalized, eps,
+                               layout);
+}
+
+void batch_norm_sums_through_cuda(const Tensor& grad, const Tensor& input, const Tensor& mean, const Tensor& var,
+                                  const Tensor& weight, const Tensor& bias, bool relu, const Tensor& sum_grad,
+                                  const Tensor& sum_grad_normalized, double eps, ChannelLayout layout) {
   cuda::require_not_portable("the gradient of batch_norm");
   if (layout.channels == 0) return;
   const cuda::Launch launch(input);
@@ -253,9 +295,14 @@ void batch_norm_sums_cuda(const Tensor& grad, const Tensor& input, const Tensor&
       const TilePlan plan = Tile::plan_of(layout);
       const Tensor partials = make_partials(input, layout.channels * plan.chunks);
       auto* parts = static_cast<Partial*>(partials.raw_data());
-      if (plan.chunks > 0)
-        launch(sums_kernel<T, Tile>, Tile::blocks(plan), kThreads, grad.data<T>(), input.data<T>(), mean.data<C>(),
-               parts, plan);
+      const auto sum = [&](auto* kernel) {
+        launch(kernel, Tile::blocks(plan), kThreads, grad.data<T>(), input.data<T>(),
+               Apply<T>(mean, var, weight, bias, eps), parts, plan);
+      };
+      if (plan.chunks > 0 && relu)
+        sum(sums_kernel<T, Tile, true>);
+      else if (plan.chunks > 0)
+        sum(sums_kernel<T, Tile, false>);
       launch(finish_sums_kernel<C>, cuda::warps_for(layout.channels), kThreads, parts, var.data<C>(), eps,
              sum_grad.data<C>(), sum_grad_normalized.data<C>(), layout.channels, plan.chunks);
     });

@@ -78,12 +78,27 @@ void check_not_bool(const Operand& a, const Operand& b, const char* op) {
                  op);
 }
 
+/// The same on CUDA devices, of what is laid out (Note [Channels last]).
+Tensor joined_sum_channels_last(const Tensor& a, const Tensor& b) {
+  const auto takes = [](const Tensor& x) {
+    return can_be_joined(x) && pending_result_of<Computation>(x)->takes_sum(x.sizes());
+  };
+  const bool b_waits = !takes(a);
+  const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
+  if (!takes(pending)) return {};
+  const Tensor values = to_channels_last(other);
+  if (!takes(pending)) return {};
+  return make_intrusive<SumComputation>(pending, values, b_waits, true)->add_result(a.sizes(), options_of(a));
+}
+
 /// a + b joined to what one of them waits for; undefined if none does, or the kernels that it could join do not take
 /// it.
 Tensor joined_sum(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || !(can_be_joined(a) || can_be_joined(b))) return {};
-  if (a.sizes() != b.sizes() || a.dtype() != kFloat32 || b.dtype() != kFloat32 || !a.device().is_cpu()) return {};
-  if (!b.device().is_cpu() || !a.is_contiguous() || !b.is_contiguous()) return {};
+  if (a.sizes() != b.sizes() || a.dtype() != b.dtype() || a.device() != b.device()) return {};
+  if (a.device().is_cuda()) return joined_sum_channels_last(a, b);
+  if (a.dtype() != kFloat32 || !a.device().is_cpu()) return {};
+  if (!a.is_contiguous() || !b.is_contiguous()) return {};
   const bool b_waits = !can_be_joined(a);
   const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
   other.storage()->settle();
@@ -106,7 +121,7 @@ Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* na
 }  // namespace
 
 void SumComputation::compute() {
-  const Tensor &x = input(0), &other = input(1);
+  const Tensor &x = input(0), other = channels_last_ ? in_order_of_channels(input(1)) : input(1);
   deliver(0, other_first_ ? binary_values(BinaryOp::add, other, x) : binary_values(BinaryOp::add, x, other));
 }
 

@@ -9,16 +9,18 @@ namespace lockstep {
 /// The sum of a pending tensor and another of its sizes and dtype: x + other, or other + x.
 class SumComputation final : public Computation {
  public:
-  SumComputation(const Tensor& x, const Tensor& other, bool other_first)
-      : Computation({x, other}), other_first_(other_first) {}
+  /// `other` may be the other tensor's values channels last (Note [Channels last]), where x takes such sums.
+  SumComputation(const Tensor& x, const Tensor& other, bool other_first, bool channels_last = false)
+      : Computation({x, other}), other_first_(other_first), channels_last_(channels_last) {}
 
   const Tensor& other() const { return input(1); }
   bool other_first() const { return other_first_; }
+  bool is_channels_last() const { return channels_last_; }
 
  private:
   void compute() override;
 
-  bool other_first_;
+  bool other_first_, channels_last_;
 };
 
 }  // namespace lockstep

@@ -138,7 +138,7 @@ bool conv2d_backward_channels_last(Conv2dGeometry g, const Tensor& grad, const T
     const Tensor weight_grad = empty_like(filters);
     if (wanted[2]) result[2] = empty({g.out}, options_of(weight));
     conv2d_backward_weight(x)(g, incoming, images, weight_grad, result[2]);
-    result[1] = copy_contiguous(in_order_of_channels(weight_grad));
+    result[1] = from_channels_last(weight_grad);
   }
   return true;
 }

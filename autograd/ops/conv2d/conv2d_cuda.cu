@@ -15,15 +15,11 @@ struct BiasRelu {
   const T* bias;  // null: 0
   bool relu;
 
-  struct Factors {
-    C bias;
-    bool relu;
-    __device__ C operator()(C x) const {
-      const C value = x + bias;
-      return relu && value < C(0) ? C(0) : value;
-    }
-  };
-  __device__ Factors at(std::int64_t c) const { return {bias ? cuda::from_element<C>(bias[c]) : C(0), relu}; }
+  __device__ C at(std::int64_t c) const { return bias ? cuda::from_element<C>(bias[c]) : C(0); }
+  __device__ C operator()(C level, C x) const {
+    const C value = x + level;
+    return relu && value < C(0) ? C(0) : value;
+  }
 };
 
 template <typename T>

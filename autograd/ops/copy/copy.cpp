@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/copy/copy.h"
 
+#include "lockstep/autograd/ops/copy/cast_computation.h"
 #include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/ops/support/sum_to.h"
 #include "lockstep/autograd/record.h"
@@ -20,7 +21,7 @@ class CloneBackward final : public Node {
 class CastBackward final : public Node {
  public:
   const char* name() const override { return "CastBackward"; }
-  TensorList apply(TensorList grads) override { return {cast_values(grads[0], dtype)}; }
+  TensorList apply(TensorList grads) override { return {cast_in_either_order(grads[0], dtype)}; }
   TensorList apply_recorded(TensorList grads) override { return {grads[0].to(dtype)}; }
 
   DType dtype = kFloat32;
@@ -92,7 +93,7 @@ Tensor Tensor::contiguous() const {
 Tensor Tensor::to(DType dtype) const {
   LOCKSTEP_CHECK(defined(), "[to] the tensor is undefined");
   if (dtype == this->dtype()) return *this;
-  Tensor out = cast_values(*this, dtype);
+  Tensor out = cast_in_either_order(*this, dtype);
   if (!lockstep::is_floating_point(dtype)) return out;
   if (auto* node = record<CastBackward>(out, {this})) node->dtype = this->dtype();
   return out;

@@ -21,7 +21,7 @@ struct Channels {
   }
 };
 
-/// out[i] = f.at(channel of i)(in[i]...), W elements of one channel at a time.
+/// out[i] = f(f.at(channel of i), in[i]...), W elements of one channel at a time.
 template <int W, typename T, typename F, typename... In>
 __global__ void channel_map_kernel(std::int64_t packs, Channels channels, F f, T* out, const In*... in) {
   using C = compute_t<T>;
@@ -30,7 +30,7 @@ __global__ void channel_map_kernel(std::int64_t packs, Channels channels, F f, T
     Pack<T, W> result;
     [&](const auto&... pack) {
 #pragma unroll
-      for (int j = 0; j < W; ++j) result.value[j] = to_element<T>(factors(from_element<C>(pack.value[j])...));
+      for (int j = 0; j < W; ++j) result.value[j] = to_element<T>(f(factors, from_element<C>(pack.value[j])...));
     }(reinterpret_cast<const Pack<T, W>*>(in)[p]...);
     reinterpret_cast<Pack<T, W>*>(out)[p] = result;
   }
@@ -42,7 +42,7 @@ struct PacksOf {
 };
 
 /// Bytes of shared memory for a block's factors.
-inline constexpr std::size_t kFactorBytes = 32768;
+inline constexpr std::size_t kFactorBytes = 40960;
 
 /// The same where the inner size is 1: a thread takes the same W channels of some rows, kAhead of which it reads
 /// together. There are at least as many threads as packs to a row; all channels' factors fit into kFactorBytes.
@@ -75,7 +75,7 @@ __global__ void channel_rows_kernel(std::int64_t packs, std::int64_t row_packs, 
         Pack<T, W> result;
 #pragma unroll
         for (int j = 0; j < W; ++j)
-          result.value[j] = to_element<T>(factors[j](from_element<C>(read.pack[u].value[j])...));
+          result.value[j] = to_element<T>(f(factors[j], from_element<C>(read.pack[u].value[j])...));
         reinterpret_cast<Pack<T, W>*>(out)[p + u * step] = result;
       }
     }(load(in)...);
@@ -87,7 +87,7 @@ template <typename T, typename>
 using TypeOf = T;
 }  // namespace detail
 
-/// out[i] = f.at(c)(in[i]...) for all elements i, where c is i's channel; `f.at(c)` is made once for a few elements.
+/// out[i] = f(f.at(c), in[i]...) for all elements i, where c is i's channel; `f.at(c)` is made once for a few elements.
 /// All tensors contiguous, of elements T, which are computed in compute_t<T>.
 template <typename T, typename F, typename... In>
 void channel_map(const Tensor& out, const ChannelLayout& layout, const F& f, const In&... in) {

@@ -14,6 +14,7 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep {
@@ -66,6 +67,9 @@ class UnaryBackward final : public Node {
       if (Tensor pooled = relu_of_pooled_gradient(grad); pooled.defined()) return {pooled};
     grad = laid_out_like(grad, values);
     if (const Tensor incoming = channels_last_of(grad); incoming.defined()) {
+      if (of_pending && edges()[0].input == 0)
+        return {make_intrusive<ReluGradient>(incoming, to_channels_last(values), edges()[0].node)
+                    ->add_result(grad.sizes(), options_of(grad))};
       const Tensor laid_out = empty_like(incoming);
       unary_backward_kernel(grad)(op, params, incoming, to_channels_last(values), laid_out);
       return {from_channels_last(laid_out)};
@@ -87,6 +91,7 @@ class UnaryBackward final : public Node {
 
   UnaryOp op = UnaryOp::neg;
   UnaryParams params;
+  bool of_pending = false;  ///< a relu of a pending result that takes sums
 };
 
 /// Those that a kernel of another operation can end with.
@@ -96,7 +101,9 @@ bool joins(UnaryOp op) {
 
 Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   Tensor out;
+  bool of_pending = false;
   if (joins(op) && can_be_joined(x)) {
+    of_pending = pending_result_of<Computation>(x)->takes_sum(x.sizes());
     out = make_intrusive<UnaryComputation>(op, params, x)->add_result(x.sizes(), options_of(x));
   } else if (const Tensor laid_out = channels_last_of(x); laid_out.defined()) {
     const Tensor values = empty(laid_out.sizes(), {.dtype = dtype, .device = x.device()});
@@ -109,6 +116,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   if (auto* node = record<UnaryBackward>(out, {&x})) {
     node->op = op;
     node->params = params;
+    node->of_pending = of_pending;
     if (op != UnaryOp::neg) node->save(has_one_slope(op) ? stand_in(x) : saves_output(op) ? out : x);
   }
   return out;
@@ -155,6 +163,18 @@ void UnaryComputation::compute() {
   const Tensor out = empty_like(x);
   unary_kernel(x)(op_, params_, x, out);
   deliver(0, out);
+}
+
+void ReluGradient::compute() {
+  deliver(0, copy_contiguous(in_order_of_channels(compute_channels_last({}))));
+}
+
+Tensor ReluGradient::compute_channels_last(std::span<Computation* const> links) {
+  if (!links.empty()) return {};
+  const Tensor& grad = input(0);
+  Tensor out = empty_like(grad);
+  unary_backward_kernel(grad)(UnaryOp::relu, UnaryParams(), grad, input(1), out);
+  return out;
 }
 
 const char* profile_label(UnaryOp op) {

@@ -2,6 +2,7 @@
 
 // The unary family as part of Note [Pending values]. For operations (.cpp files) only.
 
+#include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/computation.h"
 
@@ -10,7 +11,10 @@ namespace lockstep {
 /// A function of each element of a pending tensor, of its dtype.
 class UnaryComputation final : public Computation {
  public:
-  UnaryComputation(UnaryOp op, UnaryParams params, const Tensor& x) : Computation({x}), op_(op), params_(params) {}
+  UnaryComputation(UnaryOp op, UnaryParams params, const Tensor& x) : Computation({x}), op_(op), params_(params) {
+    const Computation* const before = pending_result_of<Computation>(x);
+    if (before && before->takes_sum(x.sizes())) set_takes_sum(x.sizes());
+  }
 
   UnaryOp op() const { return op_; }
 
@@ -19,6 +23,24 @@ class UnaryComputation final : public Computation {
 
   UnaryOp op_;
   UnaryParams params_;
+};
+
+/// The gradient of a relu whose input was pending, where gradient and result are laid out (Note [Channels last]).
+class ReluGradient final : public Computation {
+ public:
+  /// Inputs 0 and 1: the gradient and the relu's result, channels last. `behind`: whose result the relu's input was.
+  ReluGradient(const Tensor& grad, const Tensor& result, IntrusivePtr<Node> behind)
+      : Computation({grad, result}), behind_(std::move(behind)) {
+    set_follows_laid_out();
+  }
+
+  const Node* behind() const { return behind_.get(); }
+
+ private:
+  void compute() override;
+  Tensor compute_channels_last(std::span<Computation* const> links) override;
+
+  IntrusivePtr<Node> behind_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,188 @@
+// What follows a batch norm of images that lie channels last is computed with it, there and back: the bits are those of
+// the operations one by one.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lockstep/autograd/backward.h"
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/channels_last.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/math_mode.h"
+#include "tests/support/pending_values.h"
+#include "tests/support/tensor_testing.h"
+#include "tests/support/test_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+class CudaNormChains : public ::testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+    LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+    cuda::set_allow_tf32(GetParam() == kFloat32);
+  }
+  void TearDown() override { cuda::set_allow_tf32(false); }
+
+  static Tensor values(const Shape& sizes, std::uint32_t seed) {
+    return cast_values(make_input(sizes, seed, kFloat32), GetParam()).to(test_device());
+  }
+
+  /// Computed now, and where it lies: nothing is joined to it any more.
+  static Tensor made(const Tensor& x) {
+    EXPECT_TRUE(channels_last_of(x).defined());
+    return x;
+  }
+};
+
+struct Norm {
+  Tensor weight = {}, bias = {}, mean = {}, var = {};
+  bool training = true;
+  Tensor operator()(const Tensor& x) const {
+    return batch_norm(x, mean, var, {.weight = weight, .bias = bias, .training = training});
+  }
+};
+
+TEST_P(CudaNormChains, GiveTheBitsOfTheOperationsOneByOne) {
+  const Tensor x = values({3, 8, 7, 5}, 1), filters = values({16, 8, 3, 3}, 2), plain = values({3, 16, 7, 5}, 3);
+  const auto image = [&](std::uint32_t seed) { return conv2d(x, values({16, 8, 3, 3}, seed), {}, {.padding = 1}); };
+  const auto chains = [&](const auto& each) {
+    const Norm norm{.weight = values({16}, 4), .bias = values({16}, 5)};
+    std::vector<std::vector<float>> found;
+    const auto take = [&](const Tensor& result) {
+      EXPECT_TRUE(channels_last_of(result).defined());
+      found.push_back(bits(result.to(kFloat32)));
+    };
+    const NoGradGuard guard;
+    const Tensor shortcut = image(7);
+    const auto normed = [&] { return each(norm(image(6))); };
+    take(each(relu(normed())));
+    take(each(relu(each(normed() + shortcut))));
+    take(each(relu(each(shortcut + normed()))));
+    take(each(each(relu(normed())) + shortcut));
+    take(each(relu(each(each(relu(normed())) + shortcut))));
+    take(each(relu(each(normed() + plain))));
+    take(each(normed() + each(norm(shortcut))));
+    take(each(each(normed() + shortcut) + plain));
+    const Tensor twice = normed();
+    take(each(twice + twice));
+    take(each(twice + each(relu(twice))));
+    // Images of other sizes in the same memory do not lie so.
+    found.push_back(bits(each(relu(each(twice.view({3, 16, 5, 7}) + values({3, 16, 5, 7}, 8)))).to(kFloat32)));
+    found.push_back(bits(each(relu(twice.view({3, 8, 14, 5}) + values({3, 8, 14, 5}, 8))).to(kFloat32)));
+    return found;
+  };
+  const auto joined = chains([](const Tensor& t) { return t; });
+  const auto one_by_one = chains([](const Tensor& t) {
+    channels_last_of(t);
+    return t;
+  });
+  for (std::size_t i = 0; i < joined.size(); ++i) EXPECT_TRUE(same_bits(joined[i], one_by_one[i])) << "chain " << i;
+}
+
+TEST_P(CudaNormChains, NothingButTheEndOfAChainIsComputed) {
+  const Tensor x = values({2, 8, 6, 5}, 1), filters = values({8, 8, 3, 3}, 2);
+  const Norm norm;
+  const Tensor first = conv2d(x, filters, {}, {.padding = 1}), normed = norm(first), sum = normed + x, last = relu(sum);
+  EXPECT_TRUE(channels_last_of(last).defined());
+  for (const Tensor* each : {&normed, &sum}) EXPECT_TRUE(is_pending(*each) && !is_laid_out(*each));
+}
+
+// The gradients of a chain whose relu's gradient is found from the norm's input, and of one in which a hook reads it.
+TEST_P(CudaNormChains, GradientsAreThoseOfTheOperationsOneByOne) {
+  for (const std::int64_t channels : {8, 24, 72})
+    for (const bool training : {true, false})
+      for (const bool affine : {true, false}) {
+        int waiting = 0;
+        const auto gradients = [&](bool read) {
+          const Tensor x = values({4, 8, 6, 5}, 1).requires_grad_(),
+                       filters = values({channels, 8, 1, 1}, 2).requires_grad_();
+          Norm norm{.mean = values({channels}, 8).to(kFloat32),
+                    .var = square(values({channels}, 9).to(kFloat32)) + 0.5,
+                    .training = training};
+          if (affine)
+            norm.weight = values({channels}, 4).requires_grad_(), norm.bias = values({channels}, 5).requires_grad_();
+          const Tensor normed = norm(conv2d(x, filters));
+          normed.register_hook([&](const Tensor& grad) {
+            waiting += is_pending(grad) && !is_laid_out(grad);
+            if (read) channels_last_of(grad);
+            return grad;
+          });
+          const Tensor y = relu(normed);
+          made(y);
+          sum(y * values(y.sizes(), 6)).backward();
+          std::vector<Tensor> found{x.grad(), filters.grad()};
+          if (affine) found.push_back(norm.weight.grad()), found.push_back(norm.bias.grad());
+          return found;
+        };
+        const auto through = gradients(false), read = gradients(true);
+        EXPECT_EQ(waiting, 2);
+        for (std::size_t i = 0; i < through.size(); ++i)
+          EXPECT_TRUE(same_bits(bits(through[i].to(kFloat32)), bits(read[i].to(kFloat32))))
+              << i << " of " << channels << (training ? ", training" : "") << (affine ? ", affine" : "");
+      }
+}
+
+// Which elements a relu let through is a fact of the forward pass.
+TEST_P(CudaNormChains, AParameterThatChangesBeforeBackwardChangesNoGradient) {
+  const auto gradient = [&](const std::function<void(const Tensor& bias)>& change) {
+    const Tensor x = values({4, 8, 6, 5}, 1).requires_grad_(), filters = values({16, 8, 1, 1}, 2);
+    const Tensor bias = values({16}, 5).requires_grad_();
+    const Tensor y = relu(Norm{.weight = values({16}, 4), .bias = bias}(conv2d(x, filters)));
+    const Tensor weights = values(y.sizes(), 6);
+    made(y);
+    change(bias);
+    sum(y * weights).backward();
+    return bits(x.grad().to(kFloat32));
+  };
+  const auto expected = gradient([](const Tensor&) {});
+  EXPECT_TRUE(same_bits(gradient([](const Tensor& bias) {
+                          const NoGradGuard guard;
+                          bias.add_(3.0);
+                        }),
+                        expected));
+  EXPECT_TRUE(same_bits(gradient([](const Tensor& bias) {
+                          const NoGradGuard guard;
+                          const Tensor other = bias.detach();
+                          (void)other.raw_data();  // lent from now on
+                          copy_values(mul(other, -1.0), other);
+                        }),
+                        expected));
+}
+
+TEST_P(CudaNormChains, AGraphThatIsKeptGivesTheSameGradientsTwice) {
+  const Tensor x = values({4, 8, 6, 5}, 1).requires_grad_(), filters = values({16, 8, 1, 1}, 2);
+  const Tensor y = relu(Norm{.bias = values({16}, 5)}(conv2d(x, filters)));
+  const Tensor loss = sum(y * values(y.sizes(), 6));
+  const Tensor first = grad({loss}, {x}, {}, {.retain_graph = true})[0], second = grad({loss}, {x})[0];
+  EXPECT_TRUE(same_bits(bits(first.to(kFloat32)), bits(second.to(kFloat32))));
+}
+
+// Cast and turned round in one, in both directions.
+TEST_P(CudaNormChains, CastsOfImagesAreExactInEitherOrder) {
+  if (GetParam() == kFloat32) GTEST_SKIP() << "float32 is not cast to itself";
+  const NoGradGuard guard;
+  for (const Shape& sizes : {Shape{2, 8, 5, 7}, Shape{40, 3, 3, 3}, Shape{64, 64, 1, 1}, Shape{3, 70, 9, 9}}) {
+    const Tensor x = make_input(sizes, 3, kFloat32), there = x.to(test_device());
+    const Tensor expected = cast_values(x, GetParam()), back = cast_values(expected, kFloat32);
+    const Tensor waiting = there.to(GetParam());
+    EXPECT_TRUE(is_pending(waiting));
+    EXPECT_TRUE(same_bits(bits(there.to(GetParam()).to(kFloat32)), bits(back))) << to_string(sizes);
+    const Tensor turned = to_channels_last(waiting);
+    EXPECT_TRUE(same_bits(bits(turned.to(kFloat32)), bits(as_channels_last(back).contiguous()))) << to_string(sizes);
+    const Tensor wide = from_channels_last(turned).to(kFloat32);
+    EXPECT_TRUE(is_pending(wide));
+    EXPECT_TRUE(same_bits(bits(wide), bits(back))) << to_string(sizes);
+    there.mul_(2.0);
+    EXPECT_TRUE(same_bits(bits(waiting.to(kFloat32)), bits(back))) << "changed since: " << to_string(sizes);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaNormChains, ::testing::Values(kFloat16, kBFloat16, kFloat32),
+                         [](const auto& i) { return std::string(name(i.param)); });
+
+}  // namespace
+}  // namespace lockstep::testing
