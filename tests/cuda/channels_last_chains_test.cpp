@@ -65,6 +65,13 @@ TEST_P(CudaNormChains, GiveTheBitsOfTheOperationsOneByOne) {
     take(each(each(relu(normed())) + shortcut));
     take(each(relu(each(each(relu(normed())) + shortcut))));
     take(each(relu(each(normed() + plain))));
+    const auto added = [&](const Tensor& other) {
+      Tensor y = normed();
+      y += other;
+      return each(y);
+    };
+    take(each(relu(added(shortcut))));
+    take(each(relu(added(plain))));
     take(each(normed() + each(norm(shortcut))));
     take(each(each(normed() + shortcut) + plain));
     const Tensor twice = normed();

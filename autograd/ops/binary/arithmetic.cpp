@@ -78,34 +78,6 @@ void check_not_bool(const Operand& a, const Operand& b, const char* op) {
                  op);
 }
 
-/// The same on CUDA devices, of what is laid out (Note [Channels last]).
-Tensor joined_sum_channels_last(const Tensor& a, const Tensor& b) {
-  const auto takes = [](const Tensor& x) {
-    return can_be_joined(x) && pending_result_of<Computation>(x)->takes_sum(x.sizes());
-  };
-  const bool b_waits = !takes(a);
-  const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
-  if (!takes(pending)) return {};
-  const Tensor values = to_channels_last(other);
-  if (!takes(pending)) return {};
-  return make_intrusive<SumComputation>(pending, values, b_waits, true)->add_result(a.sizes(), options_of(a));
-}
-
-/// a + b joined to what one of them waits for; undefined if none does, or the kernels that it could join do not take
-/// it.
-Tensor joined_sum(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined() || !(can_be_joined(a) || can_be_joined(b))) return {};
-  if (a.sizes() != b.sizes() || a.dtype() != b.dtype() || a.device() != b.device()) return {};
-  if (a.device().is_cuda()) return joined_sum_channels_last(a, b);
-  if (a.dtype() != kFloat32 || !a.device().is_cpu()) return {};
-  if (!a.is_contiguous() || !b.is_contiguous()) return {};
-  const bool b_waits = !can_be_joined(a);
-  const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
-  other.storage()->settle();
-  if (other.storage()->is_lent() || !can_be_joined(pending)) return {};
-  return make_intrusive<SumComputation>(pending, other, b_waits)->add_result(a.sizes(), options_of(a));
-}
-
 Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* name) {
   if (alpha != 1.0) check_alpha(a, b, alpha, name);
   Tensor out = alpha == 1.0 ? joined_sum(a, b) : Tensor();
@@ -119,11 +91,6 @@ Tensor add_scaled(const Tensor& a, const Tensor& b, double alpha, const char* na
 }
 
 }  // namespace
-
-void SumComputation::compute() {
-  const Tensor &x = input(0), other = channels_last_ ? in_order_of_channels(input(1)) : input(1);
-  deliver(0, other_first_ ? binary_values(BinaryOp::add, other, x) : binary_values(BinaryOp::add, x, other));
-}
 
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha) {
   return compute(op, a, b, alpha, "binary");
@@ -240,9 +207,10 @@ Tensor value_before(const Tensor& source, const Tensor& target) {
 const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alpha, const char* op) {
   if (alpha != 1.0) check_alpha(target, other, alpha, op);
   if (alpha < 0.0) check_not_bool(target, other, op);
-  const bool recording = begin_in_place(target, other, op);
-  write_in_place(BinaryOp::add, alpha, target, other);
-  if (!recording) return target;
+  if (alpha != 1.0 || !replace_by_joined_sum(target, other)) {
+    begin_in_place(target, other, op);
+    write_in_place(BinaryOp::add, alpha, target, other);
+  }
   if (auto* node = record_in_place<AddBackward>(target, {&target, &other})) {
     node->a = Form(target);
     node->b = Form(other);

@@ -23,4 +23,11 @@ class SumComputation final : public Computation {
   bool other_first_, channels_last_;
 };
 
+/// a + b joined to what one of them waits for; undefined if none does, or the kernels that it could join do not take
+/// it.
+Tensor joined_sum(const Tensor& a, const Tensor& b);
+/// target += other by way of joined_sum(), whose result becomes target's memory: where target is a pending result that
+/// no view, no other tensor and no operation for its gradient shares. False, with nothing done, if that is not so.
+bool replace_by_joined_sum(const Tensor& target, const Tensor& other);
+
 }  // namespace lockstep
