@@ -4,7 +4,8 @@
 //
 //   {"setup": "a", "model": "lenet", "batch": 64, "dtype": "float32", "graph": true, "images": 60000, "warmup": 20}
 //
-// The type is float32, tf32 (products and convolutions of float32 tensors by TF32) or bf16 (autocast).
+// The type is float32, tf32 (products and convolutions of float32 tensors by TF32) or bf16 (autocast). With "benchmark":
+// true cuDNN's algorithms are measured, as PyTorch's are in this comparison.
 //
 //   {"run": "a", "steps": 100}    seconds of that many steps, and the loss of the last
 //   {"drop": "a"}
@@ -63,9 +64,10 @@ class Contestant {
  public:
   explicit Contestant(const json& setup)
       : type_(setup.value("dtype", "float32")),
+        benchmark_(setup.value("benchmark", false)),
         loader_(random_samples(setup.at("model"), setup.value("images", train_rounds::kImages)),
                 {.batch_size = setup.at("batch"), .seed = 1, .drop_last = true, .device = kDevice}) {
-    cuda::set_allow_tf32(type_ == "tf32");
+    set_modes();
     manual_seed(1);
     const std::string model = setup.at("model");
     step_.emplace([&] { return bench::make_model(model); }, distributed::TrainingStepOptions{.devices = {kDevice}});
@@ -77,7 +79,7 @@ class Contestant {
   }
 
   json run(int steps) {
-    cuda::set_allow_tf32(type_ == "tf32");
+    set_modes();
     synchronize();
     const std::uint64_t replays = train_->replays();
     const auto start = std::chrono::steady_clock::now();
@@ -93,6 +95,12 @@ class Contestant {
   std::size_t graph_nodes() const { return train_->nodes(); }
 
  private:
+  void set_modes() const {
+    cuda::set_allow_tf32(type_ == "tf32");
+    cuda::set_deterministic(!benchmark_);
+    cuda::set_benchmark(benchmark_);
+  }
+
   // All streams of the device.
   static void synchronize() {
     const cudaError_t status = cudaDeviceSynchronize();
@@ -119,6 +127,7 @@ class Contestant {
   }
 
   std::string type_;
+  bool benchmark_;
   data::DataLoader loader_;
   std::optional<distributed::TrainingStep> step_;
   std::unique_ptr<optim::Optimizer> optimizer_;

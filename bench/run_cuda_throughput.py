@@ -25,7 +25,8 @@ ROWS = ["lenet:64:float32", "cnn:256:bf16", "mlp:64:float32", "cnn:256:float32",
         "cnn:64:bf16", "mlp:256:float32", "lenet:64:bf16", "lenet:256:bf16", "mlp:64:bf16", "mlp:256:bf16", "resnet18:128:float32",
         "resnet18:128:bf16", "gpt:32:tf32", "gpt:32:bf16", "gpt_1024:16:bf16"]
 CONVOLUTIONAL = ("lenet", "lenet-bn", "cnn", "resnet18", "mobilenet")
-OWN = {"lockstep": {"graph": True}, "lockstep, no graph": {"graph": False}}
+OWN = {"lockstep": {"graph": True}, "lockstep, no graph": {"graph": False},
+       "lockstep, cuDNN measured": {"graph": True, "benchmark": True}}
 PEERS = {"PyTorch eager": "eager", "PyTorch compile": "compile", "PyTorch graphs": "graphs",
          "PyTorch graphs, channels_last": "graphs-channels-last", "PyTorch compile, max-autotune": "compile-max-autotune"}
 
@@ -76,7 +77,8 @@ class Program:
 
 def contestants_of(model, dtype, arguments):
     """Name: (program, what its setup says beside the row)."""
-    found = {name: ("lockstep", setup) for name, setup in OWN.items()}
+    found = {name: ("lockstep", setup) for name, setup in OWN.items()
+             if "benchmark" not in setup or model in CONVOLUTIONAL}
     for name, variant in PEERS.items():
         if variant == "graphs-channels-last" and model not in CONVOLUTIONAL:
             continue

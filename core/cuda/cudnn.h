@@ -29,13 +29,16 @@
   X(cudnnGetConvolution2dForwardOutputDim)          \
   X(cudnnGetConvolutionForwardAlgorithm_v7)         \
   X(cudnnGetConvolutionForwardWorkspaceSize)        \
+  X(cudnnFindConvolutionForwardAlgorithmEx)         \
   X(cudnnConvolutionForward)                        \
   X(cudnnConvolutionBiasActivationForward)          \
   X(cudnnGetConvolutionBackwardDataAlgorithm_v7)    \
   X(cudnnGetConvolutionBackwardDataWorkspaceSize)   \
+  X(cudnnFindConvolutionBackwardDataAlgorithmEx)    \
   X(cudnnConvolutionBackwardData)                   \
   X(cudnnGetConvolutionBackwardFilterAlgorithm_v7)  \
   X(cudnnGetConvolutionBackwardFilterWorkspaceSize) \
+  X(cudnnFindConvolutionBackwardFilterAlgorithmEx)  \
   X(cudnnConvolutionBackwardFilter)
 
 namespace lockstep::cuda {

@@ -93,7 +93,10 @@ std::string describe_arithmetic(int index) {
   LOCKSTEP_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
   return fmt::format("{} ({}.{}), driver {}.{}, runtime {}.{}, TF32 {}{}", properties.name, properties.major,
                      properties.minor, driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
-                     allow_tf32() ? "on" : "off", deterministic() ? "" : ", not deterministic");
+                     allow_tf32() ? "on" : "off",
+                     deterministic() ? ""
+                     : benchmark()   ? ", not deterministic, algorithms measured"
+                                     : ", not deterministic");
 }
 
 std::string device_uuid(int index) {

@@ -14,7 +14,16 @@ std::atomic<bool>& tf32_flag() {
   return flag;
 }
 
-std::atomic<bool> deterministic_flag = true;
+std::atomic<bool>& benchmark_flag() {
+  static std::atomic<bool> flag = environment_flag("LOCKSTEP_CUDNN_BENCHMARK");
+  return flag;
+}
+
+std::atomic<bool>& deterministic_flag() {
+  static std::atomic<bool> flag = !benchmark_flag().load(std::memory_order_relaxed);
+  return flag;
+}
+
 std::atomic<bool> portable_flag = false;
 
 }  // namespace
@@ -27,11 +36,18 @@ void set_allow_tf32(bool value) {
   tf32_flag().store(value, std::memory_order_relaxed);
 }
 bool deterministic() {
-  return deterministic_flag.load(std::memory_order_relaxed);
+  return deterministic_flag().load(std::memory_order_relaxed);
 }
 void set_deterministic(bool value) {
   Computation::settle_all();
-  deterministic_flag.store(value, std::memory_order_relaxed);
+  deterministic_flag().store(value, std::memory_order_relaxed);
+}
+bool benchmark() {
+  return benchmark_flag().load(std::memory_order_relaxed) && !deterministic();
+}
+void set_benchmark(bool value) {
+  Computation::settle_all();
+  benchmark_flag().store(value, std::memory_order_relaxed);
 }
 bool portable() {
   return portable_flag.load(std::memory_order_relaxed);

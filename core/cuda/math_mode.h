@@ -16,6 +16,15 @@ void set_allow_tf32(bool value);
 bool deterministic();
 void set_deterministic(bool value);
 
+/// With set_deterministic(false): whether cuDNN's algorithms for a convolution are timed when it is first met on a
+/// device, and the fastest is kept, as with torch.backends.cudnn.benchmark. Else its heuristics choose. Measured, a net
+/// may train faster, float32 above all, where transforms may win, whose errors are up to ten times those of the sums;
+/// but which is the fastest may differ from run to run, and with it the last bits. A convolution first met while a
+/// graph is captured is not measured. Off, unless LOCKSTEP_CUDNN_BENCHMARK=1 (which is set_deterministic(false) too) or
+/// set_benchmark(true). For the whole process.
+bool benchmark();
+void set_benchmark(bool value);
+
 /// Note [Portable arithmetic]
 /// With set_portable(true), products, convolutions and losses of float32 tensors on CUDA devices are computed by our
 /// own kernels in the order of the CPU's (LOCKSTEP_KERNELS=own), step by step: a training step then gives the CPU's

@@ -7,159 +7,17 @@
 #include <map>
 #include <memory>
 
+#include "lockstep/autograd/ops/conv2d/conv2d_cudnn_passes.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_device.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/cudnn.h"
+#include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/stream.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::conv2d_device {
 namespace {
-
-using cuda::cudnn;
-using cuda::CudnnFunctions;
-
-template <auto create, auto destroy, typename Handle>
-class Owned {
- public:
-  Owned() { LOCKSTEP_CUDNN_CHECK((cudnn().*create)(&handle_)); }
-  ~Owned() { (cudnn().*destroy)(handle_); }
-  Owned(const Owned&) = delete;
-  operator Handle() const { return handle_; }
-
- private:
-  Handle handle_ = nullptr;
-};
-using TensorDescriptor = Owned<&CudnnFunctions::cudnnCreateTensorDescriptor,
-                               &CudnnFunctions::cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t>;
-using FilterDescriptor = Owned<&CudnnFunctions::cudnnCreateFilterDescriptor,
-                               &CudnnFunctions::cudnnDestroyFilterDescriptor, cudnnFilterDescriptor_t>;
-using ConvolutionDescriptor = Owned<&CudnnFunctions::cudnnCreateConvolutionDescriptor,
-                                    &CudnnFunctions::cudnnDestroyConvolutionDescriptor, cudnnConvolutionDescriptor_t>;
-using ActivationDescriptor = Owned<&CudnnFunctions::cudnnCreateActivationDescriptor,
-                                   &CudnnFunctions::cudnnDestroyActivationDescriptor, cudnnActivationDescriptor_t>;
-
-std::string describe(const Conv2dGeometry& g, DType dtype) {
-  return fmt::format("x [{}, {}, {}, {}], weight [{}, {}, {}, {}], {} group{}, {}", g.n, g.in, g.h, g.w, g.out,
-                     g.group_in(), g.kh, g.kw, g.groups, g.groups == 1 ? "" : "s", name(dtype));
-}
-
-cudnnDataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return CUDNN_DATA_DOUBLE;
-    case DType::float16:
-      return CUDNN_DATA_HALF;
-    case DType::bfloat16:
-      return CUDNN_DATA_BFLOAT16;
-    default:
-      return CUDNN_DATA_FLOAT;
-  }
-}
-
-// FMA: float32 products are rounded to nothing less.
-cudnnMathType_t math_type(DType dtype) {
-  if (dtype == kFloat32) return cuda::allow_tf32() ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
-  return dtype == kFloat64 ? CUDNN_DEFAULT_MATH : CUDNN_TENSOR_OP_MATH;
-}
-
-constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();
-
-bool has_size(const Conv2dGeometry& g) {
-  return g.n * g.in * g.h * g.w <= kMostElements && g.n * g.out * g.oh * g.ow <= kMostElements &&
-         g.out * g.group_in() * g.kh * g.kw <= kMostElements;
-}
-
-/// A convolution in the library's words. Makes nothing that a device is needed for.
-struct Descriptors {
-  Descriptors(const Conv2dGeometry& g, DType dtype) {
-    LOCKSTEP_CHECK(has_size(g), "[conv2d] cuDNN takes tensors of up to {} elements, found {}; use a smaller batch",
-                   kMostElements, describe(g, dtype));
-    const cudnnTensorFormat_t format = g.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
-    const auto set = [&](const TensorDescriptor& tensor, std::int64_t n, std::int64_t c, std::int64_t h,
-                         std::int64_t w) {
-      LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetTensor4dDescriptor(tensor, format, data_type(dtype), static_cast<int>(n),
-                                                              static_cast<int>(c), static_cast<int>(h),
-                                                              static_cast<int>(w)));
-    };
-    set(x, g.n, g.in, g.h, g.w);
-    set(y, g.n, g.out, g.oh, g.ow);
-    set(bias, 1, g.out, 1, 1);
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetFilter4dDescriptor(weight, data_type(dtype), format, static_cast<int>(g.out),
-                                                            static_cast<int>(g.group_in()), static_cast<int>(g.kh),
-                                                            static_cast<int>(g.kw)));
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolution2dDescriptor(
-        convolution, static_cast<int>(g.padding.h), static_cast<int>(g.padding.w), static_cast<int>(g.stride.h),
-        static_cast<int>(g.stride.w), static_cast<int>(g.dilation.h), static_cast<int>(g.dilation.w),
-        CUDNN_CROSS_CORRELATION, dtype == kFloat64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT));
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionGroupCount(convolution, static_cast<int>(g.groups)));
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionMathType(convolution, math_type(dtype)));
-  }
-
-  Shape output_sizes() const {
-    int n, c, h, w;
-    LOCKSTEP_CUDNN_CHECK(cudnn().cudnnGetConvolution2dForwardOutputDim(convolution, x, weight, &n, &c, &h, &w));
-    return {n, c, h, w};
-  }
-
-  TensorDescriptor x, y, bias;
-  FilterDescriptor weight;
-  ConvolutionDescriptor convolution;
-};
-
-struct Forward {
-  using Algorithm = cudnnConvolutionFwdAlgo_t;
-  using Result = cudnnConvolutionFwdAlgoPerf_t;
-  static constexpr const char* kName = "the forward pass";
-  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-                                        CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM};
-  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED,
-                                              CUDNN_CONVOLUTION_FWD_ALGO_FFT, CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING};
-  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
-    return cudnn().cudnnGetConvolutionForwardAlgorithm_v7(handle, d.x, d.weight, d.convolution, d.y, room, count,
-                                                          results);
-  }
-  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
-    return cudnn().cudnnGetConvolutionForwardWorkspaceSize(handle, d.x, d.weight, d.convolution, d.y, algorithm, bytes);
-  }
-};
-
-struct BackwardData {
-  using Algorithm = cudnnConvolutionBwdDataAlgo_t;
-  using Result = cudnnConvolutionBwdDataAlgoPerf_t;
-  static constexpr const char* kName = "the gradient of x";
-  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1};
-  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED,
-                                              CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT,
-                                              CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING};
-  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
-    return cudnn().cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, d.weight, d.y, d.convolution, d.x, room, count,
-                                                               results);
-  }
-  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
-    return cudnn().cudnnGetConvolutionBackwardDataWorkspaceSize(handle, d.weight, d.y, d.convolution, d.x, algorithm,
-                                                                bytes);
-  }
-};
-
-struct BackwardWeight {
-  using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
-  using Result = cudnnConvolutionBwdFilterAlgoPerf_t;
-  static constexpr const char* kName = "the gradient of weight";
-  static constexpr Algorithm kSafe[] = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1};
-  static constexpr Algorithm kInaccurate[] = {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED,
-                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT,
-                                              CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING};
-  static cudnnStatus_t ask(cudnnHandle_t handle, const Descriptors& d, int room, int* count, Result* results) {
-    return cudnn().cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, d.x, d.y, d.convolution, d.weight, room, count,
-                                                                 results);
-  }
-  static cudnnStatus_t workspace(cudnnHandle_t handle, const Descriptors& d, Algorithm algorithm, std::size_t* bytes) {
-    return cudnn().cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, d.x, d.y, d.convolution, d.weight, algorithm,
-                                                                  bytes);
-  }
-};
 
 /// Note [Choice of cuDNN's algorithm]
 /// The library's heuristics rank its algorithms for a geometry. The first is taken that
@@ -169,22 +27,26 @@ struct BackwardWeight {
 ///     image, and no TF32 that was not asked for;
 ///   - needs at most kMaxWorkspace.
 /// If there is none, one of the implicit products is tried, which are deterministic and exact. Nothing is measured: the
-/// choice, and so the bits, must not depend on what else the device is doing.
+/// choice, and so the bits, must not depend on what else the device is doing. Unless that is asked for: with
+/// cuda::benchmark() the order is that of measured times, and transforms may win.
 template <typename Pass>
 class Plan {
  public:
   using Algorithm = typename Pass::Algorithm;
 
-  Plan(const Conv2dGeometry& g, DType dtype, cudnnHandle_t handle) : descriptors(g, dtype) {
+  Plan(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) : descriptors(g, dtype) {
     LOCKSTEP_ASSERT(descriptors.output_sizes() == Shape({g.n, g.out, g.oh, g.ow}), "cuDNN's result is {}",
                     to_string(descriptors.output_sizes()));
-    typename Pass::Result results[16];
+    typename Pass::Result results[kRoom];
     int count = 0;
     if (Pass::ask(handle, descriptors, static_cast<int>(std::size(results)), &count, results) != CUDNN_STATUS_SUCCESS)
       count = 0;
+    const bool measured = cuda::benchmark() && !cuda::is_capturing(device) &&
+                          measure(g, {.dtype = dtype, .device = {kCUDA, device}}, handle, results, &count);
     for (int i = 0; i < count; ++i) {
       const auto& result = results[i];
-      const bool inaccurate = std::ranges::find(Pass::kInaccurate, result.algo) != std::end(Pass::kInaccurate);
+      const bool inaccurate =
+          !measured && std::ranges::find(Pass::kInaccurate, result.algo) != std::end(Pass::kInaccurate);
       if (result.status != CUDNN_STATUS_SUCCESS || result.memory > kMaxWorkspace || inaccurate ||
           result.mathType == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION ||
           (cuda::deterministic() && result.determinism != CUDNN_DETERMINISTIC))
@@ -222,6 +84,27 @@ class Plan {
 
  private:
   static constexpr std::size_t kMaxWorkspace = std::size_t{1} << 30;
+  static constexpr int kRoom = 16;
+
+  /// Puts the algorithms in the order of their times. False, with nothing changed, if that cannot be done.
+  bool measure(const Conv2dGeometry& g, TensorOptions options, cudnnHandle_t handle,
+               typename Pass::Result (&results)[kRoom], int* count) const {
+    std::size_t most = 0;
+    for (int i = 0; i < *count; ++i)
+      if (results[i].status == CUDNN_STATUS_SUCCESS && results[i].memory <= kMaxWorkspace)
+        most = std::max(most, results[i].memory);
+    const Tensor x = empty({g.n, g.in, g.h, g.w}, options), weight = empty({g.out, g.group_in(), g.kh, g.kw}, options),
+                 y = empty({g.n, g.out, g.oh, g.ow}, options),
+                 work = empty({static_cast<std::int64_t>(most)}, {.dtype = kUInt8, .device = options.device});
+    const Scratch scratch{x.raw_data(), weight.raw_data(), y.raw_data(), work.raw_data(), most};
+    typename Pass::Result found[kRoom];
+    int measured = 0;
+    if (Pass::measure(handle, descriptors, scratch, kRoom, &measured, found) != CUDNN_STATUS_SUCCESS || measured == 0)
+      return false;
+    std::copy_n(found, measured, results);
+    *count = measured;
+    return true;
+  }
 
   bool accept(cudnnHandle_t handle, Algorithm candidate, cudnnMathType_t math) {
     LOCKSTEP_CUDNN_CHECK(cudnn().cudnnSetConvolutionMathType(descriptors.convolution, math));
@@ -237,7 +120,7 @@ class Plan {
 /// The plan for what a call's result depends on. Each thread has its own, like its handle.
 template <typename Pass>
 Plan<Pass>& any_plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnHandle_t handle) {
-  const std::array<std::int64_t, 21> key{g.n,
+  const std::array<std::int64_t, 22> key{g.n,
                                          g.in,
                                          g.h,
                                          g.w,
@@ -257,12 +140,13 @@ Plan<Pass>& any_plan_of(const Conv2dGeometry& g, DType dtype, int device, cudnnH
                                          static_cast<std::int64_t>(dtype),
                                          device,
                                          cuda::allow_tf32(),
-                                         cuda::deterministic()};
-  thread_local std::map<std::array<std::int64_t, 21>, std::unique_ptr<Plan<Pass>>> plans;
+                                         cuda::deterministic(),
+                                         cuda::benchmark()};
+  thread_local std::map<std::array<std::int64_t, 22>, std::unique_ptr<Plan<Pass>>> plans;
   constexpr std::size_t kMaxPlans = 4096;  // only a program whose shapes never repeat comes there
   if (plans.size() >= kMaxPlans) plans.clear();
   std::unique_ptr<Plan<Pass>>& plan = plans[key];
-  if (!plan) plan = std::make_unique<Plan<Pass>>(g, dtype, handle);
+  if (!plan) plan = std::make_unique<Plan<Pass>>(g, dtype, device, handle);
   return *plan;
 }
 
