@@ -114,7 +114,7 @@ Tensor sync_batch_norm(const Tensor& input, const Tensor& running_mean, const Te
                  "shape {} and nothing elsewhere; use a larger batch, or eval()",
                  to_string(input.sizes()));
   if (statistics.count > 1)
-    batch_norm_parts::update_running_statistics(running_mean, running_var, statistics, options.momentum);
+    batch_norm_parts::update_running_statistics({running_mean, running_var, options.momentum}, statistics);
   const Tensor output = batch_norm_parts::normalize(x, statistics, options.weight, options.bias, options.eps);
   if (recording) {
     auto* node = record<SyncBatchNormBackward>(output, {&input, &options.weight, &options.bias});

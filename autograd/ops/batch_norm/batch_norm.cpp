@@ -142,8 +142,7 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
                    "[batch_norm] training needs more than one value per channel, found an input of shape {}; use a "
                    "larger batch, or eval()",
                    to_string(input.sizes()));
-    statistics = batch_norm_parts::channel_statistics(x);
-    if (count > 1) batch_norm_parts::update_running_statistics(running_mean, running_var, statistics, options.momentum);
+    statistics = batch_norm_parts::channel_statistics(x, {running_mean, running_var, options.momentum});
   } else {
     LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),
                    "[batch_norm] {} is undefined, and is needed outside of training",

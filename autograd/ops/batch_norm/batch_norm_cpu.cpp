@@ -288,8 +288,10 @@ void input_grad(const Tensor& grad, const Tensor& input, const Tensor& mean, con
 
 }  // namespace
 
-void batch_norm_statistics_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout) {
+void batch_norm_statistics_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout,
+                               const BatchNormRunning& running) {
   dispatch_floating(input.dtype(), "batch_norm", [&]<typename T>() { statistics<T>(input, mean, var, layout); });
+  batch_norm_running_cpu(mean, var, running);
 }
 
 namespace {
@@ -307,10 +309,9 @@ void update_running(const Tensor& value, const Tensor& running, double scale, do
 
 }  // namespace
 
-void batch_norm_running_cpu(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
-                            const Tensor& running_var, double unbiased, double momentum) {
-  update_running(mean, running_mean, 1.0, momentum);
-  update_running(var, running_var, unbiased, momentum);
+void batch_norm_running_cpu(const Tensor& mean, const Tensor& var, const BatchNormRunning& running) {
+  update_running(mean, running.mean, 1.0, running.momentum);
+  update_running(var, running.var, running.unbiased, running.momentum);
 }
 
 void batch_norm_apply_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_apply.cuh"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_running.cuh"
 #include "lockstep/autograd/ops/support/channel_map.cuh"
 #include "lockstep/core/cuda/elementwise.cuh"
 #include "lockstep/core/cuda/math_mode.h"
@@ -11,8 +12,6 @@
 
 namespace lockstep {
 namespace {
-
-using cuda::Source;
 
 /// d = (g - a - (x - mean) * b) * scale, of what of g comes through a relu behind the normalisation, if there is one.
 template <typename T>
@@ -40,34 +39,18 @@ struct InputGrad {
   }
 };
 
-struct Running {
-  Source<double> value, old;
-  cuda::Target<double> updated;
-  double take;
-
-  Running(const Tensor& value, const Tensor& running, double take)
-      : value(value), old(running), updated(running), take(take) {}
-  __device__ void update(std::int64_t c, double keep) const {
-    if (updated.wanted()) updated.set(c, keep * old.at(c) + take * value.at(c));
-  }
-};
-
-__global__ void running_kernel(std::int64_t channels, double keep, Running mean, Running var) {
+__global__ void running_kernel(std::int64_t channels, Running running) {
   const std::int64_t c = cuda::global_thread();
-  if (c >= channels) return;
-  mean.update(c, keep);
-  var.update(c, keep);
+  if (c < channels) running.update(c);
 }
 
 }  // namespace
 
-void batch_norm_running_cuda(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
-                             const Tensor& running_var, double unbiased, double momentum) {
+void batch_norm_running_cuda(const Tensor& mean, const Tensor& var, const BatchNormRunning& running) {
   const cuda::Launch launch(mean);
   const std::int64_t channels = mean.numel();
   launch(running_kernel, static_cast<unsigned>((channels + cuda::kThreads - 1) / cuda::kThreads), cuda::kThreads,
-         channels, 1.0 - momentum, Running(mean, running_mean, momentum),
-         Running(var, running_var, momentum * unbiased));
+         channels, Running(mean, var, running));
 }
 
 void batch_norm_apply_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,

@@ -11,13 +11,18 @@ namespace lockstep {
 
 // All tensors contiguous. Statistics and sums are float64 for float64 inputs, else float32. weight and bias are
 // undefined or of any floating-point dtype.
-using BatchNormStatisticsKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var,
-                                       ChannelLayout layout);
-BatchNormStatisticsKernel batch_norm_statistics_cpu, batch_norm_statistics_cuda;
 /// running = (1 - momentum) * running + momentum * value, in place, of mean and variance, the latter times `unbiased`.
 /// The running ones are [C] of any floating-point dtype; either may be undefined.
-using BatchNormRunningKernel = void(const Tensor& mean, const Tensor& var, const Tensor& running_mean,
-                                    const Tensor& running_var, double unbiased, double momentum);
+struct BatchNormRunning {
+  Tensor mean, var;
+  double unbiased = 1, momentum = 0;
+};
+/// The statistics, and the running ones' update.
+using BatchNormStatisticsKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout,
+                                       const BatchNormRunning& running);
+BatchNormStatisticsKernel batch_norm_statistics_cpu, batch_norm_statistics_cuda;
+/// The update alone.
+using BatchNormRunningKernel = void(const Tensor& mean, const Tensor& var, const BatchNormRunning& running);
 BatchNormRunningKernel batch_norm_running_cpu, batch_norm_running_cuda;
 using BatchNormApplyKernel = void(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,
                                   const Tensor& bias, const Tensor& output, double eps, ChannelLayout layout);

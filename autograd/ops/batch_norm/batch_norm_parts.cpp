@@ -62,29 +62,52 @@ TensorOptions statistics_options(const Tensor& input) {
 
 }  // namespace
 
-ChannelStatistics channel_statistics(const Tensor& input) {
+namespace {
+
+/// Running statistics that are about to be changed, contiguous; store() after that.
+struct Dense {
+  const RunningStatistics& running;
+  BatchNormRunning values;
+
+  Dense(const RunningStatistics& running, std::int64_t count)
+      : running(running), values{changing(running.mean), changing(running.var), 1.0, running.momentum} {
+    values.unbiased = static_cast<double>(count) / (static_cast<double>(count) - 1.0);
+  }
+  void store() const {
+    if (values.mean.defined() && !values.mean.is_same(running.mean)) copy_values(values.mean, running.mean);
+    if (values.var.defined() && !values.var.is_same(running.var)) copy_values(values.var, running.var);
+  }
+
+ private:
+  static Tensor changing(const Tensor& statistics) {
+    if (!statistics.defined()) return statistics;
+    statistics.storage()->bump_version();
+    return as_contiguous(statistics);
+  }
+};
+
+}  // namespace
+
+ChannelStatistics channel_statistics(const Tensor& input, const RunningStatistics& running) {
   const ChannelLayout layout = layout_of(input);
   const TensorOptions options = statistics_options(input);
   ChannelStatistics statistics{empty({layout.channels}, options), empty({layout.channels}, options), layout.count()};
   const Values x(input);
-  statistics_kernel(input)(x.tensor, statistics.mean, statistics.var, x.layout);
+  if (statistics.count <= 1 || (!running.mean.defined() && !running.var.defined())) {
+    statistics_kernel(input)(x.tensor, statistics.mean, statistics.var, x.layout, BatchNormRunning());
+    return statistics;
+  }
+  const Dense dense(running, statistics.count);
+  statistics_kernel(input)(x.tensor, statistics.mean, statistics.var, x.layout, dense.values);
+  dense.store();
   return statistics;
 }
 
-void update_running_statistics(const Tensor& running_mean, const Tensor& running_var,
-                               const ChannelStatistics& statistics, double momentum) {
+void update_running_statistics(const RunningStatistics& running, const ChannelStatistics& statistics) {
   LOCKSTEP_ASSERT(statistics.count > 1, "running statistics from {} values per channel", statistics.count);
-  const auto count = static_cast<double>(statistics.count);
-  Tensor dense[] = {running_mean, running_var};
-  for (Tensor& each : dense) {
-    if (!each.defined()) continue;
-    each.storage()->bump_version();
-    each = as_contiguous(each);
-  }
-  running_kernel(statistics.mean)(statistics.mean, statistics.var, dense[0], dense[1], count / (count - 1.0), momentum);
-  const Tensor* const running[] = {&running_mean, &running_var};
-  for (std::size_t i = 0; i < 2; ++i)
-    if (running[i]->defined() && !dense[i].is_same(*running[i])) copy_values(dense[i], *running[i]);
+  const Dense dense(running, statistics.count);
+  running_kernel(statistics.mean)(statistics.mean, statistics.var, dense.values);
+  dense.store();
 }
 
 namespace {

@@ -14,13 +14,19 @@ inline bool stays_half(const Tensor& input) {
   return input.defined() && input.device().is_cuda() && element_size(input.dtype()) == 2;
 }
 
-/// Statistics of an input [N, C] or [N, C, d1, ...] over everything but dimension 1; zeros for a batch of 0.
-ChannelStatistics channel_statistics(const Tensor& input);
+/// Statistics over all batches: running = (1 - momentum) * running + momentum * batch, in place, with the variance
+/// scaled to the unbiased one. Either may be undefined.
+struct RunningStatistics {
+  Tensor mean = {}, var = {};
+  double momentum = 0.0;
+};
 
-/// running = (1 - momentum) * running + momentum * statistics, in place, with the variance scaled to the unbiased one.
-/// Either may be undefined. Needs statistics.count > 1.
-void update_running_statistics(const Tensor& running_mean, const Tensor& running_var,
-                               const ChannelStatistics& statistics, double momentum);
+/// Statistics of an input [N, C] or [N, C, d1, ...] over everything but dimension 1; zeros for a batch of 0. Updates
+/// `running`, if there is more than one value per channel.
+ChannelStatistics channel_statistics(const Tensor& input, const RunningStatistics& running = {});
+
+/// The update by itself. Needs statistics.count > 1.
+void update_running_statistics(const RunningStatistics& running, const ChannelStatistics& statistics);
 
 /// (input - mean) / sqrt(var + eps) * weight + bias; weight and bias may be undefined.
 Tensor normalize(const Tensor& input, const ChannelStatistics& statistics, const Tensor& weight, const Tensor& bias,

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_apply.cuh"
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
+#include "lockstep/autograd/ops/batch_norm/batch_norm_running.cuh"
 #include "lockstep/autograd/ops/support/channel_tiles.cuh"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/element.cuh"
@@ -143,7 +144,7 @@ __global__ void sample_statistics_kernel(const T* x, Partial* partials, TilePlan
 
 /// One warp to a channel.
 template <typename C>
-__global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* var, TilePlan plan) {
+__global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* var, TilePlan plan, Running running) {
   const std::int64_t channel = cuda::global_thread() / kWarpSize, lane = threadIdx.x % kWarpSize;
   if (channel >= plan.layout.channels) return;
   const std::int64_t count = plan.layout.batch * plan.layout.inner, chunks = plan.chunks;
@@ -160,6 +161,7 @@ __global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* va
   if (lane != 0) return;
   mean[channel] = static_cast<C>(center);
   var[channel] = static_cast<C>(squares > 0 || squares != squares ? squares / static_cast<double>(count) : 0.0);
+  running.update(channel);
 }
 
 /// The factors of a thread's channels. Where many threads have the same ones, each is made once.
@@ -250,7 +252,8 @@ Tensor make_partials(const Tensor& like, std::int64_t count) {
 
 }  // namespace
 
-void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout) {
+void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const Tensor& var, ChannelLayout layout,
+                                const BatchNormRunning& running) {
   cuda::require_not_portable("batch_norm");
   if (layout.channels == 0) return;
   if (layout.count() == 0) {
@@ -271,7 +274,7 @@ void batch_norm_statistics_cuda(const Tensor& input, const Tensor& mean, const T
       else
         launch(statistics_kernel<T, Tile>, blocks, kThreads, input.data<T>(), parts, plan);
       launch(finish_statistics_kernel<C>, cuda::warps_for(layout.channels), kThreads, parts, mean.data<C>(),
-             var.data<C>(), plan);
+             var.data<C>(), plan, Running(mean, var, running));
     });
   });
 }
