@@ -37,8 +37,11 @@ Tensor BatchNorm::forward(Tensor x) {
     return out;
   }
   if (running_mean.defined()) call.momentum = momentum();
-  Tensor out = training_function_ ? training_function_(x, running_mean, running_var, call)
-                                  : batch_norm(x, running_mean, running_var, call);
+  if (!training_function_) {
+    call.batches = num_batches_tracked;
+    return batch_norm(x, running_mean, running_var, call);
+  }
+  Tensor out = training_function_(x, running_mean, running_var, call);
   if (running_mean.defined()) count_batch();
   return out;
 }

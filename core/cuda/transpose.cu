@@ -83,28 +83,49 @@ __device__ inline void step(unsigned& line, unsigned& at, unsigned lines, unsign
   if (at >= length) at -= length, ++line;
 }
 
-/// Whole matrices, each dense, as those of filters, one side of which is short: read and written in order.
-template <typename S, typename Word>
+/// Whole matrices, each dense, as those of filters, one side of which is short: read and written in order, W elements
+/// at a time, of which kAhead reads wait for memory together.
+template <int W, typename S, typename Word>
 __global__ void transpose_whole_kernel(Matrices m, std::int64_t matrices, const S* source, Word* target) {
+  constexpr int kAhead = 4;
   __shared__ Word values[kWhole / sizeof(Word)];
   const unsigned rows = static_cast<unsigned>(m.rows), columns = static_cast<unsigned>(m.columns);
-  const unsigned count = rows * columns, pitch = rows + padding_of(rows, sizeof(Word));
+  const unsigned packs = rows * columns / W, pitch = rows + padding_of(rows, sizeof(Word));
   for (std::int64_t matrix = blockIdx.x; matrix < matrices; matrix += gridDim.x) {
-    const S* const from = source + matrix * m.source_matrix;
-    Word* const to = target + matrix * m.target_matrix;
-    // Counted along, since divisions take longer than the rest.
-    unsigned column = threadIdx.x / rows, row = threadIdx.x % rows;
-#pragma unroll 4
-    for (unsigned i = threadIdx.x; i < count; i += kThreads) {
-      values[column * pitch + row] = converted<Word>(from[i]);
-      step(column, row, kThreads / rows, kThreads % rows, rows);
+    const auto* const from = reinterpret_cast<const Pack<S, W>*>(source + matrix * m.source_matrix);
+    auto* const to = reinterpret_cast<Pack<Word, W>*>(target + matrix * m.target_matrix);
+    // Places are counted along, since divisions take longer than the rest.
+    unsigned column = threadIdx.x * W / rows, row = threadIdx.x * W % rows;
+    for (unsigned first = threadIdx.x; first < packs; first += kThreads * kAhead) {
+      Pack<S, W> read[kAhead] = {};
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u)
+        if (first + u * kThreads < packs) read[u] = from[first + u * kThreads];
+#pragma unroll
+      for (int u = 0; u < kAhead; ++u) {
+        if (first + u * kThreads >= packs) break;
+        unsigned c = column, r = row;
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          values[c * pitch + r] = converted<Word>(read[u].value[j]);
+          step(c, r, 0, 1, rows);
+        }
+        step(column, row, kThreads * W / rows, kThreads * W % rows, rows);
+      }
     }
     __syncthreads();
-    row = threadIdx.x / columns, column = threadIdx.x % columns;
+    row = threadIdx.x * W / columns, column = threadIdx.x * W % columns;
 #pragma unroll 4
-    for (unsigned i = threadIdx.x; i < count; i += kThreads) {
-      to[i] = values[column * pitch + row];
-      step(row, column, kThreads / columns, kThreads % columns, columns);
+    for (unsigned p = threadIdx.x; p < packs; p += kThreads) {
+      Pack<Word, W> found;
+      unsigned r = row, c = column;
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        found.value[j] = values[c * pitch + r];
+        step(r, c, 0, 1, columns);
+      }
+      to[p] = found;
+      step(row, column, kThreads * W / columns, kThreads * W % columns, columns);
     }
     __syncthreads();
   }
@@ -134,8 +155,13 @@ bool copy_transposed(const Tensor& source, const Tensor& target) {
   return with_types(source.dtype(), target.dtype(), [&]<typename S, typename T>() {
     const auto* const from = static_cast<const S*>(source.raw_data());
     auto* const to = static_cast<T*>(target.raw_data());
-    if (whole)
-      launch(transpose_whole_kernel<S, T>, blocks_for(matrices, 1), kThreads, m, matrices, from, to);
+    constexpr int kWide = 4;
+    const bool wide = m.rows * m.columns % kWide == 0 && m.source_matrix % kWide == 0 &&
+                      aligned(from, kWide * sizeof(S)) && aligned(to, kWide * sizeof(T));
+    if (whole && wide)
+      launch(transpose_whole_kernel<kWide, S, T>, blocks_for(matrices, 1), kThreads, m, matrices, from, to);
+    else if (whole)
+      launch(transpose_whole_kernel<1, S, T>, blocks_for(matrices, 1), kThreads, m, matrices, from, to);
     else
       launch(transpose_kernel<S, T>, blocks_for(m.tiles, 1), kThreads, m, from, to);
   });

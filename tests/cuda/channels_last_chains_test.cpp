@@ -168,12 +168,26 @@ TEST_P(CudaNormChains, AGraphThatIsKeptGivesTheSameGradientsTwice) {
   EXPECT_TRUE(same_bits(bits(first.to(kFloat32)), bits(second.to(kFloat32))));
 }
 
+TEST_P(CudaNormChains, ReductionsReadImagesAsTheyLie) {
+  const NoGradGuard guard;
+  const auto image = [&] { return conv2d(values({3, 8, 7, 5}, 1), values({40, 8, 3, 3}, 2), {}, {.padding = 1}); };
+  for (const Shape& dims : {Shape{2, 3}, Shape{1}, Shape{0, 2, 3}, Shape{0, 1, 2, 3}, Shape{3}}) {
+    const Tensor x = made(image());
+    const Tensor mean_there = mean(x, dims), var_there = var(x, dims), max_there = amax(x, dims);
+    EXPECT_TRUE(is_laid_out(x)) << to_string(dims);
+    const Tensor plain = x.to(kCPU);
+    expect_close(mean_there.to(kFloat32).to(kCPU), mean(plain, dims).to(kFloat32), 2e-2, 1e-2);
+    expect_close(var_there.to(kFloat32).to(kCPU), var(plain, dims).to(kFloat32), 2e-2, 1e-2);
+    EXPECT_TRUE(same_bits(bits(max_there.to(kFloat32)), bits(amax(plain, dims).to(kFloat32))));
+  }
+}
+
 // Cast and turned round in one, in both directions.
 TEST_P(CudaNormChains, CastsOfImagesAreExactInEitherOrder) {
   if (GetParam() == kFloat32) GTEST_SKIP() << "float32 is not cast to itself";
   const NoGradGuard guard;
   for (const Shape& sizes : {Shape{2, 8, 5, 7}, Shape{40, 3, 3, 3}, Shape{64, 64, 1, 1}, Shape{3, 70, 9, 9}}) {
-    const Tensor x = make_input(sizes, 3, kFloat32), there = x.to(test_device());
+    const Tensor x = make_input(sizes, 3, kFloat32), there = x.to(test_device()).requires_grad_();
     const Tensor expected = cast_values(x, GetParam()), back = cast_values(expected, kFloat32);
     const Tensor waiting = there.to(GetParam());
     EXPECT_TRUE(is_pending(waiting));

@@ -60,6 +60,10 @@ TEST(BatchNorm2d, TracksStatisticsWhileTraining) {
   norm.eval();
   expect_close(norm(x), batch_norm(x, norm.running_mean, norm.running_var, {.weight = norm.weight, .bias = norm.bias}));
   EXPECT_EQ(norm.num_batches_tracked.item<std::int64_t>(), 1);
+  norm.train();
+  norm(zeros({0, 4, 3, 3}));
+  EXPECT_EQ(norm.num_batches_tracked.item<std::int64_t>(), 2) << "an empty batch counts, and changes no statistics";
+  expect_close(norm.running_mean, mul(mean, 0.1), 1e-4, 1e-6);
 }
 
 TEST(BatchNorm1d, CumulativeMeanWithoutMomentum) {

@@ -130,6 +130,12 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
   LOCKSTEP_CHECK(options.eps >= 0.0, "[batch_norm] eps is {}, expected a value of at least 0", options.eps);
   check_running(running_mean, input, "running_mean");
   check_running(running_var, input, "running_var");
+  if (options.batches.defined())
+    LOCKSTEP_CHECK(options.batches.numel() == 1 && options.batches.dtype() == kInt64 &&
+                       options.batches.device() == input.device() && options.batches.is_contiguous(),
+                   "[batch_norm] expected one int64 on {} for the number of batches, found {} of shape {} on {}",
+                   to_string(input.device()), name(options.batches.dtype()), to_string(options.batches.sizes()),
+                   to_string(options.batches.device()));
   check_channel_tensor(options.weight, input, "weight");
   check_channel_tensor(options.bias, input, "bias");
 
@@ -142,7 +148,12 @@ Tensor batch_norm(const Tensor& input, const Tensor& running_mean, const Tensor&
                    "[batch_norm] training needs more than one value per channel, found an input of shape {}; use a "
                    "larger batch, or eval()",
                    to_string(input.sizes()));
-    statistics = batch_norm_parts::channel_statistics(x, {running_mean, running_var, options.momentum});
+    statistics =
+        batch_norm_parts::channel_statistics(x, {running_mean, running_var, options.momentum, options.batches});
+    if (count == 0 && options.batches.defined()) {  // there was nothing to compute
+      const NoGradGuard no_grad;
+      options.batches.add_(1);
+    }
   } else {
     LOCKSTEP_CHECK(running_mean.defined() && running_var.defined(),
                    "[batch_norm] {} is undefined, and is needed outside of training",

@@ -21,6 +21,7 @@ struct BatchNormOptions {
   double momentum = 0.1;                    ///< share of the new statistics in the running ones
   double eps = 1e-5;                        ///< added to the variance
   ChannelStatistics* statistics = nullptr;  ///< if set, receives the statistics that training used
+  Tensor batches = {};                      ///< one int64, or undefined: raised by 1 in training
 };
 
 /// (x - mean) / sqrt(var + eps) * weight + bias for each channel (dimension 1) of an input [N, C] or [N, C, d1, ...].

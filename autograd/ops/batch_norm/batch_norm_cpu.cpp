@@ -312,6 +312,7 @@ void update_running(const Tensor& value, const Tensor& running, double scale, do
 void batch_norm_running_cpu(const Tensor& mean, const Tensor& var, const BatchNormRunning& running) {
   update_running(mean, running.mean, 1.0, running.momentum);
   update_running(var, running.var, running.unbiased, running.momentum);
+  if (running.batches.defined()) ++*running.batches.data<std::int64_t>();
 }
 
 void batch_norm_apply_cpu(const Tensor& input, const Tensor& mean, const Tensor& var, const Tensor& weight,

@@ -12,9 +12,10 @@ namespace lockstep {
 // All tensors contiguous. Statistics and sums are float64 for float64 inputs, else float32. weight and bias are
 // undefined or of any floating-point dtype.
 /// running = (1 - momentum) * running + momentum * value, in place, of mean and variance, the latter times `unbiased`.
-/// The running ones are [C] of any floating-point dtype; either may be undefined.
+/// The running ones are [C] of any floating-point dtype; either may be undefined. `batches`, one int64 or undefined, is
+/// raised by 1.
 struct BatchNormRunning {
-  Tensor mean, var;
+  Tensor mean, var, batches;
   double unbiased = 1, momentum = 0;
 };
 /// The statistics, and the running ones' update.

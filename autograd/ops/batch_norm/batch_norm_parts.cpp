@@ -70,7 +70,8 @@ struct Dense {
   BatchNormRunning values;
 
   Dense(const RunningStatistics& running, std::int64_t count)
-      : running(running), values{changing(running.mean), changing(running.var), 1.0, running.momentum} {
+      : running(running),
+        values{changing(running.mean), changing(running.var), changing(running.batches), 1.0, running.momentum} {
     values.unbiased = static_cast<double>(count) / (static_cast<double>(count) - 1.0);
   }
   void store() const {
@@ -93,7 +94,8 @@ ChannelStatistics channel_statistics(const Tensor& input, const RunningStatistic
   const TensorOptions options = statistics_options(input);
   ChannelStatistics statistics{empty({layout.channels}, options), empty({layout.channels}, options), layout.count()};
   const Values x(input);
-  if (statistics.count <= 1 || (!running.mean.defined() && !running.var.defined())) {
+  const bool tracks = running.mean.defined() || running.var.defined() || running.batches.defined();
+  if (statistics.count <= 1 || !tracks) {
     statistics_kernel(input)(x.tensor, statistics.mean, statistics.var, x.layout, BatchNormRunning());
     return statistics;
   }

@@ -15,10 +15,11 @@ inline bool stays_half(const Tensor& input) {
 }
 
 /// Statistics over all batches: running = (1 - momentum) * running + momentum * batch, in place, with the variance
-/// scaled to the unbiased one. Either may be undefined.
+/// scaled to the unbiased one. Either may be undefined. `batches`, one contiguous int64 or undefined, counts them.
 struct RunningStatistics {
   Tensor mean = {}, var = {};
   double momentum = 0.0;
+  Tensor batches = {};
 };
 
 /// Statistics of an input [N, C] or [N, C, d1, ...] over everything but dimension 1; zeros for a batch of 0. Updates

@@ -23,16 +23,19 @@ struct RunningValue {
 
 struct Running {
   RunningValue mean, var;
+  std::int64_t* batches;
   double keep;
 
   Running(const Tensor& mean, const Tensor& var, const BatchNormRunning& running)
       : mean(mean, running.mean, running.momentum),
         var(var, running.var, running.momentum * running.unbiased),
+        batches(running.batches.defined() ? running.batches.data<std::int64_t>() : nullptr),
         keep(1.0 - running.momentum) {}
   /// By the thread that wrote the statistics of channel c, or later.
   __device__ void update(std::int64_t c) const {
     mean.update(c, keep);
     var.update(c, keep);
+    if (c == 0 && batches) ++*batches;
   }
 };
 

@@ -32,6 +32,11 @@ class CastComputation final : public Computation {
   DType dtype_;
 };
 
+/// Of an image that lies in its own order nothing is known: a convolution of few channels had better find it so.
+bool is_parameter(const Tensor& tensor) {
+  return tensor.is_leaf() && tensor.requires_grad();
+}
+
 }  // namespace
 
 Tensor cast_in_either_order(const Tensor& tensor, DType dtype) {
@@ -40,6 +45,7 @@ Tensor cast_in_either_order(const Tensor& tensor, DType dtype) {
   if (!taken) return cast_values(tensor, dtype);
   Tensor values = channels_last_of(tensor);
   const bool laid_out = values.defined();
+  if (!laid_out && !is_parameter(tensor)) return cast_values(tensor, dtype);
   if (!laid_out) values = tensor;
   if (!values.is_contiguous() || !may_wait(values.numel(), {&values})) return cast_values(tensor, dtype);
   return make_intrusive<CastComputation>(values, laid_out, dtype)

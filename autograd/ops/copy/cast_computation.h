@@ -6,8 +6,9 @@
 
 namespace lockstep {
 
-/// cast_values(), but that images and filters [n, channels, height, width] on a CUDA device may wait for who reads
-/// them, and for the order in which he wants them (Note [Channels last]): cast and turned round, they are read once.
+/// cast_values(), but that filters [out, in, height, width] that are parameters, and what is laid out (Note [Channels
+/// last]), may wait on a CUDA device for who reads them and for the order in which they are wanted: they are cast and
+/// turned round at once.
 Tensor cast_in_either_order(const Tensor& tensor, DType dtype);
 
 }  // namespace lockstep

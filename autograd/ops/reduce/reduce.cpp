@@ -11,6 +11,7 @@
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -22,16 +23,22 @@ constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu, LOCKSTEP
 constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(arg_reduce_cuda)};
 
+/// `x`, read as it lies in memory (Note [Channels last]).
+Tensor as_it_lies(const Tensor& x) {
+  const Tensor values = channels_last_of(x);
+  return values.defined() ? in_order_of_channels(values) : x;
+}
+
 Tensor run(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.result_sizes, {.dtype = dtype, .device = x.device()});
-  reduce_kernel(x)(op, x, about, divisor, dims.with_kept_dims(out));
+  reduce_kernel(x)(op, as_it_lies(x), about, divisor, dims.with_kept_dims(out));
   return out;
 }
 
 /// The same with the reduced dimensions kept, for further work on x.
 Tensor run_kept(ReduceOp op, const Tensor& x, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.kept_sizes, {.dtype = dtype, .device = x.device()});
-  reduce_kernel(x)(op, x, nullptr, divisor, out);
+  reduce_kernel(x)(op, as_it_lies(x), nullptr, divisor, out);
   return out;
 }
 
