@@ -12,7 +12,7 @@ void set_allow_tf32(bool value);
 
 /// True, as it is at first, if only algorithms may run on CUDA devices that give the same bits each time on one device
 /// model with one set of libraries. set_deterministic(false) lets libraries choose others where they are faster;
-/// lockstep's own kernels are always deterministic, and lockstep training needs it on.
+/// lockstep's own kernels are always deterministic, and lockstep training refuses to start without it.
 bool deterministic();
 void set_deterministic(bool value);
 

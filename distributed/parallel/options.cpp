@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 
@@ -66,6 +67,13 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
   if (lockstep) {
     const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
     check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");
+    const bool on_devices = options.devices.empty() ? module.device().is_cuda() : options.devices[0].is_cuda();
+    LOCKSTEP_CHECK(
+        !on_devices || cuda::deterministic(),
+        "[TrainingStep] logical_shards is {}, whose bits do not depend on the workers, but algorithms that "
+        "give other bits each time are allowed on CUDA devices; call cuda::set_deterministic(true), and leave "
+        "out LOCKSTEP_CUDNN_BENCHMARK",
+        options.logical_shards);
     const std::string found = first_sync_batch_norm(module);
     LOCKSTEP_CHECK(found.empty(),
                    "[TrainingStep] layer '{}' is a synchronised batch norm: statistics of the whole batch are another "

@@ -100,14 +100,18 @@ TEST(DynamicLibrary, NamesAMissingFunction) {
 
 TEST(MathMode, Tf32IsOffAndDeterminismOnUnlessAskedFor) {
   EXPECT_EQ(allow_tf32(), std::getenv("LOCKSTEP_ALLOW_TF32") != nullptr);
-  EXPECT_TRUE(deterministic());
+  EXPECT_EQ(deterministic(), std::getenv("LOCKSTEP_CUDNN_BENCHMARK") == nullptr);
   const bool before = allow_tf32();
   set_allow_tf32(true);
   set_deterministic(false);
   EXPECT_TRUE(allow_tf32());
   EXPECT_FALSE(deterministic());
-  set_allow_tf32(before);
+  set_benchmark(true);
+  EXPECT_TRUE(benchmark());
   set_deterministic(true);
+  EXPECT_FALSE(benchmark()) << "what is measured need not be the same each time";
+  set_benchmark(false);
+  set_allow_tf32(before);
 }
 
 // The versions that the libraries tell; no device is needed for it.

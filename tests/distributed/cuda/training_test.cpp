@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
@@ -195,6 +196,14 @@ TEST_F(CudaTraining, LockstepModeGivesTheSameBitsOnAnyNumberOfDevicesAndRanks) {
               "dp 0,1,2");
   expect_same(train_on_ranks({.world = 2, .shards = 8, .normalises = true}), "ddp 2");
   expect_same(train_on_ranks({.world = 3, .shards = 8, .normalises = true}), "ddp 3");
+}
+
+TEST_F(CudaTraining, LockstepModeWantsAlgorithmsOfTheSameBits) {
+  cuda::set_deterministic(false);
+  const std::string error =
+      lockstep::testing::error_of([] { train_here({.devices = {cuda_device(0)}, .logical_shards = 8}, true); });
+  cuda::set_deterministic(true);
+  EXPECT_NE(error.find("call cuda::set_deterministic(true)"), std::string::npos) << error;
 }
 
 TEST_F(CudaTraining, GradientsAreViewsOfBuckets) {
