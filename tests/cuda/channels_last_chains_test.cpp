@@ -182,6 +182,33 @@ TEST_P(CudaNormChains, ReductionsReadImagesAsTheyLie) {
   }
 }
 
+TEST_P(CudaNormChains, PoolsHaveTheBitsOfImagesInTheirOwnOrder) {
+  const MaxPool2dOptions kinds[] = {{},
+                                    {.stride = 1},
+                                    {.stride = 1, .padding = 1},
+                                    {.stride = 2, .padding = 1, .ceil_mode = true},
+                                    {.stride = {3, 1}, .padding = 1, .dilation = {2, 1}},
+                                    {.stride = {2, 5}, .dilation = 3}};
+  for (const std::int64_t channels : {8, 16, 20, 3})
+    for (const Size2d kernel : {Size2d(2), Size2d(3), Size2d(2, 4), Size2d(17, 16)})
+      for (const MaxPool2dOptions& options : kinds) {
+        const Tensor image = values({2, channels, 20, 18}, 1);
+        if (options.dilation != Size2d(1) && kernel.h > 4) continue;
+        const auto run = [&](bool laid_out) {
+          const Tensor x = image.detach().requires_grad_();
+          const Tensor read = laid_out ? from_channels_last(to_channels_last(image)).requires_grad_() : x;
+          const auto [y, places] = max_pool2d_with_indices(read, kernel, options);
+          EXPECT_EQ(is_laid_out(y), laid_out);
+          sum(y * values(y.sizes(), 2)).backward();
+          return std::vector{bits(y.to(kFloat32)), bits(places.to(kFloat32)), bits(read.grad().to(kFloat32))};
+        };
+        const auto found = run(true), expected = run(false);
+        for (std::size_t i = 0; i < found.size(); ++i)
+          EXPECT_TRUE(same_bits(found[i], expected[i]))
+              << i << " of " << channels << " channels, " << kernel.h << " x " << kernel.w;
+      }
+}
+
 // Cast and turned round in one, in both directions.
 TEST_P(CudaNormChains, CastsOfImagesAreExactInEitherOrder) {
   if (GetParam() == kFloat32) GTEST_SKIP() << "float32 is not cast to itself";

@@ -2,6 +2,7 @@
 // atomics, and the same bits each time. Every element is read and written about once: 5 bytes of traffic a float that
 // is pooled, at 2 x 2.
 
+#include "lockstep/autograd/ops/pool2d/max_pool2d_channels.cuh"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/support/pool2d.cuh"
 #include "lockstep/core/dispatch.h"
@@ -60,10 +61,10 @@ __global__ void backward_kernel(Pool2dGeometry g, std::int64_t mask, const T* gr
     const cuda::Range columns = cuda::windows_over(at.x, reach_x, g.stride.w, g.padding.w, g.ow);
     C sum = 0;
     for (std::int64_t oy = rows.begin; oy < rows.end; ++oy) {
-      const std::int64_t down = at.y + g.padding.h - oy * g.stride.h, ky = down / g.dilation.h;
+      const std::int64_t down = at.y + g.padding.h - oy * g.stride.h, ky = cuda::quotient(down, g.dilation.h);
       if (ky * g.dilation.h != down) continue;
       for (std::int64_t ox = columns.begin; ox < columns.end; ++ox) {
-        const std::int64_t across = at.x + g.padding.w - ox * g.stride.w, kx = across / g.dilation.w;
+        const std::int64_t across = at.x + g.padding.w - ox * g.stride.w, kx = cuda::quotient(across, g.dilation.w);
         if (kx * g.dilation.w != across) continue;
         const std::int64_t output = image + (oy * g.ow + ox) * g.channels;
         if ((static_cast<std::int64_t>(positions[output]) & mask) == ky * g.kernel.w + kx)
@@ -117,9 +118,30 @@ __global__ void backward_by_two_kernel(std::int64_t count, std::int64_t half_wid
   }
 }
 
+/// Channels that a thread takes, where they lie last.
+template <typename T>
+inline constexpr int kChannelsWidth = 16 / sizeof(T);
+
+template <int W, typename T>
+cuda::Pack<T, W>* packs(T* data) {
+  return reinterpret_cast<cuda::Pack<T, W>*>(data);
+}
+/// Blocks for one thread to each of `count`.
+unsigned threads_for(std::int64_t count) {
+  return static_cast<unsigned>((count + cuda::kThreads - 1) / cuda::kThreads);
+}
+
 template <typename T, typename P>
 void forward(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
   const cuda::Launch launch(x);
+  constexpr int W = kChannelsWidth<T>;
+  if (ChannelsPool::suits(g, W, x, out)) {
+    const std::int64_t count = out.numel() / W;
+    launch(forward_channels_kernel<W, T, P>, threads_for(count), cuda::kThreads, static_cast<int>(count),
+           ChannelsPool(g, W), is_max_pool_2x2(g), packs<W>(x.data<T>()), packs<W>(out.data<T>()),
+           positions.defined() ? packs<W>(positions.data<P>()) : nullptr);
+    return;
+  }
   launch(forward_kernel<T, P>, cuda::blocks_for(out.numel()), cuda::kThreads, g, is_max_pool_2x2(g), x.data<T>(),
          out.data<T>(), positions.defined() ? positions.data<P>() : nullptr);
 }
@@ -127,6 +149,14 @@ void forward(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const 
 template <typename T, typename P>
 void backward(const Pool2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x_grad) {
   const cuda::Launch launch(grad);
+  constexpr int W = kChannelsWidth<T>;
+  if (ChannelsPool::suits(g, W, grad, x_grad)) {
+    const std::int64_t count = x_grad.numel() / W;
+    launch(backward_channels_kernel<W, T, P>, threads_for(count), cuda::kThreads, static_cast<int>(count),
+           ChannelsPool(g, W), is_max_pool_2x2(g) ? 3 : -1, packs<W>(grad.data<T>()), packs<W>(positions.data<P>()),
+           packs<W>(x_grad.data<T>()));
+    return;
+  }
   launch(backward_kernel<T, P>, cuda::blocks_for(x_grad.numel()), cuda::kThreads, g, is_max_pool_2x2(g) ? 3 : -1,
          grad.data<T>(), positions.data<P>(), x_grad.data<T>());
 }

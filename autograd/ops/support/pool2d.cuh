@@ -19,8 +19,8 @@ struct Range {
 /// `reach` long.
 __device__ inline Range windows_over(std::int64_t at, std::int64_t reach, std::int64_t stride, std::int64_t padding,
                                      std::int64_t out) {
-  const std::int64_t last = (at + padding) / stride, before = at + padding - reach;
-  return {before < 0 ? 0 : before / stride + 1, last < out ? last + 1 : out};
+  const std::int64_t last = quotient(at + padding, stride), before = at + padding - reach;
+  return {before < 0 ? 0 : quotient(before, stride) + 1, last < out ? last + 1 : out};
 }
 
 /// Element `index` of planes of height x width.
