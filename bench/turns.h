@@ -32,7 +32,7 @@ inline void hold_libraries_to(const std::string& cpu, int argc, char** argv) {
   if (cpu == "avx2") {
     setenv("OPENBLAS_CORETYPE", "Haswell", 1);
     setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
-  } else if (cpu == "avx512") {
+  } else if (cpu == "avx512" || (cpu.empty() && __builtin_cpu_supports("avx512f"))) {
     setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);  // some versions take a newer processor for a very old one
   }
   setenv("GOMP_SPINCOUNT", "50000", 0);        // well below kPause

@@ -26,7 +26,7 @@ inline constexpr std::int64_t kGap = 16;               // elements between rows 
 inline constexpr std::int64_t kPanelColumns = 64;      // the widest panel of b
 inline constexpr std::int64_t kMaxLanes = 16;          // of a vector
 inline constexpr std::int64_t kLocalElements = 4096;   // of work space on the stack
-inline constexpr std::int64_t kStreamedElements = 2048;    // of sums that stay in a cache of the first level
+inline constexpr std::int64_t kStreamedElements = 4096;    // of sums that stay in a cache of the first level, at most
 inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay in a core's own caches
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
@@ -54,10 +54,13 @@ inline bool keep_second_places(std::int64_t rows, std::int64_t row_bytes) {
 
 /// Whether m rows, which read a far b once, read it slowly by tiles, which take a little of each of its rows: where
 /// these have the same places in a cache, or come slowly anyway. `streaming_rows`: the most that a kernel reads along
-/// b's rows.
+/// b's rows. Where that is many, tiles of few rows have registers left for enough chains, and are slow only where they
+/// hold nearly as many, and each step takes them to other pages.
 inline bool tiles_read_slowly(std::int64_t m, std::int64_t row_bytes, int lanes, int streaming_rows) {
+  constexpr std::int64_t kLongRow = 16 << 10;
   if (m <= 2) return row_bytes % (128 * lanes) == 0;
   if (streaming_rows <= 2) return false;
+  if (streaming_rows > 4) return m >= 6 && m <= streaming_rows && row_bytes >= kLongRow;
   return far_is_slow() ? m <= kFarRows : m <= streaming_rows && row_bytes % 4096 == 0;
 }
 

@@ -139,8 +139,9 @@ void streaming_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
-  constexpr int kSteps = 8 / kRows;  // registers hold kRows * kSteps elements of a
-  constexpr int kRowsAhead = 8;      // of b, between what is in use and what is asked for
+  // Registers hold kRows * kSteps elements of a, beside the sums. More steps mean that these are stored less often.
+  constexpr int kSteps = (kLanes * sizeof(T) == 64 ? 16 : 8) / kRows;
+  constexpr int kRowsAhead = kSteps * kRows > 8 ? 2 : 8;  // of b, between what is in use and what is asked for
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
   const std::int64_t vectors = (tile.columns + kLanes - 1) / kLanes, last = tile.columns - (vectors - 1) * kLanes;
   const std::int64_t width = vectors * kLanes;

@@ -69,7 +69,7 @@ inline constexpr int kMaxVectors = 4;  // of one row of a tile
 /// among it. Narrow ones have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
 inline constexpr int kLeastSpread = 24;
 inline constexpr int kMaxRows = 14;
-inline constexpr int kMaxStreamingRows = 4;
+inline constexpr int kMaxStreamingRows = 8;
 inline constexpr int kMaxBlocks = 2;  // side by side, of one row
 
 /// The kernels of one instruction set and element type.

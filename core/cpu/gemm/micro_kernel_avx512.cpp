@@ -130,7 +130,7 @@ struct Double {
 
 }  // namespace
 
-constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 6, 14, 2>();
-constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 6, 14, 2>();
+constexpr MicroKernels<float> kAvx512Float = make_micro_kernels<Float, 14, 14, 9, 6, 14, 8>();
+constexpr MicroKernels<double> kAvx512Double = make_micro_kernels<Double, 14, 14, 9, 6, 14, 8>();
 
 }  // namespace lockstep::cpu::gemm_detail

@@ -288,7 +288,8 @@ class Product {
 
   [[gnu::noinline]] void streaming_rows(Range panels, Range all) const {
     alignas(64) T sums[kStreamedElements];
-    const std::int64_t most = kStreamedElements / packing_.rows_of(0).size() / kernels_.lanes * kernels_.lanes;
+    const std::int64_t elements = kernels_.streaming_rows > 4 ? kStreamedElements : kStreamedElements / 2;
+    const std::int64_t most = elements / packing_.rows_of(0).size() / kernels_.lanes * kernels_.lanes;
     for (std::int64_t j = all.begin; j < all.end; j += most)
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
         const Range columns{j, std::min(j + most, all.end)}, steps{k0, std::min(k0 + plan_.inner, g_.k)};
