@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -53,6 +54,22 @@ TEST(TopK, TiesGoToTheFirstAndNanIsTheLargest) {
   const Tensor x = tensor<float>({1, 3, NAN, 3, 0, 3});
   EXPECT_EQ(topk(x, 4).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{2, 1, 3, 5}));
   EXPECT_EQ(topk(x, 3, 0, false).indices.to_vector<std::int64_t>(), (std::vector<std::int64_t>{4, 0, 1}));
+}
+
+// A few of a long row are picked out as they come by: rising, falling and mixed rows, with many ties and NaN.
+TEST(TopK, FewOfManyAreTheFirstOfASort) {
+  manual_seed(6);
+  for (const DType dtype : {kFloat32, kFloat64, kFloat16, kInt32, kInt64, kUInt8})
+    for (const std::int64_t length : {64, 200, 1500}) {
+      Tensor mixed = (randn({length}) * 20 + 100).to(kInt32).to(kFloat32);
+      if (is_floating_point(dtype)) mixed = mixed.masked_fill(mixed > 130, NAN);
+      const Tensor rows = stack({mixed, arange(length).to(kFloat32), arange(length, 0, -1).to(kFloat32)}).to(dtype);
+      for (const std::int64_t k : {1, 3, 40})
+        for (const bool largest : {true, false}) {
+          const TopK found = topk(rows, k, 1, largest), all = sort(rows, 1, largest);
+          EXPECT_TRUE(found.indices.equal(all.indices.narrow(1, 0, k))) << name(dtype) << length << " " << k;
+        }
+    }
 }
 
 // Long rows are sorted by the bytes of their values, short ones by comparing.

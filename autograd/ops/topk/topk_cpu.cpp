@@ -3,8 +3,8 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/ops/topk/topk_kernels.h"
@@ -103,36 +103,90 @@ void rank_short(const T* values, std::int64_t length, std::int64_t k, bool large
   std::copy_n(order, k, indices);
 }
 
-/// The k best of a row by comparing: for few of many.
-template <typename T>
-void select_best(const T* values, std::int64_t length, std::int64_t k, bool largest, std::vector<std::int64_t>& order,
-                 std::int64_t* indices) {
-  using C = compute_t<T>;
-  // NaN is above all numbers; ties go to the lower index.
-  const auto above = [](C a, C b) { return a > b || (a != a && b == b); };
-  const auto better = [&](std::int64_t i, std::int64_t j) {
-    const C a = static_cast<C>(values[i]), b = static_cast<C>(values[j]);
-    if (largest ? above(a, b) : above(b, a)) return true;
-    if (largest ? above(b, a) : above(a, b)) return false;
-    return i < j;
+/// A key and, behind it, an index, so that no two are equal. Where 64 bits have room for both, they are one number.
+template <typename Key, bool kOneNumber>
+struct Place {
+  using Pair = std::pair<Key, std::uint64_t>;
+  using Type = std::conditional_t<kOneNumber, std::uint64_t, Pair>;
+  static Type of(Key key, std::int64_t index) {
+    if constexpr (kOneNumber)
+      return static_cast<std::uint64_t>(key) << 32 | static_cast<std::uint64_t>(index);
+    else
+      return {key, static_cast<std::uint64_t>(index)};
+  }
+  static Key key(const Type& place) {
+    if constexpr (kOneNumber)
+      return static_cast<Key>(place >> 32);
+    else
+      return place.first;
+  }
+  static std::int64_t index(const Type& place) {
+    if constexpr (kOneNumber)
+      return static_cast<std::int64_t>(place & 0xffffffffu);
+    else
+      return static_cast<std::int64_t>(place.second);
+  }
+};
+
+/// The k best of a row, 0 < k < length: the best 2 k or so that have come by are kept, and of what comes only what is
+/// better than the k-th of them when they were last looked through. Elements are compared with that one by vectors, and
+/// in a long row few are better.
+template <typename T, bool kOneNumber>
+void select_best(const T* values, std::int64_t length, std::int64_t k, bool largest, std::int64_t* indices) {
+  using Key = decltype(ascending_key(compute_t<T>()));
+  using P = Place<Key, kOneNumber>;
+  constexpr std::int64_t kBlock = 64;
+  const Key turn = largest ? std::numeric_limits<Key>::max() : 0;
+  const auto key_at = [&](std::int64_t i) {
+    return static_cast<Key>(ascending_key(static_cast<compute_t<T>>(values[i])) ^ turn);
   };
-  order.resize(static_cast<std::size_t>(length));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  std::partial_sort(order.begin(), order.begin() + k, order.end(), better);
-  std::copy_n(order.begin(), k, indices);
+  const std::int64_t room = k + std::max<std::int64_t>(k, 16);
+  std::vector<typename P::Type> kept(static_cast<std::size_t>(room + kBlock));
+  std::int64_t count = std::min(room, length);
+  for (std::int64_t i = 0; i < count; ++i) kept[static_cast<std::size_t>(i)] = P::of(key_at(i), i);
+  Key limit = 0;
+  const auto keep_best = [&] {
+    const auto last = kept.begin() + (k - 1);
+    std::nth_element(kept.begin(), last, kept.begin() + count);
+    limit = P::key(*last);
+    count = k;
+  };
+  keep_best();
+  // An equal key that comes later is behind in the order.
+  Key keys[kBlock];
+  for (std::int64_t begin = std::min(room, length); begin < length; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, length - begin);
+    if (n == kBlock) {
+      Key least = std::numeric_limits<Key>::max();
+      for (std::int64_t i = 0; i < kBlock; ++i) keys[i] = key_at(begin + i);
+      for (std::int64_t i = 0; i < kBlock; ++i) least = std::min(least, keys[i]);
+      if (least >= limit) continue;
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) keys[i] = key_at(begin + i);
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      kept[static_cast<std::size_t>(count)] = P::of(keys[i], begin + i);
+      count += keys[i] < limit ? 1 : 0;
+    }
+    if (count > room) keep_best();
+  }
+  keep_best();
+  std::sort(kept.begin(), kept.begin() + k);
+  for (std::int64_t i = 0; i < k; ++i) indices[i] = P::index(kept[static_cast<std::size_t>(i)]);
 }
 
 }  // namespace
 
 void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
   const std::int64_t length = x.size(1), k = indices.size(1);
-  const bool sorts = length >= kShort && 16 * k >= length && length <= std::numeric_limits<std::uint32_t>::max();
+  if (k == 0) return;
+  const bool fits = length <= std::numeric_limits<std::uint32_t>::max();
+  const bool sorts = length >= kShort && 16 * k >= length && fits;
   dispatch_numeric(x.dtype(), "topk", [&]<typename T>() {
     using C = compute_t<T>;
     using Key = decltype(ascending_key(C()));
     lockstep::parallel_for(
         x.size(0), std::max<std::int64_t>(1, cpu::kElementBlock / length), [&](std::int64_t begin, std::int64_t end) {
-          std::vector<std::int64_t> order;
           std::vector<Entry<Key>> entries(sorts ? static_cast<std::size_t>(length) : 0), space(entries.size());
           for (std::int64_t row = begin; row < end; ++row) {
             const T* const values = x.data<T>() + row * length;
@@ -144,7 +198,10 @@ void topk_cpu(const Tensor& x, const Tensor& indices, bool largest) {
               }
             }
             if (!sorts) {
-              select_best(values, length, k, largest, order, best);
+              if (sizeof(Key) == 4 && fits)
+                select_best<T, true>(values, length, k, largest, best);
+              else
+                select_best<T, false>(values, length, k, largest, best);
               continue;
             }
             for (std::int64_t i = 0; i < length; ++i) {
