@@ -88,7 +88,8 @@ TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
       make(3, 18, 10, 9, 36, 1, 1, 2, 0, 1, 2),  make(2, 3, 9, 13, 5, 1, 1, 4, 0, 1, 1),
       make(2, 2, 5, 1, 4, 3, 1, 2, 1, 1, 1),     make(7, 12, 19, 14, 24, 3, 3, 2, 1, 1, 4),
       make(1, 1024, 5, 6, 9, 1, 1, 1, 0, 1, 1),  make(5, 16, 17, 23, 32, 3, 3, 1, 1, 1, 2),
-      make(2, 1024, 4, 3, 40, 1, 1, 2, 0, 1, 2),
+      make(2, 1024, 4, 3, 40, 1, 1, 2, 0, 1, 2), make(2, 3, 14, 50, 3, 9, 9, 1, 4, 1, 3),
+      make(2, 3, 23, 25, 3, 4, 5, 1, 0, 1, 3),   make(1, 2, 21, 16, 2, 11, 11, 1, 5, 1, 2),
   };
   for (const Conv& c : convolutions) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", kernel " << c.kh << "x" << c.kw);
@@ -126,7 +127,8 @@ TEST(Conv, IsAccurate) {
                         make(9, 11, 7, 7, 18, 7, 7, 1, 3, 1, 1),   make(3, 8, 8, 9, 12, 5, 5, 2, 2, 1, 2),
                         make(2, 3, 12, 47, 3, 3, 3, 2, 1, 1, 3),   make(2, 3, 7, 40, 3, 5, 5, 1, 2, 1, 3),
                         make(2, 3, 13, 25, 3, 7, 7, 2, 3, 1, 3),   make(1, 3, 6, 18, 3, 7, 7, 1, 3, 1, 3),
-                        make(2, 34, 9, 12, 40, 3, 3, 1, 1, 1, 2),  make(3, 18, 10, 9, 36, 1, 1, 2, 0, 1, 2)}) {
+                        make(2, 34, 9, 12, 40, 3, 3, 1, 1, 1, 2),  make(3, 18, 10, 9, 36, 1, 1, 2, 0, 1, 2),
+                        make(2, 3, 23, 50, 3, 9, 9, 1, 4, 1, 3),   make(2, 3, 13, 25, 3, 4, 5, 1, 1, 1, 3)}) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", stride " << c.stride_h << ", groups "
                                       << c.groups);
     const std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), bias = values(c.out, 3);
@@ -277,6 +279,7 @@ TEST(Conv, ADepthwiseChannelSeesItselfAlone) {
                         make(2, kChannels, 13, 15, kChannels, 3, 3, 2, 1, 1, kChannels),
                         make(2, kChannels, 12, 17, kChannels, 3, 3, 1, 2, 1, kChannels),
                         make(2, kChannels, 7, 7, kChannels, 5, 5, 1, 2, 1, kChannels),
+                        make(2, kChannels, 9, 11, kChannels, 4, 9, 1, 2, 1, kChannels),
                         make(2, kChannels, 6, 7, kChannels, 7, 7, 2, 3, 1, kChannels)}) {
     SCOPED_TRACE(::testing::Message() << c.h << "x" << c.w << ", kernel " << c.kh << ", stride " << c.stride_h);
     std::vector<float> x = values(c.n * c.in * c.h * c.w, 1), grad = values(c.n * c.out * c.oh * c.ow, 4);

@@ -6,6 +6,7 @@
 
 #include "lockstep/core/cpu/conv/depthwise_eight.h"
 #include "lockstep/core/cpu/conv/depthwise_parts.h"
+#include "lockstep/core/cpu/conv/depthwise_wide.h"
 #include "lockstep/core/cpu/conv/planes.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
@@ -79,6 +80,15 @@ Vec8 load_every(const float* p) {
     return __builtin_shufflevector(load8(p), load8(p + 8), 0, 2, 4, 6, 8, 10, 12, 14);
 }
 
+template <int R, int V>
+[[gnu::always_inline]] inline void finish(const Vec8 (&sum)[R][V], const ResultArguments& a) {
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      const Vec8 value = sum[r][v] + broadcast8(a.term);
+      store8(a.to + r * a.to_pitch + 8 * v, a.relu ? (value < Vec8{} ? Vec8{} : value) : value);
+    }
+}
+
 // V vectors of results of each of R rows: enough chains to hide an addition's latency.
 template <int kStep, int R, int V>
 void results(const ResultArguments& a) {
@@ -92,11 +102,7 @@ void results(const ResultArguments& a) {
       for (int v = 0; v < V; ++v)
         sum[r][v] = fma8(factor, load_every<kStep>(a.from + r * a.pitch + offset + 8 * kStep * v), sum[r][v]);
   }
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v) {
-      const Vec8 value = sum[r][v] + broadcast8(a.term);
-      store8(a.to + r * a.to_pitch + 8 * v, a.relu ? (value < Vec8{} ? Vec8{} : value) : value);
-    }
+  finish(sum, a);
 }
 
 template <int kStep, int R>
@@ -111,6 +117,57 @@ void results(std::int64_t vectors, const ResultArguments& a) {
     default:
       return results<kStep, R, 4>(a);
   }
+}
+
+constexpr int kSharing = 4;  // rows of results that share what they see of a row
+
+// Adds to rows First ... Last of the sums what they see of one row of the plane: `from` for the first tap, `weights`
+// for row 0, above which lie those of the rows below it.
+template <int V, int First, int Last>
+[[gnu::always_inline]] inline void add_seen(const float* from, const float* weights, std::int64_t taps,
+                                            std::int64_t dilation, Vec8 (&sum)[kSharing][V]) {
+  for (std::int64_t k = 0; k < taps; ++k, from += dilation, ++weights) {
+    Vec8 seen[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) seen[v] = load8(from + 8 * v);
+#pragma GCC unroll 4
+    for (int r = First; r <= Last; ++r) {
+      const Vec8 factor = broadcast8(weights[-r * taps]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[r][v] = fma8(factor, seen[v], sum[r][v]);
+    }
+  }
+}
+
+// As results() of four rows, whose taps lie row below row: what is loaded serves all rows that see it. A sum has its
+// terms in the same order.
+template <int V>
+void shared_results(const Conv& c, const ResultArguments& a) {
+  Vec8 sum[kSharing][V];
+  for (int r = 0; r < kSharing; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = Vec8{};
+  const std::int64_t taps = c.kw, dilation = c.dilation_w;
+  const float* from = a.from + a.offsets.front();
+  const float* weights = a.weights;
+  const auto next = [&] { from += a.pitch, weights += taps; };
+  add_seen<V, 0, 0>(from, weights, taps, dilation, sum), next();
+  add_seen<V, 0, 1>(from, weights, taps, dilation, sum), next();
+  add_seen<V, 0, 2>(from, weights, taps, dilation, sum), next();
+  for (std::int64_t i = 3; i < c.kh; ++i, next()) add_seen<V, 0, 3>(from, weights, taps, dilation, sum);
+  add_seen<V, 1, 3>(from, weights, taps, dilation, sum), next();
+  add_seen<V, 2, 3>(from, weights, taps, dilation, sum), next();
+  add_seen<V, 3, 3>(from, weights, taps, dilation, sum);
+  finish(sum, a);
+}
+
+void shared_results(const Conv& c, std::int64_t vectors, const ResultArguments& a) {
+  if (vectors == 1) return shared_results<1>(c, a);
+  if (vectors == 2) return shared_results<2>(c, a);
+  shared_results<3>(c, a);
+}
+
+bool shares_rows(const Conv& c) {
+  return c.kh >= kSharing && c.stride_h == 1 && c.stride_w == 1 && c.dilation_h == 1;
 }
 
 // The first `count` of eight lanes, and 0.
@@ -158,15 +215,15 @@ void add_row(const float* grad, const float* image, const std::int64_t* offsets,
   for (int t = 0; t < T; ++t) store8(sums + 16 * t, low[t]), store8(sums + 16 * t + 8, high[t]);
 }
 
-}  // namespace
-
-namespace {
-
 template <int kStep>
-void forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out) {
+void forward(const Conv& c, const float* x, const float* weight, const float* bias, bool relu, float* out,
+             InstructionSet set) {
   const Planes planes = planes_of(c, kStep == 1);
   const std::vector<std::int64_t> offsets = tap_offsets(c, planes);
   const std::int64_t pitch = kStep == 1 ? planes.pitch : c.stride_h * planes.pitch;
+  const bool shared = shares_rows(c);
+  const std::int64_t all = (c.ow + 7) / 8, passes = (all + 2) / 3;
+  const std::int64_t most = shared ? (all + passes - 1) / passes : kMost;
   parallel_for(c.n * c.in, planes_per_task(c), [&](std::int64_t begin, std::int64_t end) {
     const Tensor space = zeros({planes.size() + kSlack});
     for (std::int64_t plane = begin; plane < end; ++plane) {
@@ -174,14 +231,22 @@ void forward(const Conv& c, const float* x, const float* weight, const float* bi
       const float* const weights = weight + plane % c.in * c.kh * c.kw;
       const float term = bias ? bias[plane % c.in] : 0.0f;
       float* const to = out + plane * c.oh * c.ow;
+      if (kStep == 1 && shared && set == InstructionSet::avx512) {
+        wide_results(TapRows{c.kh, c.kw, c.dilation_w, planes.pitch, c.oh, c.ow}, image + offsets.front(), weights,
+                     term, relu, to);
+        continue;
+      }
       // What a vector writes behind a row is the start of the next one, which follows: columns go from the last to the
       // first, rows from the first to the last.
-      for (std::int64_t first = (c.ow - 1) / (8 * kMost) * 8 * kMost; first >= 0; first -= 8 * kMost) {
-        const std::int64_t count = std::min(8 * kMost, c.ow - first), vectors = (count + 7) / 8;
+      for (std::int64_t first = (c.ow - 1) / (8 * most) * 8 * most; first >= 0; first -= 8 * most) {
+        const std::int64_t count = std::min(8 * most, c.ow - first), vectors = (count + 7) / 8;
         const std::int64_t spilled = 8 * vectors - count, last = spilled == 0 ? 0 : spilled <= c.ow ? 1 : c.oh;
         const std::int64_t whole = c.oh - last;  // rows that may be written behind
         ResultArguments a{image + kStep * first, pitch, offsets, weights, term, relu, to + first, c.ow};
         std::int64_t y = 0;
+        if (kStep == 1 && shared)
+          for (; y + kSharing <= whole; y += kSharing, a.from += kSharing * pitch, a.to += kSharing * c.ow)
+            shared_results(c, vectors, a);
         for (; y + kRows <= whole; y += kRows, a.from += kRows * pitch, a.to += kRows * c.ow)
           results<kStep, kRows>(vectors, a);
         for (; y < whole; ++y, a.from += pitch, a.to += c.ow) results<kStep, 1>(vectors, a);
@@ -263,7 +328,7 @@ void depthwise_forward(const Conv& c, const float* x, const float* weight, const
                        InstructionSet set) {
   if (wide_serves(c, set)) return wide_forward(c, x, weight, bias, relu, out);
   if (eight_serves(c)) return eight_forward(c, x, weight, bias, relu, out);
-  return c.stride_w == 2 ? forward<2>(c, x, weight, bias, relu, out) : forward<1>(c, x, weight, bias, relu, out);
+  return (c.stride_w == 2 ? forward<2> : forward<1>)(c, x, weight, bias, relu, out, set);
 }
 
 void depthwise_backward_data(const Conv& c, const float* grad, const float* weight, float* x_grad, InstructionSet set) {

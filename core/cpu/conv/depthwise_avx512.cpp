@@ -220,7 +220,70 @@ void weight_chains(const WidePlane& p, const float* image, const float* grad, fl
   }
 }
 
+// Adds to rows First ... Last of the sums what they see of one row of the plane. `weights` are those of row 0; the ones
+// of the rows below it lie above them.
+template <int First, int Last, int R, int V>
+[[gnu::always_inline]] inline void add_seen(const TapRows& taps, const float* from, const float* weights,
+                                            __m512 (&sum)[R][V]) {
+  for (std::int64_t k = 0; k < taps.columns; ++k, from += taps.dilation, ++weights) {
+    __m512 seen[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) seen[v] = _mm512_loadu_ps(from + v * kWide);
+#pragma GCC unroll 8
+    for (int r = First; r <= Last; ++r) {
+      const __m512 factor = _mm512_set1_ps(weights[-r * taps.columns]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sum[r][v] = _mm512_fmadd_ps(factor, seen[v], sum[r][v]);
+    }
+  }
+}
+
+// V vectors of each of R rows, of no more than the kernel has.
+template <int R, int V>
+void results_of_rows(const TapRows& taps, const float* from, const float* weights, float term, bool relu, float* out,
+                     std::int64_t columns) {
+  __m512 sum[R][V];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
+  const auto next = [&]() __attribute__((always_inline)) {
+    from += taps.pitch, weights += taps.columns;
+  };
+  for_each<R - 1>([&](auto i) __attribute__((always_inline)) {
+    add_seen<0, decltype(i)::value>(taps, from, weights, sum);
+    next();
+  });
+  for (std::int64_t i = R - 1; i < taps.rows; ++i, next()) add_seen<0, R - 1>(taps, from, weights, sum);
+  for_each<R - 1>([&](auto i) __attribute__((always_inline)) {
+    add_seen<decltype(i)::value + 1, R - 1>(taps, from, weights, sum);
+    next();
+  });
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v)
+      _mm512_mask_storeu_ps(out + r * taps.ow + v * kWide, first(columns - v * kWide), finished(sum[r][v], term, relu));
+}
+
+template <int V>
+void results_of_columns(const TapRows& taps, const float* from, const float* weights, float term, bool relu, float* out,
+                        std::int64_t columns) {
+  std::int64_t y = 0;
+  const auto rows = [&]<int R>(Constant<R>) __attribute__((always_inline)) {
+    for (; y + R <= taps.oh && R <= taps.rows; y += R)
+      results_of_rows<R, V>(taps, from + y * taps.pitch, weights, term, relu, out + y * taps.ow, columns);
+  };
+  if constexpr (V == 1) rows(Constant<8>());
+  rows(Constant<4>());
+  rows(Constant<2>());
+  rows(Constant<1>());
+}
+
 }  // namespace
+
+void wide_results(const TapRows& taps, const float* from, const float* weights, float term, bool relu, float* out) {
+  std::int64_t x = 0;
+  for (; x + kWide < taps.ow; x += 2 * kWide)
+    results_of_columns<2>(taps, from + x, weights, term, relu, out + x, taps.ow - x);
+  if (x < taps.ow) results_of_columns<1>(taps, from + x, weights, term, relu, out + x, taps.ow - x);
+}
 
 void wide_results(const WidePlane& p, const float* image, const float* weights, float term, bool relu, float* out) {
   if (p.side == 3)

@@ -61,6 +61,7 @@ void wide_backward_weight(const Conv& c, const float* grad, const float* x, floa
   });
 }
 #else
+void wide_results(const TapRows&, const float*, const float*, float, bool, float*) {}
 void wide_forward(const Conv&, const float*, const float*, const float*, bool, float*) {}
 void wide_backward_data_of_stride_2(const Conv&, const float*, const float*, float*) {}
 void wide_backward_weight(const Conv&, const float*, const float*, float*) {}

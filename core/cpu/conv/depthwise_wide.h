@@ -22,4 +22,14 @@ void wide_image_gradient_of_step_2(const WidePlane& plane, const float* grad, co
 /// chains[tap][column % 16] += grad * what the tap sees, row by row; for sides of 5 and 7.
 void wide_weight_chains(const WidePlane& plane, const float* image, const float* grad, float* chains);
 
+/// Any kernel of four rows or more, one below the other, that moves by one row and one column.
+struct TapRows {
+  std::int64_t rows, columns;  ///< of taps
+  std::int64_t dilation;       ///< distance of neighbours in a row
+  std::int64_t pitch;          ///< of a plane that holds all that is seen, and 64 elements behind it
+  std::int64_t oh, ow;         ///< of the results
+};
+/// out = the results for weights [rows][columns], + term, then max(0, out) if `relu`; `from` is the plane.
+void wide_results(const TapRows& taps, const float* from, const float* weights, float term, bool relu, float* out);
+
 }  // namespace lockstep::cpu::conv_detail
