@@ -192,6 +192,31 @@ TEST(FastKernels, MaxPoolsOfAnyWindowHaveTheReferencesBits) {
         }
 }
 
+// Gradients of maxima and minima with ties and NaN, over each run of dimensions.
+TEST(FastKernels, GradientsOfExtremesHaveTheReferencesBits) {
+  manual_seed(8);
+  for (const DType dtype : {kFloat32, kFloat64})
+    for (const Shape& sizes : {Shape{}, Shape{37}, Shape{5, 10}, Shape{3, 7, 300}, Shape{4, 1, 6, 5}, Shape{0, 3}})
+      for (int d = -1; d < sizes.dim(); ++d) {
+        Tensor values = (randn(sizes, {.dtype = dtype}) * 2).round();
+        values = values.masked_fill(values > 4, NAN);
+        const Shape dims = d < 0 ? Shape{} : d + 1 < sizes.dim() && d % 2 == 1 ? Shape{d, d + 1} : Shape{d};
+        if (values.numel() == 0 && d != 1) continue;
+        Tensor gradients[2];
+        for (const bool reference : {false, true}) {
+          set_reference_kernels(reference);
+          const Tensor x = values.clone().requires_grad_();
+          const Tensor y = sizes.dim() % 2 == 0 ? x.max(dims) : x.min(dims, true);
+          y.backward(arange(y.numel(), dtype).view(y.sizes()) - 1.5);
+          gradients[reference] = x.grad();
+        }
+        set_reference_kernels(false);
+        EXPECT_TRUE(same_bits(gradients[0].isnan(), gradients[1].isnan())) << to_string(sizes) << " " << d;
+        for (Tensor& g : gradients) g = g.masked_fill(g.isnan(), 0.0);
+        EXPECT_TRUE(same_bits(gradients[0], gradients[1])) << to_string(sizes) << " " << d;
+      }
+}
+
 TEST(FastKernels, CopiesAcrossMemoryAreElementByElement) {
   for (const DType dtype : {kUInt8, kBFloat16, kFloat32, kInt64})
     for (const Shape& sizes : {Shape{8, 8}, Shape{7, 90}, Shape{65, 9}, Shape{130, 71}}) {

@@ -22,6 +22,8 @@ namespace {
 constexpr KernelTable<ReduceKernel> reduce_kernel{"reduce", reduce_cpu, LOCKSTEP_CUDA_KERNEL(reduce_cuda)};
 constexpr KernelTable<ArgReduceKernel> arg_reduce_kernel{"arg_reduce", arg_reduce_cpu,
                                                          LOCKSTEP_CUDA_KERNEL(arg_reduce_cuda)};
+// Other devices, and the reference, make it of other operations.
+constexpr KernelTable<ExtremeGradientKernel> extreme_gradient_kernel{"extreme_gradient", extreme_gradient_cpu};
 
 /// `x`, read as it lies in memory (Note [Channels last]).
 Tensor as_it_lies(const Tensor& x) {
@@ -115,6 +117,12 @@ class ExtremeBackward final : public Node {
   const char* name() const override { return "ExtremeBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &y = saved(1);
+    if (const auto [length, inner] = dims.as_middle(); length > 0 && has_kernel(x)) {
+      Tensor out = empty(x.sizes(), options_of(x));
+      extreme_gradient_kernel(x)(as_contiguous(x), as_contiguous(y), as_contiguous(grads[0]), out, length, inner,
+                                 every);
+      return {out};
+    }
     const Tensor hits = every ? same_values(x, y) : eq(x, dims.with_kept_dims(y));
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
     return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
@@ -126,6 +134,11 @@ class ExtremeBackward final : public Node {
 
   bool every = false;  // no dimensions were named: NaNs share the gradient; else all of it is NaN, as PyTorch's
   ReduceDims dims;
+
+ private:
+  static bool has_kernel(const Tensor& x) {
+    return x.device().is_cpu() && !reference_kernels() && (x.dtype() == kFloat32 || x.dtype() == kFloat64);
+  }
 };
 
 class LogSumExpBackward final : public Node {

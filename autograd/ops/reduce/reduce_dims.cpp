@@ -26,6 +26,17 @@ ReduceDims::ReduceDims(const Tensor& x, const Shape& dims, bool keepdim, const c
   }
 }
 
+std::pair<std::int64_t, std::int64_t> ReduceDims::as_middle() const {
+  std::int64_t length = 1, inner = 1;
+  int d = sizes.dim() - 1;
+  const auto kept = [&] { return !reduced[static_cast<std::size_t>(d)] || sizes[d] == 1; };
+  for (; d >= 0 && kept(); --d) inner *= sizes[d];
+  for (; d >= 0 && (!kept() || sizes[d] == 1); --d) length *= sizes[d];
+  for (; d >= 0; --d)
+    if (!kept()) return {0, 0};
+  return sizes.numel() == 0 ? std::pair<std::int64_t, std::int64_t>{0, 0} : std::pair{length, inner};
+}
+
 Tensor ReduceDims::with_kept_dims(const Tensor& result) const {
   if (result.dim() == sizes.dim()) return result;
   Shape strides = Shape::filled(sizes.dim(), 1);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <utility>
 
 #include "lockstep/core/tensor.h"
 
@@ -17,6 +19,10 @@ struct ReduceDims {
   ReduceDims() = default;
   /// Throws Error naming `op` for a dimension out of range or named twice.
   ReduceDims(const Tensor& x, const Shape& dims, bool keepdim, const char* op);
+
+  /// If the reduced dimensions are neighbours, how many elements they have and how many lie behind them, of a
+  /// contiguous input; else {0, 0}, as for an input without elements.
+  std::pair<std::int64_t, std::int64_t> as_middle() const;
 
   /// A view of a tensor of result_sizes that has kept_sizes.
   Tensor with_kept_dims(const Tensor& result) const;

@@ -33,6 +33,13 @@ ReduceKernel reduce_cpu, reduce_cuda;
 using ArgReduceKernel = void(bool maximum, const Tensor& x, int dim, const Tensor& out);
 ArgReduceKernel arg_reduce_cpu, arg_reduce_cuda;
 
+/// The gradient of y, the maxima or minima of each `length` elements of x, which lie `inner` apart: x and out are
+/// [n, length, inner], y and grad [n, inner], all contiguous and either float32 or float64. The elements equal to y
+/// share it, others get 0 times their share, which is NaN where none is equal; NaNs are equal if `nan_too`.
+using ExtremeGradientKernel = void(const Tensor& x, const Tensor& y, const Tensor& grad, const Tensor& out,
+                                   std::int64_t length, std::int64_t inner, bool nan_too);
+ExtremeGradientKernel extreme_gradient_cpu;
+
 /// sum(square(x), dims, keepdim) of floating-point x with its bits, in one pass. Records nothing.
 Tensor sum_of_squares(const Tensor& x, const Shape& dims, bool keepdim);
 
