@@ -166,12 +166,25 @@ void fold_columns_of(const C* const* row, std::int64_t count, std::int64_t width
   }
 }
 
+/// The same of what R makes of elements and about[i].
+template <typename R, typename C>
+void fold_mapped_columns(const C* const* row, std::int64_t count, std::int64_t width, const C* about, C* sums) {
+  cpu::by_widest_vectors([=] {
+    std::fill_n(sums, width, R::start());
+    for (std::int64_t r = 0; r < count; ++r) {
+      const C* const values = row[r];
+      LOCKSTEP_VECTORIZE
+      for (std::int64_t i = 0; i < width; ++i) sums[i] = R::fold(sums[i], R::map(values[i], about[i]));
+    }
+  });
+}
+
 /// Folds rows [begin, end) of `width` neighbouring outputs, starting at offset `base`, into totals.
 template <typename R, typename C>
 void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
                   std::int64_t end, const C* about, typename R::Total* totals) {
   const std::int64_t stride = plan.kept_strides.back();
-  const bool direct = !R::kMaps && stride == 1 && x.dtype() == dtype_of<C>;
+  const bool direct = stride == 1 && x.dtype() == dtype_of<C>;
   const std::int64_t rows = plan.reduced.back();
   C sums[kRowChunk];
   C buffer[kRowChunk];
@@ -190,7 +203,10 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
         }
         row[i] = static_cast<const C*>(x.raw_data()) + base + outer + inner * plan.reduced_strides.back();
       }
-      fold_columns_of<R>(row, count, width, sums);
+      if constexpr (R::kMaps)
+        fold_mapped_columns<R>(row, count, width, about, sums);
+      else
+        fold_columns_of<R>(row, count, width, sums);
       for (std::int64_t i = 0; i < width; ++i) totals[i] = R::join(totals[i], sums[i]);
       continue;
     }
@@ -202,13 +218,9 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
       }
       const void* source =
           cpu::element_address(x.raw_data(), base + outer + inner * plan.reduced_strides.back(), x.dtype());
-      const C* values = static_cast<const C*>(source);
-      if (!direct) {
-        cpu::load_row(x.dtype(), source, stride, width, buffer);
-        values = buffer;
-      }
+      cpu::load_row(x.dtype(), source, stride, width, buffer);
       LOCKSTEP_VECTORIZE
-      for (std::int64_t i = 0; i < width; ++i) sums[i] = R::fold(sums[i], R::map(values[i], about[i]));
+      for (std::int64_t i = 0; i < width; ++i) sums[i] = R::fold(sums[i], R::map(buffer[i], about[i]));
     }
     for (std::int64_t i = 0; i < width; ++i) totals[i] = R::join(totals[i], sums[i]);
   }
