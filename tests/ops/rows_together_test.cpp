@@ -126,5 +126,13 @@ TEST(RowsTogether, TurnedOperandsGiveWhatOthersDo) {
   EXPECT_TRUE(equal(sum, sum.transpose(0, 1).contiguous()));
 }
 
+TEST(RowsTogether, OfRowsThatStandForManyHaveTheSumsOfACopy) {
+  for (const DType dtype : {kFloat32, kFloat64, kInt64}) {
+    const Tensor x = arange(2 * 40, dtype).view({2, 1, 40}).expand({2, 33, 40});
+    EXPECT_TRUE(x.sum({1}).equal(x.clone().sum({1}))) << name(dtype);
+    EXPECT_TRUE(x.max(1).equal(x.clone().max(1))) << name(dtype);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -32,6 +32,11 @@ void apply_mask(const T* __restrict x, const std::uint8_t* __restrict mask, T* _
   }
 }
 
+template <typename T>
+void apply_scale(const T* __restrict x, T* __restrict out, std::int64_t n, compute_t<T> scale) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = T(static_cast<compute_t<T>>(x[i]) * scale);
+}
+
 /// Calls before(begin, end) on a block of mask elements, then masks the elements they stand for.
 template <typename Before>
 void apply_blocks(const Tensor& x, const Tensor& mask, const Tensor& out, const DropoutPlan& plan, Before&& before) {
@@ -48,9 +53,12 @@ void apply_blocks(const Tensor& x, const Tensor& mask, const Tensor& out, const 
         apply_mask(source + begin, keep + begin, target + begin, end - begin, scale);
         return;
       }
-      for (std::int64_t m = begin; m < end; ++m)
-        for (std::int64_t i = m * inner; i < (m + 1) * inner; ++i)
-          target[i] = keep[m] ? T(static_cast<compute_t<T>>(source[i]) * scale) : T(0);
+      for (std::int64_t m = begin; m < end; ++m) {
+        if (keep[m])
+          apply_scale(source + m * inner, target + m * inner, inner, scale);
+        else
+          std::fill_n(target + m * inner, inner, T(0));
+      }
     });
   });
 }

@@ -292,7 +292,9 @@ void reduce_as(const Tensor& x, const Tensor* about, double divisor, const Tenso
   if (plan.outputs == 0) return;
   const bool near = plan.reduced_strides.back() <= plan.kept_strides.back() || plan.outputs == 1;
   const bool few_terms = plan.count < 16 && plan.kept.back() >= 16;
-  if (near && !few_terms) {
+  // Rows that stand for many, as expand() makes them.
+  const bool repeated = plan.reduced_strides.back() == 0 && plan.kept_strides.back() == 1 && plan.kept.back() >= 16;
+  if (near && !few_terms && !repeated) {
     reduce_along<R<C>, C>(plan, x, about, divisor, out);
   } else {
     reduce_across<R<C>, C>(plan, x, about, divisor, out);
