@@ -168,6 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"select_and_diagonal",
              {{3, 3}},
              [](const auto& in) { return cubed(diagonal(in[0]) + in[0].select(0, 1)); }},
+        Case{"diag_embed", {{2, 3}}, [](const auto& in) { return cubed(diag_embed(in[0], -1, 0, 2)); }},
         Case{"cat",
              {{2, 1}, {2, 2}},
              [](const auto& in) {

@@ -144,8 +144,8 @@ Tensor diag_embed(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::
   const std::int64_t first = offset >= 0 ? offset : -offset * size;  // element [0, offset] or [-offset, 0]
   Shape sizes = x.sizes();
   sizes[x.dim() - 1] = size * size;
-  const Tensor at = arange(n, {.dtype = kInt64, .device = x.device()}) * (size + 1) + first;
-  const Tensor flat = index_copy(zeros(sizes, options_of(x)), -1, at, x);
+  const Tensor flat = zeros(sizes, options_of(x));
+  if (n > 0) flat.slice(-1, first, first + (n - 1) * (size + 1) + 1, size + 1).copy_(x);
   const Tensor square = unflatten(flat, -1, {size, size});
   return movedim(square, Shape{-2, -1}, Shape{d1, d2});
 }
