@@ -27,7 +27,8 @@ void ParameterShards::want(std::size_t unit) {
 void ParameterShards::pass_over(std::size_t unit) {
   if (is_on_the_way(unit) || states_[unit].whole) {
     // There are values already: the gather is made for the others.
-    State kept = std::exchange(states_[unit], State{{}, {}, false, 0, 0, states_[unit].label});
+    State kept = std::exchange(states_[unit], {});
+    states_[unit].label = kept.label;
     start(unit);
     for (const WorkPtr& work : states_[unit].works) work->wait();
     states_[unit] = std::move(kept);

@@ -90,7 +90,10 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
   hooks_.resize(division_->trained);
   for (std::size_t u = 0; u < states_.size(); ++u)
     for (const std::size_t f : division_->units[u].flats) {
-      if (f >= division_->trained_flats) continue;
+      if (f >= division_->trained_flats) {
+        states_[u].frozen = true;
+        continue;
+      }
       for (const std::size_t p : division_->flats[f].members) {
         ++states_[u].members;
         hooks_[p] = division_->parameters[p].tensor.register_post_accumulate_grad_hook(
@@ -192,6 +195,7 @@ void ParameterShards::drop(std::size_t unit) {
   for (const WorkPtr& work : state.works) work->wait();
   state.works.clear();
   state.gathered.clear();
+  state.through = false;
   if (whole_ > 0 || !std::exchange(state.whole, false)) return;
   make_absent(unit);
 }
@@ -222,10 +226,17 @@ void ParameterShards::on_gradient(std::size_t unit) {
       reading_ = false;
       drop_all(true);
     });
+  for (std::size_t u = 1; u < states_.size() && unit > 0; ++u)
+    if (u != unit && states_[u].through) drop(u);
   State& state = states_[unit];
   if (--state.missing > 0) return;
   state.missing = state.members;
-  if (unit > 0 && state.whole) drop(unit);
+  if (unit == 0 || !state.whole) return;
+  // A frozen layer that came first is read last, and on some ranks not at all: gathered again, these would not help.
+  if (state.frozen)
+    state.through = true;
+  else
+    drop(unit);
 }
 
 // --- whole

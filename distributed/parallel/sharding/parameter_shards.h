@@ -25,8 +25,8 @@ namespace lockstep::distributed {
 ///
 /// Values are dropped, by giving the parameter another absent storage of the same version, where no operation can be
 /// reading them: when a module of another unit is called (Module::set_call_hook), when the last of the unit's gradients
-/// is there, and at the end of a pass. Unit 0 stays for a step. Each read of an absent unit also starts to gather the
-/// one that is expected next.
+/// is there (with frozen parameters, which backward may still read, the first one of another unit), and at the end of a
+/// pass. Unit 0 stays for a step. Each read of an absent unit also starts to gather the one that is expected next.
 ///
 /// Gathers are collectives of a group of their own, so that their order and that of the reductions need not agree. A
 /// pass of forward and backward makes every gather of a list, in its order: units as they stand, then in reverse. A
@@ -82,6 +82,8 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
     std::vector<WorkPtr> works;
     bool whole = false;  // the parameters have values
     std::size_t members = 0, missing = 0;
+    bool frozen = false;   // it has parameters that get no gradient, and may be read when all gradients are there
+    bool through = false;  // all gradients are there, and the values stay until the next unit's come
     OperationLabel label;
   };
 

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/evaluate.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/nn/container.h"
 #include "tests/distributed/parallel/sharding_support.h"
 
@@ -104,6 +105,64 @@ struct Knotted : Tower {
 
 TEST(Sharding, LockstepHasOneHashWhereBlocksRunTwiceAndOutOfOrder) {
   expect_one_hash({.make = [] { return std::make_unique<Knotted>(); }});
+}
+
+/// A frozen layer in front of a trained one: backward reads it when all gradients of the block are there.
+struct Adapted : nn::Module {
+  explicit Adapted(const bool& reads) : reads_(reads) { base.set_requires_grad(false); }
+  nn::Linear base{this, "base", 5, 5}, adapter{this, "adapter", 5, 5};
+  Tensor forward(Tensor x) override { return adapter(relu(reads_ ? base(x) : x)); }
+
+ private:
+  const bool& reads_;
+};
+
+struct AdaptedTower : nn::Module {
+  AdaptedTower() {
+    for (int i = 0; i < 3; ++i) blocks.add(reads);
+  }
+  bool reads = true;
+  nn::Linear in{this, "in", kFeatures, 5};
+  nn::ModuleList<Adapted> blocks{this, "blocks"};
+  nn::Linear out{this, "out", 5, kClasses};
+  Tensor forward(Tensor x) override {
+    x = in(x);
+    for (Adapted& block : blocks) x = block(x);
+    return out(x);
+  }
+};
+
+// As experts that a router chooses: what one rank reads another may not, in backward either.
+TEST(Sharding, FrozenLayersMayBeReadByOneRankAlone) {
+  const auto train = [](const ProcessGroupPtr& group, int zero, bool all_read) {
+    AdaptedTower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = zero});
+    std::unique_ptr<optim::Optimizer> optimizer = std::make_unique<optim::SGD>(tower.parameters(), optim::SGDOptions{});
+    if (zero > 0) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
+    int gathers = 0;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      tower.reads = all_read || group->rank() == static_cast<int>(i % 2);
+      const auto shards = ParameterShards::of(tower);
+      const int before = shards ? count_operations(shards->group(), OperationKind::all_gather) : 0;
+      step(make_batch(7, i + 1), tower_loss);
+      if (shards) gathers = count_operations(shards->group(), OperationKind::all_gather) - before;
+      optimizer->step();
+    }
+    // What the ranks tell each other, what lies outside of the blocks, and trained and frozen parameters of three
+    // blocks forward and two backward: no block twice in a direction.
+    EXPECT_EQ(gathers, zero > 0 ? 1 + 1 + 2 * (3 + 2) : 0);
+    const WholeParameters whole = step.whole_parameters();
+    return weights_of(tower);
+  };
+  for (const bool all_read : {true, false})
+    lockstep::testing::run_ranks(
+        2, Link::in_process,
+        [&](ProcessGroup& each) {
+          const ProcessGroupPtr group(ProcessGroupPtr(), &each);
+          EXPECT_EQ(largest_difference(train(group, 3, all_read), train(group, 0, all_read)), 0.0) << all_read;
+        },
+        Milliseconds(8'000));
 }
 
 TEST(Sharding, RunsOnOtherBackends) {
