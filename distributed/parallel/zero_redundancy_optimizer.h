@@ -63,6 +63,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void step() override;
   void zero_grad(bool set_to_none = true) override;
   optim::GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false) override;
+  void clip_grad_value_(double limit) override;
   bool scale_gradients(double factor) override;
   void prepare_step() override;
   /// Calls `take` with each parameter that has a gradient, and that gradient, whole; as many at a time as travel
@@ -73,7 +74,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);
   /// Gradients are divided too, and so with no parameter.
   bool is_of_divided_gradients() const { return division_ != nullptr; }
-  /// Multiplies all gradients, as grad().mul_(factor) does of whole ones.
+  /// Multiplies all gradients, those of other optimizers of its step too, as grad().mul_(factor) does of whole ones.
   void multiply_gradients(double factor);
 
   using Optimizer::set_lr;
@@ -102,6 +103,9 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   const optim::Optimizer& local() const { return *local_; }
 
  private:
+  friend optim::GradNorm clip_grad_norm_(const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                         double max_norm, bool error_if_nonfinite);
+
   /// Elements of a group that are gathered together: [begin, begin + size), `block` for each rank.
   struct Chunk {
     std::int64_t begin;
@@ -137,6 +141,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void divide(std::size_t chunk_bytes);
   void divide_by_flats();
   bool has_gradient(std::size_t parameter) const;
+  optim::GradNorm scale_to_norm(double norm, double max_norm, bool error_if_nonfinite);
   std::vector<double> squares_of_own() const;
   void add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const;
   void lend_flats();
@@ -158,6 +163,11 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::unique_ptr<optim::Optimizer> local_;
   std::optional<optim::OptimizerState> whole_;
 };
+
+/// Optimizer::clip_grad_norm_() of several optimizers, by the norm of all their gradients taken as one vector; a
+/// collective where some are divided. An error of a norm that is not finite leaves all of them alone.
+optim::GradNorm clip_grad_norm_(const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                double max_norm, bool error_if_nonfinite = false);
 
 /// `zero_redundancy<optim::AdamW>(model.parameters(), job.process_group(), optim::AdamWOptions{.lr = 1e-3})`.
 template <typename O, typename Options>

@@ -65,7 +65,7 @@ std::vector<double> PipelineParallel::evaluate(
   for (int chunk = 1; chunk <= state.last_chunk(); ++chunk)
     if (const int from = state.stage_of(chunk - 1); state.is_mine(chunk) && from != state.group->rank())
       incoming[static_cast<std::size_t>(from)].push_back({StageKey::Kind::activation, 0, chunk, 0});
-  state.links->begin(std::move(incoming));
+  state.links->begin(std::move(incoming), {1, x.dim() > 0 ? x.size(0) : 1});
   std::vector<double> result;
   for (int chunk = 0; chunk <= state.last_chunk(); ++chunk) {
     if (!state.is_mine(chunk)) continue;

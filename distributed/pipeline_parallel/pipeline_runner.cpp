@@ -117,7 +117,7 @@ void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const Lo
   clear();
   if (sums_) sums_->begin();
   const std::int64_t micro_batches = std::ssize(shares_);
-  state_.links->begin(state_.incoming(micro_batches, sums_ != nullptr));
+  state_.links->begin(state_.incoming(micro_batches, sums_ != nullptr), {micro_batches, part.size()});
   for (const PipelineAction& action : state_.lists(micro_batches)[static_cast<std::size_t>(state_.group->rank())]) {
     if (action.pass == PipelineAction::Pass::forward)
       forward(action, loss);

@@ -10,6 +10,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/container.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -62,6 +63,12 @@ PipelineParallel::State::State(nn::Module& module_, std::vector<PipelineLayer> l
   nothing = empty({0}, {.device = module.device()});
   nothing.set_requires_grad(true);
   links = std::make_unique<StageLinks>(group, module.device(), [this](const StageKey& key) { return describe(key); });
+  if (stages() > 1)
+    gradients_in_parts = std::make_unique<optim::detail::GradientsInParts>(
+        module.parameters(), optim::detail::GradientsInParts::Kind::part,
+        fmt::format("is one of a model that is spread over {} stages, and the others have the rest of the gradients; "
+                    "call clip_grad_norm() of the PipelineParallel, or of the MeshModel",
+                    stages()));
 }
 
 void PipelineParallel::State::check_layers() const {

@@ -12,6 +12,7 @@
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "lockstep/distributed/pipeline_parallel/schedule.h"
 #include "lockstep/distributed/pipeline_parallel/stage_links.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 
@@ -76,6 +77,7 @@ class PipelineParallel::State final : public ModelPart {
   std::vector<Tied> tied;
   std::unique_ptr<StageLinks> links;
   Tensor nothing;  // a leaf without elements, for an optimizer without parameters
+  std::unique_ptr<optim::detail::GradientsInParts> gradients_in_parts;  // of several stages
 
  private:
   void check_layers() const;

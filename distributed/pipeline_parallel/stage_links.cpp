@@ -11,11 +11,11 @@
 namespace lockstep::distributed {
 namespace {
 
-constexpr std::int64_t kMaxDims = 8, kHeader = 10 + kMaxDims + RandomPosition::kStreams;
+constexpr std::int64_t kMaxDims = 8, kHeader = 12 + kMaxDims + RandomPosition::kStreams;
 
 // kind, micro-batch, chunk, tied; defined, dtype, device; dimensions, sizes; step, shard and calls of the random
-// numbers.
-Tensor header_of(const StageKey& key, const StageValue& value) {
+// numbers; how the batch is cut.
+Tensor header_of(const StageKey& key, const StageValue& value, const StageCut& cut) {
   std::vector<std::int64_t> words{static_cast<std::int64_t>(key.kind), key.micro_batch, key.chunk, key.tied};
   const Tensor& t = value.tensor;
   words.push_back(t.defined() ? 1 : 0);
@@ -26,12 +26,21 @@ Tensor header_of(const StageKey& key, const StageValue& value) {
   words.push_back(static_cast<std::int64_t>(value.random.step));
   words.push_back(value.random.shard);
   for (const std::uint32_t calls : value.random.calls) words.push_back(calls);
+  words.push_back(cut.micro_batches);
+  words.push_back(cut.samples);
   return tensor(words);
 }
 
 /// The value that a header announces, its tensor yet to be filled.
-StageValue announced(const Tensor& header, const StageKey& expected, Device device) {
+StageValue announced(const Tensor& header, int from, int here, const StageKey& expected, const StageCut& cut,
+                     Device device) {
   const std::vector<std::int64_t> words = header.to_vector<std::int64_t>();
+  const StageCut theirs{.micro_batches = words[kHeader - 2], .samples = words[kHeader - 1]};
+  LOCKSTEP_CHECK(
+      theirs.micro_batches == cut.micro_batches,
+      "[pipeline] stage {} computes {} samples in {} micro-batches, and stage {} computes {} in {}; give all "
+      "stages the same batch, and the same accumulate or logical_shards",
+      from, theirs.samples, theirs.micro_batches, here, cut.samples, cut.micro_batches);
   const StageKey key{static_cast<StageKey::Kind>(words[0]), words[1], static_cast<int>(words[2]),
                      static_cast<int>(words[3])};
   LOCKSTEP_CHECK(key == expected,
@@ -65,7 +74,8 @@ OperationLabel StageLinks::label_of(const StageKey& key) {
   return found->second;
 }
 
-void StageLinks::begin(std::vector<std::deque<StageKey>> incoming) {
+void StageLinks::begin(std::vector<std::deque<StageKey>> incoming, const StageCut& cut) {
+  cut_ = cut;
   arrived_.clear();
   sends_.clear();
   expected_ = std::move(incoming);
@@ -77,7 +87,7 @@ void StageLinks::send(int to, const StageKey& key, const StageValue& value) {
     return;
   }
   const LabelScope scope(label_of(key));
-  sends_.push_back(group_->send(header_of(key, value), to));
+  sends_.push_back(group_->send(header_of(key, value, cut_), to));
   if (value.tensor.defined()) {
     bytes_sent_ += static_cast<std::int64_t>(value.tensor.nbytes());
     sends_.push_back(group_->send(value.tensor, to));
@@ -92,7 +102,13 @@ void StageLinks::receive(int from) {
   const LabelScope scope(label_of(key));
   const Tensor header = empty({kHeader}, {.dtype = kInt64});
   group_->recv(header, from)->wait();
-  StageValue value = announced(header, key, device_);
+  StageValue value;
+  try {
+    value = announced(header, from, group_->rank(), key, cut_, device_);
+  } catch (const Error& error) {
+    group_->abort(error.what());  // the others wait for what does not come now
+    throw;
+  }
   if (value.tensor.defined()) group_->recv(value.tensor, from)->wait();
   arrived_[key] = std::move(value);
   expected.pop_front();

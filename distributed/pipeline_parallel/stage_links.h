@@ -39,11 +39,18 @@ struct StageValue {
   RandomPosition random = {};
 };
 
+/// How a stage cuts a batch: all stages into as many micro-batches.
+struct StageCut {
+  std::int64_t micro_batches = 1;
+  std::int64_t samples = 0;  ///< of the ranks' part of the batch, for messages
+};
+
 /// Note [Stage links]
-/// What the stages of a pipeline send each other, each message a header (shape, dtype, position of the random numbers),
-/// then the values, so that nothing about shapes has to be known before. Sends are asynchronous and wait for nobody.
-/// The n-th message from a rank meets the n-th receive, so a rank takes another's messages in the order in which that
-/// one's schedule sends them, whatever it needs first: all before the one that it waits for have been sent before it.
+/// What the stages of a pipeline send each other, each message a header (shape, dtype, position of the random numbers,
+/// how the sender cuts the batch), then the values, so that nothing about shapes has to be known before. Sends are
+/// asynchronous and wait for nobody. The n-th message from a rank meets the n-th receive, so a rank takes another's
+/// messages in the order in which that one's schedule sends them, whatever it needs first: all before the one that it
+/// waits for have been sent before it.
 ///
 /// Every wait has the group's deadline, and every message a label with stages and micro-batch, which errors show. A
 /// receive begins when its message is needed, so that its deadline tells who is late; a stage may wait for as long as
@@ -53,8 +60,9 @@ class StageLinks {
   /// `device`: where values are that do not come from the CPU. `describe` makes the label of a message.
   StageLinks(ProcessGroupPtr group, Device device, std::function<std::string(const StageKey&)> describe);
 
-  /// Begins a step: what each rank sends this one, in order.
-  void begin(std::vector<std::deque<StageKey>> incoming);
+  /// Begins a step: what each rank sends this one, in order, and how the batch is cut here. Receiving from a rank that
+  /// cuts it into another number of micro-batches ends the group and throws Error.
+  void begin(std::vector<std::deque<StageKey>> incoming, const StageCut& cut);
   /// Sends a value, to this rank itself too. What is sent must not be written to afterwards.
   void send(int to, const StageKey& key, const StageValue& value);
   /// Waits for a message.
@@ -72,6 +80,7 @@ class StageLinks {
   Device device_;
   std::function<std::string(const StageKey&)> describe_;
   std::vector<std::deque<StageKey>> expected_;  // by rank
+  StageCut cut_;
   std::map<StageKey, StageValue> arrived_;
   std::map<StageKey, OperationLabel> labels_;
   std::vector<WorkPtr> sends_;

@@ -15,6 +15,7 @@
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 #include "lockstep/nn/transformer.h"
 
 namespace lockstep::distributed {
@@ -97,7 +98,16 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   }
   for (const Divided& divided : divided_) divide(divided);
   for (const auto& set : by_tokens_) set();
-  for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), shards_->group().world_size());
+  const int ranks = shards_->group().world_size();
+  for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), ranks);
+  if (ranks == 1) return;
+  std::vector<Tensor> in_parts;
+  for (const Divided& divided : divided_) in_parts.push_back(divided.parameter);
+  gradients_in_parts_ = std::make_unique<optim::detail::GradientsInParts>(
+      std::move(in_parts), optim::detail::GradientsInParts::Kind::part,
+      fmt::format("is this rank's part of a layer that {} ranks hold together, and so is its gradient; call "
+                  "clip_grad_norm() of the TensorParallel, or of the MeshModel where the model is divided further",
+                  ranks));
 }
 
 TensorParallel::~TensorParallel() = default;

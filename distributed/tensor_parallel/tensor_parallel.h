@@ -14,6 +14,10 @@ namespace lockstep::nn {
 class Dropout;
 }
 
+namespace lockstep::optim::detail {
+class GradientsInParts;
+}
+
 namespace lockstep::distributed {
 
 class TensorShards;
@@ -124,6 +128,7 @@ class TensorParallel {
   std::vector<Divided> divided_;
   std::vector<nn::Dropout*> dropouts_;            // of columns
   std::vector<std::function<void()>> by_tokens_;  // have layers compute their own tokens
+  std::unique_ptr<optim::detail::GradientsInParts> gradients_in_parts_;
   const bool tokens_;
 };
 

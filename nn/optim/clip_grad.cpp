@@ -9,6 +9,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/nn/optim/gradients.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::optim {
 namespace {
@@ -50,12 +51,14 @@ GradNorm::operator double() const {
 }
 
 double grad_norm(const std::vector<Tensor>& parameters) {
+  detail::require_whole_gradients(parameters, "grad_norm");
   const NoGradGuard no_grad;
   return norm_of(detail::gradients_by_device(parameters));
 }
 
 GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite) {
   LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
+  detail::require_whole_gradients(parameters, "clip_grad_norm_");
   const NoGradGuard no_grad;
   const std::vector<Gradients> by_device = detail::gradients_by_device(parameters);
   Tensor norm;
@@ -83,6 +86,7 @@ GradNorm detail::scale_to_norm(const std::vector<Gradients>& by_device, const Te
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
   LOCKSTEP_CHECK(limit >= 0.0, "[clip_grad_value_] expected limit >= 0, found {}", limit);
+  detail::require_gradients(parameters, "clip_grad_value_", detail::GradientsInParts::Kind::elsewhere);
   const NoGradGuard no_grad;
   for (const Gradients& gradients : detail::gradients_by_device(parameters)) {
     bump_versions(gradients);

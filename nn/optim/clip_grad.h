@@ -8,7 +8,9 @@
 namespace lockstep::optim {
 
 /// The Euclidean norm of all gradients taken as one vector; parameters without a gradient are left out. Summed in
-/// double over blocks that depend on the shapes alone: the same bits for any number of threads and any layout.
+/// double over blocks that depend on the shapes alone: the same bits for any number of threads and any layout. Throws
+/// Error, saying what to call instead, for parameters whose gradients are divided over ranks (Note [Gradients in
+/// parts]).
 double grad_norm(const std::vector<Tensor>& parameters);
 
 /// A norm that may still be on its way on a device.
@@ -26,10 +28,12 @@ class GradNorm {
 /// Scales all gradients by min(1, max_norm / (norm + 1e-6)), in their memory, and returns the norm they had. A norm
 /// that is not finite makes the gradients so too, as in torch.nn.utils.clip_grad_norm_; with `error_if_nonfinite` it
 /// throws Error instead and leaves them alone. Gradients on one CUDA device are clipped without waiting for it, also in
-/// a captured graph, unless the norm is asked for.
+/// a captured graph, unless the norm is asked for. Throws Error as grad_norm().
 GradNorm clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm, bool error_if_nonfinite = false);
 
-/// Clamps every element of every gradient to [-limit, limit], in its memory.
+/// Clamps every element of every gradient to [-limit, limit], in its memory. Throws Error for parameters whose
+/// gradients a step has divided (TrainingStepOptions::zero), which have none: Optimizer::clip_grad_value_() clips
+/// these.
 void clip_grad_value_(const std::vector<Tensor>& parameters, double limit);
 
 }  // namespace lockstep::optim

@@ -157,6 +157,10 @@ GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
   return optim::clip_grad_norm_(parameters(), max_norm, error_if_nonfinite);
 }
 
+void Optimizer::clip_grad_value_(double limit) {
+  optim::clip_grad_value_(parameters(), limit);
+}
+
 void Optimizer::make_state() {
   if (has_state()) return;
   const std::size_t first = buckets_.size();  // those before keep their memory

@@ -103,6 +103,8 @@ class Optimizer {
   virtual void zero_grad(bool set_to_none = true);
   /// clip_grad_norm_() of its parameters. Where gradients are divided over ranks, a collective, with the same norm.
   virtual GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false);
+  /// clip_grad_value_() of its parameters, wherever their gradients are.
+  virtual void clip_grad_value_(double limit);
   /// Multiplies all gradients by `factor`, in their memory. Returns whether all of them are finite then, on every rank
   /// that has some of them. What GradScaler does.
   virtual bool scale_gradients(double factor);

@@ -13,6 +13,7 @@
 #include "lockstep/distributed/parallel/workers/ranks.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/nn/optim/gradients.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -222,17 +223,52 @@ std::vector<double> ZeroRedundancyOptimizer::gradient_squares(const std::vector<
 
 optim::GradNorm ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
   if (!division_) return Optimizer::clip_grad_norm_(max_norm, error_if_nonfinite);
-  LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
+  return distributed::clip_grad_norm_({*this}, max_norm, error_if_nonfinite);
+}
+
+optim::GradNorm ZeroRedundancyOptimizer::scale_to_norm(double norm, double max_norm, bool error_if_nonfinite) {
+  if (division_) lend_flats();
+  const optim::GradNorm result =
+      optim::detail::scale_to_norm(optim::detail::gradients_by_device(division_ ? shares_ : parameters()),
+                                   tensor<double>({norm, max_norm / (norm + 1e-6)}), error_if_nonfinite);
+  if (division_)
+    for (const Tensor& share : shares_) share.set_grad({});
+  return result;
+}
+
+void ZeroRedundancyOptimizer::clip_grad_value_(double limit) {
+  if (!division_) return Optimizer::clip_grad_value_(limit);
   const NoGradGuard no_grad;
   lend_flats();
-  double square = 0.0;
-  for (const double each : squares_of_own()) square += each;
-  const double norm = std::sqrt(square);
-  const optim::GradNorm result =
-      optim::detail::scale_to_norm(optim::detail::gradients_by_device(shares_),
-                                   tensor<double>({norm, max_norm / (norm + 1e-6)}), error_if_nonfinite);
+  optim::clip_grad_value_(shares_, limit);
   for (const Tensor& share : shares_) share.set_grad({});
-  return result;
+}
+
+optim::GradNorm clip_grad_norm_(const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                double max_norm, bool error_if_nonfinite) {
+  using optim::detail::GradientsInParts;
+  LOCKSTEP_CHECK(!optimizers.empty(), "[clip_grad_norm_] expected at least one optimizer, found none");
+  LOCKSTEP_CHECK(max_norm >= 0.0, "[clip_grad_norm_] expected max_norm >= 0, found {}", max_norm);
+  const NoGradGuard no_grad;
+  double square = 0.0;
+  for (optim::Optimizer& each : optimizers) {
+    auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&each);
+    const bool divided = sharded && sharded->division_;
+    optim::detail::require_gradients(each.parameters(), "clip_grad_norm_", GradientsInParts::Kind::part);
+    if (!divided)
+      optim::detail::require_gradients(each.parameters(), "clip_grad_norm_", GradientsInParts::Kind::elsewhere);
+    for (const double of_one :
+         divided ? sharded->gradient_squares(each.parameters()) : optim::detail::gradient_squares(each.parameters()))
+      square += of_one;
+  }
+  const double norm = std::sqrt(square);
+  for (optim::Optimizer& each : optimizers)
+    if (auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&each))
+      sharded->scale_to_norm(norm, max_norm, error_if_nonfinite);
+    else
+      optim::detail::scale_to_norm(optim::detail::gradients_by_device(each.parameters()),
+                                   tensor<double>({norm, max_norm / (norm + 1e-6)}), error_if_nonfinite);
+  return optim::GradNorm(tensor<double>({norm}));
 }
 
 }  // namespace lockstep::distributed

@@ -5,6 +5,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -97,7 +98,16 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
   };
   reduced_flats = flats_below(reduced);
   trained_flats = flats_below(trained);
+  std::vector<Tensor> without_gradient;
+  for (std::size_t p = 0; p < trained; ++p) without_gradient.push_back(parameters[p].tensor);
+  gradients_elsewhere_ = std::make_unique<optim::detail::GradientsInParts>(
+      std::move(without_gradient), optim::detail::GradientsInParts::Kind::elsewhere,
+      fmt::format("has no gradient of its own: a training step divides the gradients over {} rank(s) (zero = {}); call "
+                  "this function of the ZeroRedundancyOptimizer, which has them",
+                  world, options.zero));
 }
+
+Division::~Division() = default;
 
 // Of whole gradients that come as the Reducer's do; of values, if they are divided, as they are.
 void Division::add_buckets(std::size_t reduced, const TrainingStepOptions& options) {

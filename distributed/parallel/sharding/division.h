@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/nn/module.h"
+
+namespace lockstep::optim::detail {
+class GradientsInParts;
+}
 
 namespace lockstep::distributed {
 
@@ -52,6 +57,7 @@ struct Unit {
 /// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
 struct Division {
   Division(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
+  ~Division();
 
   int rank, world;
   bool values_too;     ///< ZeRO-3
@@ -75,6 +81,7 @@ struct Division {
   void set_shared_gradient(const Tensor& parameter, const Tensor& block);
 
  private:
+  std::unique_ptr<optim::detail::GradientsInParts> gradients_elsewhere_;
   std::size_t place_of_shared(const Tensor& parameter) const;
   void add_buckets(std::size_t reduced, const TrainingStepOptions& options);
   void add_flats(std::size_t unit, std::vector<std::size_t> members);

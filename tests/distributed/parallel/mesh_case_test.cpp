@@ -188,6 +188,16 @@ TEST(MeshErrors, OfRanksThatDisagreeEndAll) {
                  group.barrier()->wait();
                }),
            "[pipeline] stage 0 of 2 was given 8 sample(s), the last stage 6; give all stages the same batch");
+  // Whichever stage hears of it first.
+  const std::vector<std::string> errors = errors_of_ranks(2, Link::in_process, Milliseconds(3000), [](ProcessGroup& g) {
+    Chain model(0.0, 1);
+    const PipelineParallel pipeline(model, model.layers(), {.group = g.shared_from_this()});
+    TrainingStep step(
+        model,
+        {.group = make_single_process_group(), .accumulate = g.rank() == 0 ? 4 : 2, .model_part = pipeline.part()});
+    step(tokens_of(8, 1), [](nn::Module& net, const data::Batch& part) { return net.forward(part.x).square().mean(); });
+  });
+  all_know(errors, "[pipeline] stage 0 computes 8 samples in 4 micro-batches, and stage 1 computes 8 in 2");
 }
 
 // --- graphs ----------------------------------------------------------------------------------------------------------

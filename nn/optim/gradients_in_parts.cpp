@@ -1,0 +1,48 @@
+#include "lockstep/nn/optim/gradients_in_parts.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::optim::detail {
+namespace {
+
+std::mutex all_mutex;
+std::multimap<const TensorImpl*, const GradientsInParts*>& all_parts() {
+  static std::multimap<const TensorImpl*, const GradientsInParts*> all;
+  return all;
+}
+
+}  // namespace
+
+GradientsInParts::GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message)
+    : parameters_(std::move(parameters)), kind_(kind), message_(std::move(message)) {
+  const std::lock_guard lock(all_mutex);
+  for (const Tensor& parameter : parameters_) all_parts().emplace(parameter.impl(), this);
+}
+
+GradientsInParts::~GradientsInParts() {
+  const std::lock_guard lock(all_mutex);
+  std::erase_if(all_parts(), [this](const auto& each) { return each.second == this; });
+}
+
+void require_gradients(const std::vector<Tensor>& parameters, const char* function, GradientsInParts::Kind kind) {
+  const std::lock_guard lock(all_mutex);
+  if (all_parts().empty()) return;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto [first, last] = all_parts().equal_range(parameters[i].impl());
+    const auto found = std::find_if(first, last, [&](const auto& each) { return each.second->kind_ == kind; });
+    LOCKSTEP_CHECK(found == last, "[{}] parameter {} of shape {} {}", function, i, to_string(parameters[i].sizes()),
+                   found->second->message_);
+  }
+}
+
+void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function) {
+  require_gradients(parameters, function, GradientsInParts::Kind::elsewhere);
+  require_gradients(parameters, function, GradientsInParts::Kind::part);
+}
+
+}  // namespace lockstep::optim::detail
