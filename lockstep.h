@@ -26,6 +26,7 @@
 #include "lockstep/data/transforms.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/launcher/spawn.h"
+#include "lockstep/distributed/parallel/async_checkpoint.h"
 #include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/data_parallel.h"

@@ -160,8 +160,9 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
   whole.optimizer->load_state(all);
 }
 
-void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optimizer,
-                                const nn::TrainingState& state) const {
+void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optimizer, const nn::TrainingState& state,
+                                AsyncCheckpoint* background) const {
+  if (background) background->wait();
   const WholeParameters values(module_);
   if (auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
   Whole root;
@@ -170,7 +171,13 @@ void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optim
     gather_values(root, /*gradients=*/false);
     gather_state(optimizer, root);
   }
-  on_rank0(*mesh_.world(), [&] { nn::save_checkpoint(path, *root.module, *root.optimizer, state); });
+  if (!background)
+    return on_rank0(*mesh_.world(), [&] { nn::save_checkpoint(path, *root.module, *root.optimizer, state); });
+  // What was gathered is nobody else's.
+  background->save_content(
+      path, state.step,
+      [&] { return nn::detail::checkpoint_content(*root.module, {root.optimizer->state()}, state, {}); },
+      /*copies=*/false);
 }
 
 nn::TrainingState MeshModel::load_checkpoint(const std::string& path, optim::Optimizer& optimizer) const {

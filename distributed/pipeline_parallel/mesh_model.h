@@ -8,6 +8,7 @@
 
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/parallel/async_checkpoint.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/checkpoint.h"
@@ -42,8 +43,10 @@ class MeshModel {
   /// collective of all ranks.
   std::unique_ptr<nn::Module> whole(bool gradients = false) const;
   /// nn::save_checkpoint() of the whole model and of an optimizer as make_optimizer() makes it. A collective of all
-  /// ranks; rank 0 writes, and what it throws is thrown on all.
-  void save_checkpoint(const std::string& path, optim::Optimizer& optimizer, const nn::TrainingState& state) const;
+  /// ranks; rank 0 writes, and what it throws is thrown on all. `background`, made with the group of all ranks, writes
+  /// while the training goes on (Note [Checkpoints in the background]).
+  void save_checkpoint(const std::string& path, optim::Optimizer& optimizer, const nn::TrainingState& state,
+                       AsyncCheckpoint* background = nullptr) const;
   /// nn::load_checkpoint() of a file that was saved on any mesh, or by one process. Every rank reads it.
   nn::TrainingState load_checkpoint(const std::string& path, optim::Optimizer& optimizer) const;
   /// nn::weights_sha256() and nn::state_sha256() of the whole model, on all ranks. A collective.

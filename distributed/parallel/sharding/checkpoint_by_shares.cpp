@@ -1,4 +1,4 @@
-// A checkpoint that the ranks write together.
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,8 +21,6 @@
 #include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
-#include "lockstep/nn/atomic_file.h"
-#include "lockstep/nn/safetensors_header.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -101,16 +99,10 @@ void work_together(ProcessGroup& group, const std::string& path, const std::func
                    failures[r]);
 }
 
-/// Values and where they go in the file.
-struct Part {
-  std::uint64_t at = 0;
-  Tensor values;
-};
-
-std::vector<Part> parts_here(const nn::detail::SafetensorsLayout& layout, const nn::Module& module,
-                             const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                             const ProcessGroup& group) {
-  std::vector<Part> parts;
+std::vector<PartOfCheckpoint> parts_here(const nn::detail::SafetensorsLayout& layout, const nn::Module& module,
+                                         const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                                         const ProcessGroup& group) {
+  std::vector<PartOfCheckpoint> parts;
   const auto add = [&](const auto& found, std::int64_t begin, const Tensor& values) {
     LOCKSTEP_ASSERT(found != layout.ordered.end(), "a tensor of the checkpoint has no place");
     parts.push_back({layout.offsets[static_cast<std::size_t>(found - layout.ordered.begin())] +
@@ -152,7 +144,8 @@ std::vector<Part> parts_here(const nn::detail::SafetensorsLayout& layout, const 
   return parts;
 }
 
-void write_parts(const std::vector<Part>& parts, const OpenFile& file, ProcessGroup& group, const std::string& path) {
+void write_parts(const std::vector<PartOfCheckpoint>& parts, const OpenFile& file, ProcessGroup& group,
+                 const std::string& path) {
   auto next = parts.begin();
   std::uint64_t done = 0;  // of the next one's bytes
   work_together(group, path, [&] {
@@ -205,49 +198,84 @@ std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const Open
 
 }  // namespace
 
-bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module,
-                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                               const nn::TrainingState& state, ProcessGroup& group,
-                               const std::vector<const optim::LRScheduler*>& schedulers) {
+std::unique_ptr<CheckpointByShares> CheckpointByShares::begin(
+    const std::string& path, const nn::Module& module,
+    const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, const nn::TrainingState& state,
+    ProcessGroup& group, const std::vector<const optim::LRScheduler*>& schedulers) {
   const NoGradGuard values_only;
   bool divided = ParameterShards::of(module) != nullptr;
   for (optim::Optimizer& each : optimizers) divided = divided || dynamic_cast<ZeroRedundancyOptimizer*>(&each);
-  if (!divided || group.world_size() == 1) return false;
+  if (!divided || group.world_size() == 1) return nullptr;
   std::vector<optim::OptimizerState> states;
   for (optim::Optimizer& each : optimizers) {
     const auto* const sharded = dynamic_cast<const ZeroRedundancyOptimizer*>(&each);
     states.push_back(sharded ? sharded->outline() : each.state());
   }
   const auto [tensors, metadata] = nn::detail::checkpoint_content(module, states, state, schedulers);
-  const nn::detail::SafetensorsLayout layout = nn::detail::lay_out_safetensors(tensors, path, metadata);
-  std::unique_ptr<nn::detail::AtomicFile> whole;
+  std::unique_ptr<CheckpointByShares> made(new CheckpointByShares);
+  made->path_ = path;
+  made->layout_ = nn::detail::lay_out_safetensors(tensors, path, metadata);
   try {
     on_rank0(group, [&] {
       nn::require_no_later_checkpoint(path, state.step);
-      whole = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
-      whole->write(layout.header.data(), layout.header.size());
-      whole->resize(layout.offsets.back());
+      made->whole_ = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
+      made->whole_->write(made->layout_.header.data(), made->layout_.header.size());
+      made->whole_->resize(made->layout_.offsets.back());
     });
-    const std::string name =
-        broadcast_text(whole ? std::filesystem::absolute(whole->temporary()).string() : std::string(), group);
-    const OpenFile file(name, layout.header);
-    const Tensor all_see = tensor({std::int64_t{file.is_open()}});
+    made->name_ = broadcast_text(
+        made->whole_ ? std::filesystem::absolute(made->whole_->temporary()).string() : std::string(), group);
+    const Tensor all_see = tensor({std::int64_t{OpenFile(made->name_, made->layout_.header).is_open()}});
     group.all_reduce(all_see, ReduceOp::min)->wait();
-    if (all_see.item<std::int64_t>() == 0) return false;
-    write_parts(parts_here(layout, module, optimizers, group), file, group, path);
-    // Opened anew: a network's file system shows what others have written from then on.
-    std::string checksums = checksums_of(layout, OpenFile(name, layout.header), group, path);
-    on_rank0(group, [&] {
-      checksums.insert(0, checksum_digits(layout.header.data(), layout.header.size()));
-      whole->write_at(nn::detail::place_of_checksums(layout.header), checksums.data(), checksums.size());
-      whole->commit();
-    });
-    return true;
+    if (all_see.item<std::int64_t>() == 0) return nullptr;
+    made->parts_ = parts_here(made->layout_, module, optimizers, group);
+    return made;
   } catch (...) {
-    // Where nobody catches it, the program ends without a destructor, and the file would be left, on a full disk too.
-    whole.reset();
+    made->give_up();
     throw;
   }
+}
+
+CheckpointByShares::~CheckpointByShares() = default;
+
+Tensor copy_on_cpu(const Tensor& values) {
+  return values.device().is_cuda() ? move_values(values.detach(), Device()) : copy_contiguous(values.detach());
+}
+
+// Where nobody catches what is thrown, the program ends without a destructor, and the file would be left, on a full
+// disk too.
+void CheckpointByShares::give_up() {
+  whole_.reset();
+}
+
+void CheckpointByShares::copy_values() {
+  const NoGradGuard values_only;
+  for (PartOfCheckpoint& part : parts_) part.values = copy_on_cpu(part.values);
+}
+
+void CheckpointByShares::write(ProcessGroup& group) {
+  const NoGradGuard values_only;
+  try {
+    write_parts(parts_, OpenFile(name_, layout_.header), group, path_);
+    // Opened anew: a network's file system shows what others have written from then on.
+    std::string checksums = checksums_of(layout_, OpenFile(name_, layout_.header), group, path_);
+    on_rank0(group, [&] {
+      checksums.insert(0, checksum_digits(layout_.header.data(), layout_.header.size()));
+      whole_->write_at(nn::detail::place_of_checksums(layout_.header), checksums.data(), checksums.size());
+      whole_->commit();
+    });
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module,
+                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
+                               const nn::TrainingState& state, ProcessGroup& group,
+                               const std::vector<const optim::LRScheduler*>& schedulers) {
+  const auto shares = CheckpointByShares::begin(path, module, optimizers, state, group, schedulers);
+  if (shares) shares->write(group);
+  return shares != nullptr;
 }
 
 }  // namespace lockstep::distributed

@@ -1,0 +1,160 @@
+// Checkpoints that are written while the training goes on.
+
+#include "lockstep/distributed/parallel/async_checkpoint.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
+#include "lockstep/nn/container.h"
+#include "tests/distributed/parallel/sharding_support.h"
+#include "tests/support/temporary_path.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+using lockstep::testing::TemporaryPath;
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct SetTower : Tower {
+  SetTower() { set_tower(*this); }
+};
+
+/// A tower in the middle of its training.
+struct Training {
+  Training(const ProcessGroupPtr& group, int zero)
+      : step(tower, {.group = group, .logical_shards = 4, .zero = zero >= 2 ? zero : 0}) {
+    auto adamw = std::make_unique<optim::AdamW>(tower.parameters(), optim::AdamWOptions{.lr = 0.01});
+    if (zero == 1)
+      optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(adamw), group);
+    else if (zero > 1)
+      optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(adamw), step);
+    else
+      optimizer = std::move(adamw);
+    go_on();
+  }
+  void go_on() {
+    for (int i = 0; i < 2; ++i) {
+      step(make_batch(9, seed++), tower_loss);
+      optimizer->step();
+    }
+  }
+  std::uint32_t seed = 1;
+  SetTower tower;
+  TrainingStep step;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+struct Way {
+  int zero, world;
+};
+
+TEST(AsyncCheckpoint, IsTheFileThatSaveCheckpointWrites) {
+  for (const Way& way : {Way{0, 1}, {0, 2}, {1, 2}, {2, 3}, {3, 2}, {3, 1}}) {
+    const TemporaryPath now, later;
+    run_on({way.world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Training training(group, way.zero);
+      AsyncCheckpoint checkpoint(*group);
+      checkpoint.save(later.text(), training.tower, *training.optimizer, {.step = 1});
+      save_checkpoint(now.text(), training.tower, *training.optimizer, {.step = 2}, *group);
+      // Waits for the one before, and takes its place.
+      checkpoint.save(later.text(), training.tower, *training.optimizer, {.step = 2});
+      training.go_on();
+      checkpoint.wait();
+      EXPECT_TRUE(group->rank() > 0 || bytes_of(later.text()) == bytes_of(now.text()))
+          << "ZeRO-" << way.zero << " on " << way.world;
+      EXPECT_EQ(load_checkpoint(later.text(), training.tower, *training.optimizer, *group).step, 2);
+    });
+  }
+}
+
+// Of a model on a mesh: the file of its MeshModel, which one process can load.
+TEST(AsyncCheckpoint, OfAMeshIsThatOfOneProcess) {
+  const TemporaryPath now, later;
+  const auto make = [] {
+    auto model = std::make_unique<nn::Sequential>();
+    model->add<nn::Linear>(kFeatures, 5);
+    model->add<nn::ReLU>();
+    model->add<nn::Linear>(5, kClasses);
+    return model;
+  };
+  const auto make_adam = [](std::vector<Tensor> parameters) {
+    return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.lr = 0.01});
+  };
+  run_on({4, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    const Mesh mesh(group, {.data = 2, .pipeline = 2});
+    const auto model = make();
+    set_weights(*model);
+    const PipelineParallel pipeline(*model, pipeline_layers(*model), {.group = mesh.pipeline()});
+    TrainingStep step(*model, {.group = mesh.data(), .accumulate = 2, .model_part = pipeline.part()});
+    const MeshModel whole(*model, mesh, &pipeline, nullptr, make, make_adam);
+    const auto optimizer = whole.make_optimizer();
+    AsyncCheckpoint checkpoint(*group);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      step(make_batch(8, i), mean_loss);
+      optimizer->step();
+      if (i != 1) continue;
+      whole.save_checkpoint(now.text(), *optimizer, {.step = 2});
+      whole.save_checkpoint(later.text(), *optimizer, {.step = 2}, &checkpoint);
+    }
+  });
+  EXPECT_TRUE(bytes_of(later.text()) == bytes_of(now.text()));
+  const auto alone = make();
+  const auto optimizer = make_adam(alone->parameters());
+  EXPECT_EQ(nn::load_checkpoint(later.text(), *alone, *optimizer).step, 2);
+}
+
+// However late they are written.
+TEST(AsyncCheckpoint, ValuesAreThoseOfTheMomentOfTheCall) {
+  for (const int zero : {1, 3}) {
+    const TemporaryPath now, later;
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Training training(group, zero);
+      save_checkpoint(now.text(), training.tower, *training.optimizer, {.step = 2}, *group);
+      const auto shares =
+          CheckpointByShares::begin(later.text(), training.tower, {*training.optimizer}, {.step = 2}, *group, {});
+      ASSERT_NE(shares, nullptr);
+      shares->copy_values();
+      training.go_on();
+      shares->write(*group);
+      EXPECT_TRUE(group->rank() > 0 || bytes_of(later.text()) == bytes_of(now.text())) << "ZeRO-" << zero;
+    });
+  }
+}
+
+TEST(AsyncCheckpoint, WhatFailsIsThrownOnAllRanksByTheNextCall) {
+  for (const int zero : {0, 2})
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Training training(group, zero);
+      AsyncCheckpoint checkpoint(*group);
+      const TemporaryPath path;
+      const auto save = [&](const std::string& file, std::int64_t step) {
+        checkpoint.save(file, training.tower, *training.optimizer, {.step = step});
+      };
+      const std::string there = group->broadcast_object(path.text()), nowhere = there + ".d/file";
+      const std::string failure = error_of([&] {
+        save(nowhere, 1);
+        checkpoint.wait();
+      });
+      EXPECT_NE(failure.find("No such file or directory"), std::string::npos) << failure;
+      EXPECT_NO_THROW(checkpoint.wait()) << "it was told";
+      checkpoint.run_on_rank0([] { throw Error("no ink"); });
+      EXPECT_NE(error_of([&] { save(there, 2); }).find("no ink"), std::string::npos);
+      save(there, 2);
+      checkpoint.wait();
+      EXPECT_NE(error_of([&] { save(there, 1); }).find("holds step 2"), std::string::npos) << "at once";
+      training.go_on();
+      checkpoint.run_on_rank0([] { throw Error("nobody asks, so it is a warning"); });
+    });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
