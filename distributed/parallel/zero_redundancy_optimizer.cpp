@@ -222,8 +222,25 @@ optim::OptimizerState ZeroRedundancyOptimizer::outline() const {
             {fmt::format("{}.{}", name, i),
              zeros({1}, {.dtype = state_dtype(each.dtype)}).as_strided(sizes, Shape::filled(sizes.dim(), 0), 0)});
     }
+  add_left_out(whole, [](const Shape& sizes, const TensorOptions& options) {
+    return zeros({1}, options).as_strided(sizes, Shape::filled(sizes.dim(), 0), 0);
+  });
   whole.scalars = local.scalars;
   return whole;
+}
+
+// What an undivided optimizer keeps of parameters that the division does not have, being frozen: nothing but zeros.
+void ZeroRedundancyOptimizer::add_left_out(
+    optim::OptimizerState& whole,
+    const std::function<Tensor(const Shape& sizes, const TensorOptions& options)>& make) const {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i] != kNone) continue;
+    const Tensor& parameter = parameters()[i];
+    for (const std::string& name : local_->state_names(group_of_parameters()[i]))
+      whole.tensors.push_back(
+          {fmt::format("{}.{}", name, i),
+           make(parameter.sizes(), {.dtype = state_dtype(parameter.dtype()), .device = parameter.device()})});
+  }
 }
 
 void ZeroRedundancyOptimizer::visit_state(
@@ -282,6 +299,7 @@ void ZeroRedundancyOptimizer::consolidate() {
     }
   }
   if (!root) return;
+  add_left_out(whole, [](const Shape& sizes, const TensorOptions& options) { return zeros(sizes, options); });
   std::vector<std::string> order;  // an undivided optimizer's: by dtype, name and number
   for (const Group& each : groups_)
     for (const std::string& name : names_in(each))

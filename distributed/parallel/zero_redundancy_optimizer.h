@@ -153,6 +153,8 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   bool keeps(std::size_t parameter, const std::string& state) const;
   Tensor steps_of_all(const optim::OptimizerState& local) const;
   std::vector<std::string> names_in(const Group& group) const;
+  void add_left_out(optim::OptimizerState& whole,
+                    const std::function<Tensor(const Shape& sizes, const TensorOptions& options)>& make) const;
 
   ProcessGroupPtr group_;
   std::shared_ptr<Division> division_;  // null: gradients are whole

@@ -269,6 +269,43 @@ TEST(ShardingCheckpoint, IsThatOfOneProcessAndLoadsAnywhere) {
   }
 }
 
+// An optimizer may have parameters that are frozen, of which the ranks keep no state: the file has what one process
+// writes of them.
+TEST(ShardingCheckpoint, HasFrozenParametersOfTheOptimizerToo) {
+  std::string files[2];
+  for (const int zero : {0, 1, 2, 3})
+    for (const bool by_shares : {true, false}) {
+      const TemporaryPath path;
+      run_on({zero == 0 ? 1 : 3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+        const auto begin = [&](Tower& tower) {
+          set_tower(tower);
+          tower.blocks[1].set_requires_grad(false);
+          return TrainingStep(tower, {.group = group, .logical_shards = kShards, .zero = zero >= 2 ? zero : 0});
+        };
+        const auto make = [&](TrainingStep& step) -> std::unique_ptr<optim::Optimizer> {
+          auto adamw = std::make_unique<optim::AdamW>(step.module().parameters(), optim::AdamWOptions{.lr = 0.01});
+          if (zero == 0) return adamw;
+          if (zero == 1) return std::make_unique<ZeroRedundancyOptimizer>(std::move(adamw), group);
+          return std::make_unique<ZeroRedundancyOptimizer>(std::move(adamw), step);
+        };
+        Tower tower, other;
+        TrainingStep step = begin(tower);
+        const auto optimizer = make(step);
+        train(step, *optimizer, 0, 2);
+        nn::TrainingState state{.step = 2};
+        if (!by_shares) state.tensors.push_back({"mine", full({2}, 1.0)});
+        save_checkpoint(path.text(), tower, *optimizer, state, *group);
+        TrainingStep other_step = begin(other);
+        const auto other_optimizer = make(other_step);
+        EXPECT_EQ(load_checkpoint(path.text(), other, *other_optimizer, *group).step, 2) << "ZeRO-" << zero;
+      });
+      std::ifstream in(path.text(), std::ios::binary);
+      const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+      if (zero == 0) files[by_shares] = bytes;
+      EXPECT_TRUE(bytes == files[by_shares]) << "ZeRO-" << zero;
+    }
+}
+
 // The ranks write one file together: nobody needs memory for the whole, and all throw what one of them meets.
 TEST(ShardingCheckpoint, IsWrittenByShares) {
   for (const int zero : {2, 3}) {
