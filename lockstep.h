@@ -27,6 +27,7 @@
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/launcher/spawn.h"
 #include "lockstep/distributed/parallel/async_checkpoint.h"
+#include "lockstep/distributed/parallel/averaged_weights.h"
 #include "lockstep/distributed/parallel/capture.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/data_parallel.h"

@@ -40,6 +40,14 @@ void require_gradients(const std::vector<Tensor>& parameters, const char* functi
   }
 }
 
+bool has_gradients_of(const std::vector<Tensor>& parameters, GradientsInParts::Kind kind) {
+  const std::lock_guard lock(all_mutex);
+  return std::ranges::any_of(parameters, [kind](const Tensor& parameter) {
+    const auto [first, last] = all_parts().equal_range(parameter.impl());
+    return std::any_of(first, last, [kind](const auto& each) { return each.second->kind_ == kind; });
+  });
+}
+
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function) {
   require_gradients(parameters, function, GradientsInParts::Kind::elsewhere);
   require_gradients(parameters, function, GradientsInParts::Kind::part);

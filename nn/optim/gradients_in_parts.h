@@ -29,6 +29,7 @@ class GradientsInParts {
 
  private:
   friend void require_gradients(const std::vector<Tensor>& parameters, const char* function, Kind kind);
+  friend bool has_gradients_of(const std::vector<Tensor>& parameters, Kind kind);
 
   std::vector<Tensor> parameters_;
   Kind kind_;
@@ -37,6 +38,8 @@ class GradientsInParts {
 
 /// Throws Error, naming `function` and the first of `parameters` of which somebody has said this kind.
 void require_gradients(const std::vector<Tensor>& parameters, const char* function, GradientsInParts::Kind kind);
+/// Whether somebody has said this kind of one of them.
+bool has_gradients_of(const std::vector<Tensor>& parameters, GradientsInParts::Kind kind);
 /// Of both kinds: for what takes a norm.
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function);
 

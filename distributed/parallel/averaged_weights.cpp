@@ -1,0 +1,179 @@
+#include "lockstep/distributed/parallel/averaged_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/parallel/step.h"
+#include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
+
+namespace lockstep::distributed {
+namespace {
+
+constexpr const char* kPrefix = "average.";
+constexpr const char* kUpdates = "average_updates";
+
+DType dtype_of_average(DType dtype) {
+  return element_size(dtype) < 4 ? kFloat32 : dtype;
+}
+
+}  // namespace
+
+AveragedWeights::AveragedWeights(nn::Module& module, double decay)
+    : AveragedWeights(module, [decay](std::int64_t) { return decay; }) {
+  LOCKSTEP_CHECK(decay >= 0.0 && decay <= 1.0, "[AveragedWeights] expected a decay from 0 to 1, found {}", decay);
+}
+
+AveragedWeights::AveragedWeights(nn::Module& module, optim::Schedule decay)
+    : decay_(std::move(decay)), shards_(ParameterShards::of(module)) {
+  LOCKSTEP_CHECK(decay_, "[AveragedWeights] the decay is an empty function");
+  const NoGradGuard values_only;
+  for (nn::NamedTensor& each : module.named_parameters())
+    if (each.tensor.requires_grad()) parameters_.push_back(std::move(each));
+  if (!shards_) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p) add(p, 0, {});
+    return;
+  }
+  shards_->check_divided();
+  shards_->visit_own([this](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      if (parameters_[p].tensor.is_same(parameter)) add(p, begin, values);
+  });
+}
+
+AveragedWeights::~AveragedWeights() = default;
+
+void AveragedWeights::add(std::size_t parameter, std::int64_t begin, const Tensor& share) {
+  Piece piece{parameter, begin, share, {}, {}};
+  const Tensor values = values_of(piece);
+  if (values.numel() == 0) return;  // another stage's
+  const DType dtype = dtype_of_average(values.dtype());
+  piece.average = dtype == values.dtype() ? copy_contiguous(values) : cast_values(values, dtype);
+  pieces_.push_back(std::move(piece));
+}
+
+Tensor AveragedWeights::values_of(const Piece& piece) const {
+  return piece.share.defined() ? piece.share : parameters_[piece.parameter].tensor.detach();
+}
+
+optim::Schedule AveragedWeights::equal() {
+  return [](std::int64_t n) { return static_cast<double>(n) / static_cast<double>(n + 1); };
+}
+
+void AveragedWeights::check_not_held(const char* what) const {
+  LOCKSTEP_CHECK(!held_, "[AveragedWeights] {} was called while the averages are held; let go of them before", what);
+}
+
+void AveragedWeights::check_whole(const char* what) const {
+  std::vector<Tensor> tensors;
+  for (const nn::NamedTensor& each : parameters_) tensors.push_back(each.tensor);
+  LOCKSTEP_CHECK(!optim::detail::has_gradients_of(tensors, optim::detail::GradientsInParts::Kind::part),
+                 "[AveragedWeights] {} was called for a model that TensorParallel or PipelineParallel have divided, of "
+                 "which this rank has a part; save MeshModel::whole() while the averages are held",
+                 what);
+}
+
+void AveragedWeights::update() {
+  check_not_held("update()");
+  const double decay = updates_ == 0 ? 0.0 : decay_(updates_);
+  LOCKSTEP_CHECK(decay >= 0.0 && decay <= 1.0, "[AveragedWeights] expected a decay from 0 to 1, found {} in update {}",
+                 decay, updates_);
+  const NoGradGuard values_only;
+  for (const Piece& piece : pieces_) {
+    const Tensor values = values_of(piece);
+    const Tensor now = values.dtype() == piece.average.dtype() ? values : cast_values(values, piece.average.dtype());
+    if (updates_ == 0)
+      copy_values(now, piece.average);
+    else
+      piece.average.lerp_(now, 1.0 - decay);
+  }
+  ++updates_;
+}
+
+void AveragedWeights::write(bool averages) {
+  const NoGradGuard values_only;
+  if (shards_) shards_->check_divided();
+  for (Piece& piece : pieces_) {
+    const Tensor values = values_of(piece);
+    if (averages) piece.kept = copy_contiguous(values);
+    copy_values(averages ? piece.average : piece.kept, values);
+    values.storage()->bump_version();
+    if (!averages) piece.kept = {};
+  }
+  if (shards_) shards_->on_update();
+  held_ = averages;
+}
+
+AveragedWeights::Held::Held(AveragedWeights& owner) : owner_(&owner) {
+  owner.check_not_held("hold()");
+  owner.write(true);
+}
+
+AveragedWeights::Held::Held(Held&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
+
+AveragedWeights::Held::~Held() {
+  if (owner_) owner_->write(false);
+}
+
+AveragedWeights::Held AveragedWeights::hold() {
+  return Held(*this);
+}
+
+std::vector<nn::NamedTensor> AveragedWeights::state() {
+  check_whole("state()");
+  const NoGradGuard values_only;
+  std::vector<nn::NamedTensor> all;
+  for (const auto& [name, parameter] : parameters_)
+    all.push_back({kPrefix + name, zeros(parameter.sizes(), {.dtype = dtype_of_average(parameter.dtype()),
+                                                             .device = parameter.device()})});
+  for (const Piece& piece : pieces_) {
+    const Tensor& whole = all[piece.parameter].tensor;
+    copy_values(piece.average.reshape({-1}), elements_of(whole, piece.begin, piece.average.numel()));
+  }
+  if (shards_ && shards_->group().world_size() > 1) {
+    static const OperationLabel label("averaged weights");
+    const LabelScope scope(label);
+    // One rank has each element, so the sum is exact.
+    for (const nn::NamedTensor& each : all)
+      if (each.tensor.numel() > 0) shards_->group().all_reduce(each.tensor)->wait();
+  }
+  all.push_back({kUpdates, tensor({updates_})});
+  return all;
+}
+
+void AveragedWeights::load(const nn::SafetensorsFile& file) {
+  check_not_held("load()");
+  check_whole("load()");
+  const NoGradGuard values_only;
+  const auto name_of = [&](std::size_t p) {
+    return std::string(nn::kExtraTensorPrefix) + kPrefix + parameters_[p].name;
+  };
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor& parameter = parameters_[p].tensor;
+    const auto found = std::ranges::find(file.entries(), name_of(p), &nn::SafetensorsEntry::name);
+    LOCKSTEP_CHECK(found != file.entries().end(),
+                   "[AveragedWeights] {} holds no average of '{}'; save it with AveragedWeights::state() as "
+                   "TrainingState::tensors",
+                   file.path(), parameters_[p].name);
+    LOCKSTEP_CHECK(found->shape == parameter.sizes() && found->dtype == dtype_of_average(parameter.dtype()),
+                   "[AveragedWeights] the average of '{}' in {} is {} {}, expected {} {}", parameters_[p].name,
+                   file.path(), lockstep::name(found->dtype), to_string(found->shape),
+                   lockstep::name(dtype_of_average(parameter.dtype())), to_string(parameter.sizes()));
+  }
+  const std::int64_t updates = nn::read_extra_tensor(file, kUpdates).item<std::int64_t>();
+  std::vector<Tensor> read;
+  for (const Piece& piece : pieces_)
+    read.push_back(file.read(name_of(piece.parameter), piece.begin, piece.average.numel()));
+  for (std::size_t i = 0; i < read.size(); ++i)
+    copy_values(read[i].view(pieces_[i].average.sizes()), pieces_[i].average);
+  updates_ = updates;
+}
+
+}  // namespace lockstep::distributed

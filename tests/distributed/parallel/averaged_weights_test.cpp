@@ -1,0 +1,197 @@
+// Moving averages of weights: by their formula, and the same bits however the model is divided.
+
+#include "lockstep/distributed/parallel/averaged_weights.h"
+
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/pipeline_parallel/mesh_model.h"
+#include "lockstep/nn/container.h"
+#include "tests/distributed/parallel/sharding_support.h"
+#include "tests/support/temporary_path.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+using lockstep::testing::TemporaryPath;
+
+Values values_of(const std::vector<nn::NamedTensor>& tensors) {
+  Values values;
+  for (const nn::NamedTensor& each : tensors) values.push_back(each.tensor.to_vector<double>());
+  return values;
+}
+
+TEST(AveragedWeights, FollowTheirFormula) {
+  for (const bool equal : {false, true}) {
+    Net net;
+    set_weights(net);
+    optim::SGD sgd(net.parameters(), optim::SGDOptions{.lr = 0.5});
+    AveragedWeights average(net, equal ? AveragedWeights::equal() : optim::Schedule([](std::int64_t) { return 0.75; }));
+    EXPECT_EQ(largest_difference(values_of({average.state().front()}), {weights_of(net).front()}), 0.0);
+    Values expected;
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      net.zero_grad();
+      mean_loss(net, make_batch(8, i)).backward();
+      sgd.step();
+      average.update();
+      const Values now = weights_of(net);
+      if (i == 0) expected = now;
+      const double share = equal ? 1.0 / (i + 1.0) : 0.25;
+      for (std::size_t p = 0; p < now.size(); ++p)
+        for (std::size_t k = 0; k < now[p].size(); ++k) expected[p][k] += share * (now[p][k] - expected[p][k]);
+    }
+    const Values before = weights_of(net);
+    EXPECT_GT(largest_difference(before, expected), 1e-3);
+    {
+      const auto held = average.hold();
+      EXPECT_LT(largest_difference(weights_of(net), expected), 1e-6);
+      EXPECT_NE(error_of([&] { average.update(); }).find("update() was called while"), std::string::npos);
+      EXPECT_NE(error_of([&] { static_cast<void>(average.hold()); }).find("hold() was called while"),
+                std::string::npos);
+      copy_values(full({5}, 7.0), net.fc1.bias.detach());
+    }
+    EXPECT_EQ(largest_difference(weights_of(net), before), 0.0) << "what is written meanwhile is gone";
+  }
+  Net net;
+  EXPECT_NE(error_of([&] { AveragedWeights(net, 1.5); }).find("from 0 to 1, found 1.5"), std::string::npos);
+  AveragedWeights wrong(net, [](std::int64_t) { return -1.0; });
+  wrong.update();
+  EXPECT_NE(error_of([&] { wrong.update(); }).find("found -1 in update 1"), std::string::npos);
+}
+
+/// A training that keeps an average, from the beginning or from a checkpoint, and what it ends with.
+Values train(const ProcessGroupPtr& group, int zero, const std::string& load, const std::string& save) {
+  Tower tower;
+  set_tower(tower);
+  tower.blocks[1].set_requires_grad(false);
+  TrainingStep step(tower, {.group = group, .logical_shards = 4, .zero = zero >= 2 ? zero : 0});
+  auto adamw = std::make_unique<optim::AdamW>(tower.parameters(), optim::AdamWOptions{.lr = 0.01});
+  std::unique_ptr<optim::Optimizer> optimizer = std::move(adamw);
+  if (zero == 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), group);
+  if (zero >= 2) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
+  AveragedWeights average(tower, 0.9);
+  std::uint32_t first = 0;
+  if (!load.empty()) {
+    first = static_cast<std::uint32_t>(load_checkpoint(load, tower, *optimizer, *group).step);
+    average.load(nn::SafetensorsFile(load));
+  }
+  for (std::uint32_t i = first; i < 5; ++i) {
+    const RandomKeyGuard key(i, 0);
+    step(make_batch(9, i + 1), tower_loss);
+    optimizer->step();
+    average.update();
+    if (i == 2 && !save.empty())
+      save_checkpoint(save, tower, *optimizer, {.step = 3, .tensors = average.state()}, *group);
+  }
+  EXPECT_EQ(average.updates(), 5);
+  Values all = values_of(average.state());
+  const auto add_weights = [&] {
+    const WholeParameters whole = step.whole_parameters();
+    const Values weights = weights_of(tower);
+    all.insert(all.end(), weights.begin(), weights.end());
+  };
+  {
+    const auto held = average.hold();
+    add_weights();
+  }
+  add_weights();
+  return all;
+}
+
+TEST(AveragedWeights, AreTheSameHoweverTheModelIsDivided) {
+  const TemporaryPath saved_alone;
+  const Values one = train(make_single_process_group(), 0, {}, saved_alone.text());
+  for (const int zero : {0, 1, 2, 3}) {
+    const TemporaryPath saved;
+    run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      EXPECT_EQ(largest_difference(train(group, zero, {}, saved.text()), one), 0.0) << "ZeRO-" << zero;
+      EXPECT_EQ(largest_difference(train(group, zero, saved_alone.text(), {}), one), 0.0) << "ZeRO-" << zero;
+    });
+    EXPECT_EQ(largest_difference(train(make_single_process_group(), 0, saved.text(), {}), one), 0.0);
+  }
+}
+
+// In eight bits of mantissa an average of this decay would stand still.
+TEST(AveragedWeights, OfHalfTypesAreFloat32) {
+  Net net;
+  set_weights(net);
+  net.to(kBFloat16);
+  AveragedWeights average(net, 0.999);
+  average.update();
+  const NoGradGuard values_only;
+  net.fc1.bias.fill_(0.5);
+  const double before = average.state()[1].tensor.select(0, 2).item<double>();
+  for (int i = 0; i < 10; ++i) {
+    average.update();
+    const auto held = average.hold();  // rounds what the module has, and not the averages
+  }
+  EXPECT_EQ(average.state()[1].tensor.dtype(), kFloat32);
+  EXPECT_NEAR(average.state()[1].tensor.select(0, 2).item<double>(), 0.5 + (before - 0.5) * std::pow(0.999, 10), 1e-6);
+}
+
+// Of a model on a mesh they are read as the whole.
+TEST(AveragedWeights, OfAMeshAreThoseOfOneProcess) {
+  const auto make = [] {
+    auto model = std::make_unique<nn::Sequential>();
+    model->add<nn::Linear>(kFeatures, 4);
+    model->add<nn::ReLU>();
+    model->add<nn::Linear>(4, 4);
+    model->add<nn::ReLU>();
+    model->add<nn::Linear>(4, kClasses);
+    return model;
+  };
+  const auto train_on = [&](const ProcessGroupPtr& group, const MeshSizes& sizes) {
+    const Mesh mesh(group, sizes);
+    const auto model = make();
+    set_weights(*model);
+    const TensorParallel divided(*model, {{"0", TensorSplit::column}, {"2", TensorSplit::row}},
+                                 {.group = mesh.tensor(), .logical_shards = 2});
+    const PipelineParallel pipeline(
+        *model, pipeline_layers(*model),
+        {.group = mesh.pipeline(),
+         .layers_of_chunks = sizes.pipeline == 2 ? std::vector<std::int64_t>{3, 2} : std::vector<std::int64_t>{}});
+    TrainingStep step(*model, {.group = mesh.data(), .logical_shards = 2, .model_part = pipeline.part()});
+    const MeshModel whole(*model, mesh, &pipeline, &divided, make, [](std::vector<Tensor> parameters) {
+      return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.2});
+    });
+    const auto optimizer = whole.make_optimizer();
+    AveragedWeights average(*model, 0.5);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      step(make_batch(8, i), mean_loss);
+      optimizer->step();
+      average.update();
+    }
+    if (group->world_size() > 1) {
+      EXPECT_NE(error_of([&] { average.state(); }).find("save MeshModel::whole()"), std::string::npos);
+    }
+    const auto held = average.hold();
+    return whole.sha256().first;
+  };
+  const std::string one = train_on(make_single_process_group(), {});
+  run_on({4, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    EXPECT_EQ(train_on(group, {.pipeline = 2, .tensor = 2}), one);
+    EXPECT_EQ(train_on(group, {.data = 2, .tensor = 2}), one);
+  });
+}
+
+TEST(AveragedWeights, ACheckpointWithoutThemSaysSo) {
+  const TemporaryPath path;
+  Net net;
+  optim::SGD sgd(net.parameters(), optim::SGDOptions{.lr = 0.5});
+  AveragedWeights average(net, 0.9);
+  nn::save_checkpoint(path.text(), net, sgd, {.step = 1});
+  EXPECT_NE(error_of([&] { average.load(nn::SafetensorsFile(path.text())); }).find("holds no average of 'fc1.weight'"),
+            std::string::npos);
+  Tower tower;
+  optim::SGD other(tower.parameters(), optim::SGDOptions{.lr = 0.5});
+  AveragedWeights of_tower(tower, 0.9);
+  nn::save_checkpoint(path.text(), tower, other, {.step = 1, .tensors = of_tower.state()});
+  tower.to(kFloat64);
+  AveragedWeights wider(tower, 0.9);
+  EXPECT_NE(error_of([&] { wider.load(nn::SafetensorsFile(path.text())); }).find("float32 [7, 6], expected float64"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
