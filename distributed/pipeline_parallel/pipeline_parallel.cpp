@@ -39,7 +39,7 @@ std::vector<nn::NamedTensor> PipelineParallel::named_parameters() const {
 std::vector<Tensor> PipelineParallel::parameters() const {
   std::vector<Tensor> mine;
   for (const nn::NamedTensor& each : named_parameters()) mine.push_back(each.tensor);
-  if (mine.empty()) mine.push_back(state_->nothing);
+  if (std::ranges::none_of(mine, &Tensor::requires_grad)) mine.push_back(state_->nothing);
   return mine;
 }
 

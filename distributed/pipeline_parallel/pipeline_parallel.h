@@ -95,7 +95,8 @@ class PipelineParallel {
   ModelPart* part() const;
   /// Those of this rank's layers, in the module's order.
   std::vector<nn::NamedTensor> named_parameters() const;
-  /// The same without names, for the optimizer: if there are none, a tensor without elements.
+  /// The same without names, for the optimizer: if none of them is trained, also a tensor without elements that
+  /// requires gradients, so that an optimizer of those that do has one.
   std::vector<Tensor> parameters() const;
   /// How many layers each chunk has.
   const std::vector<std::int64_t>& layers_of_chunks() const;

@@ -177,6 +177,29 @@ TEST(PipelineModels, ASequentialIsAPlan) {
   });
 }
 
+// A program that trains the upper layers alone gives its optimizer what requires gradients; a stage without such has a
+// tensor of no elements that does.
+TEST(PipelineModels, AStageMayBeFrozen) {
+  const auto train = [](const ProcessGroupPtr& group) {
+    nn::Sequential net;
+    net.add<nn::Linear>(kFeatures, 7).add<nn::ReLU>().add<nn::Linear>(7, kClasses);
+    set_weights(net);
+    net[0].set_requires_grad(false);
+    const PipelineParallel pipeline(net, pipeline_layers(net), {.group = group});
+    TrainingStep step(net, {.group = make_single_process_group(), .logical_shards = 4, .model_part = pipeline.part()});
+    std::vector<Tensor> trained = pipeline.parameters();
+    std::erase_if(trained, [](const Tensor& each) { return !each.requires_grad(); });
+    optim::AdamW optimizer(trained, {.lr = 0.1});
+    for (std::uint32_t i = 0; i < 5; ++i) {
+      step(make_batch(8, i), mean_loss);
+      optimizer.step();
+    }
+    return values_of(pipeline.full_state());
+  };
+  const Values alone = train(make_single_process_group());
+  run_in(2, [&](const ProcessGroupPtr& group) { EXPECT_EQ(largest_difference(train(group), alone), 0.0); });
+}
+
 // A rank keeps its own layers' parameters alone.
 TEST(PipelineModels, AreDivided) {
   run_in(2, [&](const ProcessGroupPtr& group) {
