@@ -64,6 +64,15 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
       "[TrainingStep] gather_dtype is {} with zero = {}; expected bfloat16 with 3, whose parameters are gathered, or "
       "float32",
       name(options.gather_dtype), options.zero);
+  LOCKSTEP_CHECK(
+      options.gather_within == 0 || options.zero == 3,
+      "[TrainingStep] gather_within is {} with zero = {}; expected 3, whose parameters are gathered, or leave "
+      "it out",
+      options.gather_within, options.zero);
+  LOCKSTEP_CHECK(
+      options.gather_within >= 0 && (options.gather_within == 0 || ranks->world_size() % options.gather_within == 0),
+      "[TrainingStep] gather_within is {}, and there are {} ranks; expected a divisor of their number",
+      options.gather_within, ranks ? ranks->world_size() : 1);
   if (lockstep) {
     const auto devices = static_cast<int>(std::max<std::size_t>(options.devices.size(), 1));
     check_shards(options.logical_shards, ranks ? ranks->world_size() : devices, "TrainingStep");

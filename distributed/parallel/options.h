@@ -95,6 +95,12 @@ struct TrainingStepOptions {
   /// computes with values rounded to it, the same on any number of ranks, one included, while what the optimizer
   /// updates, and what whole_parameters() and checkpoints have, stays float32.
   DType gather_dtype = kFloat32;
+  /// Of ZeRO-3: ranks that gather parameters among themselves, so many with neighbouring numbers, such as those of one
+  /// machine (Job::local_world_size()). They keep all parameters together, and what they compute with travels between
+  /// them alone; gradients and the optimizer's state are divided over all ranks still, and the new values go from group
+  /// to group once, after the optimizer's step. The same bits, less between machines, more memory: of parameters a rank
+  /// keeps 1 / gather_within. As PyTorch's hybrid sharding. 0: all ranks. Must divide their number.
+  int gather_within = 0;
   /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
   /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
   CommunicationHookPtr hook = nullptr;
@@ -114,8 +120,8 @@ struct TrainingStepOptions {
 ///   of two, or fewer shards than workers;
 /// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous; shard_units
 /// or
-///   gather_dtype and another zero than 3; shard_units and a model part, or that no module has, or of which one holds
-///   another;
+///   gather_dtype and another zero than 3, or gather_within and a number of ranks that it does not divide; shard_units
+///   and a model part, or that no module has, or of which one holds another;
 /// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters.
 ///

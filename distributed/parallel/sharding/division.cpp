@@ -68,6 +68,7 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
       world(world_),
       values_too(options.zero == 3),
       gather_dtype(options.gather_dtype),
+      within(options.gather_within > 0 ? options.gather_within : world_),
       of_part(options.model_part != nullptr),
       parameters(reduced_parameters(module, options)) {
   const std::size_t reduced = parameters.size();

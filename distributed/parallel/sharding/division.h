@@ -62,6 +62,7 @@ struct Division {
   int rank, world;
   bool values_too;     ///< ZeRO-3
   DType gather_dtype;  ///< of float32 values, when a step gathers them
+  int within;          ///< ranks that gather values among themselves in a step
   bool of_part;        ///< of a model, which others complete
   /// The reduced ones, as reduced_parameters() orders them, the trained ones that another part reduces, the others.
   std::vector<nn::NamedTensor> parameters;

@@ -137,7 +137,9 @@ void ParameterShards::begin_step(std::int64_t passes) {
                  "[TrainingStep] a step was made while whole_parameters() are held; let go of them before");
   closing_ = false;
   drop_all(true);
+  if (near_) near_->set_step(steps_, /*checked=*/true);
   group_->set_step(steps_++, /*checked=*/true);
+  exchange_blocks();
   in_step_ = true;
   if (division_->of_part) return gather_all();
   const auto hash = [](const std::vector<std::size_t>& list) {
@@ -205,6 +207,7 @@ void ParameterShards::end_step() {
 }
 
 void ParameterShards::begin_forward() {
+  exchange_blocks();
   reading_ = true;
   closing_ = false;
 }

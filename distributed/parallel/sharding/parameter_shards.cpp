@@ -72,6 +72,11 @@ std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::
 
 ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group)
     : module_(module), division_(std::move(division)), group_(group.split(0, group.rank())) {
+  if (const int within = division_->within; within < group.world_size()) {
+    near_ = group.split(group.rank() / within, group.rank());
+    far_ = group.split(group.rank() % within, group.rank());
+    blocks_far_.resize(division_->flats.size());
+  }
   states_.resize(division_->units.size());
   for (std::size_t u = 0; u < states_.size(); ++u) {
     const Unit& unit = division_->units[u];
@@ -130,15 +135,45 @@ void ParameterShards::start(std::size_t unit) {
   const LabelScope label(state.label);
   for (const std::size_t f : division_->units[unit].flats) {
     const Flat& flat = division_->flats[f];
-    const bool rounded = whole_ == 0 && flat.options.dtype == kFloat32 && division_->gather_dtype != kFloat32;
-    const Tensor own = rounded ? cast_values(flat.shard, division_->gather_dtype) : flat.shard;
-    if (division_->world == 1) {
+    const bool near = near_ && whole_ == 0;
+    const Tensor own = near               ? blocks_far_[f]
+                       : is_rounded(flat) ? cast_values(flat.shard, division_->gather_dtype)
+                                          : flat.shard;
+    ProcessGroup& ranks = near ? *near_ : *group_;
+    if (ranks.world_size() == 1) {
       state.gathered.push_back(own);
       continue;
     }
-    state.gathered.push_back(empty({flat.block * division_->world}, options_of(own)));
-    if (flat.block > 0) state.works.push_back(group_->all_gather(state.gathered.back(), own));
+    state.gathered.push_back(empty({own.numel() * ranks.world_size()}, options_of(own)));
+    if (flat.block > 0) state.works.push_back(ranks.all_gather(state.gathered.back(), own));
   }
+}
+
+bool ParameterShards::is_rounded(const Flat& flat) const {
+  return whole_ == 0 && flat.options.dtype == kFloat32 && division_->gather_dtype != kFloat32;
+}
+
+void ParameterShards::exchange_blocks() {
+  if (!far_ || whole_ > 0 || !std::exchange(blocks_changed_, false)) return;
+  static const OperationLabel label("blocks of parameters for the other groups of ranks that gather together");
+  const LabelScope scope(label);
+  std::vector<Tensor> own;  // until they have travelled
+  std::vector<WorkPtr> works;
+  for (std::size_t f = 0; f < blocks_far_.size(); ++f) {
+    const Flat& flat = division_->flats[f];
+    own.push_back(is_rounded(flat) ? cast_values(flat.shard, division_->gather_dtype) : flat.shard);
+    if (!blocks_far_[f].defined()) blocks_far_[f] = empty({flat.block * far_->world_size()}, options_of(own.back()));
+    if (flat.block > 0) works.push_back(far_->all_gather(blocks_far_[f], own.back()));
+  }
+  for (const WorkPtr& work : works) work->wait();
+}
+
+// Near ranks have given theirs one after the other, each the blocks of all ranks with its place.
+Tensor ParameterShards::in_order_of_ranks(const Tensor& gathered, const Flat& flat) const {
+  if (!near_ || whole_ > 0 || near_->world_size() == 1) return gathered;
+  const std::int64_t near = near_->world_size(), far = far_->world_size();
+  return copy_contiguous(
+      gathered.as_strided({far, near, flat.block}, {flat.block, far * flat.block, 1}, gathered.offset()));
 }
 
 std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
@@ -159,7 +194,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
   std::size_t at = 0;
   for (const std::size_t f : division_->units[unit].flats) {
     const Flat& flat = division_->flats[f];
-    const Tensor all = std::exchange(state.gathered[at++], {});
+    const Tensor all = in_order_of_ranks(std::exchange(state.gathered[at++], {}), flat);
     for (std::size_t m = 0; m < flat.members.size(); ++m) {
       values.push_back(empty(division_->parameters[flat.members[m]].tensor.sizes(), flat.options));
       const std::int64_t size = flat.offsets[m + 1] - flat.offsets[m];
@@ -260,6 +295,7 @@ void ParameterShards::divide() {
   });
   whole_ = 0;
   drop_all(true);
+  blocks_changed_ = true;
 }
 
 void ParameterShards::visit_own(
@@ -285,6 +321,7 @@ void ParameterShards::check_divided() const {
 void ParameterShards::on_update() {
   drop_all(true);
   for (const nn::NamedTensor& each : division_->parameters) each.tensor.storage()->bump_version();
+  blocks_changed_ = true;
 }
 
 WholeParameters::WholeParameters(std::shared_ptr<ParameterShards> shards) : shards_(std::move(shards)) {

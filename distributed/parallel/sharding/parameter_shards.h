@@ -37,6 +37,11 @@ namespace lockstep::distributed {
 /// units never meet.
 /// Of a part of a model units are gathered at the beginning of a step, and dropped at its end.
 ///
+/// With TrainingStepOptions::gather_within each rank keeps, besides its block, the blocks of the ranks that have its
+/// place in their own group of neighbours, as a step gathers them: so the ranks of a group have all of them, and a step
+/// gathers within it. They are exchanged anew before a step or forward when blocks have changed. What is made whole for
+/// the user is gathered from all ranks.
+///
 /// In the first step, when no list is known to be that of the model, ranks that play along are told what comes.
 class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
  public:
@@ -109,11 +114,17 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void on_gradient(std::size_t unit);
   void agree_on_lists();
   void gather_all();
+  bool is_rounded(const Flat& flat) const;
+  void exchange_blocks();
+  Tensor in_order_of_ranks(const Tensor& gathered, const Flat& flat) const;
 
   nn::Module& module_;
   std::shared_ptr<Division> division_;
   ProcessGroupPtr group_;
-  std::vector<State> states_;  // by unit
+  ProcessGroupPtr near_;            // the ranks that gather in a step, if they are not all
+  ProcessGroupPtr far_;             // those with this one's place in their groups
+  std::vector<Tensor> blocks_far_;  // by flat, [ranks of far_ * block]: their blocks
+  std::vector<State> states_;       // by unit
   std::vector<std::uint64_t> hooks_;
   std::vector<nn::Module*> called_;    // that have a call hook
   std::vector<std::size_t> lists_[2];  // units in the order of a pass's gathers: forward, backward
@@ -129,6 +140,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   std::optional<int> leader_;  // of a first step with different numbers of passes
   bool seen_ = false;          // there was a step
   std::int64_t steps_ = 0;
+  bool blocks_changed_ = true;    // since they were exchanged
   std::vector<StoragePtr> lent_;  // whose addresses the user may have
 };
 

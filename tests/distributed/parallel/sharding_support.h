@@ -65,6 +65,7 @@ struct ShardedRun {
   std::vector<std::int64_t> batches = {13, 5, 16, 11};
   std::vector<std::string> units = {};
   DType gather = kFloat32;
+  int within = 0;
   std::function<std::unique_ptr<nn::Module>()> make = [] { return std::make_unique<Tower>(); };
   LossFunction loss = [](nn::Module& module, const data::Batch& part) { return tower_loss(module, part); };
 };
@@ -86,7 +87,8 @@ inline std::string trained_hash(const ShardedRun& run, const ProcessGroupPtr& gr
                               .bucket_bytes = 900,
                               .zero = run.zero,
                               .shard_units = run.zero == 3 ? run.units : std::vector<std::string>{},
-                              .gather_dtype = run.gather});
+                              .gather_dtype = run.gather,
+                              .gather_within = run.within});
   const auto optimizer = make_adamw(step);
   std::uint32_t seed = 1;
   for (const std::int64_t size : run.batches) {

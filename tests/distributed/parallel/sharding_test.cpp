@@ -353,6 +353,8 @@ TEST(Sharding, RefusesWhatDoesNotGoTogether) {
       {{.group = alone, .zero = 3, .shard_units = {"blocks.9"}}, "names 'blocks.9'"},
       {{.group = alone, .zero = 2, .gather_dtype = kBFloat16}, "gather_dtype is bfloat16 with zero = 2"},
       {{.group = alone, .zero = 3, .gather_dtype = kFloat16}, "gather_dtype is float16"},
+      {{.group = alone, .zero = 2, .gather_within = 1}, "gather_within is 1 with zero = 2"},
+      {{.group = alone, .zero = 3, .gather_within = 2}, "gather_within is 2, and there are 1 ranks"},
       {{.group = alone, .zero = 3, .shard_units = {"blocks", "blocks.0"}}, "one of which holds the other"},
   };
   for (const auto& [options, text] : rows)
