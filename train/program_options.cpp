@@ -149,6 +149,8 @@ void Program::Options::add_common() {
   app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
       ->check(number(0.0))
       ->group(files);
+  app.add_flag("--checkpoint-async", run.checkpoint_async, "Go on training while a checkpoint is written")
+      ->group(files);
   app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
       ->check(number<std::int64_t>(1))
       ->group(files);

@@ -82,6 +82,8 @@ struct RunOptions {
   std::string checkpoint = {};        ///< written at the end, on SIGTERM, and as often as the next two say
   std::int64_t checkpoint_every = 0;  ///< steps; 0: off
   double checkpoint_minutes = 0.0;    ///< 0: off
+  /// The training goes on while a checkpoint is written, but for the last one (Note [Checkpoints in the background]).
+  bool checkpoint_async = false;
   std::int64_t keep_checkpoints = 1;  ///< see Note [Files of checkpoints] in train/checkpoints.h
   /// The checkpoint to go on from; "auto": the newest of `checkpoint`, if there is one; "none". Empty: "auto" under a
   /// launcher that starts workers again after a failure (lockstep-run and torchrun with --max-restarts), else "none".

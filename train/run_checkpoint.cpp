@@ -115,6 +115,7 @@ nn::Metadata Run::State::settings_of_ranks() {
   all["lockstep"] = std::to_string(options.logical_shards);
   // Where the file goes is rank 0's business; all ranks take part in writing one, or none does.
   all["checkpoint"] = options.checkpoint.empty() ? "no file" : "a file";
+  all["checkpoint_async"] = options.checkpoint_async ? "on" : "off";
   all["checkpoint_every"] = std::to_string(options.checkpoint_every);
   all["checkpoint_minutes"] = fmt::format("{}", options.checkpoint_minutes);
   all["optimizer"] = optimizer.name();
@@ -234,7 +235,20 @@ void Run::State::load_hook(const nn::TrainingState& saved, const std::string& pa
     logging::warn("[run] '{}' holds no state of PowerSGD, which begins anew", path);
 }
 
+void Run::State::finish_checkpoint() {
+  if (under_way < 0) return;
+  const std::int64_t at = std::exchange(under_way, -1);
+  try {
+    background->wait();
+  } catch (const Error& error) {
+    if (group && group->failed()) throw;
+    if (saved_at == at) saved_at = -1;
+    message(fmt::format("at step {}: {}; the training goes on", at, error.what()));
+  }
+}
+
 void Run::State::save_checkpoint(bool last) {
+  finish_checkpoint();
   if (saved_at == done) return;
   nn::TrainingState state;
   state.seed = initial_seed();
@@ -256,7 +270,15 @@ void Run::State::save_checkpoint(bool last) {
   losses.flush();
   for (const auto& sink : sinks) sink->checkpoint();
   if (callbacks.on_save) callbacks.on_save(state);
+  const bool behind = options.checkpoint_async && !last;
+  if (behind && !background) {
+    if (!group) alone = distributed::make_single_process_group();
+    background.emplace(group ? *group : *alone);
+    background->set_on_written([this](const std::string&, std::int64_t at) { checkpoints.written(at); });
+  }
   const auto write = [&](const std::string& path) {
+    if (behind && options.mesh) return options.mesh->save_checkpoint(path, optimizer, state, &*background);
+    if (behind) return background->save(path, step.module(), optimizer, state);
     if (options.mesh) return options.mesh->save_checkpoint(path, optimizer, state);
     if (group) return distributed::save_checkpoint(path, step.module(), optimizer, state, *group);
     const distributed::WholeParameters whole = step.whole_parameters();
@@ -271,7 +293,10 @@ void Run::State::save_checkpoint(bool last) {
       write(options.checkpoint);
     }
     saved_at = done;
-    if (is_rank0) checkpoints.written(done);
+    if (behind)
+      under_way = done;
+    else if (is_rank0)
+      checkpoints.written(done);
   } catch (const Error& error) {
     if (group && group->failed()) throw;
     message(fmt::format("at step {}: {}; the training goes on", done, error.what()));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/distributed/parallel/async_checkpoint.h"
 #include "lockstep/train/agreement.h"
 #include "lockstep/train/checkpoint_lock.h"
 #include "lockstep/train/checkpoints.h"
@@ -50,6 +51,8 @@ struct Run::State {
   std::string fingerprint() const;
   /// Collective. If it cannot be written: `last`, it is written elsewhere, and `lost` tells; else the run goes on.
   void save_checkpoint(bool last);
+  /// Waits for a checkpoint that is written in the background; if it failed, the run goes on.
+  void finish_checkpoint();
   void save_weights();
   /// Writes a file at the end of the run, elsewhere if it must be. False, and `lost` tells, unless it is in its place.
   bool write_at_last(const std::string& what, const std::string& path,
@@ -70,6 +73,9 @@ struct Run::State {
   Update update;
   Checkpoints checkpoints;
   std::optional<CheckpointLock> checkpoint_lock, weights_lock;  // on rank 0, while train() runs
+  distributed::ProcessGroupPtr alone;                           // of `background` where there is no group
+  std::optional<distributed::AsyncCheckpoint> background;
+  std::int64_t under_way = -1;  // the step of what is written in the background
   Agreement agreement;
   LossLog losses;
   std::optional<HashTrace> hashes;

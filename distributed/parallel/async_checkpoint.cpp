@@ -36,6 +36,11 @@ void AsyncCheckpoint::wait() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
+void AsyncCheckpoint::set_on_written(std::function<void(const std::string& path, std::int64_t step)> written) {
+  join();
+  written_ = std::move(written);
+}
+
 void AsyncCheckpoint::start(std::function<void()> work) {
   thread_ = start_thread("a checkpoint in the background", [this, work = std::move(work)] {
     try {
@@ -66,7 +71,10 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
   if (!whole_on_rank0)
     if (std::shared_ptr shares = CheckpointByShares::begin(path, module, optimizers, state, group_, schedulers)) {
       shares->copy_values();
-      return start([this, shares = std::move(shares)] { shares->write(*own_); });
+      return start([this, shares = std::move(shares), path, step = state.step] {
+        shares->write(*own_);
+        if (written_) on_rank0(*own_, [&] { written_(path, step); });
+      });
     }
   const NoGradGuard values_only;
   const WholeParameters whole(module);
@@ -91,7 +99,12 @@ void AsyncCheckpoint::save_content(const std::string& path, std::int64_t step,
     for (nn::NamedTensor& each : taken->tensors)
       if (copies || each.tensor.device().is_cuda()) each.tensor = copy_on_cpu(each.tensor);
   });
-  start([this, path, taken] { on_rank0(*own_, [&] { nn::save_safetensors(taken->tensors, path, taken->metadata); }); });
+  start([this, path, step, taken] {
+    on_rank0(*own_, [&] {
+      nn::save_safetensors(taken->tensors, path, taken->metadata);
+      if (written_) written_(path, step);
+    });
+  });
 }
 
 }  // namespace lockstep::distributed

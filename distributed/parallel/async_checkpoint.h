@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <string>
@@ -55,6 +56,9 @@ class AsyncCheckpoint {
   /// otherwise.
   void save_content(const std::string& path, std::int64_t step,
                     const std::function<nn::detail::CheckpointContent()>& content, bool copies = true);
+  /// Calls `written` on rank 0, in the background, when a file of a step is whole, to give it another name or to copy
+  /// it; what it throws is an error of that save. Between saves alone.
+  void set_on_written(std::function<void(const std::string& path, std::int64_t step)> written);
   /// Until what is under way is done. Throws what it failed with.
   void wait();
 
@@ -66,6 +70,7 @@ class AsyncCheckpoint {
   ProcessGroupPtr own_;  // of the threads
   std::thread thread_;
   std::exception_ptr failure_;
+  std::function<void(const std::string& path, std::int64_t step)> written_;
 };
 
 }  // namespace lockstep::distributed

@@ -2,6 +2,7 @@
 
 #include "lockstep/train/checkpoints.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -203,6 +204,37 @@ TEST_F(CheckpointFiles, WithADamagedLossScaleAreNamed) {
         << error;
     EXPECT_NE(error.find(std::string("'") + value + "'"), std::string::npos) << error;
   }
+}
+
+// The same files as ever; only that the run does not wait for them, and hears of a failure when it saves again.
+TEST_F(CheckpointFiles, MayBeWrittenInTheBackground) {
+  const RunOptions options{.epochs = 3,
+                           .checkpoint = file("c.safetensors"),
+                           .checkpoint_every = 2,
+                           .checkpoint_async = true,
+                           .keep_checkpoints = 3};
+  const std::string whole = Training(RunOptions{.epochs = 3}).run->train().weights_sha256;
+  EXPECT_EQ(Training(options).run->train().weights_sha256, whole);
+  for (const int step : {2, 4, 6, 8, 10, 12})
+    EXPECT_EQ(fs::exists(file(fmt::format("c.step{:08}.safetensors", step))), step > 6) << step;
+  for (const int step : {8, 10}) {
+    const std::string from = file(fmt::format("c.step{:08}.safetensors", step));
+    EXPECT_EQ(nn::read_training_state(from).step, step);
+    EXPECT_EQ(Training(RunOptions{.epochs = 3, .resume = from}).run->train().weights_sha256, whole);
+  }
+
+  fs::create_directory(file("d"));
+  RunOptions other = options;
+  other.checkpoint = file("d/c.safetensors");
+  Training training(other);
+  training.run->callbacks().on_step_end = [&](std::int64_t step, const Tensor&) {
+    if (step == 2) fs::rename(file("d"), file("away"));
+    if (step == 6) fs::rename(file("away"), file("d"));
+  };
+  EXPECT_EQ(training.run->train().weights_sha256, whole);
+  EXPECT_EQ(nn::read_training_state(file("d/c.safetensors")).step, 12);
+  EXPECT_FALSE(fs::exists(file("d/c.step00000006.safetensors"))) << "step 6 could not be written";
+  EXPECT_TRUE(fs::exists(file("d/c.step00000010.safetensors")));
 }
 
 }  // namespace
