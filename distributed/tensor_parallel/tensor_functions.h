@@ -20,6 +20,10 @@ namespace lockstep::distributed {
 Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
                               std::int64_t parts = 1);
 
+/// What column_parallel_linear() has given, `own` [*, out / ranks], as [*, out] on every rank, for what all compute
+/// alike from it. A collective.
+Tensor gather_columns(const Tensor& own, const TensorShards& shards);
+
 /// y = x * weight^T + bias from this rank's inputs: x [*, in / ranks], weight [out, in / ranks], bias [out] whole or
 /// undefined, y [*, out] whole, summed over the shards.
 Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards);

@@ -85,7 +85,8 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   if (ProcessGroup& group = shards_->group(); group.world_size() > 1) {
     std::string text = fmt::format("{} shards{}:", shards_->count(), tokens_ ? ", tokens too" : "");
     for (const TensorRule& rule : plan)
-      text += fmt::format(" {} {}/{}", rule.layers, static_cast<int>(rule.split), rule.parts);
+      text += fmt::format(" {} {}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts,
+                          rule.gathers ? ", whole" : "");
     for (const std::string& theirs : group.all_gather_object(text))
       LOCKSTEP_CHECK(theirs == text,
                      "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same", text,
@@ -116,6 +117,8 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   for (const auto& [child_name, child] : module.named_children())
     find(*child, name.empty() ? child_name : name + "." + child_name, rule);
   if (name.empty() || !matches(rule.layers, name)) return;
+  LOCKSTEP_CHECK(!rule.gathers || (rule.split == TensorSplit::column && rule.parts == 1),
+                 "[TensorParallel] layer '{}' is to gather its outputs; only a column layer of one part can", name);
   LOCKSTEP_CHECK(rule.parts >= 1, "[TensorParallel] layer '{}' has {} parts; expected 1 or more", name, rule.parts);
   const TensorShards& shards = *shards_;
   auto* const linear = dynamic_cast<nn::Linear*>(&module);
@@ -141,10 +144,12 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       });
     });
   };
-  const auto by_column = [&shards, tokens = tokens_](std::int64_t parts) -> nn::Linear::Function {
-    return [&shards, tokens, parts](const Tensor& x, const Tensor& weight, const Tensor& bias) {
-      return (tokens ? column_parallel_linear_of_tokens : column_parallel_linear)(x, weight, bias, shards, parts);
-    };
+  const auto by_column = [&shards, tokens = tokens_, gathers = rule.gathers](std::int64_t parts) {
+    return nn::Linear::Function([=, &shards](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+      const Tensor own =
+          (tokens ? column_parallel_linear_of_tokens : column_parallel_linear)(x, weight, bias, shards, parts);
+      return gathers ? gather_columns(own, shards) : own;
+    });
   };
   switch (rule.split) {
     case TensorSplit::column: {
@@ -282,6 +287,11 @@ Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, cons
     return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_);
   const Tensor logits = column_parallel_linear_of_tokens(x, weight, {}, *shards_);
   return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_);
+}
+
+Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
+  const auto linear = tokens_ ? column_parallel_linear_of_tokens : column_parallel_linear;
+  return gather_columns(linear(x, weight, {}, *shards_, 1), *shards_);
 }
 
 Tensor TensorParallel::own_tokens(const Tensor& x) const {

@@ -38,6 +38,9 @@ struct TensorRule {
   std::string layers;  ///< name of a layer, with * for any one name between dots: "h.*.mlp.c_fc"
   TensorSplit split = TensorSplit::column;
   std::int64_t parts = 1;  ///< of a column layer that is several, one under the other: 3 for queries, keys and values
+  /// A column layer gives its outputs whole on every rank, where no row layer reads them: a head, whose logits the
+  /// model goes on with (PyTorch's output_layouts=Replicate()). Not with several parts.
+  bool gathers = false;
 };
 
 /// Options of TensorParallel.
@@ -85,6 +88,9 @@ class TensorParallel {
   /// embedding that is divided by its vocabulary; the logits are never whole. target [N], int64, whole. With
   /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens.
   Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
+  /// The logits of cross_entropy(), [*, classes] on every rank: to sample from, and for a loss of one's own. With
+  /// `sequence_parallel` x is [*, tokens / ranks, width] and the logits are of all tokens.
+  Tensor logits(const Tensor& x, const Tensor& weight) const;
   /// Of x [*, tokens, width], which all ranks have alike, this rank's tokens; without `sequence_parallel` x.
   Tensor own_tokens(const Tensor& x) const;
   /// The reverse: all tokens, for what all ranks compute alike from them.

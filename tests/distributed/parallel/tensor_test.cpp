@@ -180,6 +180,46 @@ TEST(TensorLinear, OfAllRanksIsTheLayer) {
     });
 }
 
+// A head whose logits the model goes on with: by the plan, and as a function, with the gradients of the whole layer.
+TEST(TensorLinear, OutputsMayBeGathered) {
+  struct Headed : nn::Module {
+    nn::Linear body{this, "body", 6, 8}, head{this, "head", 8, 12, {.bias = false}};
+  };
+  const Tensor x = make_input({5, 4, 6}, 1, kFloat32), factors = make_input({5, 4, 12}, 4, kFloat32);
+  const auto results = [&](const ProcessGroupPtr& group, std::int64_t logical, bool tokens, bool by_plan) {
+    Headed model;
+    set_weights(model);
+    const TensorParallel divided(model, {{.layers = "head", .split = TensorSplit::column, .gathers = by_plan}},
+                                 {.group = group, .logical_shards = logical, .sequence_parallel = tokens});
+    const Tensor hidden = divided.own_tokens(relu(model.body(x)));
+    const Tensor logits = by_plan ? model.head(hidden) : divided.logits(hidden, model.head.weight);
+    (log_softmax(logits, -1) * factors).sum().backward();
+    return Values{logits.to_vector<double>(), model.body.weight.grad().to_vector<double>(),
+                  divided.whole_of(model.head.weight, model.head.weight.grad()).to_vector<double>()};
+  };
+  Headed model;
+  set_weights(model);
+  const Tensor logits = model.head(relu(model.body(x)));
+  (log_softmax(logits, -1) * factors).sum().backward();
+  const Values whole{logits.to_vector<double>(), model.body.weight.grad().to_vector<double>(),
+                     model.head.weight.grad().to_vector<double>()};
+  for (const bool by_plan : {true, false})
+    for (const bool tokens : {true, false}) {
+      const Values four = results(make_single_process_group(), 4, tokens, by_plan);
+      expect_near(four, whole);
+      for (const int world : {1, 2, 3, 4})
+        run_in(world, [&](const ProcessGroupPtr& group) {
+          if (!tokens || world != 3) expect_near(results(group, 0, tokens, by_plan), whole);
+          if (world == 3) return;
+          EXPECT_EQ(largest_difference(results(group, 4, tokens, by_plan), four), 0.0) << world;
+        });
+    }
+  const auto refused = [&](const TensorRule& rule) { return error_of([&] { TensorParallel(model, {rule}, {}); }); };
+  for (const TensorRule& rule : {TensorRule{.layers = "head", .split = TensorSplit::row, .gathers = true},
+                                 TensorRule{.layers = "head", .parts = 3, .gathers = true}})
+    EXPECT_NE(refused(rule).find("only a column layer of one part can"), std::string::npos);
+}
+
 TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
   const Tensor logits = make_input({6, 12}, 4, kFloat32, -30.0, 30.0);
   const Tensor target = tensor(std::vector<std::int64_t>{0, 11, 5, 6, 3, 3});
