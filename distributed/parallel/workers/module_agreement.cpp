@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/check.h"
@@ -19,6 +20,19 @@ std::string describe_state(const nn::Module& module) {
                         tensor.requires_grad() ? "" : " (frozen)");
   for (const auto& [name, tensor] : module.named_buffers())
     text += fmt::format("buffer {} {} {}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()));
+  return text;
+}
+
+// The same of options. A rank may accumulate over slices of its own number.
+std::string describe_options(const TrainingStepOptions& options) {
+  std::string text = fmt::format(
+      "zero = {}\nlogical_shards = {}\nhook = {}\nstatic_graph = {}\n"
+      "broadcast_buffers = {}\nfirst_bucket_bytes = {}\nbucket_bytes = {}\n"
+      "gather_dtype = {}\ngather_within = {}\n",
+      options.zero, options.logical_shards, options.hook ? options.hook->name() : "none", options.static_graph,
+      options.broadcast_buffers, options.first_bucket_bytes, options.bucket_bytes, lockstep::name(options.gather_dtype),
+      options.gather_within);
+  for (const std::string& unit : options.shard_units) text += "shard_units has " + unit + "\n";
   return text;
 }
 
@@ -50,36 +64,50 @@ std::string first_difference(const std::string& here, const std::string& there) 
 
 }  // namespace
 
-void check_module_agreement(const nn::Module& module, ProcessGroup& group) {
+void check_agreement(const nn::Module& module, const TrainingStepOptions& options, ProcessGroup& group) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
   if (group.world_size() == 1) return;
-  const std::string text = describe_state(module);
+  struct Compared {
+    std::string text;
+    const char* what;
+    const char* remedy;
+  };
+  const Compared both[] = {{describe_options(options), "choice of options", "pass the same options on every rank"},
+                           {describe_state(module), "model", "build the same model on every rank"}};
+  std::vector<std::int64_t> words;
+  for (const Compared& each : both) {
+    words.push_back(fnv1a(each.text));
+    words.push_back(static_cast<std::int64_t>(each.text.size()));
+  }
+  const auto count = static_cast<std::int64_t>(words.size());
   // The device of the module is one the group can work on.
   const Device device = module.device();
-  const Tensor mine = tensor({fnv1a(text), static_cast<std::int64_t>(text.size())}, device);
-  const Tensor all = empty({2 * group.world_size()}, options_of(mine));
+  const Tensor mine = tensor(words, device), all = empty({count * group.world_size()}, options_of(mine));
   group.all_gather(all, mine)->wait();
   const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();
-  std::string differing;
-  for (int r = 1; r < group.world_size(); ++r) {
-    const auto i = static_cast<std::size_t>(2 * r);
-    if (seen[i] != seen[0] || seen[i + 1] != seen[1])
-      differing += fmt::format("{}{}", differing.empty() ? "" : ", ", r);
-  }
-  if (differing.empty()) return;
+  std::size_t first = 0;  // word of what is compared
+  for (const auto& [text, what, remedy] : both) {
+    std::string differing;
+    for (int r = 1; r < group.world_size(); ++r) {
+      const auto i = static_cast<std::size_t>(r * count) + first;
+      if (seen[i] != seen[first] || seen[i + 1] != seen[first + 1])
+        differing += fmt::format("{}{}", differing.empty() ? "" : ", ", r);
+    }
+    const std::int64_t size = seen[std::exchange(first, first + 2) + 1];
+    if (differing.empty()) continue;
 
-  Tensor first = empty({seen[1]}, {.dtype = kUInt8});
-  if (group.rank() == 0) std::memcpy(first.raw_data(), text.data(), text.size());
-  first = move_values(first, device);
-  group.broadcast(first, 0)->wait();
-  const Tensor host = move_values(first, Device(kCPU));
-  const std::string theirs(static_cast<const char*>(host.raw_data()), static_cast<std::size_t>(host.numel()));
-  const std::string detail =
-      theirs == text ? "" : fmt::format("; on rank {}, {}", group.rank(), first_difference(text, theirs));
-  throw Error(fmt::format(
-      "[DistributedDataParallel] the model of rank(s) {} differs from rank 0's{}; build the same model on every rank",
-      differing, detail));
+    Tensor bytes = empty({size}, {.dtype = kUInt8});
+    if (group.rank() == 0) std::memcpy(bytes.raw_data(), text.data(), text.size());
+    bytes = move_values(bytes, device);
+    group.broadcast(bytes, 0)->wait();
+    const Tensor host = move_values(bytes, Device(kCPU));
+    const std::string theirs(static_cast<const char*>(host.raw_data()), static_cast<std::size_t>(host.numel()));
+    const std::string detail =
+        theirs == text ? "" : fmt::format("; on rank {}, {}", group.rank(), first_difference(text, theirs));
+    throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
+                            differing, detail, remedy));
+  }
 }
 
 FrozenParameters::FrozenParameters(const nn::Module& module) {

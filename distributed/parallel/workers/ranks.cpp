@@ -46,7 +46,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
     runner_ = std::move(whole);
   }
   if (group_->rank() == 0) runner_->look_for_unregistered();
-  check_module_agreement(module_, *group_);
+  check_agreement(module_, options_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   std::vector<Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());

@@ -55,6 +55,19 @@ TEST(StepOptions, AModelWithoutTrainedParametersIsRefused) {
   EXPECT_NE(error.find("has no parameter that requires gradients"), std::string::npos) << error;
 }
 
+// What would be found out later, by operations that do not match or never come.
+TEST(StepOptions, OfRanksThatDifferAreNamed) {
+  const auto errors =
+      lockstep::testing::errors_of_ranks(2, Link::in_process, std::chrono::seconds(20), [](auto& group) {
+        Net net;
+        TrainingStep step(net, {.group = group.shared_from_this(), .zero = group.rank() == 0 ? 2 : 0});
+      });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("the choice of options of rank(s) 1 differs from rank 0's"), std::string::npos) << error;
+  EXPECT_NE(errors[1].find("zero = 0 here and zero = 2 on rank 0; pass the same options"), std::string::npos)
+      << errors[1];
+}
+
 // On the module's own device, and as a view that does not wait: the value is read when somebody asks.
 TEST(StepOptions, AModuleThatExistsIsTrained) {
   Net net;
