@@ -97,8 +97,11 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "micro-batch on all ranks; leave out convert_sync_batch_norm(), or the pipeline",
                  first_sync_batch_norm(module));
   LOCKSTEP_CHECK(
-      (!ranks && !lockstep) || options.model_part || std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
-      "[TrainingStep] {} has no parameter that requires gradients", module.type_name());
+      (!ranks && !lockstep) || options.model_part || options.zero == 3 ||
+          std::ranges::any_of(module.parameters(), &Tensor::requires_grad),
+      "[TrainingStep] {} has no parameter that requires gradients; what is read alone needs no step, unless it is "
+      "divided over ranks (zero = 3)",
+      module.type_name());
 }
 
 void check_not_lockstep(bool lockstep, const char* what) {

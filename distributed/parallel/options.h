@@ -118,12 +118,11 @@ struct TrainingStepOptions {
 /// - several devices and a module that exists: replicas come from a factory;
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
-/// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous; shard_units
-/// or
-///   gather_dtype and another zero than 3, or gather_within and a number of ranks that it does not divide; shard_units
-///   and a model part, or that no module has, or of which one holds another;
+/// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous;
+/// - shard_units, gather_dtype or gather_within and another zero than 3; a number of ranks that gather_within does not
+///   divide; shard_units and a model part, or that no module has, or of which one holds another;
 /// - a model part and no group, or synchronised batch norm;
-/// - ranks or lockstep mode and a model without trained parameters.
+/// - ranks or lockstep mode and a model without trained parameters, but for one that is divided (zero = 3) to be read.
 ///
 /// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)
 /// does not exist in lockstep mode either: see check_not_lockstep().

@@ -182,9 +182,10 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
       reading_ || in_step_ || whole_ > 0 || Engine::running(),
       "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
-      "ranks",
+      "ranks; in the step of another model, call this one through its DistributedDataParallel",
       division_->units[unit].name.empty() ? module_.type_name() : division_->units[unit].name, division_->world);
   if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
+  if (division_->trained == 0 && Engine::running() && !in_step_) close_after_backward();
   if (!is_on_the_way(unit)) want(unit);
   State& state = states_[unit];
   const LabelScope label(state.label);
@@ -245,6 +246,16 @@ void ParameterShards::settle(std::size_t unit) {
     for (const std::size_t p : division_->flats[f].members) division_->parameters[p].tensor.storage()->settle();
 }
 
+void ParameterShards::close_after_backward() {
+  if (std::exchange(closing_, true)) return;
+  Engine::queue_callback([this] {
+    closing_ = false;
+    if (in_step_) return end_pass();
+    reading_ = false;
+    drop_all(true);
+  });
+}
+
 // Called between operations, so nobody reads what is dropped.
 void ParameterShards::on_call(std::size_t unit) {
   if (whole_ > 0) return;
@@ -254,13 +265,7 @@ void ParameterShards::on_call(std::size_t unit) {
 
 void ParameterShards::on_gradient(std::size_t unit) {
   // Before the reducer waits for reductions, which may need what this rank has yet to gather for others.
-  if (!std::exchange(closing_, true))
-    Engine::queue_callback([this] {
-      closing_ = false;
-      if (in_step_) return end_pass();
-      reading_ = false;
-      drop_all(true);
-    });
+  close_after_backward();
   for (std::size_t u = 1; u < states_.size() && unit > 0; ++u)
     if (u != unit && states_[u].through) drop(u);
   State& state = states_[unit];

@@ -110,6 +110,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void drop_all(bool unit0_too);
   void make_absent(std::size_t unit);
   void settle(std::size_t unit);
+  void close_after_backward();
   void on_call(std::size_t unit);
   void on_gradient(std::size_t unit);
   void agree_on_lists();
