@@ -22,8 +22,8 @@ TEST(GatherWithin, LockstepHasOneHash) {
     const std::string expected = trained_hash(run, make_single_process_group());
     for (const auto& [world, within] : {std::pair{4, 2}, {4, 1}, {6, 3}, {6, 2}, {2, 2}}) {
       run.within = within;
-      run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
-        EXPECT_EQ(trained_hash(run, group), expected) << within << " of " << world << " ranks";
+      run_on({world, Link::in_process}, [&, world = world](const ProcessGroupPtr& group) {
+        EXPECT_EQ(trained_hash(run, group), expected) << run.within << " of " << world << " ranks";
       });
     }
   }
