@@ -106,11 +106,12 @@ TYPED_TEST(GemmTest, FewRowsTimesALargeMatrix) {
   const int before = num_threads();
   // Of more rows b does not stay in the second level, and is asked for while the part before is used.
   const std::int64_t far = gemm_detail::second_level_cache() / 480 + 100;
-  for (const std::int64_t m : {1, 2, 3, 4, 5, 8, 11, 12, 43, 50, 64})
+  for (const std::int64_t m : {1, 2, 3, 4, 5, 7, 8, 11, 12, 43, 50, 64})
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true}) {
-        // The rows of b are 3072 or 2048 elements long, of which not all count.
-        const std::int64_t n = m > 12 ? far : transpose_b ? 170 : 3001, k = m > 12 ? 120 : transpose_b ? 2005 : 530;
+        // The rows of b are 3072 (of seven and eight rows 4096) or 2048 elements long, of which not all count.
+        const std::int64_t wide = m == 7 || m == 8 ? 4025 : 3001;
+        const std::int64_t n = m > 12 ? far : transpose_b ? 170 : wide, k = m > 12 ? 120 : transpose_b ? 2005 : 530;
         Case<TypeParam> c(transpose_a, transpose_b, m, n, k, 1, transpose_b ? 43 : 71);
         if (m % 2 == 0) {
           c.g.alpha = TypeParam(0.75);
