@@ -208,28 +208,36 @@ void Computation::lay_out(Tensor values) {
   laid_out_.store(true, std::memory_order_relaxed);
 }
 
-Tensor Computation::channels_last() {
+Tensor Computation::lay_out_if_possible() {
   Tensors taken;  // let go of without the locks
+  const Chain chain = lock_chain();
+  if (chain.members.empty()) return {};
+  if (is_laid_out()) return inputs_[0];
+  if (results_.size() != 1) return {};
+  Computation& head = *chain.members[0];
+  const auto links = std::span<Computation* const>(chain.members).subspan(1);
   Tensor values;
-  {
-    const Chain chain = lock_chain();
-    if (chain.members.empty()) return {};
-    if (is_laid_out()) {
-      values = inputs_[0];
-    } else {
-      Computation& head = *chain.members[0];
-      if (results_.size() != 1 || head.is_laid_out()) return {};
-      run([&] {
-        std::optional<profile::ModuleScope> module;
-        if (profile::enabled()) [[unlikely]]
-          module.emplace(profile::module_of(&head));
-        values = head.compute_channels_last(std::span<Computation* const>(chain.members).subspan(1));
-      });
-      if (!values.defined()) return {};
-      taken = inputs_;
-      lay_out(values);
+  run([&] {
+    std::optional<profile::ModuleScope> module;
+    if (profile::enabled()) [[unlikely]]
+      module.emplace(profile::module_of(&head));
+    if (!head.is_laid_out()) {
+      values = head.compute_channels_last(links);
+      return;
     }
-  }
+    values = head.inputs_[0];
+    for (Computation* const link : links)
+      if (values.defined()) values = link->continue_channels_last(values);
+  });
+  if (!values.defined()) return {};
+  taken = inputs_;
+  lay_out(values);
+  return values;
+}
+
+Tensor Computation::channels_last() {
+  Tensor values = lay_out_if_possible();
+  if (!values.defined()) return values;
   order_after();
   if (stream_) {
     const cuda::Stream here = cuda::Stream::current(stream_->device());
@@ -304,10 +312,9 @@ void Computation::settle_device(int device) {
 
 void Computation::settle_own() {
   if (on_devices.load(std::memory_order_relaxed) == 0 || computing) return;
-  for (const auto& each : find_those([](const Computation& each) {
-         return each.stream_ && each.thread_ == &computing && !each.is_laid_out();
-       }))
-    if (!each->follows_laid_out() || !each->channels_last().defined()) each->settle();
+  for (const auto& each : find_those(
+           [](const Computation& each) { return each.stream_ && each.thread_ == &computing && !each.is_laid_out(); }))
+    if (!each->follows_laid_out() || !each->lay_out_if_possible().defined()) each->settle();
 }
 
 void Computation::settle_captured() {
@@ -341,9 +348,10 @@ bool may_wait(std::int64_t work, std::initializer_list<Tensor*> operands) {
   return true;
 }
 
-bool can_be_joined(const Tensor& tensor) {
-  const Computation* computation = pending_result_of<Computation>(tensor);
-  return computation && computation->length() < kMaxLength && !computation->is_laid_out();
+Computation* joinable(const Tensor& tensor) {
+  auto* const computation = pending_result_of<Computation>(tensor);
+  if (!computation || computation->length() >= kMaxLength) return nullptr;
+  return computation->is_laid_out() || computation->is_elsewhere() ? nullptr : computation;
 }
 
 }  // namespace lockstep

@@ -112,6 +112,8 @@ class Computation : public RefCounted {
   void set_follows_laid_out() { follows_laid_out_ = true; }
   /// See takes_sum(); for constructors.
   void set_takes_sum(const Shape& sizes) { image_ = sizes; }
+  /// The same for a link of a chain whose beginning has been computed: of `values`, those of its first input.
+  virtual Tensor continue_channels_last(const Tensor& /*values*/) { return {}; }
   /// From now on the result is a copy of `values`, its values laid out.
   void lay_out(Tensor values);
 
@@ -149,6 +151,8 @@ class Computation : public RefCounted {
   void enlist();
   void delist();
   void compute_laid_out();
+  /// channels_last() for who does not read them: no stream waits.
+  Tensor lay_out_if_possible();
 
   /// This computation and those before it that are pending, oldest first, and locked.
   struct Chain {
@@ -165,7 +169,7 @@ class Computation : public RefCounted {
   Tensors inputs_;                    ///< empty once nothing is pending
   int length_ = 1;
   bool follows_laid_out_ = false;
-  Shape image_;  ///< see takes_sum(); of no dimensions: it does not
+  Shape image_;                         ///< see takes_sum(); of no dimensions: it does not
   std::optional<cuda::Stream> stream_;  ///< of inputs on a CUDA device: where the work goes
   const void* thread_;                  ///< that made it: an address that each living thread has for itself
   std::atomic<bool> laid_out_{false};   ///< the inputs are one: the values of the result, channels last
@@ -194,7 +198,11 @@ C* pending_result_of(const Tensor& tensor) {
   return dynamic_cast<C*>(storage.computation());
 }
 
-/// Whether an operation on `tensor` may be joined to the computation that it waits for.
-bool can_be_joined(const Tensor& tensor);
+/// The computation that `tensor` waits for, if an operation on it may be joined to that; else null. Another thread may
+/// make the values at any time: what is asked of it then is still true of what it was.
+Computation* joinable(const Tensor& tensor);
+inline bool can_be_joined(const Tensor& tensor) {
+  return joinable(tensor) != nullptr;
+}
 
 }  // namespace lockstep

@@ -80,6 +80,15 @@ TEST(PendingInPlace, WhatMayNotBeChangedStaysAnError) {
   EXPECT_NE(error_of([&] { wrong += make_input({3}, 1, kFloat32); }).find("[+=]"), std::string::npos);
 }
 
+TEST(PendingInPlace, WhoComparesVersionsSeesAChange) {
+  const NoGradGuard guard;
+  const Block block;
+  const Tensor y = block.normed();
+  const std::uint32_t before = y.storage()->version();
+  y += block.x;
+  EXPECT_GT(y.storage()->version(), before);
+}
+
 // Several in a row, into what waits for a product.
 TEST(PendingInPlace, ChainsOfSums) {
   const Tensor x = make_leaf({40, 24}, 1, kFloat32), weight = make_leaf({24, 24}, 2, kFloat32);

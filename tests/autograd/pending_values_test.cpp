@@ -270,6 +270,27 @@ TEST(PendingValues, AnotherThreadMayRead) {
 }
 
 // One thread leaves results pending and hands them on; another changes the weights.
+// At any time between the steps of an operation that would be joined to it.
+TEST(PendingValues, AnotherThreadMayComputeWhileAnOperationIsJoined) {
+  const NoGradGuard no_grad;
+  const Block block;
+  const std::vector<float> expected = bits(relu(block.convolve()));
+  for (int i = 0; i < 2000; ++i) {
+    const Tensor y = block.convolve();
+    std::atomic<bool> begun = false;
+    std::thread other([&] {
+      begun = true;
+      y.storage()->settle();
+    });
+    while (!begun) std::this_thread::yield();
+    const Tensor rectified = relu(y);
+    other.join();
+    if (i % 500 == 0) {
+      EXPECT_TRUE(same_bits(bits(rectified), expected));
+    }
+  }
+}
+
 TEST(PendingValues, AnotherThreadMayChangeInputsAfterwards) {
   Block block;
   const NoGradGuard no_grad;

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <memory>
+#include <thread>
 
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
@@ -96,6 +100,69 @@ TEST_P(CudaNormChains, NothingButTheEndOfAChainIsComputed) {
   const Tensor first = conv2d(x, filters, {}, {.padding = 1}), normed = norm(first), sum = normed + x, last = relu(sum);
   EXPECT_TRUE(channels_last_of(last).defined());
   for (const Tensor* each : {&normed, &sum}) EXPECT_TRUE(is_pending(*each) && !is_laid_out(*each));
+}
+
+// Also where something else has read the norm's result since.
+TEST_P(CudaNormChains, WhatIsJoinedStaysLaidOutWhereTheBeginningWasReadFirst) {
+  const NoGradGuard guard;
+  const Norm norm{.weight = values({16}, 4), .bias = values({16}, 5)};
+  const auto normed = [&] {
+    return norm(conv2d(values({3, 8, 7, 5}, 1), values({16, 8, 3, 3}, 2), {}, {.padding = 1}));
+  };
+  const auto expected = [&](auto f) { return bits(f(made(normed())).to(kFloat32)); };
+  const Tensor y = normed(), a = relu(y);
+  const Tensor average = mean(y);
+  EXPECT_TRUE(channels_last_of(a).defined());
+  EXPECT_TRUE(same_bits(bits(a.to(kFloat32)), expected([](const Tensor& t) { return relu(t); })));
+  const Tensor z = normed(), both = relu(z) + z;
+  EXPECT_TRUE(channels_last_of(both).defined());
+  EXPECT_TRUE(same_bits(bits(both.to(kFloat32)), expected([](const Tensor& t) { return relu(t) + t; })));
+  const Tensor u = normed(), sum = relu(u + values({3, 16, 7, 5}, 3));
+  made(u);
+  EXPECT_TRUE(channels_last_of(sum).defined());
+  EXPECT_TRUE(same_bits(bits(sum.to(kFloat32)), expected([](const Tensor& t) {
+                          return relu(t + values({3, 16, 7, 5}, 3));
+                        })));
+}
+
+// A hook may keep what it is given.
+TEST_P(CudaNormChains, AGradientThatIsKeptKeepsNoGraph) {
+  std::weak_ptr<Tensor> watched;
+  {
+    const Tensor x = values({4, 8, 6, 5}, 1).requires_grad_();
+    const Tensor normed = Norm{}(conv2d(x, values({16, 8, 1, 1}, 2)));
+    const auto slot = std::make_shared<Tensor>();
+    watched = slot;
+    normed.register_hook([slot](const Tensor& grad) {
+      *slot = grad;
+      return grad;
+    });
+    sum(relu(normed) * values(normed.sizes(), 6)).backward();
+    EXPECT_TRUE(slot->defined());
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+// Another thread may have the input's values copied into their own order between the two kernels.
+TEST_P(CudaNormChains, TheInputMayBeReadWhileItsGradientIsComputed) {
+  const auto gradient = [&](bool read) {
+    const Tensor x = values({4, 8, 6, 5}, 1).requires_grad_(), filters = values({16, 8, 1, 1}, 2);
+    const Tensor convolved = conv2d(x, filters), y = relu(Norm{}(convolved));
+    made(y);
+    const Tensor loss = sum(y * values(y.sizes(), 6));
+    std::thread other;
+    if (read) other = std::thread([&] { (void)convolved.raw_data(); });
+    loss.backward();
+    if (read) other.join();
+    return bits(x.grad().to(kFloat32));
+  };
+  const auto expected = gradient(false);
+  // The last bits are those of a convolution's gradient in either order.
+  const float largest = std::abs(*std::ranges::max_element(expected, {}, [](float v) { return std::abs(v); }));
+  for (int i = 0; i < 20; ++i) {
+    const auto found = gradient(true);
+    for (std::size_t k = 0; k < found.size(); ++k) ASSERT_NEAR(found[k], expected[k], 0.02f * largest) << k;
+  }
 }
 
 // The gradients of a chain whose relu's gradient is found from the norm's input, and of one in which a hook reads it.

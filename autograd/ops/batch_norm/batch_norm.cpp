@@ -29,9 +29,9 @@ class BatchNormBackward final : public Node {
     if (const auto through = through_relu(grads[0]); through.values.defined()) {
       grads[0] = Tensor();
       const auto sums =
-          wants_sums ? batch_norm_parts::gradient_sums(through, x, statistics, eps) : batch_norm_parts::GradientSums{};
+          wants_sums ? batch_norm_parts::gradient_sums(through, statistics, eps) : batch_norm_parts::GradientSums{};
       if (needs_grad(0))
-        result[0] = batch_norm_parts::input_gradient(through, x, statistics,
+        result[0] = batch_norm_parts::input_gradient(through, statistics,
                                                      training ? sums : batch_norm_parts::GradientSums{}, eps);
       give_parameters(sums, factor, result);
       return result;
@@ -87,13 +87,14 @@ class BatchNormBackward final : public Node {
   /// the input.
   batch_norm_parts::ThroughRelu through_relu(const Tensor& grad) {
     auto* const gradient = pending_result_of<ReluGradient>(grad);
-    if (!gradient || gradient->is_laid_out() || gradient->behind() != this || !is_laid_out(saved(0))) return {};
+    if (!gradient || gradient->is_laid_out() || gradient->behind() != sequence()) return {};
     const bool as_it_was = !bias.defined() || (!bias.storage()->is_lent() && bias.storage()->version() == bias_version);
     if (!as_it_was || (saved(1).defined() && saved(1).storage()->is_lent())) return {};
     const auto inputs = gradient->pending_inputs();
-    if (inputs.size() != 2) return {};
+    const Tensor x = channels_last_of(saved(0));  // another thread may have it copied into its own order at any time
+    if (inputs.size() != 2 || !x.defined()) return {};
     const auto dense = [](const Tensor& t) { return t.defined() ? as_contiguous(t) : t; };
-    return {inputs[0], dense(saved(1)), dense(bias)};
+    return {inputs[0], x, dense(saved(1)), dense(bias)};
   }
 };
 

@@ -250,21 +250,28 @@ GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, cons
   return sums;
 }
 
-GradientSums gradient_sums(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
-                           double eps) {
+namespace {
+
+ChannelLayout layout_of(const ThroughRelu& grad) {
+  const Shape& last = grad.input.sizes();
+  return {last[0] * last[1] * last[2], last[3], 1};
+}
+
+}  // namespace
+
+GradientSums gradient_sums(const ThroughRelu& grad, const ChannelStatistics& statistics, double eps) {
   GradientSums sums{empty_like(statistics.mean), empty_like(statistics.mean)};
-  const Values x(input);
-  sums_through_kernel(input)(grad.values, x.tensor, statistics.mean, statistics.var, grad.weight, grad.bias, true,
-                             sums.bias, sums.weight, eps, x.layout);
+  sums_through_kernel(grad.input)(grad.values, grad.input, statistics.mean, statistics.var, grad.weight, grad.bias,
+                                  true, sums.bias, sums.weight, eps, layout_of(grad));
   return sums;
 }
 
-Tensor input_gradient(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
-                      const GradientSums& sums, double eps) {
-  const Values x(input);
-  const Tensor grad_input = empty_like(x.tensor);
-  input_grad_through_kernel(input)(grad.values, x.tensor, statistics.mean, statistics.var, grad.weight, grad.bias, true,
-                                   sums.bias, sums.weight, grad_input, eps, statistics.count, x.layout);
+Tensor input_gradient(const ThroughRelu& grad, const ChannelStatistics& statistics, const GradientSums& sums,
+                      double eps) {
+  const Tensor grad_input = empty_like(grad.input);
+  input_grad_through_kernel(grad.input)(grad.values, grad.input, statistics.mean, statistics.var, grad.weight,
+                                        grad.bias, true, sums.bias, sums.weight, grad_input, eps, statistics.count,
+                                        layout_of(grad));
   return from_channels_last(grad_input);
 }
 

@@ -48,15 +48,14 @@ GradientSums pooled_gradient_sums(const Tensor& grad, const Tensor& values, cons
                                   const ChannelStatistics& statistics, double eps);
 
 /// The gradient of a relu of the result, where that and the input are laid out (Note [Channels last]): `values` are the
-/// relu's own, channels last. What the relu let through is found from the input again.
+/// relu's own, channels last, as is `input`. What the relu let through is found from that again.
 struct ThroughRelu {
-  Tensor values;
+  Tensor values, input;
   Tensor weight, bias;  ///< as they were: contiguous or undefined
 };
-GradientSums gradient_sums(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
-                           double eps);
-Tensor input_gradient(const ThroughRelu& grad, const Tensor& input, const ChannelStatistics& statistics,
-                      const GradientSums& sums, double eps);
+GradientSums gradient_sums(const ThroughRelu& grad, const ChannelStatistics& statistics, double eps);
+Tensor input_gradient(const ThroughRelu& grad, const ChannelStatistics& statistics, const GradientSums& sums,
+                      double eps);
 
 /// The input's gradient, if the statistics were computed from `statistics.count` values that gave `sums` in all. With
 /// undefined sums the statistics count as constants. In place of `grad` if that is `own`: the caller's alone.

@@ -19,6 +19,7 @@ class SumComputation final : public Computation {
 
  private:
   void compute() override;
+  Tensor continue_channels_last(const Tensor& values) override;
 
   bool other_first_, channels_last_;
 };

@@ -15,7 +15,8 @@ bool same_kind(const Tensor& a, const Tensor& b) {
 /// joined_sum() on CUDA devices, of what is laid out (Note [Channels last]).
 Tensor joined_sum_channels_last(const Tensor& a, const Tensor& b) {
   const auto takes = [](const Tensor& x) {
-    return can_be_joined(x) && pending_result_of<Computation>(x)->takes_sum(x.sizes());
+    const Computation* const waited_for = joinable(x);
+    return waited_for && waited_for->takes_sum(x.sizes());
   };
   const bool b_waits = !takes(a);
   const Tensor &pending = b_waits ? b : a, &other = b_waits ? a : b;
@@ -50,6 +51,8 @@ bool replace_by_joined_sum(const Tensor& target, const Tensor& other) {
   // Written in place, what is laid out would have to be copied into its own order first.
   if (!sum.defined() && is_laid_out(old) && same_kind(old, other)) sum = binary_values(BinaryOp::add, old, other);
   if (!sum.defined()) return false;
+  // Who compares versions sees a change.
+  while (sum.storage()->version() <= old.storage()->version()) sum.storage()->bump_version();
   impl.storage = sum.storage();
   return true;
 }
@@ -57,6 +60,11 @@ bool replace_by_joined_sum(const Tensor& target, const Tensor& other) {
 void SumComputation::compute() {
   const Tensor &x = input(0), other = channels_last_ ? in_order_of_channels(input(1)) : input(1);
   deliver(0, other_first_ ? binary_values(BinaryOp::add, other, x) : binary_values(BinaryOp::add, x, other));
+}
+
+Tensor SumComputation::continue_channels_last(const Tensor& values) {
+  if (!channels_last_) return {};
+  return other_first_ ? binary_values(BinaryOp::add, input(1), values) : binary_values(BinaryOp::add, values, input(1));
 }
 
 }  // namespace lockstep

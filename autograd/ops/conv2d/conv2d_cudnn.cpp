@@ -93,9 +93,14 @@ class Plan {
     for (int i = 0; i < *count; ++i)
       if (results[i].status == CUDNN_STATUS_SUCCESS && results[i].memory <= kMaxWorkspace)
         most = std::max(most, results[i].memory);
-    const Tensor x = empty({g.n, g.in, g.h, g.w}, options), weight = empty({g.out, g.group_in(), g.kh, g.kw}, options),
-                 y = empty({g.n, g.out, g.oh, g.ow}, options),
-                 work = empty({static_cast<std::int64_t>(most)}, {.dtype = kUInt8, .device = options.device});
+    Tensor x, weight, y, work;
+    try {
+      x = empty({g.n, g.in, g.h, g.w}, options), weight = empty({g.out, g.group_in(), g.kh, g.kw}, options);
+      y = empty({g.n, g.out, g.oh, g.ow}, options);
+      work = empty({static_cast<std::int64_t>(most)}, {.dtype = kUInt8, .device = options.device});
+    } catch (const Error&) {  // no memory: the convolution itself may still have enough
+      return false;
+    }
     const Scratch scratch{x.raw_data(), weight.raw_data(), y.raw_data(), work.raw_data(), most};
     typename Pass::Result found[kRoom];
     int measured = 0;

@@ -68,7 +68,7 @@ class UnaryBackward final : public Node {
     grad = laid_out_like(grad, values);
     if (const Tensor incoming = channels_last_of(grad); incoming.defined()) {
       if (of_pending && edges()[0].input == 0)
-        return {make_intrusive<ReluGradient>(incoming, to_channels_last(values), edges()[0].node)
+        return {make_intrusive<ReluGradient>(incoming, to_channels_last(values), edges()[0].node->sequence())
                     ->add_result(grad.sizes(), options_of(grad))};
       const Tensor laid_out = empty_like(incoming);
       unary_backward_kernel(grad)(op, params, incoming, to_channels_last(values), laid_out);
@@ -102,8 +102,8 @@ bool joins(UnaryOp op) {
 Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
   Tensor out;
   bool of_pending = false;
-  if (joins(op) && can_be_joined(x)) {
-    of_pending = pending_result_of<Computation>(x)->takes_sum(x.sizes());
+  if (const Computation* const before = joins(op) ? joinable(x) : nullptr) {
+    of_pending = before->takes_sum(x.sizes());
     out = make_intrusive<UnaryComputation>(op, params, x)->add_result(x.sizes(), options_of(x));
   } else if (const Tensor laid_out = channels_last_of(x); laid_out.defined()) {
     const Tensor values = empty(laid_out.sizes(), {.dtype = dtype, .device = x.device()});
@@ -163,6 +163,12 @@ void UnaryComputation::compute() {
   const Tensor out = empty_like(x);
   unary_kernel(x)(op_, params_, x, out);
   deliver(0, out);
+}
+
+Tensor UnaryComputation::continue_channels_last(const Tensor& values) {
+  Tensor out = empty_like(values);
+  unary_kernel(values)(op_, params_, values, out);
+  return out;
 }
 
 void ReluGradient::compute() {

@@ -2,7 +2,9 @@
 
 // The unary family as part of Note [Pending values]. For operations (.cpp files) only.
 
-#include "lockstep/autograd/node.h"
+#include <cstdint>
+#include <span>
+
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
 #include "lockstep/core/computation.h"
 
@@ -20,6 +22,7 @@ class UnaryComputation final : public Computation {
 
  private:
   void compute() override;
+  Tensor continue_channels_last(const Tensor& values) override;
 
   UnaryOp op_;
   UnaryParams params_;
@@ -28,19 +31,20 @@ class UnaryComputation final : public Computation {
 /// The gradient of a relu whose input was pending, where gradient and result are laid out (Note [Channels last]).
 class ReluGradient final : public Computation {
  public:
-  /// Inputs 0 and 1: the gradient and the relu's result, channels last. `behind`: whose result the relu's input was.
-  ReluGradient(const Tensor& grad, const Tensor& result, IntrusivePtr<Node> behind)
-      : Computation({grad, result}), behind_(std::move(behind)) {
+  /// Inputs 0 and 1: the gradient and the relu's result, channels last. `behind`: Node::sequence() of the operation
+  /// whose result the relu's input was. Not the node, which a gradient that is kept would keep.
+  ReluGradient(const Tensor& grad, const Tensor& result, std::uint64_t behind)
+      : Computation({grad, result}), behind_(behind) {
     set_follows_laid_out();
   }
 
-  const Node* behind() const { return behind_.get(); }
+  std::uint64_t behind() const { return behind_; }
 
  private:
   void compute() override;
   Tensor compute_channels_last(std::span<Computation* const> links) override;
 
-  IntrusivePtr<Node> behind_;
+  std::uint64_t behind_;
 };
 
 }  // namespace lockstep

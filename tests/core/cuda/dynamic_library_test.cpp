@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "lockstep/core/cuda/math_mode.h"
+#include "lockstep/core/environment.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -99,9 +100,9 @@ TEST(DynamicLibrary, NamesAMissingFunction) {
 }
 
 TEST(MathMode, Tf32IsOffAndDeterminismOnUnlessAskedFor) {
-  EXPECT_EQ(allow_tf32(), std::getenv("LOCKSTEP_ALLOW_TF32") != nullptr);
-  EXPECT_EQ(deterministic(), std::getenv("LOCKSTEP_CUDNN_BENCHMARK") == nullptr);
-  const bool before = allow_tf32();
+  const bool tf32 = environment_flag("LOCKSTEP_ALLOW_TF32"), measured = environment_flag("LOCKSTEP_CUDNN_BENCHMARK");
+  EXPECT_EQ(allow_tf32(), tf32);
+  EXPECT_EQ(deterministic(), !measured);
   set_allow_tf32(true);
   set_deterministic(false);
   EXPECT_TRUE(allow_tf32());
@@ -110,8 +111,9 @@ TEST(MathMode, Tf32IsOffAndDeterminismOnUnlessAskedFor) {
   EXPECT_TRUE(benchmark());
   set_deterministic(true);
   EXPECT_FALSE(benchmark()) << "what is measured need not be the same each time";
-  set_benchmark(false);
-  set_allow_tf32(before);
+  set_benchmark(measured);
+  set_deterministic(!measured);
+  set_allow_tf32(tf32);
 }
 
 // The versions that the libraries tell; no device is needed for it.
