@@ -42,13 +42,19 @@ void AsyncCheckpoint::set_on_written(std::function<void(const std::string& path,
 }
 
 void AsyncCheckpoint::start(std::function<void()> work) {
-  thread_ = start_thread("a checkpoint in the background", [this, work = std::move(work)] {
+  const auto body = [this, work = std::move(work)] {
     try {
+      if (before_writing_) before_writing_();
       work();
     } catch (...) {
       failure_ = std::current_exception();
     }
-  });
+  };
+  try {
+    thread_ = start_thread("a checkpoint in the background", body);
+  } catch (const std::exception&) {
+    body();  // the other ranks' threads wait for this one
+  }
 }
 
 void AsyncCheckpoint::run_on_rank0(std::function<void()> body) {
@@ -70,7 +76,12 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
   const bool whole_on_rank0 = !broadcast_text(state.tensors.empty() ? "" : "it has tensors", group_).empty();
   if (!whole_on_rank0)
     if (std::shared_ptr shares = CheckpointByShares::begin(path, module, optimizers, state, group_, schedulers)) {
-      shares->copy_values();
+      // The other ranks will write with this one, and hear it there.
+      try {
+        shares->copy_values();
+      } catch (const std::exception& error) {
+        shares->fail(error.what());
+      }
       return start([this, shares = std::move(shares), path, step = state.step] {
         shares->write(*own_);
         if (written_) on_rank0(*own_, [&] { written_(path, step); });

@@ -24,13 +24,15 @@ namespace lockstep::distributed {
 ///   }
 ///   checkpoint.wait();  // the last one is there, or this throws
 ///
-/// save() returns when each rank has a copy, on the CPU, of what it is going to write: its share of what is divided
-/// (ZeRO), of anything else rank 0 all of it. So there must be memory for the values once more. A thread then writes,
-/// with those of the other ranks, through a group of its own. One checkpoint is under way at a time. The named file is
-/// the previous checkpoint until the new one is whole.
+/// save() returns when each rank has a copy, on the CPU, of what it is going to write. If the optimizer is divided
+/// (ZeRO), that is its share of what is divided and, of parameters that are not, some of them each; where nothing is
+/// divided, or the state has tensors, or a rank does not see rank 0's file, rank 0 writes all of it. So there must be
+/// memory for the values once more. A thread then writes, with those of the other ranks, through a group of its own; a
+/// rank that can start none writes before save() returns. One checkpoint is under way at a time. The named file is the
+/// previous checkpoint until the new one is whole.
 ///
-/// Calls are collectives, in the same order on all ranks. What fails in the background is thrown, on all ranks alike,
-/// by the next save() or wait(), once.
+/// Calls are collectives, in the same order on all ranks. What fails in the background, and a copy for which one rank
+/// has no memory, is thrown, on all ranks alike, by the next save() or wait(), once.
 class AsyncCheckpoint {
  public:
   /// A collective: splits a group from `group`, which must outlive this object.
@@ -61,8 +63,10 @@ class AsyncCheckpoint {
   void set_on_written(std::function<void(const std::string& path, std::int64_t step)> written);
   /// Until what is under way is done. Throws what it failed with.
   void wait();
+  const ProcessGroup& group() const { return group_; }  ///< the one it was made with
 
  private:
+  friend struct HeldWriters;
   void start(std::function<void()> work);
   void join();
 
@@ -71,6 +75,7 @@ class AsyncCheckpoint {
   std::thread thread_;
   std::exception_ptr failure_;
   std::function<void(const std::string& path, std::int64_t step)> written_;
+  std::function<void()> before_writing_;  // in the thread: tests hold it there
 };
 
 }  // namespace lockstep::distributed

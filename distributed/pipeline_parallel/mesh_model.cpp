@@ -10,6 +10,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::distributed {
@@ -162,7 +163,15 @@ void MeshModel::gather_state(const optim::Optimizer& own, const Whole& whole) co
 
 void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optimizer, const nn::TrainingState& state,
                                 AsyncCheckpoint* background) const {
-  if (background) background->wait();
+  if (background) {
+    const ProcessGroup &own = background->group(), &world = *mesh_.world();
+    LOCKSTEP_CHECK(
+        own.world_size() == world.world_size() && own.rank() == world.rank(),
+        "[MeshModel] the checkpoint in the background is of a group in which this is rank {} of {}, expected "
+        "one of all ranks of the mesh, where it is rank {} of {}",
+        own.rank(), own.world_size(), world.rank(), world.world_size());
+    background->wait();
+  }
   const WholeParameters values(module_);
   if (auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
   Whole root;
@@ -173,10 +182,15 @@ void MeshModel::save_checkpoint(const std::string& path, optim::Optimizer& optim
   }
   if (!background)
     return on_rank0(*mesh_.world(), [&] { nn::save_checkpoint(path, *root.module, *root.optimizer, state); });
-  // What was gathered is nobody else's.
+  // What was gathered is nobody else's, what the caller adds is his.
   background->save_content(
       path, state.step,
-      [&] { return nn::detail::checkpoint_content(*root.module, {root.optimizer->state()}, state, {}); },
+      [&] {
+        nn::TrainingState kept = state;
+        for (nn::NamedTensor& each : kept.tensors)
+          if (each.tensor.defined()) each.tensor = copy_on_cpu(each.tensor);
+        return nn::detail::checkpoint_content(*root.module, {root.optimizer->state()}, kept, {});
+      },
       /*copies=*/false);
 }
 

@@ -83,8 +83,8 @@ void work_together(ProcessGroup& group, const std::string& path, const std::func
   for (bool more = true;;) {
     try {
       more = more && piece();
-    } catch (const Error& error) {
-      failure = error.what();
+    } catch (const std::exception& error) {
+      failure = *error.what() != '\0' ? error.what() : "it failed without a message";
       more = false;
     }
     const Tensor signs = tensor({std::int64_t{more}, std::int64_t{!failure.empty()}});
@@ -145,10 +145,11 @@ std::vector<PartOfCheckpoint> parts_here(const nn::detail::SafetensorsLayout& la
 }
 
 void write_parts(const std::vector<PartOfCheckpoint>& parts, const OpenFile& file, ProcessGroup& group,
-                 const std::string& path) {
+                 const std::string& path, const std::string& failed_before) {
   auto next = parts.begin();
   std::uint64_t done = 0;  // of the next one's bytes
   work_together(group, path, [&] {
+    if (!failed_before.empty()) throw Error(failed_before);
     for (std::uint64_t round = 0; next != parts.end() && round < kRound;) {
       const Tensor values = as_contiguous(move_values(next->values.detach(), Device()));
       const LibraryAccess access;
@@ -252,10 +253,15 @@ void CheckpointByShares::copy_values() {
   for (PartOfCheckpoint& part : parts_) part.values = copy_on_cpu(part.values);
 }
 
+void CheckpointByShares::fail(const std::string& why) {
+  parts_.clear();
+  failure_ = why.empty() ? "it failed without a message" : why;
+}
+
 void CheckpointByShares::write(ProcessGroup& group) {
   const NoGradGuard values_only;
   try {
-    write_parts(parts_, OpenFile(name_, layout_.header), group, path_);
+    write_parts(parts_, OpenFile(name_, layout_.header), group, path_, failure_);
     // Opened anew: a network's file system shows what others have written from then on.
     std::string checksums = checksums_of(layout_, OpenFile(name_, layout_.header), group, path_);
     on_rank0(group, [&] {

@@ -41,6 +41,8 @@ class CheckpointByShares {
 
   /// Takes this rank's values into memory of their own, so that the training may go on before write().
   void copy_values();
+  /// This rank has nothing to write, as `why` says, which write() throws on all ranks.
+  void fail(const std::string& why);
   /// A collective of the same ranks, perhaps in another group. What one throws is thrown on all.
   void write(ProcessGroup& group);
 
@@ -52,6 +54,7 @@ class CheckpointByShares {
   nn::detail::SafetensorsLayout layout_;
   std::unique_ptr<nn::detail::AtomicFile> whole_;  // of rank 0
   std::vector<PartOfCheckpoint> parts_;
+  std::string failure_;  // instead of them
 };
 
 }  // namespace lockstep::distributed

@@ -3,6 +3,7 @@
 #include "lockstep/distributed/parallel/async_checkpoint.h"
 
 #include <fstream>
+#include <future>
 #include <iterator>
 
 #include "lockstep/distributed/parallel/checkpoint.h"
@@ -13,6 +14,16 @@
 #include "tests/support/temporary_path.h"
 
 namespace lockstep::distributed {
+
+/// Writers that begin when they are let go.
+struct HeldWriters {
+  explicit HeldWriters(AsyncCheckpoint& checkpoint) {
+    checkpoint.before_writing_ = [held = gate.get_future().share()] { held.wait(); };
+  }
+  void let_go() { gate.set_value(); }
+  std::promise<void> gate;
+};
+
 namespace {
 
 using namespace testing;
@@ -76,7 +87,7 @@ TEST(AsyncCheckpoint, IsTheFileThatSaveCheckpointWrites) {
   }
 }
 
-// Of a model on a mesh: the file of its MeshModel, which one process can load.
+// Of a model on a mesh: the file of its MeshModel, which one process can load. What the caller adds may change too.
 TEST(AsyncCheckpoint, OfAMeshIsThatOfOneProcess) {
   const TemporaryPath now, later;
   const auto make = [] {
@@ -97,14 +108,22 @@ TEST(AsyncCheckpoint, OfAMeshIsThatOfOneProcess) {
     TrainingStep step(*model, {.group = mesh.data(), .accumulate = 2, .model_part = pipeline.part()});
     const MeshModel whole(*model, mesh, &pipeline, nullptr, make, make_adam);
     const auto optimizer = whole.make_optimizer();
-    AsyncCheckpoint checkpoint(*group);
+    AsyncCheckpoint of_some(*mesh.data()), checkpoint(*group);
+    HeldWriters held(checkpoint);
+    const nn::TrainingState state{.step = 2, .tensors = {{"mine", full({3}, 1.0)}}};
     for (std::uint32_t i = 0; i < 4; ++i) {
       step(make_batch(8, i), mean_loss);
       optimizer->step();
       if (i != 1) continue;
-      whole.save_checkpoint(now.text(), *optimizer, {.step = 2});
-      whole.save_checkpoint(later.text(), *optimizer, {.step = 2}, &checkpoint);
+      EXPECT_NE(error_of([&] {
+                  whole.save_checkpoint(later.text(), *optimizer, state, &of_some);
+                }).find("of 2, expected one of all ranks of the mesh"),
+                std::string::npos);
+      whole.save_checkpoint(now.text(), *optimizer, state);
+      whole.save_checkpoint(later.text(), *optimizer, state, &checkpoint);
+      state.tensors.front().tensor.fill_(2.0);
     }
+    held.let_go();
   });
   EXPECT_TRUE(bytes_of(later.text()) == bytes_of(now.text()));
   const auto alone = make();
@@ -114,20 +133,35 @@ TEST(AsyncCheckpoint, OfAMeshIsThatOfOneProcess) {
 
 // However late they are written.
 TEST(AsyncCheckpoint, ValuesAreThoseOfTheMomentOfTheCall) {
-  for (const int zero : {1, 3}) {
+  for (const int zero : {0, 1, 2, 3}) {
     const TemporaryPath now, later;
     run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
       Training training(group, zero);
+      AsyncCheckpoint checkpoint(*group);
+      HeldWriters held(checkpoint);
       save_checkpoint(now.text(), training.tower, *training.optimizer, {.step = 2}, *group);
-      const auto shares =
-          CheckpointByShares::begin(later.text(), training.tower, {*training.optimizer}, {.step = 2}, *group, {});
-      ASSERT_NE(shares, nullptr);
-      shares->copy_values();
+      checkpoint.save(later.text(), training.tower, *training.optimizer, {.step = 2});
       training.go_on();
-      shares->write(*group);
+      held.let_go();
+      checkpoint.wait();
       EXPECT_TRUE(group->rank() > 0 || bytes_of(later.text()) == bytes_of(now.text())) << "ZeRO-" << zero;
     });
   }
+}
+
+// As one that has no memory for its copies.
+TEST(AsyncCheckpoint, ARankWithoutValuesIsAnErrorOfAll) {
+  const TemporaryPath path;
+  run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Training training(group, 2);
+    const auto begin = [&] {
+      return CheckpointByShares::begin(path.text(), training.tower, {*training.optimizer}, {.step = 2}, *group, {});
+    };
+    const auto shares = begin();
+    if (group->rank() == 1) shares->fail("out of memory");
+    EXPECT_NE(error_of([&] { shares->write(*group); }).find("rank 1 could not write its part of"), std::string::npos);
+    EXPECT_NO_THROW(begin()->write(*group)) << "the next one is written";
+  });
 }
 
 TEST(AsyncCheckpoint, WhatFailsIsThrownOnAllRanksByTheNextCall) {
