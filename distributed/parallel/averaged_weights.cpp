@@ -41,7 +41,7 @@ AveragedWeights::AveragedWeights(nn::Module& module, optim::Schedule decay)
     for (std::size_t p = 0; p < parameters_.size(); ++p) add(p, 0, {});
     return;
   }
-  shards_->check_divided();
+  shards_->check_divided("[AveragedWeights] one was made");
   shards_->visit_own([this](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
     for (std::size_t p = 0; p < parameters_.size(); ++p)
       if (parameters_[p].tensor.is_same(parameter)) add(p, begin, values);
@@ -97,29 +97,50 @@ void AveragedWeights::update() {
   ++updates_;
 }
 
-void AveragedWeights::write(bool averages) {
+void AveragedWeights::write_averages() {
   const NoGradGuard values_only;
-  if (shards_) shards_->check_divided();
-  for (Piece& piece : pieces_) {
-    const Tensor values = values_of(piece);
-    if (averages) piece.kept = copy_contiguous(values);
-    copy_values(averages ? piece.average : piece.kept, values);
-    values.storage()->bump_version();
-    if (!averages) piece.kept = {};
+  if (shards_) shards_->check_divided("[AveragedWeights] hold() was called");
+  try {
+    for (Piece& piece : pieces_) piece.kept = copy_contiguous(values_of(piece));
+    for (const Piece& piece : pieces_) {
+      const Tensor values = values_of(piece);
+      copy_values(piece.average, values);
+      values.storage()->bump_version();
+    }
+  } catch (...) {
+    put_back();
+    throw;
   }
   if (shards_) shards_->on_update();
-  held_ = averages;
+  held_ = true;
+}
+
+// Under whole_parameters(), whose values would replace these, once more at their end.
+void AveragedWeights::put_back() {
+  const NoGradGuard values_only;
+  for (Piece& piece : pieces_) {
+    const Tensor kept = std::exchange(piece.kept, {});
+    if (!kept.defined()) continue;
+    const auto write = [kept, values = values_of(piece)] {
+      copy_values(kept, values);
+      values.storage()->bump_version();
+    };
+    write();
+    if (shards_) shards_->when_divided(write);
+  }
+  if (shards_) shards_->on_update();
+  held_ = false;
 }
 
 AveragedWeights::Held::Held(AveragedWeights& owner) : owner_(&owner) {
   owner.check_not_held("hold()");
-  owner.write(true);
+  owner.write_averages();
 }
 
 AveragedWeights::Held::Held(Held&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)) {}
 
 AveragedWeights::Held::~Held() {
-  if (owner_) owner_->write(false);
+  if (owner_) owner_->put_back();
 }
 
 AveragedWeights::Held AveragedWeights::hold() {
@@ -131,8 +152,8 @@ std::vector<nn::NamedTensor> AveragedWeights::state() {
   const NoGradGuard values_only;
   std::vector<nn::NamedTensor> all;
   for (const auto& [name, parameter] : parameters_)
-    all.push_back({kPrefix + name, zeros(parameter.sizes(), {.dtype = dtype_of_average(parameter.dtype()),
-                                                             .device = parameter.device()})});
+    all.push_back({kPrefix + name, full(parameter.sizes(), -0.0,
+                                        {.dtype = dtype_of_average(parameter.dtype()), .device = parameter.device()})});
   for (const Piece& piece : pieces_) {
     const Tensor& whole = all[piece.parameter].tensor;
     copy_values(piece.average.reshape({-1}), elements_of(whole, piece.begin, piece.average.numel()));
@@ -140,7 +161,7 @@ std::vector<nn::NamedTensor> AveragedWeights::state() {
   if (shards_ && shards_->group().world_size() > 1) {
     static const OperationLabel label("averaged weights");
     const LabelScope scope(label);
-    // One rank has each element, so the sum is exact.
+    // One rank has each element, and x + -0.0 is x, of zeros the sign too.
     for (const nn::NamedTensor& each : all)
       if (each.tensor.numel() > 0) shards_->group().all_reduce(each.tensor)->wait();
   }

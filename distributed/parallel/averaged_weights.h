@@ -58,7 +58,7 @@ class AveragedWeights {
   std::int64_t updates() const { return updates_; }  ///< how many there were
 
   /// While it lives, the parameters have the averages' values; at its end those that they had before, whatever was
-  /// written to them meanwhile.
+  /// written to them meanwhile. Parameters that whole_parameters() holds at its end have them when that lets go.
   class [[nodiscard]] Held {
    public:
     explicit Held(AveragedWeights& owner);
@@ -69,8 +69,8 @@ class AveragedWeights {
    private:
     AveragedWeights* owner_;
   };
-  /// Needs memory for this rank's parameters once more. Between steps, on all ranks alike; throws Error while they are
-  /// held.
+  /// Needs memory for this rank's parameters once more; without it, this throws and nothing has changed. Between steps,
+  /// on all ranks alike; throws Error while they are held, and while whole_parameters() are.
   Held hold();
 
   /// The averages, whole, in memory of their own, and their number of updates, for nn::TrainingState::tensors. A
@@ -93,7 +93,8 @@ class AveragedWeights {
 
   void add(std::size_t parameter, std::int64_t begin, const Tensor& share);
   Tensor values_of(const Piece& piece) const;
-  void write(bool averages);
+  void write_averages();
+  void put_back();
   void check_not_held(const char* what) const;
   void check_whole(const char* what) const;
 

@@ -131,11 +131,11 @@ void ParameterShards::start(std::size_t unit) {
     made_[backward_].push_back(unit);
     if (leads()) agree_on(static_cast<std::int64_t>(unit));
   }
+  const bool near = near_ && whole_ == 0;
   State& state = states_[unit];
   const LabelScope label(state.label);
   for (const std::size_t f : division_->units[unit].flats) {
     const Flat& flat = division_->flats[f];
-    const bool near = near_ && whole_ == 0;
     const Tensor own = near               ? blocks_far_[f]
                        : is_rounded(flat) ? cast_values(flat.shard, division_->gather_dtype)
                                           : flat.shard;
@@ -298,6 +298,7 @@ void ParameterShards::divide() {
   visit_own([](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
     copy_values(elements_of(as_contiguous(parameter.detach()), begin, values.numel()), values);
   });
+  for (const auto& write : std::exchange(written_when_divided_, {})) write();
   whole_ = 0;
   drop_all(true);
   blocks_changed_ = true;
@@ -316,10 +317,14 @@ void ParameterShards::visit_own(
   }
 }
 
-void ParameterShards::check_divided() const {
+void ParameterShards::check_divided(std::string_view what) const {
   LOCKSTEP_CHECK(whole_ == 0,
-                 "[ZeroRedundancyOptimizer] a step was made while whole_parameters() are held, whose values would "
-                 "replace the new ones; let go of them before");
+                 "{} while whole_parameters() are held, whose values would replace the new ones; let go of them before",
+                 what);
+}
+
+void ParameterShards::when_divided(std::function<void()> write) {
+  if (whole_ > 0) written_when_divided_.push_back(std::move(write));
 }
 
 // Graphs that have saved the old values must not take the new ones for them.

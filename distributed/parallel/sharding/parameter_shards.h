@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/distributed/parallel/sharding/division.h"
@@ -76,9 +77,11 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
       const std::function<void(const Tensor& parameter, std::int64_t begin, const Tensor& values)>& take) const;
   /// The ranks, as the gathers' own group.
   ProcessGroup& group() { return *group_; }
-  /// Before an optimizer changes the shards, and after.
-  void check_divided() const;
+  /// Before who changes the shards does it, and after.
+  void check_divided(std::string_view what = "[ZeroRedundancyOptimizer] a step was made") const;
   void on_update();
+  /// While values are whole, which replace the shards in the end: calls `write` then, to change those once more.
+  void when_divided(std::function<void()> write);
 
  private:
   friend class AbsentValues;
@@ -137,6 +140,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   bool reading_ = false;  // the user may read parameters
   bool closing_ = false;  // at the end of this backward
   int whole_ = 0;         // calls of make_whole() without divide()
+  std::vector<std::function<void()>> written_when_divided_;
   static constexpr std::int64_t kListen = -1, kBackward = -2, kEnd = -3;
   std::optional<int> leader_;  // of a first step with different numbers of passes
   bool seen_ = false;          // there was a step

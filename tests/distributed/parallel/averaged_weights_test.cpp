@@ -2,6 +2,8 @@
 
 #include "lockstep/distributed/parallel/averaged_weights.h"
 
+#include <cmath>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
@@ -110,6 +112,56 @@ TEST(AveragedWeights, AreTheSameHoweverTheModelIsDivided) {
     });
     EXPECT_EQ(largest_difference(train(make_single_process_group(), 0, saved.text(), {}), one), 0.0);
   }
+}
+
+TEST(AveragedWeights, ZerosKeepTheirSign) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Tower tower;
+    copy_values(full({kClasses}, -0.0), tower.shift.detach());
+    copy_values(full({7}, 0.0), tower.in.bias.detach());
+    const TrainingStep step(tower, {.group = group, .zero = 3});
+    AveragedWeights average(tower, 0.9);
+    average.update();
+    for (const nn::NamedTensor& each : average.state())
+      for (const double value : each.tensor.to_vector<double>()) {
+        if (each.name == "average.shift") {
+          EXPECT_TRUE(value == 0.0 && std::signbit(value));
+        }
+        if (each.name == "average.in.bias") {
+          EXPECT_TRUE(value == 0.0 && !std::signbit(value));
+        }
+      }
+  });
+}
+
+// Weights come back though what was whole meanwhile had the averages.
+TEST(AveragedWeights, MayBeLetGoOfBeforeWhatIsWhole) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = 3});
+    const auto weights = [&] {
+      const WholeParameters whole = step.whole_parameters();
+      return weights_of(tower);
+    };
+    AveragedWeights average(tower, 0.9);
+    {
+      const WholeParameters whole = step.whole_parameters();
+      EXPECT_NE(error_of([&] {
+                  static_cast<void>(average.hold());
+                }).find("[AveragedWeights] hold() was called while whole_parameters() are held"),
+                std::string::npos);
+      copy_values(full({kClasses}, 9.0), tower.shift.detach());
+    }
+    const Values before = weights();
+    std::optional<AveragedWeights::Held> held(average.hold());
+    {
+      const WholeParameters whole = step.whole_parameters();
+      EXPECT_GT(largest_difference(weights_of(tower), before), 8.0);
+      held.reset();
+    }
+    EXPECT_EQ(largest_difference(weights(), before), 0.0);
+  });
 }
 
 // In eight bits of mantissa an average of this decay would stand still.
