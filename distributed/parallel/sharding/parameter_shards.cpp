@@ -132,6 +132,7 @@ void ParameterShards::start(std::size_t unit) {
     if (leads()) agree_on(static_cast<std::int64_t>(unit));
   }
   const bool near = near_ && whole_ == 0;
+  if (near) exchange_blocks();  // what an optimizer has changed since the forward that lets the user read
   State& state = states_[unit];
   const LabelScope label(state.label);
   for (const std::size_t f : division_->units[unit].flats) {

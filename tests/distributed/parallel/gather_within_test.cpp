@@ -127,6 +127,23 @@ TEST(GatherWithin, ValuesAreThePresentOnes) {
   for (const char* each : {"0", "1", "2"}) std::remove((path.text() + each).c_str());
 }
 
+// Also where a forward that was recorded lets the user read, and the optimizer's step came after it.
+TEST(GatherWithin, AnUpdateIsSeenAfterAForward) {
+  run_on({4, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Tower tower;
+    for (Block& block : tower.blocks) block.drop.eval();
+    DistributedDataParallel ddp(tower, group, {.zero = 3, .gather_within = 2});
+    const auto optimizer = make_adamw(ddp.training_step());
+    const data::Batch batch = make_batch(6, 3);
+    cross_entropy(ddp(batch.x), batch.y).backward();
+    const Tensor recorded = ddp(batch.x);
+    optimizer->step();
+    const auto read = tower.shift.detach().to_vector<double>();
+    const WholeParameters whole = ddp.training_step().whole_parameters();
+    EXPECT_EQ(read, tower.shift.to_vector<double>());
+  });
+}
+
 // A stage gathers what it has once a step.
 TEST(GatherWithin, AStageGathersAmongNeighbours) {
   const auto train = [](const ProcessGroupPtr& group, const MeshSizes& sizes, int zero, int within) {
