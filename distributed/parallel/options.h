@@ -124,6 +124,10 @@ struct TrainingStepOptions {
 /// - a model part and no group, or synchronised batch norm;
 /// - ranks or lockstep mode and a model without trained parameters, but for one that is divided (zero = 3) to be read.
 ///
+/// The last is read in the loss of another model's step, which all ranks must compute equally often: a batch that they
+/// cut into different numbers of parts (3 ranks with 4 logical shards, slices of a short batch, or fewer samples than
+/// ranks) is an Error there.
+///
 /// What PyTorch's idiom leaves to the caller (which samples are computed together, and when gradients are averaged)
 /// does not exist in lockstep mode either: see check_not_lockstep().
 

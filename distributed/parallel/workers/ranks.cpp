@@ -25,6 +25,49 @@ std::unique_ptr<ShardSums> make_sums(nn::Module& module, const ProcessGroup& gro
   return std::make_unique<ShardSums>(module, shards, mine);
 }
 
+/// A step in its thread, while it runs.
+class StepHere {
+ public:
+  StepHere(const TrainingStepOptions& options, int ranks, std::int64_t samples, bool empty_slices)
+      : options_(options),
+        ranks_(ranks),
+        samples_(samples),
+        empty_slices_(empty_slices),
+        outer_(std::exchange(now_, this)) {}
+  ~StepHere() { now_ = outer_; }
+  StepHere(const StepHere&) = delete;
+  StepHere& operator=(const StepHere&) = delete;
+  static const StepHere* now() { return now_; }
+
+  /// What is read in its loss is gathered by ranks that come to it equally often, or not at all.
+  void check_even(const ProcessGroup& readers) const {
+    if (readers.world_size() != ranks_ || options_.model_part) return;
+    for (int rank = 1; rank < ranks_; ++rank)
+      LOCKSTEP_CHECK(passes_of(rank) == passes_of(0),
+                     "[TrainingStep] a model that is divided over ranks is read in the loss of another one's step, of "
+                     "which rank 0 computes {} parts and rank {} computes {}; its ranks must read it equally often, "
+                     "and the batch of {} samples cannot be so divided: leave it out, or keep that model whole",
+                     passes_of(0), rank, passes_of(rank), samples_);
+  }
+
+ private:
+  std::size_t passes_of(int rank) const {
+    const std::int64_t shards = options_.logical_shards;
+    if (shards > 0) return shards_of_part(samples_, shards, shards_of_worker(shards, ranks_, rank)).size();
+    return slices_of_part(samples_of_worker(samples_, 0, ranks_, rank).size(), options_.accumulate, empty_slices_)
+        .size();
+  }
+
+  static thread_local const StepHere* now_;
+  const TrainingStepOptions& options_;
+  const int ranks_;
+  const std::int64_t samples_;
+  const bool empty_slices_;
+  const StepHere* const outer_;
+};
+
+thread_local const StepHere* StepHere::now_ = nullptr;
+
 }  // namespace
 
 Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
@@ -115,6 +158,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
   const bool empty_slices = !first_sync_batch_norm(module_).empty();
+  const StepHere here(options_, group_->world_size(), part.global_size, empty_slices);
   if (!shards_) return compute(part, step, loss, empty_slices);
   try {
     shards_->begin_step(whole_model_ ? whole_model_->passes_of(part, empty_slices) : 0);
@@ -190,9 +234,11 @@ void Ranks::share_buffers(int root) {
 Tensor Ranks::forward(Tensor x) {
   check_whole_model(options_.model_part != nullptr, "the module's operator()");
   check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
+  const bool trains = !division_ || division_->trained > 0;  // else another model's step reads it
+  if (!trains && StepHere::now()) StepHere::now()->check_even(*group_);
   if (GradMode::enabled() && !sums_) {
     frozen_.check();
-    if (module_.is_training() && reducer_->synchronize())
+    if (trains && module_.is_training() && reducer_->synchronize())
       group_->set_step(static_cast<std::int64_t>(reducer_->passes()));
     if (joining_) announce(x.size(0));
     share_buffers(joining_ ? join_step_.first : 0);
@@ -201,7 +247,7 @@ Tensor Ranks::forward(Tensor x) {
   shards_->begin_forward();
   try {
     Tensor out = module_(std::move(x));
-    shards_->end_forward(/*recorded=*/GradMode::enabled());
+    shards_->end_forward(/*recorded=*/GradMode::enabled() && out.requires_grad());
     return out;
   } catch (...) {
     shards_->abandon();

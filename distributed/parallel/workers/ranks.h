@@ -35,7 +35,8 @@ class Ranks {
   /// See Note [Uneven inputs].
   std::optional<Tensor> join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss);
 
-  /// PyTorch's idiom: see DistributedDataParallel.
+  /// PyTorch's idiom: see DistributedDataParallel. In the loss of another model's step, of a divided model without
+  /// trained parameters: Error unless the ranks compute that loss equally often.
   Tensor forward(Tensor x);
   void join(const std::function<void()>& loop, const std::function<void()>& keep_up);
 

@@ -59,6 +59,57 @@ TEST(ReadAlone, AFrozenModelMayBeDivided) {
       });
 }
 
+// Without a guard nothing is recorded either, where nothing needs a gradient.
+TEST(ReadAlone, NothingStaysOfWhatIsNotRecorded) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Tower student, teacher;
+    teacher.set_requires_grad(false);
+    TrainingStep step(student, {.group = group});
+    DistributedDataParallel divided(teacher, group, {.zero = 3});
+    for (std::uint32_t i = 0; i < 3; ++i)
+      step(make_batch(4, i), [&](nn::Module& net, const data::Batch& part) {
+        const Tensor out = net.forward(part.x);
+        const std::int64_t number = group->step();
+        const Tensor wanted = divided(part.x);
+        EXPECT_TRUE(is_dropped(teacher));
+        EXPECT_EQ(group->step(), number) << "the step is the student's";
+        return (out - wanted).square().mean();
+      });
+    EXPECT_NE(error_of([&] { teacher.shift.to_vector<double>(); }).find("not gathered now"), std::string::npos);
+  });
+}
+
+// Ranks that wait for reads of others would do so until the deadline.
+TEST(ReadAlone, StepsWithDifferentNumbersOfReadsAreRefused) {
+  struct Case {
+    int world;
+    std::int64_t shards, accumulate, samples;
+    bool refused;
+  };
+  for (const Case& each :
+       {Case{3, 4, 1, 8, true}, {3, 0, 4, 10, true}, {2, 0, 1, 1, true}, {2, 4, 1, 8, false}, {3, 0, 2, 8, false}})
+    run_on({each.world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower student, teacher;
+      teacher.set_requires_grad(false);
+      TrainingStep step(student, {.group = group, .logical_shards = each.shards, .accumulate = each.accumulate});
+      DistributedDataParallel divided(teacher, group, {.zero = 3});
+      std::string error;
+      step(make_batch(each.samples), [&](nn::Module& net, const data::Batch& part) {
+        const Tensor out = net.forward(part.x);
+        try {
+          divided(part.x);
+        } catch (const Error& thrown) {
+          error = thrown.what();
+        }
+        return out.square().mean();
+      });
+      if (each.refused && group->rank() == 0) {
+        EXPECT_NE(error.find("equally often"), std::string::npos) << each.samples;
+      }
+      EXPECT_TRUE(each.refused || error.empty()) << error;
+    });
+}
+
 TEST(ReadAlone, WhoReadsItOtherwiseIsToldHow) {
   run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
     Tower student, teacher;
