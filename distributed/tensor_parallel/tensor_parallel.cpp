@@ -290,6 +290,10 @@ Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, cons
 }
 
 Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
+  LOCKSTEP_CHECK(divided_as(weight),
+                 "[TensorParallel] logits() got a weight {} that is none of the divided parameters; expected the table "
+                 "or head that is divided by its vocabulary",
+                 to_string(weight.sizes()));
   const auto linear = tokens_ ? column_parallel_linear_of_tokens : column_parallel_linear;
   return gather_columns(linear(x, weight, {}, *shards_, 1), *shards_);
 }

@@ -257,9 +257,11 @@ optim::GradNorm clip_grad_norm_(const std::vector<std::reference_wrapper<optim::
     optim::detail::require_gradients(each.parameters(), "clip_grad_norm_", GradientsInParts::Kind::part);
     if (!divided)
       optim::detail::require_gradients(each.parameters(), "clip_grad_norm_", GradientsInParts::Kind::elsewhere);
-    for (const double of_one :
-         divided ? sharded->gradient_squares(each.parameters()) : optim::detail::gradient_squares(each.parameters()))
+    if (divided) sharded->lend_flats();
+    for (const double of_one : divided ? sharded->squares_of_own() : optim::detail::gradient_squares(each.parameters()))
       square += of_one;
+    if (divided)
+      for (const Tensor& share : sharded->shares_) share.set_grad({});
   }
   const double norm = std::sqrt(square);
   for (optim::Optimizer& each : optimizers)

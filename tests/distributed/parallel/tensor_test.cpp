@@ -197,6 +197,15 @@ TEST(TensorLinear, OutputsMayBeGathered) {
     return Values{logits.to_vector<double>(), model.body.weight.grad().to_vector<double>(),
                   divided.whole_of(model.head.weight, model.head.weight.grad()).to_vector<double>()};
   };
+  {
+    Headed undivided;
+    const TensorParallel divided(undivided, {{.layers = "body", .split = TensorSplit::column, .gathers = true}},
+                                 {.group = make_single_process_group()});
+    EXPECT_NE(lockstep::testing::error_of([&] {
+                divided.logits(undivided.body(x), undivided.head.weight);
+              }).find("[12, 8] that is none of the divided parameters"),
+              std::string::npos);
+  }
   Headed model;
   set_weights(model);
   const Tensor logits = model.head(relu(model.body(x)));
