@@ -27,7 +27,10 @@ namespace lockstep::distributed {
 /// Values are dropped, by giving the parameter another absent storage of the same version, where no operation can be
 /// reading them: when a module of another unit is called (Module::set_call_hook), when the last of the unit's gradients
 /// is there (with frozen parameters, which backward may still read, the first one of another unit), and at the end of a
-/// pass. Unit 0 stays for a step. Each read of an absent unit also starts to gather the one that is expected next.
+/// pass. Unit 0 stays for a step. A unit none of whose parameters gets a gradient, which backward reads because earlier
+/// ones do or because its input needs one (a teacher), has no such moment: from its read in backward on it stays until
+/// backward ends, and many of them need memory for all of them then. Each read of an absent unit also starts to gather
+/// the one that is expected next.
 ///
 /// Gathers are collectives of a group of their own, so that their order and that of the reductions need not agree. A
 /// pass of forward and backward makes every gather of a list, in its order: units as they stand, then in reverse. A
