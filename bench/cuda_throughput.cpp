@@ -4,8 +4,8 @@
 //
 //   {"setup": "a", "model": "lenet", "batch": 64, "dtype": "float32", "graph": true, "images": 60000, "warmup": 20}
 //
-// The type is float32, tf32 (products and convolutions of float32 tensors by TF32) or bf16 (autocast). With "benchmark":
-// true cuDNN's algorithms are measured, as PyTorch's are in this comparison.
+// The type is float32, tf32 (products and convolutions of float32 tensors by TF32) or bf16 (autocast). With
+// "benchmark": true cuDNN's algorithms are measured, as PyTorch's are in this comparison.
 //
 //   {"run": "a", "steps": 100}    seconds of that many steps, and the loss of the last
 //   {"drop": "a"}
