@@ -1,6 +1,7 @@
 #include "lockstep/train/agreement.h"
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/check.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr double kPeriod = 0.2;  // seconds between two exchanges
 constexpr std::int64_t kMostSteps = 1000;
+constexpr std::int64_t kMostText = 512;  // bytes of a rank's difference, with a zero at their end
 
 }  // namespace
 
@@ -33,14 +35,21 @@ void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& gr
         own != other && difference.empty())
       difference = fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, own, other);
 
-  const Tensor differs = tensor({std::int64_t{!difference.empty()}});
-  const Tensor all = empty({group.world_size()}, options_of(differs));
-  group.all_gather(all, differs)->wait();
-  std::string ranks;
-  for (int rank = 0; rank < group.world_size(); ++rank)
-    if (all.data<std::int64_t>()[rank] != 0) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  // Every rank tells the first difference: the one that is heard may be any, as the first to end ends the others.
+  const Tensor own = zeros({kMostText}, {.dtype = kUInt8}),
+               all = zeros({group.world_size(), kMostText}, options_of(own));
+  difference.resize(std::min<std::size_t>(difference.size(), kMostText - 1));
+  std::memcpy(own.raw_data(), difference.data(), difference.size());
+  group.all_gather(all, own)->wait();
+  std::string ranks, first;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const char* const found = static_cast<const char*>(all.raw_data()) + rank * kMostText;
+    if (*found == '\0') continue;
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+    if (first.empty()) first = found;
+  }
   LOCKSTEP_CHECK(ranks.empty(), "[run] rank(s) {} were started with other settings than rank 0{}; pass all the same",
-                 ranks, difference);
+                 ranks, first);
 }
 
 Agreement::Decision Agreement::after_step(bool stop, bool save_is_due) {
