@@ -108,12 +108,12 @@ class Computation : public RefCounted {
   /// Computes the result of the last of `links`, or this one's if there are none, as [n, height, width, channels].
   /// Undefined, with nothing done, if there is no kernel for that.
   virtual Tensor compute_channels_last(std::span<Computation* const> /*links*/) { return {}; }
+  /// The same for a link of a chain whose beginning has been computed: of `values`, those of its first input.
+  virtual Tensor continue_channels_last(const Tensor& /*values*/) { return {}; }
   /// See follows_laid_out(); for constructors.
   void set_follows_laid_out() { follows_laid_out_ = true; }
   /// See takes_sum(); for constructors.
   void set_takes_sum(const Shape& sizes) { image_ = sizes; }
-  /// The same for a link of a chain whose beginning has been computed: of `values`, those of its first input.
-  virtual Tensor continue_channels_last(const Tensor& /*values*/) { return {}; }
   /// From now on the result is a copy of `values`, its values laid out.
   void lay_out(Tensor values);
 

@@ -15,6 +15,7 @@
 #include "lockstep/core/channels_last.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/math_mode.h"
+#include "tests/support/channels_last_test_base.h"
 #include "tests/support/pending_values.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
@@ -22,19 +23,8 @@
 namespace lockstep::testing {
 namespace {
 
-class CudaNormChains : public ::testing::TestWithParam<DType> {
+class CudaNormChains : public ChannelsLastTest {
  protected:
-  void SetUp() override {
-    if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
-    LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
-    cuda::set_allow_tf32(GetParam() == kFloat32);
-  }
-  void TearDown() override { cuda::set_allow_tf32(false); }
-
-  static Tensor values(const Shape& sizes, std::uint32_t seed) {
-    return cast_values(make_input(sizes, seed, kFloat32), GetParam()).to(test_device());
-  }
-
   /// Computed now, and where it lies: nothing is joined to it any more.
   static Tensor made(const Tensor& x) {
     EXPECT_TRUE(channels_last_of(x).defined());

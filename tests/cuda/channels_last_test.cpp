@@ -10,6 +10,7 @@
 #include "lockstep/core/cuda/graph.h"
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/core/cuda/stream.h"
+#include "tests/support/channels_last_test_base.h"
 #include "tests/support/pending_values.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
@@ -17,19 +18,8 @@
 namespace lockstep::testing {
 namespace {
 
-class CudaChannelsLast : public ::testing::TestWithParam<DType> {
+class CudaChannelsLast : public ChannelsLastTest {
  protected:
-  void SetUp() override {
-    if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
-    LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
-    cuda::set_allow_tf32(GetParam() == kFloat32);
-  }
-  void TearDown() override { cuda::set_allow_tf32(false); }
-
-  /// The same values on the CPU and on the device.
-  static Tensor values(const Shape& sizes, std::uint32_t seed) {
-    return cast_values(make_input(sizes, seed, kFloat32), GetParam()).to(test_device());
-  }
   static Tensor leaf(const Shape& sizes, std::uint32_t seed) { return values(sizes, seed).requires_grad_(); }
 
   static void expect_near(const Tensor& found, const Tensor& expected, const std::string& what) {

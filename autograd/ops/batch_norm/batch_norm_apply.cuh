@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "lockstep/autograd/ops/batch_norm/batch_norm_kernels.h"
-#include "lockstep/autograd/ops/unary/unary_functors.h"
 #include "lockstep/core/cuda/element.cuh"
 #include "lockstep/core/dispatch.h"
 

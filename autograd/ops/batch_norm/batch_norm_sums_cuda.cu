@@ -142,21 +142,6 @@ __global__ void sample_statistics_kernel(const T* x, Partial* partials, TilePlan
                                                                static_cast<double>(found.squares[j])};
 }
 
-/// Calls use(k, partials[k]) for a lane's share of a channel's, several of which are read together.
-template <typename F>
-__device__ inline void for_partials(const Partial* partials, std::int64_t chunks, std::int64_t lane, F&& use) {
-  constexpr int kAhead = 8;
-  for (std::int64_t first = lane; first < chunks; first += kWarpSize * kAhead) {
-    Partial read[kAhead] = {};
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u)
-      if (first + u * kWarpSize < chunks) read[u] = partials[first + u * kWarpSize];
-#pragma unroll
-    for (int u = 0; u < kAhead; ++u)
-      if (first + u * kWarpSize < chunks) use(first + u * kWarpSize, read[u]);
-  }
-}
-
 /// One warp to a channel.
 template <typename C>
 __global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* var, TilePlan plan, Running running) {
@@ -165,13 +150,13 @@ __global__ void finish_statistics_kernel(const Partial* partials, C* mean, C* va
   const std::int64_t count = plan.layout.batch * plan.layout.inner, chunks = plan.chunks;
   partials += channel * chunks;
   double sum = 0;
-  for_partials(partials, chunks, lane, [&](std::int64_t k, const Partial& part) { sum += part.first * plan.count(k); });
+  for (std::int64_t k = lane; k < chunks; k += kWarpSize) sum += partials[k].first * plan.count(k);
   const double center = cuda::warp_sum(sum) / static_cast<double>(count);
   double squares = 0;
-  for_partials(partials, chunks, lane, [&](std::int64_t k, const Partial& part) {
-    const double difference = part.first - center;
-    squares += part.second + difference * difference * plan.count(k);
-  });
+  for (std::int64_t k = lane; k < chunks; k += kWarpSize) {
+    const double difference = partials[k].first - center;
+    squares += partials[k].second + difference * difference * plan.count(k);
+  }
   squares = cuda::warp_sum(squares);
   if (lane != 0) return;
   mean[channel] = static_cast<C>(center);
@@ -251,10 +236,10 @@ __global__ void finish_sums_kernel(const Partial* partials, const C* var, double
   const std::int64_t channel = cuda::global_thread() / kWarpSize, lane = threadIdx.x % kWarpSize;
   if (channel >= channels) return;
   Sums<double, 2> sums{{0.0, 0.0}};
-  for_partials(partials + channel * chunks, chunks, lane, [&](std::int64_t, const Partial& part) {
-    sums.value[0] += part.first;
-    sums.value[1] += part.second;
-  });
+  for (std::int64_t k = lane; k < chunks; k += kWarpSize) {
+    sums.value[0] += partials[channel * chunks + k].first;
+    sums.value[1] += partials[channel * chunks + k].second;
+  }
   sums = cuda::warp_sum(sums);
   if (lane != 0) return;
   sum_grad[channel] = static_cast<C>(sums.value[0]);
