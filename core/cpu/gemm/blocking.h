@@ -60,7 +60,7 @@ inline bool tiles_read_slowly(std::int64_t m, std::int64_t row_bytes, int lanes,
   constexpr std::int64_t kLongRow = 16 << 10;
   if (m <= 2) return row_bytes % (128 * lanes) == 0;
   if (streaming_rows <= 2) return false;
-  if (streaming_rows > 4) return m >= 6 && m <= streaming_rows && row_bytes >= kLongRow;
+  if (streaming_rows > 4) return far_is_slow() && m >= 6 && m <= streaming_rows && row_bytes >= kLongRow;
   return far_is_slow() ? m <= kFarRows : m <= streaming_rows && row_bytes % 4096 == 0;
 }
 

@@ -36,102 +36,6 @@ template <typename V>
   }
 }
 
-// The most rows for which a turning kernel reads rows of memory by lines of the cache.
-template <typename V>
-constexpr int turning_lines() {
-  return piece<V>() == 64 / sizeof(typename V::T) ? 4 : 0;
-}
-
-// For two and more rows, but few, and b stored by columns: nothing is packed.
-template <typename V, int kRows, int kVectors, bool kByRows>
-void turning_kernel(const Tile<typename V::T>& tile) {
-  using T = typename V::T;
-  using Vector = typename V::Vector;
-  constexpr int kLanes = V::kLanes, kTurn = V::kTurn, kGroups = kVectors * kLanes / kTurn, kRowGroups = (kRows + 3) / 4;
-  constexpr int kLine = 64 / sizeof(T), kFarAhead = 3 * kLine;
-  const std::int64_t b_step = tile.b_step, k = tile.k;
-  const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
-  Vector sum[kVectors][kRows];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v)
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) sum[v][i] = V::zero();
-  const T* a[kRowGroups];
-#pragma GCC unroll 4
-  for (int g = 0; g < kRowGroups; ++g) a[g] = apart(tile.a + 4 * g * a_row);
-  const T* b[kGroups];
-#pragma GCC unroll 16
-  for (int g = 0; g < kGroups; ++g) b[g] = apart(tile.b + g * kTurn * b_step);
-  std::int64_t p = 0;
-  if constexpr (kRows <= turning_lines<V>()) {
-    // Vector by vector a line of the cache of each row: few lines are in use at a time, which matters where rows of
-    // memory share places of a cache.
-    const bool crowded = b_step * static_cast<std::int64_t>(sizeof(T)) % 2048 == 0;
-    const std::int64_t end = crowded ? k : 0;
-#pragma GCC unroll 1
-    for (; p + kLine <= end; p += kLine) {
-      const T* first = tile.b + p;
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        Vector x[kLine];
-        turn_piece<V>(first, b_step, x);
-#pragma GCC unroll 16
-        for (int r = 0; r < kLine; ++r)
-#pragma GCC unroll 4
-          for (int i = 0; i < kRows; ++i)
-            sum[v][i] = V::fused(V::broadcast(a[0] + i * a_row + r * a_step), x[r], sum[v][i]);
-        first += kLanes * b_step;
-        first = apart(first);
-      }
-      a[0] += kLine * a_step;
-    }
-#pragma GCC unroll 16
-    for (int g = 0; g < kGroups; ++g) b[g] += p;
-  }
-  std::int64_t row = 0;  // of each group, to prefetch
-#pragma GCC unroll 1
-  for (; p + kTurn <= k; p += kTurn, row = row == 3 * b_step ? 0 : row + b_step) {
-#pragma GCC unroll 16
-    for (int g = 0; g < kGroups; ++g) __builtin_prefetch(b[g] + kFarAhead + row);
-    Vector x[kVectors][kTurn];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) V::turn(b + v * (kLanes / kTurn), b_step, x[v]);
-#pragma GCC unroll 16
-    for (int g = 0; g < kGroups; ++g) b[g] += kTurn;
-#pragma GCC unroll 4
-    for (int r = 0; r < kTurn; ++r) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        const Vector y = V::broadcast(a[i / 4] + i % 4 * a_row + (kByRows ? r : 0));
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[v][i] = V::fused(y, x[v][r], sum[v][i]);
-      }
-      if constexpr (!kByRows)
-#pragma GCC unroll 4
-        for (int g = 0; g < kRowGroups; ++g) a[g] += a_step;
-    }
-    if constexpr (kByRows)
-#pragma GCC unroll 4
-      for (int g = 0; g < kRowGroups; ++g) a[g] += kTurn;
-  }
-  Vector sums[kRows * kVectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[i * kVectors + v] = sum[v][i];
-  for (; p < k; ++p)  // fewer than kTurn
-    for (int v = 0; v < kVectors; ++v) {
-      T lines[kLanes];
-      for (int j = 0; j < kLanes; ++j) lines[j] = tile.b[(v * kLanes + j) * b_step + p];
-      const Vector x = V::load(lines);
-      for (int i = 0; i < kRows; ++i) {
-        Vector& s = sums[i * kVectors + v];
-        s = V::fused(V::broadcast(tile.a + i * a_row + p * a_step), x, s);
-      }
-    }
-  finish<V>(tile, sums, kRows, kVectors, 0);
-}
-
 // For few rows and many columns of b as it lies: some rows of b at a time, along which memory is read in order. The
 // sums are in tile.sums, whole vectors of a row of the tile side by side.
 template <typename V, int kRows, bool kByRows>
@@ -179,16 +83,6 @@ void streaming_kernel(const Tile<typename V::T>& tile) {
 #pragma GCC unroll 1
   for (; p < tile.k; ++p) steps.template operator()<1>(p);
   finish<V>(tile, reinterpret_cast<const Vector*>(tile.sums), kRows, static_cast<int>(vectors), 0);
-}
-
-// Enough chains to hide the latency of one.
-template <typename V, int kRows>
-constexpr void fill_turning(MicroKernels<typename V::T>& kernels) {
-  constexpr int kVectors = kRows < 4 ? 2 : 1;
-  kernels.turning[0][kRows] = turning_kernel<V, kRows, kVectors, false>;
-  kernels.turning[1][kRows] = turning_kernel<V, kRows, kVectors, true>;
-  kernels.turning_vectors[kRows] = kVectors;
-  if constexpr (kRows > 2) fill_turning<V, kRows - 1>(kernels);
 }
 
 template <typename V, int kRows>

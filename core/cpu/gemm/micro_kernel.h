@@ -26,6 +26,7 @@ struct Tile {
   std::int64_t later_row, later_lines, later_rows;
   const T* b;  // b[p][j] is at b[p * b_step + j], readable for whole vectors
   std::int64_t b_step;
+  bool b_is_slow;  // kernels that transpose b ask for its lines early
   std::int64_t k;  // at least 1
   // Kernels by rows go through a in pieces, in one chain: k steps, then a is moved on by a_segment more, `segments`
   // times, then by a_repeat more, `repeats` times. b goes on. 0 times is once.
@@ -64,13 +65,20 @@ template <typename T>
 using PackColumns = void (*)(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, T* to,
                              std::int64_t to_stride);
 
+/// to[p * to_stride + j] = from[j * stride + p] for p < k and j < width, and no other element, where width does not
+/// fill a vector but from has as many rows as that.
+template <typename T>
+using TurnNarrow = void (*)(const T* from, std::int64_t stride, std::int64_t k, std::int64_t width, T* to,
+                            std::int64_t to_stride);
+
 inline constexpr int kMaxVectors = 4;  // of one row of a tile
 /// Tiles of 64-byte vectors with so many sums ask for what they need next in the course of a chain, Tile::later
 /// among it. Narrow ones have fewer lines to ask for, and shorter steps, which an interruption costs more than a wait.
 inline constexpr int kLeastSpread = 24;
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxStreamingRows = 8;
-inline constexpr int kMaxBlocks = 2;  // side by side, of one row
+inline constexpr int kPairedRows = 4;  // from so many on, kernels that transpose take one vector's rows at a time
+inline constexpr int kMaxBlocks = 2;   // side by side, of one row
 
 /// The kernels of one instruction set and element type.
 template <typename T>
@@ -79,10 +87,11 @@ struct MicroKernels {
   int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
   /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
   MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
-  /// turning[by_rows][r]: for tiles of r > 1 rows and turning_vectors[r] vectors where b is stored by columns: b[p][j]
-  /// is at b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses.
-  MicroKernel<T> turning[2][kMaxRows + 1];
-  int turning_vectors[kMaxRows + 1];  // 0: there is none
+  /// turning[by_rows][v][r]: for tiles of r > 1 rows and v vectors where b is stored by columns: b[p][j] is at
+  /// b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses. Of two vectors and
+  /// kPairedRows rows, k has to fill a line of the cache. Null: there is none.
+  MicroKernel<T> turning[2][3][kMaxRows + 1];
+  int turning_vectors[kMaxRows + 1];  // the most; 0: none
   int turning_lines;                  // up to so many rows they do not mind that rows of b share places in a cache
   /// one_row[by_rows][c]: the same for one row, one_row_vectors[c] vectors and c blocks of k side by side, which are
   /// more chains for the same rows of b. The last block may be the shortest.
@@ -93,6 +102,7 @@ struct MicroKernels {
   MicroKernel<T> streaming[2][kMaxStreamingRows + 1];
   int streaming_rows;  // the most
   PackColumns<T> pack_columns;
+  TurnNarrow<T> turn_narrow;
 };
 
 // Each in a file of its own, compiled for its instruction set.

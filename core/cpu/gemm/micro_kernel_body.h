@@ -18,6 +18,7 @@
 //   positive(x)                    x < 0 ? 0 : x, so NaN and -0 stay
 //   kTurn, turn(group, stride, x)  lane j of x[p] is group[j / kTurn][j % kTurn * stride + p], for p below kTurn, which
 //                                  divides kLanes
+//   keep(v)                        v is in a register here; of vectors of 64 bytes
 //   turn_line(from, stride, x)     optional: the same for a line of the cache of each row, each read once
 
 #include "lockstep/core/cpu/gemm/asks_body.h"
@@ -25,6 +26,7 @@
 #include "lockstep/core/cpu/gemm/finish_body.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 #include "lockstep/core/cpu/gemm/one_row_body.h"
+#include "lockstep/core/cpu/gemm/turning_body.h"
 
 namespace lockstep::cpu::gemm_detail {
 namespace {
@@ -285,6 +287,27 @@ void pack_columns(const typename V::T* from, std::int64_t stride, std::int64_t k
       }
 }
 
+template <typename V>
+void turn_narrow(const typename V::T* from, std::int64_t stride, std::int64_t k, std::int64_t width, typename V::T* to,
+                 std::int64_t to_stride) {
+  constexpr int kTurn = V::kTurn, kGroups = V::kLanes / kTurn;
+  const typename V::T* groups[kGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) groups[g] = from + g * kTurn * stride;
+  std::int64_t p = 0;
+#pragma GCC unroll 1
+  for (; p + kTurn <= k; p += kTurn) {
+    typename V::Vector x[kTurn];
+    V::turn(groups, stride, x);
+#pragma GCC unroll 4
+    for (int q = 0; q < kTurn; ++q, to += to_stride) V::store_first(to, x[q], width);
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) groups[g] += kTurn;
+  }
+  for (; p < k; ++p, to += to_stride)
+    for (std::int64_t j = 0; j < width; ++j) to[j] = from[j * stride + p];
+}
+
 template <typename V, int kVectors, int kRows>
 constexpr void fill(MicroKernels<typename V::T>& kernels) {
   kernels.table[0][kVectors][kRows] = micro_kernel<V, kRows, kVectors, false>;
@@ -306,7 +329,8 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
                                       .one_row_vectors = {},
                                       .streaming = {},
                                       .streaming_rows = kStreamingRows,
-                                      .pack_columns = pack_columns<V>};
+                                      .pack_columns = pack_columns<V>,
+                                      .turn_narrow = turn_narrow<V>};
   fill<V, 1, kRows1>(kernels);
   fill<V, 2, kRows2>(kernels);
   fill<V, 3, kRows3>(kernels);

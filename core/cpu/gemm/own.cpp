@@ -27,14 +27,17 @@ void transpose(const MicroKernels<T>& kernels, const T* from, std::int64_t rows,
 // Some results are computed as their transpose, b^T a^T, by the same sums: narrow ones, so that vectors are full, and
 // those where a is smaller to transpose than b.
 template <typename T>
-bool is_turned(const Gemm<T>& g, int lanes) {
+bool is_turned(const MicroKernels<T>& kernels, const Gemm<T>& g) {
+  const int lanes = kernels.lanes;
   if (g.m < 2 * lanes || (g.bias && g.row_bias) || g.activation == Activation::gelu) return false;
-  // Vectors that are well filled cost less than to transpose a.
-  if (g.n < lanes && (g.a.transposed || 2 * g.n < lanes + 4)) return true;
+  // Vectors that are well filled cost less than to transpose a, unless a kernel does it by pairs of vectors.
+  const bool pairs = kernels.turning_vectors[std::min<std::int64_t>(g.n, kMaxRows)] == 2 && g.k >= lanes;
+  if (g.n < lanes && (g.a.transposed || 2 * g.n < lanes + 4 || pairs)) return true;
   // Of a far matrix whose rows share places in a cache a tile would read a little of each; as b it is read in longer
-  // runs.
+  // runs. Where far is not slow, narrow vectors gain from that only if all rows have the same places.
   const std::int64_t row_bytes = g.a.stride * static_cast<std::int64_t>(sizeof(T));
-  if (g.a.transposed && !g.b.transposed && g.n <= kFewColumns && g.k > kShort && row_bytes % 2048 == 0 &&
+  const bool suffers = far_is_slow() || lanes * sizeof(T) == 64 || (g.n > lanes && row_bytes % 4096 == 0);
+  if (g.a.transposed && !g.b.transposed && g.n <= kFewColumns && g.k > kShort && row_bytes % 2048 == 0 && suffers &&
       is_far(row_bytes * g.k))
     return true;
   return g.b.transposed && !g.a.transposed && (g.m * g.k + 2 * g.m * g.n) < g.n * g.k;
@@ -42,10 +45,11 @@ bool is_turned(const Gemm<T>& g, int lanes) {
 
 template <typename T>
 void multiply_turned(const MicroKernels<T>& kernels, const Gemm<T>& g, std::int64_t index) {
-  constexpr std::int64_t kLocal = 2048;
-  alignas(64) T local[kLocal];
-  const Tensor space = empty({g.m * g.n > kLocal ? g.m * g.n : 0}, {.dtype = dtype_of<T>});
-  T* const turned = g.m * g.n > kLocal ? space.data<T>() : local;
+  // With rows of zeros that complete a vector, to transpose it back.
+  const std::int64_t lanes = kernels.lanes, whole = g.n / lanes * lanes, padded = divide_up(g.n, lanes) * lanes;
+  Space<T> space(g.m * padded);
+  T* const turned = space.data;
+  std::fill(turned + g.m * g.n, turned + g.m * padded, T(0));
   T* const out = g.out + index * g.out_batch_stride;
   if (g.beta != T(0)) transpose(kernels, out, g.m, g.n, g.out_stride, turned, g.m);
   Gemm<T> t = g;
@@ -59,7 +63,8 @@ void multiply_turned(const MicroKernels<T>& kernels, const Gemm<T>& g, std::int6
   t.out = turned;
   t.out_stride = t.n;
   Product<T>(kernels, t, 0).run();
-  transpose(kernels, turned, g.n, g.m, g.m, out, g.out_stride);
+  if (whole > 0) kernels.pack_columns(turned, g.m, g.m, whole, out, g.out_stride);
+  if (whole < g.n) kernels.turn_narrow(turned + whole * g.m, g.m, g.m, g.n - whole, out + whole, g.out_stride);
 }
 
 template <typename T>
@@ -68,7 +73,7 @@ void multiply(const Gemm<T>& problem, InstructionSet set) {
   const auto one = [&](std::int64_t index) {
     if (has_long_sums(problem))
       multiply_long_sums(problem, index);
-    else if (is_turned(problem, kernels.lanes))
+    else if (is_turned(kernels, problem))
       multiply_turned(kernels, problem, index);
     else
       Product<T>(kernels, problem, index).run();

@@ -27,6 +27,7 @@ struct Plan {
   bool short_chains;          // panels of rows go through all tiles
   bool overlaps;              // the last vector of a row may lie over its neighbours
   bool streams;               // along the rows of b
+  bool b_is_slow;             // it comes from a slow cache
 
   Plan(const MicroKernels<T>& kernels, const Gemm<T>& g, const Strided<T>& a, const Strided<T>& b)
       : inner(inner_block(g.k)), row_panels(1, 1) {
@@ -58,6 +59,7 @@ struct Plan {
     const std::int64_t a_bytes = g.m * g.k * kBytes, b_bytes = g.n * g.k * kBytes;
     const bool spreads =
         wide && far_is_slow() && row_panels.count > 3 && g.m / row_panels.count * vectors >= kLeastSpread;
+    b_is_slow = far_is_slow() && is_far(b_bytes);
     b_comes_late = spreads && is_far(b_bytes) && g.k > 2 * kShort && g.k <= inner && a_bytes <= kLateGroup;
     pack_b = b.column != 1 || b_comes_late || (!short_chains && !once);
     // Rows of a are read as they lie, unless they would fall on the same places of a cache. Of a transposed a, each

@@ -250,12 +250,17 @@ class Product {
                                      set_columns(tile, rows, {j, j + width}, {k0, k1});
                                      return tile;
                                    });
-    const std::int64_t turning = b_.column == 1 ? 0 : kernels_.turning_vectors[m] * kernels_.lanes;
-    const bool places = m <= kernels_.turning_lines || keep_places<T>(turning, b_.column);  // else rows are copied
+    // Vectors of columns that kernels transpose on the way; of rows without places of their own a few are copied first.
+    const int most = b_.column == 1 ? 0 : kernels_.turning_vectors[m];
+    const int at_once = m < kPairedRows ? most : std::min(most, 1);  // whose rows in memory a kernel goes through
+    const bool places = m <= kernels_.turning_lines || keep_places<T>(at_once * kernels_.lanes, b_.column);
+    const std::int64_t shortest = g_.k - (g_.k - 1) / plan_.inner * plan_.inner;  // block of k
+    const int several = places && shortest * static_cast<std::int64_t>(sizeof(T)) >= 64 ? most : at_once;
     std::int64_t width = 0;
     for (std::int64_t j = all.begin; j < all.end; j += width) {
-      const bool turns = turning > 0 && (places || turning <= kMaxLanes) && j + turning <= all.end;
-      width = std::min(turns ? turning : plan_.tile_columns, all.end - j);
+      int turning = j + several * kernels_.lanes <= all.end ? several : at_once;
+      if (j + turning * kernels_.lanes > all.end || (!places && turning * kernels_.lanes > kMaxLanes)) turning = 0;
+      width = std::min(turning > 0 ? turning * kernels_.lanes : plan_.tile_columns, all.end - j);
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
         const Range columns{j, j + width}, steps{k0, std::min(k0 + plan_.inner, g_.k)};
         const std::int64_t vectors = divide_up(columns.size(), kernels_.lanes);
@@ -263,13 +268,13 @@ class Product {
         tile.b = packed;
         tile.b_step = vectors * kernels_.lanes;
         set_columns(tile, rows, columns, steps);
-        if (turns) {
+        if (turning > 0) {
           tile.b_step = places ? b_.column : steps.size() + kGap;
           if (places)
             tile.b = b_.at(k0, j);
           else
             copy_rows(b_.at(k0, j), b_.column, width, steps.size(), packed);
-          kernels_.turning[a_.column == 1][m](tile);
+          kernels_.turning[a_.column == 1][turning][m](tile);
           continue;
         }
         tile.sums = sums;
@@ -312,6 +317,7 @@ class Product {
     tile.a_step = a_.column;
     tile.next = tile.b = tile.later = nullptr;
     tile.b_step = tile.b_tile = tile.columns = 0;
+    tile.b_is_slow = plan_.b_is_slow;
     tile.k = steps.size();
     tile.segments = tile.repeats = tile.a_segment = tile.a_repeat = tile.tiles = 0;
     tile.runs = nullptr;
