@@ -11,11 +11,12 @@
 
 namespace lockstep::cpu::gemm_detail {
 
-// Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left.
+// Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left. `shifts`: the last
+// vectors may lie over those before, whose elements they compute again.
 // tile_of(j, width, k0, k1) describes columns [j, j + width) and steps [k0, k1), apart from b.
 template <typename T, typename TileOf>
 std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, const Strided<T>& b, std::int64_t k,
-                              std::int64_t j, std::int64_t end, const TileOf& tile_of) {
+                              std::int64_t j, std::int64_t end, bool shifts, const TileOf& tile_of) {
   const auto& kernel = kernels.one_row[by_rows];
   const std::int64_t width = kernels.one_row_vectors[1] * kernels.lanes, inner = inner_block(k);
   const std::int64_t narrow = kernels.one_row_vectors[2] * kernels.lanes;  // of two blocks side by side
@@ -29,7 +30,9 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
     tile.b_step = b.column;
     return tile;
   };
-  for (; j + width <= end; j += width)
+  shifts &= j + width <= end;
+  for (; j + width <= end || (shifts && j < end); j += width) {
+    j = std::min(j, end - width);
     for (std::int64_t k0 = 0, k1 = 0; k0 < k; k0 = k1) {
       const bool both = joins && k0 + inner < k;
       k1 = std::min(k, k0 + (both ? 2 : 1) * inner);
@@ -45,6 +48,7 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
         kernel[2](blocks, i + narrow < j + width ? b.at(k0, i + narrow) : next);
       }
     }
+  }
   return j;
 }
 

@@ -29,10 +29,12 @@ void transpose(const MicroKernels<T>& kernels, const T* from, std::int64_t rows,
 template <typename T>
 bool is_turned(const MicroKernels<T>& kernels, const Gemm<T>& g) {
   const int lanes = kernels.lanes;
-  if (g.m < 2 * lanes || (g.bias && g.row_bias) || g.activation == Activation::gelu) return false;
+  const bool few = 2 * g.n < lanes + 4;
+  if (g.m < (few && g.beta == T(0) ? lanes : 2 * lanes) || (g.bias && g.row_bias) || g.activation == Activation::gelu)
+    return false;
   // Vectors that are well filled cost less than to transpose a, unless a kernel does it by pairs of vectors.
   const bool pairs = kernels.turning_vectors[std::min<std::int64_t>(g.n, kMaxRows)] == 2 && g.k >= lanes;
-  if (g.n < lanes && (g.a.transposed || 2 * g.n < lanes + 4 || pairs)) return true;
+  if (g.n < lanes && (g.a.transposed || few || pairs)) return true;
   // Of a far matrix whose rows share places in a cache a tile would read a little of each; as b it is read in longer
   // runs. Where far is not slow, narrow vectors gain from that only if all rows have the same places.
   const std::int64_t row_bytes = g.a.stride * static_cast<std::int64_t>(sizeof(T));

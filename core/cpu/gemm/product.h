@@ -243,8 +243,10 @@ class Product {
     alignas(64) T packed[std::max(kStep * kPanelColumns, kMaxLanes * (kInner + kGap))];
     alignas(64) T sums[kMaxRows * kPanelColumns];
     const std::int64_t m = rows.size();
+    // The last tile may lie over the one before: its elements are then computed twice, if they do not add to what was.
+    const bool shifts = g_.beta == T(0);
     if (m == 1 && b_.column != 1)
-      all.begin = multiply_one_row(kernels_, a_.column == 1, b_, g_.k, all.begin, all.end,
+      all.begin = multiply_one_row(kernels_, a_.column == 1, b_, g_.k, all.begin, all.end, shifts,
                                    [&](std::int64_t j, std::int64_t width, std::int64_t k0, std::int64_t k1) {
                                      Tile<T> tile = tile_of(rows, {k0, k1});
                                      set_columns(tile, rows, {j, j + width}, {k0, k1});
@@ -258,8 +260,13 @@ class Product {
     const int several = places && shortest * static_cast<std::int64_t>(sizeof(T)) >= 64 ? most : at_once;
     std::int64_t width = 0;
     for (std::int64_t j = all.begin; j < all.end; j += width) {
-      int turning = j + several * kernels_.lanes <= all.end ? several : at_once;
-      if (j + turning * kernels_.lanes > all.end || (!places && turning * kernels_.lanes > kMaxLanes)) turning = 0;
+      const auto fit = [&](int vectors) {
+        const std::int64_t columns = vectors * kernels_.lanes;
+        return columns > 0 && (places || columns <= kMaxLanes) && columns <= (shifts ? all.size() : all.end - j);
+      };
+      const bool many = all.end - j > at_once * kernels_.lanes;
+      const int turning = many && fit(several) ? several : fit(at_once) ? at_once : 0;
+      j = std::min(j, all.end - turning * kernels_.lanes);
       width = std::min(turning > 0 ? turning * kernels_.lanes : plan_.tile_columns, all.end - j);
       for (std::int64_t k0 = 0; k0 < g_.k; k0 += plan_.inner) {
         const Range columns{j, j + width}, steps{k0, std::min(k0 + plan_.inner, g_.k)};
