@@ -38,6 +38,7 @@ struct Tile {
   bool plus_zero;
   // Tiles side by side, of whole vectors all: b of the next one is b_tile behind the last step's end. 0 is one.
   std::int64_t tiles, b_tile;
+  std::int64_t panels;  // of rows, one below the other, of kernels for several
   T* out;
   std::int64_t out_stride;
   std::int64_t columns;  // those of out that exist; fewer than the kernel's by less than one vector
@@ -87,6 +88,9 @@ struct MicroKernels {
   int rows[kMaxVectors + 1];  // rows[v]: the most rows of a tile that is v vectors wide; 0: there is none
   /// table[by_rows][v][r]: for tiles of r rows and v vectors; by_rows: a_step is 1, else a_row is.
   MicroKernel<T> table[2][kMaxVectors + 1][kMaxRows + 1];
+  /// panels[by_rows][v][r]: for several panels of rows[v] - r rows, r being 0 or 1, and chains of kShort steps at most:
+  /// a call for each panel would take as long as its sums. No segments, runs, resumes, pauses.
+  MicroKernel<T> panels[2][kMaxVectors + 1][2];
   /// turning[by_rows][v][r]: for tiles of r > 1 rows and v vectors where b is stored by columns: b[p][j] is at
   /// b[j * b_step + p]. It is transposed on its way through the registers. No resumes, no pauses. Of two vectors and
   /// kPairedRows rows, k has to fill a line of the cache. Null: there is none.

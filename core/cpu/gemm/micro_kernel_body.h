@@ -236,6 +236,39 @@ void micro_kernel(const Tile<typename V::T>& tile) {
   } while (--tiles > 0);
 }
 
+// Several panels of rows.
+template <typename V, int kRows, int kVectors, bool kByRows>
+void panels_kernel(const Tile<typename V::T>& all) {
+  using T = typename V::T;
+  const std::int64_t a_row = kByRows ? all.a_row : 1, a_step = kByRows ? 1 : all.a_step;
+  const bool plain = is_plain(all);
+  Tile<T> tile = all;  // that of one panel
+  std::int64_t panels = all.panels;
+  do {
+    const T* b = tile.b;
+    std::int64_t tiles = tile.tiles, column = 0;
+    do {
+      asm("" : "+m"(tile));  // else the compiler works out the places of all rows beforehand, and keeps them in memory
+      const T* a = tile.a;
+      typename V::Vector sum[kRows][kVectors];
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) sum[i][v] = V::zero();
+      add_steps<V, kRows, kVectors, kByRows>(tile.k, a, a_row, a_step, b, tile.b_step, 0, 0, sum);
+      if (plain)
+        store_sums<V>(tile, column, sum);
+      else
+        finish_in_registers<V>(tile, column, sum);
+      b += tile.b_tile;
+      column += kVectors * V::kLanes;
+    } while (--tiles > 0);
+    tile.a += kRows * a_row;
+    tile.out += kRows * tile.out_stride;
+    if (tile.row_bias) tile.row_bias += kRows;
+  } while (--panels > 0);
+}
+
 // to[p * to_stride + j] = from[j * stride + p] for p and j below kLanes
 template <typename V>
 [[gnu::always_inline]] inline void transpose(const typename V::T* from, std::int64_t stride, typename V::T* to,
@@ -314,6 +347,13 @@ constexpr void fill(MicroKernels<typename V::T>& kernels) {
   kernels.table[1][kVectors][kRows] = micro_kernel<V, kRows, kVectors, true>;
   if constexpr (kRows > 1) fill<V, kVectors, kRows - 1>(kernels);
 }
+template <typename V, int kVectors, int kMost>
+constexpr void fill_panels(MicroKernels<typename V::T>& kernels) {
+  kernels.panels[0][kVectors][0] = panels_kernel<V, kMost, kVectors, false>;
+  kernels.panels[1][kVectors][0] = panels_kernel<V, kMost, kVectors, true>;
+  kernels.panels[0][kVectors][1] = panels_kernel<V, kMost - 1, kVectors, false>;
+  kernels.panels[1][kVectors][1] = panels_kernel<V, kMost - 1, kVectors, true>;
+}
 
 // kRows1 ... kRows4: the most rows of a tile that is 1 ... 4 vectors wide. Registers hold its sums, the vectors of one
 // row of b, and an element of a.
@@ -322,6 +362,7 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
   MicroKernels<typename V::T> kernels{.lanes = V::kLanes,
                                       .rows = {0, kRows1, kRows2, kRows3, kRows4},
                                       .table = {},
+                                      .panels = {},
                                       .turning = {},
                                       .turning_vectors = {},
                                       .turning_lines = turning_lines<V>(),
@@ -335,6 +376,10 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
   fill<V, 2, kRows2>(kernels);
   fill<V, 3, kRows3>(kernels);
   fill<V, 4, kRows4>(kernels);
+  fill_panels<V, 1, kRows1>(kernels);
+  fill_panels<V, 2, kRows2>(kernels);
+  fill_panels<V, 3, kRows3>(kernels);
+  fill_panels<V, 4, kRows4>(kernels);
   fill_turning<V, kTurningRows>(kernels);
   fill_one_row<V, kMaxBlocks>(kernels);
   fill_streaming<V, kStreamingRows>(kernels);

@@ -175,8 +175,9 @@ class Product {
       if (plan_.pack_a && !packed.a && !plan_.a_stays) packing_.panels_of_a({first, end}, steps, a);
       const Later<T> later_a =
           plan_.a_comes_late && !packed.a ? packing_.rows_after(end, panels.end, steps) : Later<T>{};
-      const auto compute = [&](std::int64_t i, Range range) __attribute__((always_inline)) {
+      const auto compute = [&](std::int64_t i, Range range, std::int64_t count) __attribute__((always_inline)) {
         Tile<T> tile = tile_of(packing_.rows_of(i), steps);
+        tile.panels = count;
         if (later_b.from) later_b.ask(tile, Parts(later_b.rows, panels.size()), i - panels.begin);
         if (later_a.from) later_a.ask(tile, Parts(later_a.rows, end - first), i - first);
         if (plan_.pack_a) {
@@ -191,11 +192,24 @@ class Product {
       // Packed, b is in a cache of the second level and a panel of a in one of the first. As it lies, b is read
       // once.
       if (plan_.pack_b || plan_.short_chains)
-        for (std::int64_t i = first; i < end; ++i) compute(i, columns);
+        for (std::int64_t i = first, count = 1; i < end; i += count) {
+          count = panels_at_once(i, end, columns);
+          compute(i, columns, count);
+        }
       else
         for (std::int64_t j = columns.begin; j < columns.end; j += plan_.tile_columns)
-          for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + plan_.tile_columns, columns.end)});
+          for (std::int64_t i = first; i < end; ++i) compute(i, {j, std::min(j + plan_.tile_columns, columns.end)}, 1);
     }
+  }
+
+  // How many panels from i on are computed by one call: those of a few results that stay in a cache, of one size.
+  std::int64_t panels_at_once(std::int64_t i, std::int64_t end, Range columns) const {
+    const std::int64_t rows = packing_.rows_of(i).size();
+    if (g_.k > kShort || plan_.pack_a || rows + 1 < kernels_.rows[plan_.vectors]) return 1;
+    const std::int64_t most = std::max<std::int64_t>(1, kPanelsAtOnce / (rows * columns.size()));
+    std::int64_t count = 1;
+    while (count < most && i + count < end && packing_.rows_of(i + count).size() == rows) ++count;
+    return count;
   }
 
   // Whether vectors that lie over their neighbours stay among these columns.
@@ -220,7 +234,7 @@ class Product {
       tile.b_step = plan_.pack_b ? plan_.tile_columns : b_.row;
       tile.b_tile = plan_.pack_b ? 0 : plan_.tile_columns - b.steps.size() * b_.row;
       set_columns(tile, rows, {columns.begin, columns.begin + plan_.tile_columns}, b.steps);
-      kernels_.table[tile.a_step == 1][plan_.vectors][rows.size()](tile);
+      run(tile, plan_.vectors, rows.size());
       tile.next = tile.later = nullptr;
     }
     Range rest{columns.begin + whole * plan_.tile_columns, columns.end};
@@ -235,7 +249,20 @@ class Product {
                             : b.packed;
     tile.b_step = in_place ? b_.row : vectors * kernels_.lanes;
     set_columns(tile, rows, rest, b.steps);
-    kernels_.table[tile.a_step == 1][vectors][rows.size()](tile);
+    run(tile, vectors, rows.size());
+  }
+
+  // All panels of a row of tiles, of which `tile` is the first.
+  [[gnu::always_inline]] void run(Tile<T>& tile, std::int64_t vectors, std::int64_t rows) const {
+    const bool by_rows = tile.a_step == 1;
+    if (tile.panels == 1) return kernels_.table[by_rows][vectors][rows](tile);
+    if (vectors == plan_.vectors) return kernels_.panels[by_rows][vectors][kernels_.rows[vectors] - rows](tile);
+    for (std::int64_t i = 0; i < tile.panels; ++i) {
+      kernels_.table[by_rows][vectors][rows](tile);
+      tile.a += rows * tile.a_row;
+      tile.out += rows * tile.out_stride;
+      if (tile.row_bias) tile.row_bias += rows;
+    }
   }
 
   // b is used once, so it is packed in small pieces, which do not leave the first-level cache.
@@ -326,6 +353,7 @@ class Product {
     tile.b_step = tile.b_tile = tile.columns = 0;
     tile.b_is_slow = plan_.b_is_slow;
     tile.k = steps.size();
+    tile.panels = 1;
     tile.segments = tile.repeats = tile.a_segment = tile.a_repeat = tile.tiles = 0;
     tile.runs = nullptr;
     tile.run_count = 0;
