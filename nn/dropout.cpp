@@ -1,5 +1,7 @@
 #include "lockstep/nn/dropout.h"
 
+#include <utility>
+
 #include "lockstep/autograd/ops/dropout/dropout.h"
 #include "lockstep/core/check.h"
 
@@ -17,15 +19,18 @@ Dropout::Dropout(double p) : Dropout(nullptr, {}, p) {}
 Dropout::Dropout(Module* parent, std::string_view name, double p)
     : Module(parent, name), p_(checked(p, "nn::Dropout")) {}
 Tensor Dropout::forward(Tensor x) {
-  if (count_ == 1) return dropout(x, p_, is_training());
-  const std::int64_t size = x.size(dim_);
-  return dropout_of_part(x, {dim_, index_ * size, count_ * size}, p_, is_training());
+  if (!place_) return dropout(x, p_, is_training());
+  const Place place = place_(x.size(dim_));
+  return dropout_of_part(x, {dim_, place.first, place.size}, p_, is_training());
 }
 void Dropout::set_part(int dim, std::int64_t index, std::int64_t count) {
   LOCKSTEP_CHECK(count > 0 && index >= 0 && index < count, "[nn::Dropout] there is no part {} of {}", index, count);
+  if (count == 1) return set_part(dim, nullptr);
+  set_part(dim, [index, count](std::int64_t own) { return Place{.first = index * own, .size = count * own}; });
+}
+void Dropout::set_part(int dim, std::function<Place(std::int64_t own)> place) {
   dim_ = dim;
-  index_ = index;
-  count_ = count;
+  place_ = std::move(place);
 }
 
 DropoutByFunction::DropoutByFunction(Module* parent, std::string_view name, double p, Function function,

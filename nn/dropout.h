@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 #include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
@@ -14,11 +17,18 @@ class Dropout : public Module {
   /// For a layer that is divided over ranks: x is number `index` of `count` equal parts along `dim`, of which each
   /// rank's drops what the whole would.
   void set_part(int dim, std::int64_t index, std::int64_t count);
+  /// Where a part begins, and the size of the whole.
+  struct Place {
+    std::int64_t first = 0;
+    std::int64_t size = 0;
+  };
+  /// The same for parts of any sizes: `place` finds that of a part of so many elements along `dim`.
+  void set_part(int dim, std::function<Place(std::int64_t own)> place);
 
  private:
   double p_;
   int dim_ = -1;
-  std::int64_t index_ = 0, count_ = 1;
+  std::function<Place(std::int64_t own)> place_;
 };
 
 /// A layer that drops by a function of the tensor: function(x, p, training).

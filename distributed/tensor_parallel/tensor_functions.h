@@ -13,6 +13,9 @@ namespace lockstep::distributed {
 /// parallelism" (2019) compute on one of the ranks that hold them together. All ranks call the same functions with the
 /// same x, forward and backward; every rank gets the same bits of what is whole. `shards` must outlive the graph.
 /// Floating-point tensors of one dtype; what does not fit throws Error.
+///
+/// "out / ranks" is this rank's run of the outputs, which may be one of unequal ones (Note [Divided sizes]). Where the
+/// size of the whole matters too, it is the last argument; 0: as many as here for every rank.
 
 /// y = x * weight^T + bias for this rank's outputs: x [*, in] whole, weight [out / ranks, in], bias [out / ranks] or
 /// undefined, y [*, out / ranks]. `parts`: so many matrices one under the other, each divided over the ranks by itself
@@ -22,7 +25,7 @@ Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tenso
 
 /// What column_parallel_linear() has given, `own` [*, out / ranks], as [*, out] on every rank, for what all compute
 /// alike from it. A collective.
-Tensor gather_columns(const Tensor& own, const TensorShards& shards);
+Tensor gather_columns(const Tensor& own, const TensorShards& shards, std::int64_t columns = 0);
 
 /// y = x * weight^T + bias from this rank's inputs: x [*, in / ranks], weight [out, in / ranks], bias [out] whole or
 /// undefined, y [*, out] whole, summed over the shards.
@@ -30,12 +33,14 @@ Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& 
 
 /// Rows of a table [rows, width] of which this rank has weight [rows / ranks, width]: index [*] whole, gives [*, width]
 /// whole. An index outside of the table gives zeros.
-Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards);
+Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards,
+                                     std::int64_t rows = 0);
 
 /// Mean cross-entropy of logits [N, classes] of which this rank has logits [N, classes / ranks], such as
 /// column_parallel_linear() gives; target [N], int64, whole. The softmax is never whole on any rank. A target outside
 /// of the classes throws Error on the CPU and makes the loss NaN elsewhere.
-Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards);
+Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
+                                         std::int64_t classes = 0);
 
 // Where tokens are divided besides (Note [Token shards]).
 

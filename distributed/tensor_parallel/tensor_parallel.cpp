@@ -12,7 +12,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
-#include "lockstep/nn/dropout.h"
+#include "lockstep/distributed/tensor_parallel/tensor_parts.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
@@ -20,15 +20,13 @@
 
 namespace lockstep::distributed {
 
-/// A parameter that is divided: dimension `dim`, of `parts` pieces one after the other that are each divided by
-/// themselves.
+/// A parameter that is divided.
 struct TensorParallel::Divided {
   std::string name;
   Tensor parameter;
-  int dim = 0;
-  std::int64_t parts = 1;
-  std::int64_t units = 0;     ///< what must be divisible: outputs, inputs, rows or heads of a part
-  const char* what = "";      ///< those units, for messages
+  TensorDivision division;
+  const char* what = "";      ///< outputs, inputs or rows, for messages
+  std::int64_t heads = 0;     ///< of which each shard has as many, where they must not be cut
   std::function<void()> set;  ///< has the layer compute with its part
 };
 
@@ -44,18 +42,6 @@ bool matches(std::string_view pattern, std::string_view name) {
     pattern.remove_prefix(p + 1);
     name.remove_prefix(n + 1);
   }
-}
-
-/// [outer, size of dim, inner] of a contiguous tensor.
-Tensor around(const Tensor& t, int dim) {
-  std::int64_t outer = 1, inner = 1;
-  for (int d = 0; d < t.dim(); ++d)
-    if (d != dim) (d < dim ? outer : inner) *= t.size(d);
-  return t.as_strided({outer, t.size(dim), inner}, {t.size(dim) * inner, inner, 1}, t.offset());
-}
-
-Tensor middle(const Tensor& t, std::int64_t begin, std::int64_t count) {
-  return t.as_strided({t.size(0), count, t.size(2)}, t.strides(), t.offset() + begin * t.strides()[1]);
 }
 
 const char* kind_of(TensorSplit split) {
@@ -81,6 +67,7 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
                    rule.layers);
   }
   for (const Divided& divided : divided_) check(divided);
+  const Places places = dropouts_.empty() ? Places() : places_of_columns();
   const NoGradGuard values_only;
   if (ProcessGroup& group = shards_->group(); group.world_size() > 1) {
     std::string text = fmt::format("{} shards{}:", shards_->count(), tokens_ ? ", tokens too" : "");
@@ -100,8 +87,12 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   for (const Divided& divided : divided_) divide(divided);
   for (const auto& set : by_tokens_) set();
   const int ranks = shards_->group().world_size();
-  for (nn::Dropout* each : dropouts_) each->set_part(-1, shards_->group().rank(), ranks);
   if (ranks == 1) return;
+  for (nn::Dropout* each : dropouts_)
+    each->set_part(-1, [places, rank = shards_->group().rank(), ranks](std::int64_t own) {
+      const auto found = places.find(own);
+      return found != places.end() ? found->second : nn::Dropout::Place{.first = rank * own, .size = ranks * own};
+    });
   std::vector<Tensor> in_parts;
   for (const Divided& divided : divided_) in_parts.push_back(divided.parameter);
   gradients_in_parts_ = std::make_unique<optim::detail::GradientsInParts>(
@@ -132,23 +123,30 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
                                                           : linear != nullptr;
   LOCKSTEP_CHECK(fits, "[TensorParallel] layer '{}' is a {}; the plan divides it as a {}", name, module.type_name(),
                  kind_of(rule.split));
-  const auto add = [&](const char* member, const Tensor& parameter, int dim, std::int64_t parts, std::int64_t units,
-                       const char* what, std::function<void()> set = {}) {
+  std::int64_t heads = 0;
+  const auto add = [&](const char* member, const Tensor& parameter, int dim, std::int64_t parts, const char* what,
+                       std::function<void()> set = {}) {
     if (parameter.defined())
-      divided_.push_back({name + "." + member, parameter, dim, parts, units, what, std::move(set)});
+      divided_.push_back({name + "." + member,
+                          parameter,
+                          {.dim = dim, .size = parameter.size(dim) / parts, .parts = parts},
+                          what,
+                          heads,
+                          std::move(set)});
   };
-  const auto by_row = [&](nn::Linear& layer, const char* member, std::int64_t units, const char* what) {
-    add(member, layer.weight, 1, 1, units, what, [&layer, &shards, tokens = tokens_] {
+  const auto by_row = [&](nn::Linear& layer, const char* member) {
+    add(member, layer.weight, 1, 1, "inputs", [&layer, &shards, tokens = tokens_] {
       layer.set_function([&shards, tokens](const Tensor& x, const Tensor& weight, const Tensor& bias) {
         return (tokens ? row_parallel_linear_of_tokens : row_parallel_linear)(x, weight, bias, shards);
       });
     });
   };
-  const auto by_column = [&shards, tokens = tokens_, gathers = rule.gathers](std::int64_t parts) {
+  const auto by_column = [&shards, tokens = tokens_, gathers = rule.gathers](std::int64_t parts,
+                                                                             std::int64_t outputs = 0) {
     return nn::Linear::Function([=, &shards](const Tensor& x, const Tensor& weight, const Tensor& bias) {
       const Tensor own =
           (tokens ? column_parallel_linear_of_tokens : column_parallel_linear)(x, weight, bias, shards, parts);
-      return gathers ? gather_columns(own, shards) : own;
+      return gathers ? gather_columns(own, shards, outputs) : own;
     });
   };
   switch (rule.split) {
@@ -156,29 +154,29 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       LOCKSTEP_CHECK(linear->weight.size(0) % rule.parts == 0,
                      "[TensorParallel] the {} outputs of layer '{}' are no {} equal parts", linear->weight.size(0),
                      name, rule.parts);
-      const std::int64_t outputs = linear->weight.size(0) / rule.parts;
-      add("weight", linear->weight, 0, rule.parts, outputs, "outputs",
-          [linear, function = by_column(rule.parts)] { linear->set_function(function); });
-      add("bias", linear->bias, 0, rule.parts, outputs, "outputs");
+      add("weight", linear->weight, 0, rule.parts, "outputs",
+          [linear, function = by_column(rule.parts, linear->weight.size(0))] { linear->set_function(function); });
+      add("bias", linear->bias, 0, rule.parts, "outputs");
+      if (rule.parts == 1 && !rule.gathers) columns_.push_back(linear->weight.size(0));
       break;
     }
     case TensorSplit::row:
-      by_row(*linear, "weight", linear->weight.size(1), "inputs");
+      by_row(*linear, "weight");
       break;
     case TensorSplit::vocabulary:
-      add("weight", table->weight, 0, 1, table->weight.size(0), "rows", [table, &shards] {
-        table->set_function([&shards](const Tensor& weight, const Tensor& index) {
-          return vocabulary_parallel_embedding(weight, index, shards);
+      add("weight", table->weight, 0, 1, "rows", [table, &shards, rows = table->weight.size(0)] {
+        table->set_function([&shards, rows](const Tensor& weight, const Tensor& index) {
+          return vocabulary_parallel_embedding(weight, index, shards, rows);
         });
       });
       break;
     case TensorSplit::heads: {
-      const std::int64_t heads = attention->heads();
-      add("in_proj_weight", attention->in_proj_weight, 0, 3, heads, "heads",
+      heads = attention->heads();
+      add("in_proj_weight", attention->in_proj_weight, 0, 3, "heads",
           [attention, three = by_column(3), one = by_column(1), own = heads / shards.group().world_size(),
            rank = shards.group().rank()] { attention->set_projection(three, one, own, own * rank); });
-      add("in_proj_bias", attention->in_proj_bias, 0, 3, heads, "heads");
-      by_row(attention->out_proj, "out_proj.weight", heads, "heads");
+      add("in_proj_bias", attention->in_proj_bias, 0, 3, "heads");
+      by_row(attention->out_proj, "out_proj.weight");
       break;
     }
     case TensorSplit::sequence:
@@ -213,67 +211,39 @@ void TensorParallel::find_by_tokens(nn::Module& module, const std::string& name)
 }
 
 void TensorParallel::check(const Divided& divided) const {
-  LOCKSTEP_CHECK(divided.units % shards_->count() == 0,
-                 "[TensorParallel] the {} {} of '{}' cannot be divided evenly into {} tensor shards", divided.units,
-                 divided.what, divided.name, shards_->count());
+  LOCKSTEP_CHECK(divided.heads % shards_->count() == 0,
+                 "[TensorParallel] the {} heads of '{}' cannot be divided evenly into {} tensor shards", divided.heads,
+                 divided.name, shards_->count());
+  LOCKSTEP_CHECK(divided.division.size >= shards_->count(),
+                 "[TensorParallel] the {} {} of '{}' are fewer than the {} tensor shards, of which each needs one",
+                 divided.division.size, divided.what, divided.name, shards_->count());
   const auto same = [&](const Divided& other) { return other.parameter.is_same(divided.parameter); };
   LOCKSTEP_CHECK(std::ranges::count_if(divided_, same) == 1, "[TensorParallel] the plan divides '{}' more than once",
                  divided.name);
 }
 
 void TensorParallel::divide(const Divided& divided) const {
-  const Tensor part = own_part(divided, divided.parameter);
-  nn::replace_value(divided.parameter, part);
+  nn::replace_value(divided.parameter, divided.division.own_part(divided.parameter, *shards_));
   if (divided.set) divided.set();
 }
 
-Tensor TensorParallel::own_part(const Divided& divided, const Tensor& whole) const {
-  const Tensor full = as_contiguous(whole.detach());
-  const std::int64_t world = shards_->group().world_size(), rank = shards_->group().rank();
-  Shape sizes = full.sizes();
-  sizes[divided.dim] /= world;
-  const Tensor part = empty(sizes, options_of(full));
-  const std::int64_t height = sizes[divided.dim] / divided.parts;
-  for (std::int64_t p = 0; p < divided.parts; ++p)
-    copy_values(middle(around(full, divided.dim), (p * world + rank) * height, height),
-                middle(around(part, divided.dim), p * height, height));
-  return part;
-}
-
-Tensor TensorParallel::whole(const Divided& divided, const Tensor& part) const {
-  ProcessGroup& group = shards_->group();
-  const std::int64_t world = group.world_size();
-  const Tensor own = copy_contiguous(part.detach()), all = empty({world, own.numel()}, options_of(own));
-  group.all_gather(all, own)->wait();
-  Shape sizes = own.sizes();
-  sizes[divided.dim] *= world;
-  const Tensor full = empty(sizes, options_of(own));
-  const std::int64_t height = own.size(divided.dim) / divided.parts;
-  for (std::int64_t rank = 0; rank < world; ++rank) {
-    const Tensor theirs = all.as_strided(own.sizes(), own.strides(), rank * own.numel());
-    for (std::int64_t p = 0; p < divided.parts; ++p)
-      copy_values(middle(around(theirs, divided.dim), p * height, height),
-                  middle(around(full, divided.dim), (p * world + rank) * height, height));
+/// Where this rank's columns lie, by their number, which is all that dropout behind a column layer sees of them.
+TensorParallel::Places TensorParallel::places_of_columns() const {
+  Places places;
+  for (int rank = 0; rank < shards_->group().world_size(); ++rank) {  // of all, so that all refuse what one would
+    std::map<std::int64_t, std::int64_t> sizes;
+    for (const std::int64_t size : columns_) {
+      const SizeRun run = shards_->run_of(size, rank);
+      const std::int64_t other = sizes.emplace(run.size, size).first->second;
+      LOCKSTEP_CHECK(
+          other == size,
+          "[TensorParallel] dropout cannot tell a layer of {} outputs from one of {}, of which rank {} has {} "
+          "each; use numbers of outputs that {} tensor shards divide",
+          other, size, rank, run.size, shards_->count());
+      if (rank == shards_->group().rank()) places[run.size] = {.first = run.begin, .size = size};
+    }
   }
-  return full;
-}
-
-/// What each of this rank's shards has of `part`, contiguous.
-std::vector<Tensor> TensorParallel::by_shard(const Divided& divided, const Tensor& part) const {
-  const Tensor own = as_contiguous(part.detach());
-  const std::int64_t local = shards_->mine().size(), height = own.size(divided.dim) / (divided.parts * local);
-  const Tensor all = around(own, divided.dim);
-  std::vector<Tensor> shards;
-  for (std::int64_t s = 0; s < local; ++s) {
-    const Tensor shard = empty({divided.parts, all.size(0), height, all.size(2)}, options_of(own));
-    const std::int64_t size = all.size(0) * height * all.size(2);
-    for (std::int64_t p = 0; p < divided.parts; ++p)
-      copy_values(
-          middle(all, (p * local + s) * height, height),
-          shard.as_strided({all.size(0), height, all.size(2)}, {height * all.size(2), all.size(2), 1}, p * size));
-    shards.push_back(shard);
-  }
-  return shards;
+  return places;
 }
 
 const TensorParallel::Divided* TensorParallel::divided_as(const Tensor& parameter) const {
@@ -282,20 +252,36 @@ const TensorParallel::Divided* TensorParallel::divided_as(const Tensor& paramete
   return nullptr;
 }
 
+/// Of how many rows in all `weight` has this rank's, for a head; 0: it is no parameter of the plan, and divided evenly.
+std::int64_t TensorParallel::rows_of(const Tensor& weight) const {
+  if (const Divided* const divided = divided_as(weight)) return divided->division.size;
+  for (const auto& [name, parameter, division, what, heads, set] : divided_)
+    LOCKSTEP_CHECK(
+        weight.sizes() != parameter.sizes() || division.dim != 0 || shards_->divided(division.size).is_even(),
+        "[TensorParallel] a weight {} is none of the divided parameters, but has the sizes of this rank's "
+        "part of '{}', which is divided unevenly; pass that parameter itself",
+        to_string(weight.sizes()), name);
+  return 0;
+}
+
 Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const {
+  const std::int64_t classes = rows_of(weight);
   if (!tokens_)
-    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_);
+    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_,
+                                             classes);
   const Tensor logits = column_parallel_linear_of_tokens(x, weight, {}, *shards_);
-  return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_);
+  return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_,
+                                           classes);
 }
 
 Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
-  LOCKSTEP_CHECK(divided_as(weight),
+  const Divided* const divided = divided_as(weight);
+  LOCKSTEP_CHECK(divided,
                  "[TensorParallel] logits() got a weight {} that is none of the divided parameters; expected the table "
                  "or head that is divided by its vocabulary",
                  to_string(weight.sizes()));
   const auto linear = tokens_ ? column_parallel_linear_of_tokens : column_parallel_linear;
-  return gather_columns(linear(x, weight, {}, *shards_, 1), *shards_);
+  return gather_columns(linear(x, weight, {}, *shards_, 1), *shards_, divided->division.size);
 }
 
 Tensor TensorParallel::own_tokens(const Tensor& x) const {
@@ -311,19 +297,20 @@ std::vector<nn::NamedTensor> TensorParallel::full_state() const {
   std::vector<nn::NamedTensor> state;
   for (const nn::NamedTensor& each : module_.state()) {
     const Divided* const divided = divided_as(each.tensor);
-    state.push_back({each.name, divided ? whole(*divided, each.tensor) : copy_contiguous(each.tensor.detach())});
+    state.push_back(
+        {each.name, divided ? divided->division.whole(each.tensor, *shards_) : copy_contiguous(each.tensor.detach())});
   }
   return state;
 }
 
 Tensor TensorParallel::whole_of(const Tensor& parameter, const Tensor& own) const {
   const Divided* const divided = divided_as(parameter);
-  return divided && own.defined() ? whole(*divided, own) : own;
+  return divided && own.defined() ? divided->division.whole(own, *shards_) : own;
 }
 
 Tensor TensorParallel::part_of(const Tensor& parameter, const Tensor& whole) const {
   const Divided* const divided = divided_as(parameter);
-  return divided && whole.defined() ? own_part(*divided, whole) : whole;
+  return divided && whole.defined() ? divided->division.own_part(whole, *shards_) : whole;
 }
 
 std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& parameters,
@@ -349,7 +336,7 @@ std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& 
       squares[p] = square_of(grad);
       return;
     }
-    const std::vector<Tensor> shards = by_shard(*divided, grad);
+    const std::vector<Tensor> shards = divided->division.by_shard(grad, *shards_);
     for (std::size_t s = 0; s < by_shards.size(); ++s) by_shards[s][places[p]] = square_of(shards[s]);
   };
   if (visit)

@@ -2,17 +2,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/nn/dropout.h"
 #include "lockstep/nn/module.h"
-
-namespace lockstep::nn {
-class Dropout;
-}
 
 namespace lockstep::optim::detail {
 class GradientsInParts;
@@ -68,6 +66,9 @@ struct TensorParallelOptions {
 /// the two. Dropout is keyed by the position in the whole: of attention weights, and between the two where the plan has
 /// the nn::Dropout as a column layer. So masks are those of one process; ranks along `data` draw their own.
 ///
+/// A vocabulary, outputs and inputs need not be multiples of the shards: the first of these have one row more than the
+/// others then, and parameters and activations of a rank as many as its shards (Note [Divided sizes]).
+///
 /// With `sequence_parallel` a rank has, outside of the divided layers, its own tokens of x [*, tokens, width] alone.
 /// The plan then names the norms and the dropout there (TensorSplit::sequence), and the model passes what it begins
 /// with through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens`
@@ -75,8 +76,9 @@ struct TensorParallelOptions {
 class TensorParallel {
  public:
   /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before
-  /// anything is changed, for a rule that names no layer or one of another kind, and for sizes that cannot be divided
-  /// into so many shards. The module must outlive this object, and be trained as long as it lives.
+  /// anything is changed, for a rule that names no layer or one of another kind, for heads that cannot be divided
+  /// evenly into so many shards, and for other sizes below their number. The module must outlive this object, and be
+  /// trained as long as it lives.
   TensorParallel(nn::Module& module, const std::vector<TensorRule>& plan, const TensorParallelOptions& options = {});
   ~TensorParallel();
   TensorParallel(const TensorParallel&) = delete;
@@ -85,7 +87,8 @@ class TensorParallel {
   /// What vocabulary_parallel_cross_entropy() and other functions (tensor_functions.h) take.
   const TensorShards& shards() const { return *shards_; }
   /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
-  /// embedding that is divided by its vocabulary; the logits are never whole. target [N], int64, whole. With
+  /// embedding that is divided by its vocabulary; the logits are never whole. A weight that is no parameter of the plan
+  /// has equally many rows on every rank. target [N], int64, whole. With
   /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens.
   Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
   /// The logits of cross_entropy(), [*, classes] on every rank: to sample from, and for a loss of one's own. With
@@ -124,15 +127,16 @@ class TensorParallel {
   void find_by_tokens(nn::Module& module, const std::string& name);
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
-  Tensor own_part(const Divided& divided, const Tensor& whole) const;
-  Tensor whole(const Divided& divided, const Tensor& part) const;
-  std::vector<Tensor> by_shard(const Divided& divided, const Tensor& part) const;
+  using Places = std::map<std::int64_t, nn::Dropout::Place>;
+  Places places_of_columns() const;
+  std::int64_t rows_of(const Tensor& weight) const;
   const Divided* divided_as(const Tensor& parameter) const;
 
   nn::Module& module_;
   std::unique_ptr<TensorShards> shards_;
   std::vector<Divided> divided_;
   std::vector<nn::Dropout*> dropouts_;            // of columns
+  std::vector<std::int64_t> columns_;             // outputs of the layers before them
   std::vector<std::function<void()>> by_tokens_;  // have layers compute their own tokens
   std::unique_ptr<optim::detail::GradientsInParts> gradients_in_parts_;
   const bool tokens_;

@@ -58,6 +58,24 @@ TensorShards::TensorShards(ProcessGroupPtr group, std::int64_t logical)
   mine_ = shards_of_worker(count_, world, group_->rank());
 }
 
+SizeRun TensorShards::run_of(std::int64_t size, int rank) const {
+  return divided(size).runs(shards_of_worker(count_, group_->world_size(), rank));
+}
+
+DividedSize TensorShards::own_runs(std::int64_t own, const char* what) const {
+  LOCKSTEP_CHECK(own >= mine_.size(), "[{}] this rank's {} cannot be divided into {} tensor shards of one or more",
+                 what, own, mine_.size());
+  return {own, mine_.size()};
+}
+
+std::int64_t TensorShards::size_of_whole(std::int64_t own, std::int64_t whole, const char* what) const {
+  if (whole == 0) whole = own * group_->world_size();
+  const std::int64_t expected = run_of(whole, group_->rank()).size;
+  LOCKSTEP_CHECK(own == expected, "[{}] this rank has {} of {}; expected {}, which {} tensor shards leave it", what,
+                 own, whole, expected, count_);
+  return whole;
+}
+
 Tensor TensorShards::Pending::wait() {
   if (!work_) return value_;
   work_->wait();

@@ -8,6 +8,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/tensor_parallel/divided_size.h"
 
 namespace lockstep::distributed {
 
@@ -18,7 +19,8 @@ namespace lockstep::distributed {
 /// shapes wherever it lies, and added up along the shard tree with T leaves (Note [Shard tree]): first on the rank,
 /// then between ranks. So with T fixed the bits are the same for every number of ranks that divides it, one included.
 ///
-/// Without lockstep mode a rank is one shard, and the sum is an all-reduce.
+/// Without lockstep mode a rank is one shard, and the sum is an all-reduce. Shards of a size that T does not divide are
+/// unequal, see Note [Divided sizes].
 ///
 /// Note [Token shards]
 /// With sequence parallelism (Korthikanti et al., "Reducing activation recomputation in large transformer models",
@@ -50,6 +52,17 @@ class TensorShards {
   const ShardRange& mine() const { return mine_; }  ///< those of this rank
   bool is_lockstep() const { return lockstep_; }    ///< sums go along the tree
   ProcessGroup& group() const { return *group_; }   ///< the ranks
+
+  /// What the shards have of a size, see Note [Divided sizes].
+  DividedSize divided(std::int64_t size) const { return {size, count_}; }
+  /// What a rank has of it.
+  SizeRun run_of(std::int64_t size, int rank) const;
+  /// What each of this rank's shards has of its `own` part of a size. Throws Error, naming `what`, if that is less than
+  /// one for each.
+  DividedSize own_runs(std::int64_t own, const char* what) const;
+  /// The size of which this rank has `own`: `whole`, or if that is 0 as many for every rank. Throws Error, naming
+  /// `what`, if this rank's part of `whole` is another.
+  std::int64_t size_of_whole(std::int64_t own, std::int64_t whole, const char* what) const;
 
   /// The sum over the shards of all ranks; `parts` are this rank's, in order, contiguous, and of no use afterwards. A
   /// collective; waits.

@@ -16,11 +16,9 @@
 namespace lockstep::distributed {
 namespace {
 
-/// Where values of an index over `count` rows for each rank lie in this rank's: 1 to `count`; 0 and count + 1 are what
-/// others have.
-Tensor places_here(const Tensor& index, std::int64_t count, const TensorShards& shards) {
-  const std::int64_t first = count * shards.group().rank();
-  return clamp(sub(index, first - 1), 0.0, static_cast<double>(count + 1));
+/// Where values of an index lie in this rank's rows: 1 to their number, and one less or more is what others have.
+Tensor places_here(const Tensor& index, const SizeRun& mine) {
+  return clamp(sub(index, mine.begin - 1), 0.0, static_cast<double>(mine.size + 1));
 }
 
 class VocabularyParallelEmbeddingBackward final : public Node {
@@ -63,14 +61,15 @@ class VocabularyParallelCrossEntropyBackward final : public Node {
 
 }  // namespace
 
-Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards) {
+Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards,
+                                     std::int64_t rows) {
   LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2 && index.defined() && !index.is_floating_point(),
                  "[vocabulary_parallel_embedding] expected a weight [rows, width] and an integer index");
-  const std::int64_t count = weight.size(0);
+  const std::int64_t count = weight.size(0), all = shards.size_of_whole(count, rows, "vocabulary_parallel_embedding");
   Tensor out, places;
   {
     const NoGradGuard values_only;
-    places = places_here(index, count, shards);
+    places = places_here(index, shards.run_of(all, shards.group().rank()));
     const Tensor none = zeros({1, weight.size(1)}, options_of(weight));
     out = shards.sum_of_one(embedding(cat({none, weight.detach(), none}), places));
   }
@@ -81,36 +80,36 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
   return out;
 }
 
-Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards) {
+Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
+                                         std::int64_t classes) {
   if (autocast::is_active) [[unlikely]]
-    return autocast::in_full([&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards); },
-                             logits);
+    return autocast::in_full(
+        [&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards, classes); }, logits);
   LOCKSTEP_CHECK(logits.defined() && logits.dim() == 2 && logits.is_floating_point() && target.defined() &&
                      target.dtype() == kInt64 && target.sizes() == Shape({logits.size(0)}),
                  "[vocabulary_parallel_cross_entropy] expected logits [N, classes] and an int64 target [N]");
-  const std::int64_t local = shards.mine().size(), classes = logits.size(1);
-  LOCKSTEP_CHECK(classes > 0 && classes % local == 0,
-                 "[vocabulary_parallel_cross_entropy] {} classes cannot be cut into {} equal shards", classes, local);
+  const std::int64_t own = logits.size(1),
+                     all = shards.size_of_whole(own, classes, "vocabulary_parallel_cross_entropy");
+  const DividedSize runs = shards.own_runs(own, "vocabulary_parallel_cross_entropy");
   Tensor out, largest, total, places;
   const Tensor values = as_contiguous(logits.detach());
   {
     const NoGradGuard values_only;
-    const std::int64_t all = classes * shards.group().world_size();
     const Tensor outside = maximum(lt(target, 0).to(kFloat32), ge(target, all).to(kFloat32));
     LOCKSTEP_CHECK(!logits.device().is_cpu() || target.numel() == 0 || max(outside).item<double>() == 0.0,
                    "[vocabulary_parallel_cross_entropy] a target is outside of the {} classes", all);
     largest = copy_contiguous(max(values, {1}));
     shards.max(largest);
-    const std::int64_t width = classes / local;
     std::vector<Tensor> sums;
-    for (std::int64_t begin = 0; begin < classes; begin += width) {
+    for (std::int64_t s = 0; s < runs.count(); ++s) {
+      const SizeRun run = runs.run(s);
       const Tensor part =
-          as_contiguous(values.as_strided({values.size(0), width}, {classes, 1}, values.offset() + begin));
+          as_contiguous(values.as_strided({values.size(0), run.size}, {own, 1}, values.offset() + run.begin));
       sums.push_back(sum(exp(sub(part, column(largest))), {1}));
     }
     total = shards.sum(std::move(sums));
-    places = places_here(target, classes, shards);
-    const Tensor here = sub(clamp(places, 1.0, static_cast<double>(classes)), 1);
+    places = places_here(target, shards.run_of(all, shards.group().rank()));
+    const Tensor here = sub(clamp(places, 1.0, static_cast<double>(own)), 1);
     const Tensor found = gather(values, 1, here.view({-1, 1})).view({-1});
     const Tensor is_here = eq(add(here, 1), places);
     const Tensor picked = shards.sum_of_one(copy_contiguous(where(is_here, found, 0.0)));

@@ -18,19 +18,27 @@ namespace lockstep::distributed::testing {
 
 constexpr std::int64_t kVocabulary = 24, kWidth = 16, kHeads = 4, kLength = 8, kTensorSteps = 20;
 
+/// What a Transformer has of what need not be a multiple of the shards.
+struct Sizes {
+  std::int64_t vocabulary = kVocabulary, inner = 32;
+};
+constexpr Sizes kUneven{.vocabulary = 13, .inner = 29};
+
 /// A small language model: every kind of layer that can be divided, with dropout in and between them.
 struct Transformer : nn::Module {
-  explicit Transformer(double dropout = 0.0)
-      : attention(this, "attention", kWidth, kHeads, {.dropout = dropout, .is_causal = true}),
+  explicit Transformer(double dropout = 0.0, const Sizes& sizes = {})
+      : table(this, "table", sizes.vocabulary, kWidth),
+        attention(this, "attention", kWidth, kHeads, {.dropout = dropout, .is_causal = true}),
+        up(this, "up", kWidth, sizes.inner),
+        down(this, "down", sizes.inner, kWidth),
         inner_drop(this, "inner_drop", dropout),
         drop(this, "drop", dropout),
         block_drop(this, "block_drop", dropout) {}
-  nn::Embedding table{this, "table", kVocabulary, kWidth};
+  nn::Embedding table;
   nn::LayerNorm norm1{this, "norm1", kWidth};
   nn::MultiheadAttention attention;
   nn::LayerNorm norm2{this, "norm2", kWidth};
-  nn::Linear up{this, "up", kWidth, 32};
-  nn::Linear down{this, "down", 32, kWidth};
+  nn::Linear up, down;
   nn::Dropout inner_drop, drop, block_drop;
 
   Tensor hidden(const Tensor& tokens) { return blocks(drop(table(tokens))).reshape({-1, kWidth}); }
@@ -60,11 +68,11 @@ inline Tensor loss_of(const TensorParallel& parallel, Transformer& model, const 
                                 model.table.weight, batch.y.reshape({-1}));
 }
 
-inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed) {
+inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed, std::int64_t vocabulary = kVocabulary) {
   std::vector<std::int64_t> x, y;
   for (std::int64_t i = 0; i < n * kLength; ++i) {
-    x.push_back((i * i * 5 + i * seed + 3) % kVocabulary);
-    y.push_back((i * 7 + seed * i * i) % kVocabulary);
+    x.push_back((i * i * 5 + i * seed + 3) % vocabulary);
+    y.push_back((i * 7 + seed * i * i) % vocabulary);
   }
   return {tensor(x).view({n, kLength}), tensor(y).view({n, kLength})};
 }
@@ -90,14 +98,14 @@ inline std::unique_ptr<optim::Optimizer> make_optimizer(bool adam, std::vector<T
 }
 
 /// An ordinary loop that knows nothing of ranks; with `clip`, gradients are clipped to that norm.
-inline Values train_alone(bool adam, double clip, DType dtype, double dropout = 0.0) {
-  Transformer model(dropout);
+inline Values train_alone(bool adam, double clip, DType dtype, double dropout = 0.0, const Sizes& sizes = {}) {
+  Transformer model(dropout, sizes);
   set_weights(model);
   model.to(dtype);
   const auto optimizer = make_optimizer(adam, model.parameters());
   for (std::int64_t i = 0; i < kTensorSteps; ++i) {
     const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
-    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
+    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1), sizes.vocabulary);
     model.zero_grad(/*set_to_none=*/true);
     cross_entropy(linear(model.hidden(batch.x), model.table.weight), batch.y.reshape({-1})).backward();
     if (clip > 0.0) optim::clip_grad_norm_(model.parameters(), clip);

@@ -25,11 +25,12 @@ struct Training {
   double dropout = 0.0;
   DType dtype = kFloat32;
   bool tokens = false;  ///< sequence parallelism
+  Sizes sizes = {};
 };
 
 /// The whole weights after a training on a group.
 Values train(const Training& training, const ProcessGroupPtr& group) {
-  Transformer model(training.dropout);
+  Transformer model(training.dropout, training.sizes);
   set_weights(model);
   model.to(training.dtype);
   const TensorParallel parallel(
@@ -38,7 +39,7 @@ Values train(const Training& training, const ProcessGroupPtr& group) {
   const auto optimizer = make_optimizer(training.adam, model.parameters());
   for (std::int64_t i = 0; i < kTensorSteps; ++i) {
     const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
-    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1));
+    const data::Batch batch = tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1), training.sizes.vocabulary);
     model.zero_grad(/*set_to_none=*/true);
     loss_of(parallel, model, batch).backward();
     if (training.clip > 0.0) {
@@ -87,6 +88,18 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = true},
        {1, 2, 4}},
+      {"tensor 2 and 4, uneven sizes, AdamW, clipping, dropout, float64",
+       1e-9,
+       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .sizes = kUneven},
+       {2, 4}},
+      {"tensor shards on 1, 2, 4 ranks, uneven sizes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .sizes = kUneven},
+       {1, 2, 4}},
+      {"sequence parallel, tensor shards on 1, 2, 4 ranks, uneven sizes, SGD, dropout",
+       0.0,
+       {.shards = 4, .adam = false, .dropout = 0.1, .tokens = true, .sizes = kUneven},
+       {1, 2, 4}},
   };
   return rows;
 }
@@ -95,9 +108,9 @@ class TensorEquivalenceOf : public ::testing::TestWithParam<Row> {};
 
 TEST_P(TensorEquivalenceOf, WeightsAreThoseOfOneProcess) {
   const Row& row = GetParam();
-  const Values one = row.training.shards > 0
-                         ? train(row.training, make_single_process_group())
-                         : train_alone(row.training.adam, row.training.clip, row.training.dtype, row.training.dropout);
+  const Values one = row.training.shards > 0 ? train(row.training, make_single_process_group())
+                                             : train_alone(row.training.adam, row.training.clip, row.training.dtype,
+                                                           row.training.dropout, row.training.sizes);
   double largest = 0.0;
   std::mutex mutex;
   for (const int world : row.worlds)
@@ -159,21 +172,21 @@ void expect_near(const Values& own, const Values& expected) {
   EXPECT_LT(largest_difference(own, expected), 1e-5);
 }
 
+// Outputs and inputs that not every number of ranks divides.
 TEST(TensorLinear, OfAllRanksIsTheLayer) {
   const Tensor x = make_input({5, 3, 8}, 1, kFloat32), weight = make_input({12, 8}, 2, kFloat32),
                bias = make_input({12}, 3, kFloat32), factors = make_input({5, 3, 12}, 4, kFloat32);
   const Values all = results_of([](const auto&... t) { return linear(t...); }, factors, x, weight, bias);
-  for (const int world : {1, 2, 3, 4})
+  for (const int world : {1, 2, 3, 4, 5})
     run_in(world, [&](const ProcessGroupPtr& group) {
       const TensorShards shards(group, 0);
-      const std::int64_t out = 12 / world, from = out * group->rank();
+      const auto [from, out] = shards.run_of(12, group->rank());
       expect_near(results_of([&](const auto&... t) { return column_parallel_linear(t..., shards); },
                              factors.as_strided({5, 3, out}, {36, 12, 1}, from), x, rows(weight, from, out),
                              rows(bias, from, out)),
                   {columns_of(all[0], 12, from, out), all[1], columns_of(all[2], 96, from * 8, out * 8),
                    columns_of(all[3], 12, from, out)});
-      if (8 % world != 0) return;
-      const std::int64_t in = 8 / world, at = in * group->rank();
+      const auto [at, in] = shards.run_of(8, group->rank());
       expect_near(results_of([&](const auto&... t) { return row_parallel_linear(t..., shards); }, factors,
                              x.as_strided({5, 3, in}, {24, 8, 1}, at), weight.as_strided({12, in}, {8, 1}, at), bias),
                   {all[0], columns_of(all[1], 8, at, in), columns_of(all[2], 8, at, in), all[3]});
@@ -183,11 +196,14 @@ TEST(TensorLinear, OfAllRanksIsTheLayer) {
 // A head whose logits the model goes on with: by the plan, and as a function, with the gradients of the whole layer.
 TEST(TensorLinear, OutputsMayBeGathered) {
   struct Headed : nn::Module {
-    nn::Linear body{this, "body", 6, 8}, head{this, "head", 8, 12, {.bias = false}};
+    explicit Headed(std::int64_t classes = 12) : head(this, "head", 8, classes, {.bias = false}) {}
+    nn::Linear body{this, "body", 6, 8}, head;
   };
-  const Tensor x = make_input({5, 4, 6}, 1, kFloat32), factors = make_input({5, 4, 12}, 4, kFloat32);
-  const auto results = [&](const ProcessGroupPtr& group, std::int64_t logical, bool tokens, bool by_plan) {
-    Headed model;
+  const Tensor x = make_input({5, 4, 6}, 1, kFloat32);
+  const auto results = [&](const ProcessGroupPtr& group, std::int64_t classes, std::int64_t logical, bool tokens,
+                           bool by_plan) {
+    const Tensor factors = make_input({5, 4, classes}, 4, kFloat32);
+    Headed model(classes);
     set_weights(model);
     const TensorParallel divided(model, {{.layers = "head", .split = TensorSplit::column, .gathers = by_plan}},
                                  {.group = group, .logical_shards = logical, .sequence_parallel = tokens});
@@ -206,23 +222,26 @@ TEST(TensorLinear, OutputsMayBeGathered) {
               }).find("[12, 8] that is none of the divided parameters"),
               std::string::npos);
   }
+  for (const std::int64_t classes : {12, 13}) {
+    Headed model(classes);
+    set_weights(model);
+    const Tensor logits = model.head(relu(model.body(x)));
+    (log_softmax(logits, -1) * make_input({5, 4, classes}, 4, kFloat32)).sum().backward();
+    const Values whole{logits.to_vector<double>(), model.body.weight.grad().to_vector<double>(),
+                       model.head.weight.grad().to_vector<double>()};
+    for (const bool by_plan : {true, false})
+      for (const bool tokens : {true, false}) {
+        const Values four = results(make_single_process_group(), classes, 4, tokens, by_plan);
+        expect_near(four, whole);
+        for (const int world : {1, 2, 3, 4})
+          run_in(world, [&](const ProcessGroupPtr& group) {
+            if (!tokens || world != 3) expect_near(results(group, classes, 0, tokens, by_plan), whole);
+            if (world == 3) return;
+            EXPECT_EQ(largest_difference(results(group, classes, 4, tokens, by_plan), four), 0.0) << world;
+          });
+      }
+  }
   Headed model;
-  set_weights(model);
-  const Tensor logits = model.head(relu(model.body(x)));
-  (log_softmax(logits, -1) * factors).sum().backward();
-  const Values whole{logits.to_vector<double>(), model.body.weight.grad().to_vector<double>(),
-                     model.head.weight.grad().to_vector<double>()};
-  for (const bool by_plan : {true, false})
-    for (const bool tokens : {true, false}) {
-      const Values four = results(make_single_process_group(), 4, tokens, by_plan);
-      expect_near(four, whole);
-      for (const int world : {1, 2, 3, 4})
-        run_in(world, [&](const ProcessGroupPtr& group) {
-          if (!tokens || world != 3) expect_near(results(group, 0, tokens, by_plan), whole);
-          if (world == 3) return;
-          EXPECT_EQ(largest_difference(results(group, 4, tokens, by_plan), four), 0.0) << world;
-        });
-    }
   const auto refused = [&](const TensorRule& rule) { return error_of([&] { TensorParallel(model, {rule}, {}); }); };
   for (const TensorRule& rule : {TensorRule{.layers = "head", .split = TensorSplit::row, .gathers = true},
                                  TensorRule{.layers = "head", .parts = 3, .gathers = true}})
@@ -230,33 +249,47 @@ TEST(TensorLinear, OutputsMayBeGathered) {
 }
 
 TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
-  const Tensor logits = make_input({6, 12}, 4, kFloat32, -30.0, 30.0);
-  const Tensor target = tensor(std::vector<std::int64_t>{0, 11, 5, 6, 3, 3});
-  const Tensor all = copy_contiguous(logits);
-  all.set_requires_grad(true);
-  const Tensor expected = cross_entropy(all, target);
-  (expected * 2.0).backward();
-  for (const int world : {1, 2, 4})
-    for (const std::int64_t logical : {0, 4})
-      run_in(world, [&](const ProcessGroupPtr& group) {
-        const TensorShards shards(group, logical);
-        const std::int64_t classes = 12 / world, begin = classes * group->rank();
-        const Tensor own = copy_contiguous(logits.as_strided({6, classes}, {12, 1}, begin));
-        own.set_requires_grad(true);
-        const Tensor loss = vocabulary_parallel_cross_entropy(own, target, shards);
-        (loss * 2.0).backward();
-        EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
-        const std::vector<double> grad = own.grad().to_vector<double>(), whole = all.grad().to_vector<double>();
-        for (std::int64_t i = 0; i < own.numel(); ++i)
-          EXPECT_NEAR(grad[static_cast<std::size_t>(i)],
-                      whole[static_cast<std::size_t>(i / classes * 12 + begin + i % classes)], 1e-6);
-        if (world > 1) return;
-        for (const std::int64_t wrong : {-1, 12, -100})
-          EXPECT_NE(error_of([&] {
-                      vocabulary_parallel_cross_entropy(own, tensor(std::vector<std::int64_t>(6, wrong)), shards);
-                    }).find("a target is outside of the 12 classes"),
-                    std::string::npos);
-      });
+  for (const std::int64_t all : {12, 13}) {
+    const Tensor logits = make_input({6, all}, 4, kFloat32, -30.0, 30.0);
+    const Tensor target = tensor(std::vector<std::int64_t>{0, all - 1, 5, 6, 3, 3});
+    const Tensor undivided = copy_contiguous(logits);
+    undivided.set_requires_grad(true);
+    const Tensor expected = cross_entropy(undivided, target);
+    (expected * 2.0).backward();
+    std::vector<double> first;  // of lockstep mode
+    for (const int world : {1, 2, 4})
+      for (const std::int64_t logical : {0, 4})
+        run_in(world, [&](const ProcessGroupPtr& group) {
+          const TensorShards shards(group, logical);
+          const auto [begin, classes] = shards.run_of(all, group->rank());
+          const Tensor own = copy_contiguous(logits.as_strided({6, classes}, {all, 1}, begin));
+          own.set_requires_grad(true);
+          const Tensor loss = vocabulary_parallel_cross_entropy(own, target, shards, all);
+          (loss * 2.0).backward();
+          EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-5);
+          const std::vector<double> grad = own.grad().to_vector<double>(), whole = undivided.grad().to_vector<double>();
+          const Values here{{loss.item<double>()}, grad};
+          for (std::int64_t i = 0; i < own.numel(); ++i)
+            EXPECT_NEAR(grad[static_cast<std::size_t>(i)],
+                        whole[static_cast<std::size_t>(i / classes * all + begin + i % classes)], 1e-6);
+          if (logical > 0 && world > 1) {
+            EXPECT_EQ(largest_difference(
+                          here, {{first[0]}, columns_of({first.begin() + 1, first.end()}, all, begin, classes)}),
+                      0.0)
+                << world;
+          }
+          if (world > 1) return;
+          if (logical > 0) {
+            first = {loss.item<double>()};
+            first.insert(first.end(), grad.begin(), grad.end());
+          }
+          for (const std::int64_t wrong : {std::int64_t{-1}, all, std::int64_t{-100}})
+            EXPECT_NE(error_of([&] {
+                        vocabulary_parallel_cross_entropy(own, tensor(std::vector<std::int64_t>(6, wrong)), shards);
+                      }).find(fmt::format("a target is outside of the {} classes", all)),
+                      std::string::npos);
+        });
+  }
 }
 
 TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
@@ -268,8 +301,23 @@ TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
     EXPECT_EQ(
         refused({{"attention", TensorSplit::heads}}),
         "[TensorParallel] the 4 heads of 'attention.in_proj_weight' cannot be divided evenly into 3 tensor shards");
-    EXPECT_EQ(refused({{"up", TensorSplit::column}}),
-              "[TensorParallel] the 32 outputs of 'up.weight' cannot be divided evenly into 3 tensor shards");
+    Transformer small(0.0, {.vocabulary = 2, .inner = 2});
+    for (const auto& [rule, message] :
+         {std::pair{TensorRule{"up", TensorSplit::column}, "the 2 outputs of 'up.weight'"},
+          {{"down", TensorSplit::row}, "the 2 inputs of 'down.weight'"},
+          {{"table", TensorSplit::vocabulary}, "the 2 rows of 'table.weight'"}})
+      EXPECT_EQ(
+          error_of([&] { TensorParallel(small, {rule}, {.group = group}); }),
+          fmt::format("[TensorParallel] {} are fewer than the 3 tensor shards, of which each needs one", message));
+    EXPECT_EQ(small.table.weight.size(0), 2);
+    struct Dropping : nn::Module {
+      nn::Linear one{this, "one", 2, 13}, two{this, "two", 2, 14};
+      nn::Dropout drop{this, "drop"};
+    } dropping;
+    EXPECT_NE(error_of([&] {
+                TensorParallel(dropping, {{"*", TensorSplit::column}}, {.group = group});
+              }).find("cannot tell a layer of 13 outputs from one of 14, of which rank 0 has 5 each"),
+              std::string::npos);
     EXPECT_NE(refused({{"*.up", TensorSplit::column}}).find("no layer of the model is called '*.up'"),
               std::string::npos);
     EXPECT_NE(refused({{"norm1", TensorSplit::row}})
