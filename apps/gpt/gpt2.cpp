@@ -100,7 +100,7 @@ std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards, bool
   using enum distributed::TensorSplit;
   std::vector<distributed::TensorRule> plan{
       {"h.*.attn.c_attn", column, 3}, {"h.*.attn.c_proj", row}, {"h.*.mlp.c_fc", column}, {"h.*.mlp.c_proj", row}};
-  if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"wte", vocabulary});
+  if (divides_table(shards)) plan.push_back({"wte", vocabulary});
   if (by_tokens)
     for (const char* layer : {"h.*.ln_1", "h.*.attn.resid_dropout", "h.*.ln_2", "h.*.mlp.dropout", "ln_f"})
       plan.push_back({layer, sequence});

@@ -41,7 +41,7 @@ void LanguageModel::check_tokens(const Tensor& tokens, KeyValueCache* cache) con
 
 void LanguageModel::set_divided(const distributed::TensorParallel& divided) {
   divided_ = &divided;
-  divides_table_ = config_.tied && config_.vocabulary % divided.shards().count() == 0;
+  divides_table_ = divides_table(divided.shards().count());
 }
 
 std::int64_t LanguageModel::length_of(const Tensor& x) const {
@@ -50,6 +50,7 @@ std::int64_t LanguageModel::length_of(const Tensor& x) const {
 
 Tensor LanguageModel::forward(Tensor tokens) {
   const Tensor x = hidden(tokens, nullptr);
+  if (divides_table_) return divided_->logits(x, output_weight());
   return linear(divided_ ? divided_->all_tokens(x) : x, output_weight());
 }
 

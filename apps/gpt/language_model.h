@@ -37,7 +37,7 @@ class LanguageModel : public nn::Module {
   /// What a pipeline takes the model for: embeddings, blocks, and the last norm with the output projection.
   virtual std::vector<distributed::PipelineLayer> layers() = 0;
   /// How its layers are divided into `shards` parts, and tokens between them if `by_tokens`. The table of tokens is, if
-  /// they divide the vocabulary.
+  /// it is the output projection too.
   virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const = 0;
   /// Says that layers are divided as tensor_plan() has it, so that loss_of() computes with a part of the logits if the
   /// table of tokens is, and attention knows its heads; as long as the model is used.
@@ -54,6 +54,8 @@ class LanguageModel : public nn::Module {
 
   /// Of x [N, T, width], what this rank computes between divided layers: its tokens, or all.
   Tensor own_tokens(const Tensor& x) const { return divided_ ? divided_->own_tokens(x) : x; }
+  /// Whether the table of tokens is divided into so many parts.
+  bool divides_table(std::int64_t shards) const { return config_.tied && config_.vocabulary >= shards; }
   /// T of x [N, own tokens, width].
   std::int64_t length_of(const Tensor& x) const;
 

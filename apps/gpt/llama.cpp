@@ -94,7 +94,7 @@ std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards, boo
   for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"})
     plan.push_back({layers + name, column});
   for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) plan.push_back({layers + name, row});
-  if (config_.tied && config_.vocabulary % shards == 0) plan.push_back({"model.embed_tokens", vocabulary});
+  if (divides_table(shards)) plan.push_back({"model.embed_tokens", vocabulary});
   if (by_tokens) {
     for (const char* name : {"input_layernorm", "post_attention_layernorm"}) plan.push_back({layers + name, sequence});
     plan.push_back({"model.norm", sequence});

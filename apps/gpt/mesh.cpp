@@ -39,7 +39,9 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
   };
   divides(config.heads, "heads");
   if (config.family == Family::llama) divides(config.kv_heads, "heads of keys and values");
-  divides(config.feedforward, "inner features of a block");
+  LOCKSTEP_CHECK(config.feedforward >= parts,
+                 "the model does not fit: its {} inner features of a block are fewer than {} parts", config.feedforward,
+                 parts);
   if (choice.sequence_parallel) divides(config.context, "tokens of a context");
   LOCKSTEP_CHECK(parts == 1 || config.lora.rank == 0,
                  "--lora does not go together with divided layers (tensor or --lockstep-tensor above 1)");
