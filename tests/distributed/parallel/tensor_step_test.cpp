@@ -6,17 +6,21 @@
 #include <cctype>
 #include <cstdio>
 #include <mutex>
+#include <vector>
 
+#include "lockstep/core/random.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "tests/distributed/parallel/tensor_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::distributed {
 namespace {
 
 using namespace testing;
+using lockstep::testing::TemporaryPath;
 
 struct Training {
   std::int64_t shards = 0;  ///< V and T
@@ -27,13 +31,15 @@ struct Training {
   std::int64_t accumulate = 1;
   int zero = 0;
   bool tokens = false;  ///< sequence parallelism
+  Sizes sizes = {};
   std::int64_t steps = kTensorSteps;
 };
 
-/// The whole weights after a training on a mesh.
-Values train(const Training& training, const ProcessGroupPtr& group, const MeshSizes& sizes = {}) {
+/// The whole weights after a training on a mesh; with `read` and `write` from one checkpoint to another.
+Values train(const Training& training, const ProcessGroupPtr& group, const MeshSizes& sizes = {},
+             const std::string& read = {}, const std::string& write = {}) {
   const Mesh mesh(group, sizes);
-  Transformer model(training.dropout);
+  Transformer model(training.dropout, training.sizes);
   set_weights(model);
   model.to(training.dtype);
   const TensorParallel parallel(
@@ -48,18 +54,22 @@ Values train(const Training& training, const ProcessGroupPtr& group, const MeshS
   std::unique_ptr<optim::Optimizer> optimizer = make_optimizer(training.adam, model.parameters());
   if (training.zero == 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), mesh.data());
   if (training.zero > 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
-  const auto make_model = [&] { return std::make_unique<Transformer>(training.dropout); };
+  const auto make_model = [&] { return std::make_unique<Transformer>(training.dropout, training.sizes); };
   const MeshModel whole(model, mesh, nullptr, &parallel, make_model, [&](const std::vector<Tensor>& parameters) {
     return make_optimizer(training.adam, parameters);
   });
-  for (std::int64_t i = 0; i < training.steps; ++i) {
-    step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1)),
+  std::int64_t first = 0;
+  if (!read.empty()) first = whole.load_checkpoint(read, *optimizer).step;
+  for (std::int64_t i = first; i < training.steps; ++i) {
+    const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
+    step(tokens_of(7 - i % 2, static_cast<std::uint32_t>(i + 1), training.sizes.vocabulary),
          [&](nn::Module&, const data::Batch& part) { return loss_of(parallel, model, part); });
     if (training.clip > 0.0) {
       EXPECT_GT(whole.clip_grad_norm(training.clip, *optimizer), training.clip) << "the row must clip";
     }
     optimizer->step();
   }
+  if (!write.empty()) whole.save_checkpoint(write, *optimizer, {.step = training.steps});
   const WholeParameters parameters = step.whole_parameters();
   return values_of(parallel.full_state());
 }
@@ -126,6 +136,10 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .tokens = true, .steps = lockstep_steps()},
        {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
+      {"lockstep, uneven sizes, ZeRO-3 on 3 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .sizes = kUneven, .steps = lockstep_steps()},
+       {{.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
   };
   return rows;
 }
@@ -154,6 +168,30 @@ INSTANTIATE_TEST_SUITE_P(Features, MeshEquivalenceOf, ::testing::ValuesIn(table(
   std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
   return name;
 });
+
+// Parts of unequal sizes, written and read on other meshes than they are trained on.
+TEST(MeshCheckpoints, KnowNothingOfUnevenParts) {
+  struct Case {
+    MeshSizes from, to;
+    int zero = 0;
+  };
+  const auto training = [](std::int64_t steps, int zero) {
+    return Training{.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = zero, .sizes = kUneven, .steps = steps};
+  };
+  const Values one = train(training(4, 0), make_single_process_group());
+  const std::vector<Case> cases{{{.tensor = 4}, {.data = 2, .tensor = 2}, 0},
+                                {{.data = 2, .tensor = 2}, {}, 1},
+                                {{.data = 2, .tensor = 2}, {.tensor = 4}, 3}};
+  for (const Case& each : cases) {
+    const TemporaryPath file;
+    run_in(each.from.data * each.from.tensor,
+           [&](const ProcessGroupPtr& group) { train(training(2, each.zero), group, each.from, {}, file.text()); });
+    run_in(each.to.data * each.to.tensor, [&](const ProcessGroupPtr& group) {
+      EXPECT_EQ(largest_difference(train(training(4, 0), group, each.to, file.text()), one), 0.0)
+          << to_string(each.from) << " to " << to_string(each.to);
+    });
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::distributed
