@@ -1,3 +1,5 @@
+#include <cstdint>
+
 #include "lockstep/core/check.h"
 #include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
@@ -10,13 +12,32 @@ std::string_view text_of(const Environment& environment, std::string_view name) 
   return entry == environment.end() ? std::string_view() : entry->second;
 }
 
-std::optional<int> number_of(const Environment& environment, std::string_view name) {
+/// As many as `--world-size` takes.
+constexpr int kMostRanks = 1 << 20;
+constexpr int kMostPort = 65'535;
+
+std::optional<int> number_of(const Environment& environment, std::string_view name, int least, int most) {
   const std::string_view text = text_of(environment, name);
   if (text.empty()) return {};
   const auto value = parse_number<int>(text);
-  LOCKSTEP_CHECK(value && *value >= 0, "[rendezvous] the environment variable {} is '{}'; expected a whole number",
-                 name, text);
+  LOCKSTEP_CHECK(value && *value >= least && *value <= most,
+                 "[rendezvous] the environment variable {} is '{}'; expected a whole number from {} to {}: correct it, "
+                 "or unset it and start the program with lockstep-run{}",
+                 name, text, least, most,
+                 name == "MASTER_PORT" && text.starts_with("tcp://")
+                     ? " (Kubernetes gives it such a value in every pod, where a service is called \"master\")"
+                     : "");
   return value;
+}
+
+/// Of what one launcher has told this process, one number must lie below another, and may be as large as it is not.
+void check_below(const Environment& environment, std::string_view name, std::optional<int> value,
+                 std::string_view limit_name, std::optional<int> limit) {
+  if (!value || !limit) return;
+  LOCKSTEP_CHECK(*value < *limit,
+                 "[rendezvous] the environment variable {} is '{}', and {} is '{}'; expected 0 to {}, another one for "
+                 "each process: correct one of the two, or start the program with lockstep-run",
+                 name, text_of(environment, name), limit_name, text_of(environment, limit_name), *limit - 1);
 }
 
 /// The leading count of Slurm's "4(x2),3": tasks on the first node. Only of use where all nodes are alike.
@@ -44,17 +65,25 @@ int port_of(std::string_view job) {
 
 LauncherVariables read_launcher(const Environment& environment) {
   const auto has = [&](std::string_view name) { return !text_of(environment, name).empty(); };
-  const auto number = [&](std::string_view name) { return number_of(environment, name); };
+  const auto number = [&](std::string_view name) { return number_of(environment, name, 0, kMostRanks - 1); };
+  const auto count = [&](std::string_view name) { return number_of(environment, name, 1, kMostRanks); };
   const auto text = [&](std::string_view name) { return std::string(text_of(environment, name)); };
   LauncherVariables found;
   found.master_addr = text("MASTER_ADDR");
-  found.master_port = number("MASTER_PORT");
+  if (const auto port = parse_number<std::uint16_t>(text_of(environment, "MASTER_PORT"))) found.master_port = *port;
   if (has("RANK") || has("WORLD_SIZE")) {
     found.launcher = "lockstep-run or torchrun";
     found.rank = number("RANK");
-    found.world_size = number("WORLD_SIZE");
+    found.world_size = count("WORLD_SIZE");
     found.local_rank = number("LOCAL_RANK");
-    found.local_world_size = number("LOCAL_WORLD_SIZE");
+    found.local_world_size = count("LOCAL_WORLD_SIZE");
+    check_below(environment, "RANK", found.rank, "WORLD_SIZE", found.world_size);
+    check_below(environment, "LOCAL_RANK", found.local_rank, "LOCAL_WORLD_SIZE", found.local_world_size);
+    LOCKSTEP_CHECK(found.local_world_size.value_or(1) <= found.world_size.value_or(kMostRanks),
+                   "[rendezvous] the environment variable LOCAL_WORLD_SIZE is '{}', and WORLD_SIZE is '{}'; expected "
+                   "1 to {}, as many as there are of the job's processes on this machine: correct one of the two, or "
+                   "start the program with lockstep-run",
+                   text("LOCAL_WORLD_SIZE"), text("WORLD_SIZE"), text("WORLD_SIZE"));
     found.port_is_launchers = found.master_port && text_of(environment, "TORCHELASTIC_USE_AGENT_STORE") == "True";
     if (found.port_is_launchers)
       found.job_name = fmt::format("torchrun {} {} {} {}", text("TORCHELASTIC_RUN_ID"), found.master_addr,
@@ -62,9 +91,9 @@ LauncherVariables read_launcher(const Environment& environment) {
   } else if (has("OMPI_COMM_WORLD_RANK")) {
     found.launcher = "Open MPI";
     found.rank = number("OMPI_COMM_WORLD_RANK");
-    found.world_size = number("OMPI_COMM_WORLD_SIZE");
+    found.world_size = count("OMPI_COMM_WORLD_SIZE");
     found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
-    found.local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE");
+    found.local_world_size = count("OMPI_COMM_WORLD_LOCAL_SIZE");
     const std::string job = has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid");
     if (!job.empty()) found.job_name = "Open MPI " + job;
     found.derived_port = port_of(job);
@@ -72,7 +101,7 @@ LauncherVariables read_launcher(const Environment& environment) {
     // Without a step this is the batch script itself, which is alone.
     found.launcher = "Slurm";
     found.rank = number("SLURM_PROCID");
-    found.world_size = number("SLURM_NTASKS");
+    found.world_size = count("SLURM_NTASKS");
     found.local_rank = number("SLURM_LOCALID");
     found.local_world_size = first_count(text_of(environment, "SLURM_STEP_TASKS_PER_NODE"));
     const std::string_view nodes =
@@ -85,9 +114,11 @@ LauncherVariables read_launcher(const Environment& environment) {
   } else if (has("PMIX_RANK")) {
     found.launcher = "PMIx";
     found.rank = number("PMIX_RANK");
-    found.world_size = number("PMIX_SIZE");
+    found.world_size = count("PMIX_SIZE");
     found.derived_port = port_of(text("PMIX_NAMESPACE"));
   }
+  // Where no launcher says that there are other processes, what has that name need be no port.
+  if (!found.launcher.empty()) number_of(environment, "MASTER_PORT", 0, kMostPort);
   return found;
 }
 

@@ -37,18 +37,32 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
     if (launcher.launcher == "PMIx" && key == "world_size" && !variable)
       LOCKSTEP_CHECK(false, "[rendezvous] PMIx tells rank {} but not the size of the job; set WORLD_SIZE and RANK",
                      launcher.rank.value_or(0));
+    std::string others;
+    if (launcher.rank) others = fmt::format(" (RANK is {})", *launcher.rank);
+    if (launcher.world_size) others = fmt::format(" (WORLD_SIZE is {})", *launcher.world_size);
     LOCKSTEP_CHECK(variable,
                    "[rendezvous] {} is not known: set the environment variable {}{}, or start the program with "
-                   "lockstep-run",
+                   "lockstep-run; expected {}{}",
                    key, variable_name,
-                   url.scheme == "env" ? std::string() : fmt::format(" or add ?{}=N to '{}'", key, options.url));
+                   url.scheme == "env" ? std::string() : fmt::format(" or add ?{}=N to '{}'", key, options.url),
+                   key == "rank" ? "this process's number in the job, from 0" : "the number of the job's processes",
+                   others);
     return *variable;
   };
   found.rank = choose(options.rank, "rank", launcher.rank, "RANK");
   found.world_size = choose(options.world_size, "world_size", launcher.world_size, "WORLD_SIZE");
-  LOCKSTEP_CHECK(found.world_size >= 1, "[rendezvous] WORLD_SIZE is {}; expected at least 1", found.world_size);
-  LOCKSTEP_CHECK(found.rank < found.world_size, "[rendezvous] RANK is {} in a world of {}; expected 0 to {}",
+  LOCKSTEP_CHECK(found.world_size >= 1, "[rendezvous] the number of the job's processes is {}; expected at least 1",
+                 found.world_size);
+  LOCKSTEP_CHECK(found.rank >= 0 && found.rank < found.world_size,
+                 "[rendezvous] the rank is {} in a job of {} processes; expected 0 to {}, another one for each process",
                  found.rank, found.world_size, found.world_size - 1);
+}
+
+void check_address(const std::string& host) {
+  LOCKSTEP_CHECK(host.find("://") == std::string::npos && std::count(host.begin(), host.end(), ':') != 1,
+                 "[rendezvous] the environment variable MASTER_ADDR is '{}'; expected a host's name or address alone, "
+                 "without a scheme or a port, which MASTER_PORT says",
+                 host);
 }
 
 bool on_one_machine(const Rendezvous& found, const LauncherVariables& launcher, const std::string& host) {
@@ -145,6 +159,10 @@ void find_store_by_environment(Rendezvous& found, const LauncherVariables& launc
                  "[rendezvous] the environment variable MASTER_ADDR is missing: set it to the address of "
                  "rank 0's machine (127.0.0.1 for a job on one machine), or start the program with lockstep-run{}",
                  launcher.launcher == "Open MPI" ? "; mpirun passes variables on with -x NAME" : "");
+  const std::string port_text = variable(environment, "MASTER_PORT");
+  LOCKSTEP_CHECK(launcher.master_port || port_text.empty(),
+                 "[rendezvous] the environment variable MASTER_PORT is '{}'; expected a whole number from 0 to 65535",
+                 port_text);
   std::optional<int> port = launcher.master_port;
   if (!port) port = launcher.derived_port;
   LOCKSTEP_CHECK(port,
@@ -166,6 +184,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
   if (url.scheme == "env") {
     LOCKSTEP_CHECK(url.place.empty(),
                    "[rendezvous] '{}' names a place; env:// takes it from MASTER_ADDR and MASTER_PORT", options.url);
+    check_address(launcher.master_addr);
     found.single_node = on_one_machine(found, launcher, launcher.master_addr);
     find_store_by_environment(found, launcher, options, environment);
   } else if (url.scheme == "tcp") {

@@ -52,8 +52,9 @@ Environment without(const char* name) {
   return result;
 }
 
-Environment with(const char* name, const char* value) {
+Environment with(const char* name, const char* value, const char* other = "RANK", const char* others = "0") {
   Environment result = kComplete;
+  result[other] = others;
   result[name] = value;
   return result;
 }
@@ -65,11 +66,27 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"NoWorldSize", "env://", without("WORLD_SIZE"), "set the environment variable WORLD_SIZE"},
         BadCase{"NoMasterAddr", "env://", without("MASTER_ADDR"), "environment variable MASTER_ADDR is missing"},
         BadCase{"NoMasterPort", "env://", without("MASTER_PORT"), "environment variable MASTER_PORT is missing"},
-        BadCase{"RankIsText", "env://", with("RANK", "first"), "RANK is 'first'; expected a whole number"},
-        BadCase{"RankTooLarge", "env://", with("RANK", "2"), "RANK is 2 in a world of 2; expected 0 to 1"},
-        BadCase{"NegativeRank", "env://", with("RANK", "-1"), "RANK is '-1'"},
-        BadCase{"EmptyWorld", "env://", with("WORLD_SIZE", "0"), "WORLD_SIZE is 0; expected at least 1"},
-        BadCase{"PortTooLarge", "env://", with("MASTER_PORT", "70000"), "port 70000 is not between 0 and 65535"},
+        BadCase{"RankIsText", "env://", with("RANK", "first"), "RANK is 'first'; expected a whole number from 0 to"},
+        BadCase{"RankTooLarge", "env://", with("RANK", "2"),
+                "RANK is '2', and WORLD_SIZE is '2'; expected 0 to 1, another one for each process"},
+        BadCase{"NegativeRank", "env://", with("RANK", "-1"), "RANK is '-1'; expected a whole number from 0 to"},
+        BadCase{"EmptyWorld", "env://", with("WORLD_SIZE", "0"), "WORLD_SIZE is '0'; expected a whole number from 1"},
+        BadCase{"WorldIsText", "env://", with("WORLD_SIZE", "2 "), "WORLD_SIZE is '2 '; expected a whole number"},
+        BadCase{"HugeWorld", "env://", with("WORLD_SIZE", "2000000000"),
+                "WORLD_SIZE is '2000000000'; expected a whole number from 1 to 1048576"},
+        BadCase{"WorldBeyondNumbers", "env://", with("WORLD_SIZE", "99999999999"), "WORLD_SIZE is '99999999999'; "},
+        BadCase{"LocalRankIsText", "env://", with("LOCAL_RANK", "x"), "LOCAL_RANK is 'x'; expected a whole number"},
+        BadCase{"LocalRankTooLarge", "env://", with("LOCAL_RANK", "5", "LOCAL_WORLD_SIZE", "2"),
+                "LOCAL_RANK is '5', and LOCAL_WORLD_SIZE is '2'; expected 0 to 1"},
+        BadCase{"NobodyHere", "env://", with("LOCAL_WORLD_SIZE", "0"), "LOCAL_WORLD_SIZE is '0'; expected a whole"},
+        BadCase{"MoreHereThanInAll", "env://", with("LOCAL_WORLD_SIZE", "3"),
+                "LOCAL_WORLD_SIZE is '3', and WORLD_SIZE is '2'; expected 1 to 2"},
+        BadCase{"AddressIsUrl", "env://", with("MASTER_ADDR", "http://127.0.0.1"), "a host's name or address alone"},
+        BadCase{"AddressWithPort", "env://", with("MASTER_ADDR", "127.0.0.1:1"), "a host's name or address alone"},
+        BadCase{"PortIsText", "env://", with("MASTER_PORT", "abc"), "MASTER_PORT is 'abc'; expected a whole number"},
+        BadCase{"PortOfKubernetes", "env://", with("MASTER_PORT", "tcp://10.0.0.7:80"), "a service is called"},
+        BadCase{"PortTooLarge", "env://", with("MASTER_PORT", "70000"), "MASTER_PORT is '70000'; expected a whole"},
+        BadCase{"PortInUrlTooLarge", "tcp://127.0.0.1:70000", kComplete, "70000"},
         BadCase{"PortZero", "env://", with("MASTER_PORT", "0"), "port 0 means any free port"},
         BadCase{"NoUrl", "somewhere", kComplete, "is no URL; expected env://, tcp://HOST:PORT or file:///PATH"},
         BadCase{"OtherScheme", "http://x", kComplete, "the scheme 'http'; expected env, tcp or file"},
@@ -286,6 +303,8 @@ TEST(ListenAddress, IsTheOneThatOthersUseIfThisMachineHasIt) {
 
 TEST(Job, WithoutALauncherIsAlone) {
   for (const char* name : {"RANK", "WORLD_SIZE"}) unsetenv(name);
+  // As in a pod of Kubernetes beside a service called "master".
+  EXPECT_EQ(read_launcher({{"MASTER_PORT", "tcp://10.0.0.7:80"}}).launcher, "");
   const Job job = init();
   EXPECT_EQ(job.rank(), 0);
   EXPECT_EQ(job.world_size(), 1);
