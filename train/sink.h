@@ -65,8 +65,9 @@ class Sink {
 };
 
 /// What is printed on stdout: a progress bar, which needs a terminal, or a line each hundred steps; a line for each
-/// evaluation; and at the end one that begins with "result:".
-std::unique_ptr<Sink> console(bool progress_bar);
+/// evaluation; and at the end one that begins with "result:". `others_wait`: other ranks wait for this one, which does
+/// not wait for the reader of stdout before the end.
+std::unique_ptr<Sink> console(bool progress_bar, bool others_wait = false);
 
 /// A JSON object a line for each step: step, epoch, loss, loss_hex (the loss in full), <unit>_per_s; for the last step
 /// before an evaluation also its values, which have a line of their own where a resumed run makes up for an evaluation.

@@ -122,7 +122,7 @@ class Launcher {
   int run() {
     make_log_dir(options_.log_dir);
     const int status = run_until_end();
-    outlets_.drain(signals_);
+    outlets_.drain(signals_, options_.name);
     // A supervisor that has closed stdout has the logs.
     const bool closed = outlets_.out.error() == EBADF && !options_.log_dir.empty();
     if (outlets_.out.error() == 0 || closed) return status;
@@ -227,7 +227,13 @@ class Launcher {
             ? fmt::format("it {} after {:.2f} s", how, failure.seconds)
             : fmt::format("after {:.2f} s it had said that it fails, and did not end by itself{}", failure.seconds,
                           failure.last_lines.empty() ? "" : " (it " + failure.said + ")");
-    const std::string text = fmt::format("rank {} (pid {}){} failed first: {}", failure.rank, failure.pid, where, what);
+    const bool unwritten = failure.had_ended && failure.ending.exit_status == kUnwritten;
+    const std::string text =
+        unwritten ? fmt::format(
+                        "rank {} (pid {}){} has done its work, and could not write all that came of it where it "
+                        "should be (status {}, after {:.2f} s)",
+                        failure.rank, failure.pid, where, kUnwritten, failure.seconds)
+                  : fmt::format("rank {} (pid {}){} failed first: {}", failure.rank, failure.pid, where, what);
     if (failure.last_lines.empty()) {
       const std::string said = failure.said.empty() ? "it wrote nothing to stderr" : "it " + failure.said;
       say(text + "; " + said);
@@ -275,7 +281,7 @@ class Launcher {
       spec.rank = placement.rank;
       spec.inherited = reports.descriptor();
       const bool plain = options_.output == Output::rank0_plain && placement.rank == 0;
-      spec.inherit_stdout = plain && options_.log_dir.empty();
+      spec.inherit_stdout = plain && options_.log_dir.empty() && !outlets_.out.has_reader();
       if (!plain) spec.prefix = fmt::format("[{}] ", placement.rank);
       if (!options_.log_dir.empty()) {
         spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, placement.rank);

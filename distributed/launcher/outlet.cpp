@@ -2,12 +2,14 @@
 
 #include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/posix.h"
 
 namespace lockstep::launcher {
@@ -20,23 +22,55 @@ bool takes_more(int fd) {
 
 }  // namespace
 
+bool Outlet::has_reader() const {
+  struct stat status {};
+  return ::fstat(fd_, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
+}
+
 void Outlet::write(std::string_view text) {
+  if (empty()) taken_ = std::chrono::steady_clock::now();
   kept_ += text;
   lines_ += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   flush();
+  if (kept_.size() - written_ > kLongest && stands_still()) drop_oldest();
+}
+
+// Half of what is kept, in whole lines, so that it is seldom done. A line that the reader has begun to take stays.
+void Outlet::drop_oldest() {
+  kept_.erase(0, written_);
+  gap_ = dropped_ > 0 ? gap_ - written_ : 0;
+  written_ = 0;
+  if (dropped_ == 0 && !at_line_start_) gap_ = std::min(kept_.find('\n'), kept_.size() - 1) + 1;
+  const std::size_t end = kept_.find('\n', std::max(gap_, kept_.size() / 2));
+  if (end == std::string::npos) return;
+  const auto from = kept_.begin() + static_cast<std::ptrdiff_t>(gap_);
+  const auto to = kept_.begin() + static_cast<std::ptrdiff_t>(end + 1);
+  dropped_ += static_cast<std::size_t>(std::count(from, to, '\n'));
+  kept_.erase(from, to);
+}
+
+void Outlet::tell_of_dropped() {
+  kept_.insert(gap_, fmt::format("warning: {} line(s) are missing here: nobody read this stream, and the job did not "
+                                 "wait; a folder for logs (--log-dir) would have kept them\n",
+                                 dropped_));
+  dropped_ = 0;
 }
 
 void Outlet::flush() {
   // A pipe that is ready takes this much at once; cut after a line, so that lines of others fall between.
   constexpr std::size_t kPiece = PIPE_BUF;
   while (!empty() && takes_more(fd_)) {
-    const std::string_view rest = std::string_view(kept_).substr(written_);
+    if (dropped_ > 0 && written_ == gap_) tell_of_dropped();
+    const std::size_t end = dropped_ > 0 ? gap_ : kept_.size();
+    const std::string_view rest = std::string_view(kept_).substr(written_, end - written_);
     std::string_view piece = rest.substr(0, kPiece);
     if (const auto line = piece.rfind('\n'); line != std::string_view::npos) piece = piece.substr(0, line + 1);
     const FileSizeErrors errors_only;
     const ssize_t count = abandoned_ ? 0 : ::write(fd_, piece.data(), piece.size());
     if (count > 0) {
       written_ += static_cast<std::size_t>(count);
+      at_line_start_ = kept_[written_ - 1] == '\n';
+      taken_ = std::chrono::steady_clock::now();
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
@@ -44,27 +78,37 @@ void Outlet::flush() {
     if (count < 0 && errno == EPIPE) abandoned_ = true;  // SIGPIPE says so, once
     if (count < 0 && errno != EPIPE && error_ == 0) error_ = errno;
     written_ = kept_.size();
+    dropped_ = 0;
   }
   if (empty()) {
     kept_.clear();
     written_ = 0;
   } else if (written_ > kMostKept) {
     kept_.erase(0, written_);
+    gap_ -= std::min(gap_, written_);
     written_ = 0;
   }
 }
 
-void Outlets::drain(SignalPipe& signals) {
-  for (;;) {
+void Outlets::drain(SignalPipe& signals, const std::string& name) {
+  constexpr int kPatience = 2000;  // ms
+  for (bool told = false;;) {
     out.flush();
     err.flush();
     if (out.empty() && err.empty()) return;
     pollfd fds[] = {{signals.fd(), POLLIN, 0},
                     {out.empty() ? -1 : out.fd(), POLLOUT, 0},
                     {err.empty() ? -1 : err.fd(), POLLOUT, 0}};
-    if (::poll(fds, 3, -1) > 0 && fds[0].revents)
+    const int ready = ::poll(fds, 3, told ? -1 : kPatience);
+    if (ready > 0 && fds[0].revents)
       for (const int signal : signals.take())
         if (asks_to_end(signal)) return;
+    if (ready != 0 || told) continue;
+    told = true;
+    err.write(
+        fmt::format("{}: the job has ended, and what it printed waits for a reader of {} that stands still; "
+                    "read it, or give it up with Ctrl-C\n",
+                    name, out.empty() ? "stderr" : "stdout"));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -8,9 +9,15 @@
 
 namespace lockstep::launcher {
 
+/// Note [Slow readers]
 /// One of the launcher's own streams, which workers' lines and messages go to. Whoever reads it may stand still (a
 /// pager, a terminal that was stopped); the launcher must not, since it looks after the workers. So what is not taken
 /// at once is kept, and written later.
+///
+/// A reader that is slow holds the workers up, as any pipe does, and gets all they print. One that has stood still for
+/// kPause does not: a worker that waits for it would look to the other ranks as one that hangs, and the training would
+/// end at their deadline. From then on the workers go on, and of more than kLongest the oldest lines are dropped; how
+/// many they were stands in their place.
 ///
 /// The descriptor is left as it is: O_NONBLOCK would be seen by every process that shares it.
 class Outlet {
@@ -25,20 +32,37 @@ class Outlet {
   /// Writes what is taken without waiting.
   void flush();
   int fd() const { return fd_; }
+  /// A pipe or a connection, whose reader can hold up whoever writes to it.
+  bool has_reader() const;
   /// Why some of what it was given is lost: an errno; 0: nothing is, or nobody reads it (EPIPE).
   int error() const { return error_; }
   std::size_t lines() const { return lines_; }  ///< that write() was given so far
   bool empty() const { return kept_.size() == written_; }
-  /// So much is kept that workers should rather wait than give more.
-  bool full() const { return kept_.size() - written_ > kMostKept; }
+  /// So much is kept that workers should rather wait than give more; not while the reader stands still, unless it is
+  /// more than what lines make, of which the oldest are dropped.
+  bool full() const {
+    const std::size_t waits = kept_.size() - written_;
+    return waits > kMostKept && (!stands_still() || waits > 2 * kLongest);
+  }
+  /// Something has waited for kPause, and nothing was taken since.
+  bool stands_still() const { return !empty() && std::chrono::steady_clock::now() - taken_ > kPause; }
 
  private:
   static constexpr std::size_t kMostKept = std::size_t{1} << 20;
+  static constexpr std::size_t kLongest = std::size_t{16} << 20;
+  static constexpr std::chrono::milliseconds kPause{1000};
+
+  void drop_oldest();
+  void tell_of_dropped();  // in the place of what is missing
 
   int fd_;
   std::string kept_;
   std::size_t written_ = 0;  // of kept_
   std::size_t lines_ = 0;
+  std::size_t dropped_ = 0;  // lines that are missing before byte gap_ of kept_
+  std::size_t gap_ = 0;
+  bool at_line_start_ = true;                      // the last byte that was written is the end of a line
+  std::chrono::steady_clock::time_point taken_{};  // when the reader last took something, or nothing waited
   int error_ = 0;
   bool abandoned_ = false;  // by its readers
 };
@@ -48,8 +72,9 @@ struct Outlets {
   Outlet out{1};
   Outlet err{2};
 
-  /// Waits until everything has been taken, as a program does that writes to a pipe; or until a signal comes.
-  void drain(SignalPipe& signals);
+  /// Waits until everything has been taken, as a program does that writes to a pipe; or until a signal comes. Says
+  /// once, with `name` in front, what it waits for.
+  void drain(SignalPipe& signals, const std::string& name);
 };
 
 }  // namespace lockstep::launcher

@@ -24,6 +24,10 @@ void Stream::pump() {
   if (copy_ && !write_all(copy_.get(), buffer, static_cast<std::size_t>(count)) && copy_error_.empty())
     copy_error_ = std::strerror(errno);
   std::string_view rest(buffer, static_cast<std::size_t>(count));
+  if (prefix_.empty() && !keep_lines_) {
+    target_->write(rest);
+    return;
+  }
   while (!rest.empty()) {
     const auto end = rest.find('\n');
     partial_ += rest.substr(0, end);

@@ -11,7 +11,7 @@ namespace lockstep::launcher {
 
 /// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to an outlet, with a
 /// prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last
-/// lines.
+/// lines. Without a prefix it passes stdout on as it comes, unfinished lines too.
 class Stream {
  public:
   /// `copy`: holds nothing if there is none.

@@ -64,9 +64,9 @@ class Spawn {
     OrphanGuard guard;
     SignalPipe signals;
     Outlets outlets;
-    const GroupResult result = run_group(specs(), {options_.kill_after, options_.after_sigterm}, signals, guard,
+    const GroupResult result = run_group(specs(outlets), {options_.kill_after, options_.after_sigterm}, signals, guard,
                                          reports_, outlets, {}, [this] { serve_store(); });
-    outlets.drain(signals);
+    outlets.drain(signals, "spawn");
     return result;
   }
 
@@ -79,7 +79,7 @@ class Spawn {
   }
 
  private:
-  std::vector<WorkerSpec> specs() const {
+  std::vector<WorkerSpec> specs(const Outlets& outlets) const {
     std::vector<WorkerSpec> specs;
     for (int rank = 0; rank < count_; ++rank) {
       WorkerSpec spec;
@@ -87,7 +87,7 @@ class Spawn {
       spec.rank = rank;
       spec.inherited = reports_.descriptor();
       const bool plain = options_.output == Output::rank0_plain && rank == 0;
-      spec.inherit_stdout = plain && options_.log_dir.empty();
+      spec.inherit_stdout = plain && options_.log_dir.empty() && !outlets.out.has_reader();
       if (!plain) spec.prefix = fmt::format("[{}] ", rank);
       if (!options_.log_dir.empty()) {
         spec.stdout_log = fmt::format("{}/rank{}.out", options_.log_dir, rank);

@@ -12,7 +12,8 @@ namespace lockstep::launcher {
 enum class Output {
   /// Whole lines, each with its rank in front: "[0] epoch 1 ...".
   prefixed,
-  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal) and its stderr comes through
+  /// Rank 0 writes to the launcher's stdout itself (so a progress bar finds its terminal), unless that is a pipe, whose
+  /// reader must not hold it up (Note [Slow readers]): then it comes through byte by byte. Its stderr comes through
   /// unchanged; the other ranks' lines are prefixed.
   rank0_plain,
 };

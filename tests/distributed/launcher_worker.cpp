@@ -60,6 +60,22 @@ int spawn(const std::string& count) {
   return status;
 }
 
+// More than a pipe takes, from rank 0 of two, which then makes a file.
+int flood(const std::string& file) {
+  if (!std::getenv("RANK")) {
+    lockstep::launcher::Options options;
+    options.nproc_per_node = 2;
+    options.output = lockstep::launcher::Output::rank0_plain;
+    return lockstep::launcher::run_local(options, {"flood", file});
+  }
+  if (variable("RANK") == "1") return 0;
+  for (int i = 0; i < 20'000; ++i) std::printf("line %d, which nobody reads\n", i);
+  std::printf("unfinished");
+  std::fflush(stdout);
+  std::FILE* made = std::fopen(file.c_str(), "w");
+  return made && std::fclose(made) == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -68,6 +84,7 @@ int main(int argc, char** argv) {
     if (mode == "meet") return meet();
     if (mode == "wrong-token") return wrong_token();
     if (mode == "spawn") return spawn(argv[2]);
+    if (mode == "flood") return flood(argv[2]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "launcher_worker: %s\n", error.what());
     return 1;
