@@ -5,8 +5,10 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -91,9 +93,23 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(int error) const {
-  lockstep::detail::throw_error(
-      fmt::format("cannot write {}: {}{}", path_, std::strerror(error),
-                  error == EFBIG ? "; raise the limit on the size of files (ulimit -f)" : ""));
+  std::string advice;
+  if (error == EFBIG) advice = "; raise the limit on the size of files (ulimit -f)";
+  if (error == ENOSPC || error == EDQUOT) {
+    struct statvfs disk {};
+    const bool known = ::statvfs(folder_.c_str(), &disk) == 0 && disk.f_blocks > 0;
+    const auto in_units = [](double bytes) {
+      return bytes < 1e6 ? fmt::format("{:.1f} kB", bytes / 1e3) : fmt::format("{:.1f} MB", bytes / 1e6);
+    };
+    if (size_ > 0) advice = fmt::format("; it takes {}", in_units(static_cast<double>(size_)));
+    struct stat own {};  // which has perhaps taken what was left
+    if (known && error == ENOSPC && ::fstat(descriptor_.get(), &own) == 0)
+      advice += fmt::format("{} {} are free there", size_ > 0 ? ", and" : ";",
+                            in_units(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize) +
+                                     static_cast<double>(own.st_blocks) * 512.0));
+    advice += "; free some space, or name another place";
+  }
+  lockstep::detail::throw_error(fmt::format("cannot write {}: {}{}", path_, std::strerror(error), advice));
 }
 
 std::string AtomicFile::temporary_name() const {
@@ -124,6 +140,18 @@ void AtomicFile::take_over(const struct stat& old) const {
   if (::fchmod(descriptor_.get(), old.st_mode & 07777) != 0) fail(errno);
 }
 
+void AtomicFile::reserve(std::size_t bytes) {
+  size_ = std::max(size_, bytes);
+  if (bytes == 0) return;
+  const FileSizeErrors errors_only;
+  // What writes it in blocks of zeros where the file system cannot do that (posix_fallocate) would cost more than it
+  // tells.
+  int result = 0;
+  do result = ::fallocate(descriptor_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+  while (result != 0 && errno == EINTR);
+  if (result != 0 && (errno == ENOSPC || errno == EDQUOT)) fail(errno);
+}
+
 void AtomicFile::write(const void* data, std::size_t bytes) {
   if (!write_all(descriptor_.get(), data, bytes)) fail(errno);
 }
@@ -142,6 +170,7 @@ void AtomicFile::write_at(std::size_t offset, const void* data, std::size_t byte
 }
 
 void AtomicFile::resize(std::size_t bytes) {
+  size_ = std::max(size_, bytes);
   const FileSizeErrors errors_only;
   if (::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) fail(errno);
 }

@@ -39,6 +39,8 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Takes the disk's space for so many bytes, where the file system can. Throws Error if there is too little.
+  void reserve(std::size_t bytes);
   void write(const void* data, std::size_t bytes);
   /// Over what was written before.
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
@@ -65,6 +67,7 @@ class AtomicFile {
   std::string file_;
   std::string temporary_;  ///< its present name; empty if it has none
   FileDescriptor descriptor_;
+  std::size_t size_ = 0;  ///< that it will have, as far as is known
 };
 
 }  // namespace lockstep::nn::detail

@@ -46,6 +46,7 @@ detail::SafetensorsLayout detail::lay_out_safetensors(const std::vector<NamedTen
 void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
   const auto [ordered, offsets, header] = detail::lay_out_safetensors(tensors, path, metadata);
   detail::AtomicFile file(path);
+  file.reserve(offsets.back());
   file.write(header.data(), header.size());
   std::string checksums = checksum_digits(header.data(), header.size());
   for (const NamedTensor& t : ordered) {

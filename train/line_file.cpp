@@ -84,7 +84,11 @@ void LineFile::write(std::string text) {
                   what_, path_);
   }
   if (write_all(file_.get(), text.data(), text.size())) return;
-  if (error_ == 0) error_ = errno;
+  if (error_ == 0) {
+    error_ = errno;
+    logging::warn("the {} '{}' cannot be written: {}; what runs goes on, and lines will be missing there", what_, path_,
+                  std::strerror(error_));
+  }
   if (start >= 0 && ::ftruncate(file_.get(), start) == 0) ::lseek(file_.get(), start, SEEK_SET);
 }
 

@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "lockstep/core/check.h"
@@ -51,9 +53,21 @@ bool is_file_or_nothing(const std::string& path) {
   return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
 }
 
-void try_output(const Output& output) {
-  const auto& [what, path, whole, checkpoint] = output;
+using Trial = std::unique_ptr<nn::detail::AtomicFile>;
+
+/// Lines come one by one, so that how many there will be is not known; a disk that is full already takes none.
+bool is_full(int file) {
+  struct statvfs disk {};
+  struct stat info {};
+  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || ::fstatvfs(file, &disk) != 0) return false;
+  return disk.f_blocks > 0 && (::geteuid() == 0 ? disk.f_bfree : disk.f_bavail) == 0;  // some is kept for root
+}
+
+/// Returns what holds the space of a new file.
+Trial try_output(const Output& output) {
+  const auto& [what, path, whole, checkpoint, bytes] = output;
   std::string reason;
+  Trial trial;
   if (path.ends_with('/')) {
     std::error_code error;
     fs::path folder = fs::absolute(path, error).parent_path();
@@ -62,21 +76,36 @@ void try_output(const Output& output) {
       reason = fmt::format("{} is no folder", folder.string());
     else if (::access(folder.c_str(), W_OK | X_OK) != 0)
       reason = fmt::format("cannot write into {}: {}", folder.string(), std::strerror(errno));
+    try {
+      if (reason.empty() && bytes > 0) {
+        trial = std::make_unique<nn::detail::AtomicFile>((folder / "new file").string());
+        trial->reserve(bytes);
+      }
+    } catch (const Error& error) {
+      reason = error.what();
+    }
   } else if (whole) {
     try {
-      nn::detail::AtomicFile(path).rehearse();
+      const bool replaces = ::access(path.c_str(), F_OK) == 0;
+      trial = std::make_unique<nn::detail::AtomicFile>(path);
+      trial->reserve(bytes);
+      trial->rehearse();
+      if (replaces) trial.reset();  // whose own space becomes free
     } catch (const Error& error) {
       reason = error.what();
     }
   } else {
     // O_NONBLOCK: a pipe that nobody reads is refused, where opening it would wait.
-    const FileDescriptor trial(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
-    if (!trial)
+    const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666));
+    if (file && is_full(file.get()))
+      reason = fmt::format("cannot write {}: {}; free some space, or name another place", path, std::strerror(ENOSPC));
+    if (!file)
       reason = errno == ENXIO ? fmt::format("cannot write {}: it is a pipe that nobody reads", path)
                               : fmt::format("cannot write {}: {}", path, std::strerror(errno));
   }
   LOCKSTEP_CHECK(reason.empty(), "[run] the {} '{}' could not be written later: {}; nothing has been computed yet",
                  what, path, reason);
+  return trial;
 }
 
 }  // namespace
@@ -109,13 +138,14 @@ void try_outputs(const std::vector<Output>& outputs) {
   std::set<std::string> folders;
   for (const Output& output : outputs)
     if (output.path.ends_with('/')) folders.insert(identity(output.path.substr(0, output.path.size() - 1)));
+  std::vector<Trial> held;  // all of them at a time: several may share a disk
   for (const Output& output : outputs) {
     const fs::path parent = fs::path(output.path).parent_path();
     std::error_code ignored;
     if (output.path.empty() || (!output.path.ends_with('/') && !parent.empty() && !fs::exists(parent, ignored) &&
                                 folders.contains(identity(parent.string()))))
       continue;
-    try_output(output);
+    held.push_back(try_output(output));
   }
 }
 

@@ -2,6 +2,7 @@
 
 // For .cpp files only.
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,9 +11,10 @@ namespace lockstep::train {
 
 /// Note [Outputs]
 /// A training takes hours, and its files are written at the end. So before the first step each of them is tried, and a
-/// path that cannot be written is an error while nothing is lost yet. So are two outputs that are one file, and one
-/// that would take the place of a training checkpoint. What can be written then and cannot later (the disk is full, the
-/// folder gone) is written where it can be: beside its place, else in the working folder.
+/// path that cannot be written, or not as much of it as is known to come, is an error while nothing is lost yet. So are
+/// two outputs that are one file, and one that would take the place of a training checkpoint. What can be written then
+/// and cannot later (the disk is full, the folder gone) is written where it can be: beside its place, else in the
+/// working folder.
 
 /// A file that a training writes.
 struct Output {
@@ -20,6 +22,7 @@ struct Output {
   std::string path;         ///< empty: it is not written; with a slash at its end it is a folder, made if need be
   bool whole = true;        ///< in one piece, through a temporary file in its folder; else line by line
   bool checkpoint = false;  ///< may replace a checkpoint
+  std::size_t bytes = 0;    ///< that it will have at least
 };
 
 /// Throws Error unless each can be written under its name, and no two are the same file, under whatever names.

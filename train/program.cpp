@@ -104,6 +104,7 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       return launcher::run_local(launch, std::vector<std::string>(argv + 1, argv + argc));
     }
     try {
+      std::string unwritten;
       const int status = with_memory_for("training, or getting ready for it", [&] {
         Workers workers(options.workers);
         options.run.workers = workers.count();
@@ -119,11 +120,20 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
           for (const std::string& file : output.files)
             options.run.other_outputs.emplace_back(what, *output.path + "/" + file);
         }
-        return body(workers, options.run);
+        try {
+          return body(workers, options.run);
+        } catch (const UnwrittenError& error) {
+          // All ranks have done their work, and leave the job in good order. One tells, and has the status.
+          if (const auto group = workers.group(); group && group->rank() != 0) return 0;
+          unwritten = error.what();
+          return launcher::kUnwritten;
+        }
       });
+      if (!unwritten.empty()) command_line::print_error(options.name.c_str(), unwritten);
       // The result line is what a run was for: a full disk must not take it without a word.
       if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-      if (status != 0) throw Error("what goes to stdout could not all be written; is the disk full?");
+      if (status != 0 && unwritten.empty())
+        throw Error("what goes to stdout could not all be written; is the disk full?");
       throw UnwrittenError("what goes to stdout could not all be written, and all else was done; is the disk full?");
     } catch (const UnwrittenError& error) {
       command_line::print_error(options.name.c_str(), error.what());

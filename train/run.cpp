@@ -105,16 +105,19 @@ void Run::State::begin() {
       *path = distributed::broadcast_text(*path, *group);
   }
   on_rank0([&] {
-    std::vector<Output> outputs{{.what = "checkpoint", .path = options.checkpoint, .checkpoint = true},
-                                {.what = "file of the weights", .path = options.save},
-                                {.what = "metrics file", .path = options.metrics, .whole = false},
-                                {.what = "hash trace", .path = options.trace_hashes, .whole = false},
-                                {.what = "profile", .path = options.profile}};
+    const auto [weights, state] = sizes();
+    std::vector<Output> outputs{
+        {.what = "checkpoint", .path = options.checkpoint, .checkpoint = true, .bytes = weights + state},
+        {.what = "file of the weights", .path = options.save, .bytes = weights},
+        {.what = "metrics file", .path = options.metrics, .whole = false},
+        {.what = "hash trace", .path = options.trace_hashes, .whole = false},
+        {.what = "profile", .path = options.profile}};
     if (step.trace()) outputs.push_back({.what = "trace", .path = options.trace, .whole = false});
     // Written when the process ends, over whatever has that name then.
     if (const auto profile = environment_variable("LOCKSTEP_PROFILE"); profile && profile->find("%p") == profile->npos)
       outputs.push_back({.what = "profile of LOCKSTEP_PROFILE", .path = *profile});
-    for (const auto& [what, path] : options.other_outputs) outputs.push_back({.what = what, .path = path});
+    for (const auto& [what, path] : options.other_outputs)
+      outputs.push_back({.what = what, .path = path, .bytes = path.ends_with('/') ? options.other_bytes : 0});
     try_outputs(outputs);
     checkpoints.check_names();
     if (!options.checkpoint.empty()) checkpoint_lock.emplace(options.checkpoint);
@@ -131,7 +134,7 @@ void Run::State::begin() {
   if (is_rank0) {
     const bool bar =
         options.progress == Progress::bar || (options.progress == Progress::automatic && ::isatty(STDOUT_FILENO) != 0);
-    if (options.progress != Progress::none) sinks.insert(sinks.begin(), console(bar));
+    if (options.progress != Progress::none) sinks.insert(sinks.begin(), console(bar, group && group->world_size() > 1));
     if (!options.metrics.empty()) sinks.push_back(json_lines(options.metrics));
   } else {
     sinks.clear();

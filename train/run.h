@@ -97,7 +97,8 @@ struct RunOptions {
   /// Files that the program itself will write, for the run to try before the first step: what they are, and where; a
   /// path with a slash at its end is a folder.
   std::vector<std::pair<std::string, std::string>> other_outputs = {};
-  std::string profile = {};  ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
+  std::size_t other_bytes = 0;  ///< that will come into each folder of these, at least
+  std::string profile = {};     ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
   Progress progress = Progress::automatic;  ///< what stdout shows
 };
 

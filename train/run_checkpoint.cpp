@@ -140,6 +140,23 @@ nn::Metadata Run::State::settings_of_ranks() {
   return all;
 }
 
+std::pair<std::size_t, std::size_t> Run::State::sizes() const {
+  const auto bytes = [](const Tensor& tensor, DType dtype) {
+    return static_cast<std::size_t>(tensor.numel()) * element_size(dtype);
+  };
+  std::size_t weights = 0, state = 0;
+  for (const nn::NamedTensor& t : step.module().state()) weights += bytes(t.tensor, t.tensor.dtype());
+  const auto* const divided = dynamic_cast<const distributed::ZeroRedundancyOptimizer*>(&optimizer);
+  const optim::Optimizer& formula = divided ? divided->local() : optimizer;
+  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    const Tensor& parameter = optimizer.parameters()[i];
+    if (!parameter.requires_grad()) continue;
+    state += formula.state_names(optimizer.group_of_parameters()[i]).size() *
+             bytes(parameter, optim::Optimizer::state_dtype(parameter.dtype()));
+  }
+  return {weights, state};
+}
+
 std::string Run::State::fingerprint() const {
   if (options.logical_shards == 0) return {};
   return distributed::lockstep_fingerprint(options.logical_shards, step.module().device());

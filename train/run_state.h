@@ -5,6 +5,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/distributed/parallel/async_checkpoint.h"
@@ -48,6 +49,8 @@ struct Run::State {
   void note_contents();
   /// What must be the same on all ranks: settings(), and what a resumed run may change.
   nn::Metadata settings_of_ranks();
+  /// Bytes of the weights, and of what a checkpoint holds beside them; of a mesh's model those of this rank's part.
+  std::pair<std::size_t, std::size_t> sizes() const;
   std::string fingerprint() const;
   /// Collective. If it cannot be written: `last`, it is written elsewhere, and `lost` tells; else the run goes on.
   void save_checkpoint(bool last);

@@ -51,7 +51,7 @@ void Outlet::drop_oldest() {
 
 void Outlet::tell_of_dropped() {
   kept_.insert(gap_, fmt::format("warning: {} line(s) are missing here: nobody read this stream, and the job did not "
-                                 "wait; a folder for logs (--log-dir) would have kept them\n",
+                                 "wait; lockstep-run keeps all of them with --log-dir\n",
                                  dropped_));
   dropped_ = 0;
 }

@@ -335,6 +335,7 @@ TEST(Launcher, GivesUpAfterTheLastRestart) {
 TEST(Launcher, DoesNotRepeatWorkThatIsDoneAndNotWritten) {
   const Finished run = run_shell(2, "echo attempt; exit 73", {"--max-restarts", "2"});
   EXPECT_EQ(run.status, 73);
+  EXPECT_TRUE(has(run.err, "has done its work, and could not write all that came of it where it should be"));
   EXPECT_FALSE(run.err.find("again") != std::string::npos) << run.err;
 }
 

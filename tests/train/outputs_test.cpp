@@ -2,14 +2,22 @@
 // end could not write.
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/train/output.h"
+#include "lockstep/train/sink.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/train/training.h"
@@ -153,6 +161,90 @@ TEST_F(Outputs, ThatCannotBeWrittenAtTheEndAreAnErrorOfTheirOwn) {
   Training training({.save = file("w")});
   training.run->callbacks().on_epoch_end = [&](std::int64_t) { fs::create_directory(file("w")); };
   EXPECT_THROW(training.run->train(), UnwrittenError);
+}
+
+// The other ranks would take one that waits for a stopped terminal for one that hangs.
+TEST(Console, DoesNotHoldUpAJobWhoseReaderStandsStill) {
+  std::fflush(stdout);
+  const int before = ::dup(STDOUT_FILENO);
+  Pipe pipe = make_pipe();
+  ::dup2(pipe.write.get(), STDOUT_FILENO);
+  pipe.write.reset();
+  constexpr std::int64_t kSteps = 1'000'000;
+  std::string read;
+  std::thread reader;
+  {
+    const auto sink = console(false, /*others_wait=*/true);
+    RunDescription run;
+    run.total_steps = kSteps;
+    sink->begin(run);
+    for (std::int64_t step = 99; step < kSteps; step += 100) sink->step({.step = step});
+    sink->message("a sentence");
+    reader = std::thread([&] {
+      std::array<char, 4096> piece;
+      for (ssize_t n = 0; (n = ::read(pipe.read.get(), piece.data(), piece.size())) > 0;)
+        read.append(piece.data(), static_cast<std::size_t>(n));
+    });
+    sink->end({});
+  }
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  reader.join();
+  EXPECT_EQ(read.rfind("step 100/1000000", 0), 0u);
+  EXPECT_NE(read.find("step 1000000/1000000"), std::string::npos);
+  EXPECT_NE(read.find("a sentence\nresult:"), std::string::npos);
+  EXPECT_EQ(std::count(read.begin(), read.end(), '\n'), kSteps / 100 + 2);
+}
+
+/// A disk of two pages. A run's lock takes one of them.
+class SmallDisk : public Outputs {
+ protected:
+  void SetUp() override {
+    disk_ = file("disk");
+    fs::create_directories(disk_);
+    if (::mount("none", disk_.c_str(), "tmpfs", 0, "size=8k") != 0)
+      GTEST_SKIP() << "a small file system cannot be mounted here";
+    mounted_ = true;
+  }
+  ~SmallDisk() override {
+    if (mounted_) ::umount(disk_.c_str());
+  }
+  void fill() const { std::ofstream(disk_ + "/other") << std::string(8192, 'x'); }
+
+  std::string disk_;
+  bool mounted_ = false;
+};
+
+TEST_F(SmallDisk, IsFoundBeforeTheFirstStep) {
+  const auto refuses = [&](const RunOptions& options, const std::string& file) {
+    const std::string error = error_of([&] { train(options); });
+    for (const std::string& part : {"cannot write " + file + ": No space left on device", std::string("free some"),
+                                    std::string("nothing has been computed yet")})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  train({.save = disk_ + "/w"});
+  fs::remove(disk_ + "/w");
+  // Each of them would fit, and two.
+  refuses({.checkpoint = disk_ + "/c", .save = disk_ + "/w", .metrics = disk_ + "/m"}, disk_ + "/m");
+  fill();
+  refuses({.checkpoint = disk_ + "/c"}, disk_ + "/c");
+  refuses({.metrics = disk_ + "/m"}, disk_ + "/m");
+  refuses({.other_outputs = {{"folder of --out", disk_ + "/o/"}}, .other_bytes = 100}, disk_ + "/new file");
+}
+
+TEST_F(SmallDisk, ThatIsFullAtTheEndLosesNothing) {
+  const std::string rescued = "weights_of_a_small_disk.rescued";  // in the working folder
+  fs::remove(rescued);
+  Training training({.save = disk_ + "/weights_of_a_small_disk"});
+  training.run->callbacks().on_epoch_end = [&](std::int64_t) { fill(); };
+  const std::string error = error_of([&] { training.run->train(); });
+  EXPECT_NE(error.find("disk: No space left on device; it takes 0.7 kB, and 0.0 kB are free there; free some space, or "
+                       "name another place; the file of the weights is in '" +
+                       rescued + "'"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(nn::load(training.step->module(), rescued).missing.size(), 0u);
+  fs::remove(rescued);
 }
 
 }  // namespace
