@@ -14,6 +14,7 @@
 #include "apps/gpt/mesh.h"
 #include "apps/gpt/weights.h"
 #include "lockstep/nn/optim/adam.h"
+#include "lockstep/train/output.h"
 #include "lockstep/train/program.h"
 #include "lockstep/train/run.h"
 
@@ -199,14 +200,26 @@ data::DataLoader make_loader(const Options& o, const train::Workers& workers, co
 
 /// What is left at the end, on rank 0.
 void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus& corpus) {
-  try {
-    if (!o.adapters.empty()) gpt::save_adapters(model, o.adapters);
-    if (o.out.empty()) return;
+  std::string lost;
+  const auto write = [&](const std::string& what, const std::string& path,
+                         const std::function<void(const std::string& path)>& save) {
+    std::string failure;
+    try {
+      const std::string place = train::write_somewhere(path, save, failure);
+      if (!failure.empty()) failure += fmt::format("; the {} are in '{}'", what, place);
+    } catch (const Error&) {
+      failure = fmt::format("the {} are lost: {}", what, failure);
+    }
+    if (!failure.empty()) lost += (lost.empty() ? "" : "; ") + failure;
+  };
+  if (!o.adapters.empty())
+    write("adapters", o.adapters, [&](const std::string& path) { gpt::save_adapters(model, path); });
+  if (!o.out.empty()) {
     gpt::merge_adapters(model);
-    gpt::save_folder(o.out, model, corpus.tokenizer);
-  } catch (const Error& error) {
-    throw train::UnwrittenError(error.what());
+    write("model's files", o.out.substr(0, o.out.find_last_not_of('/') + 1),
+          [&](const std::string& path) { gpt::save_folder(path, model, corpus.tokenizer); });
   }
+  if (!lost.empty()) throw train::UnwrittenError(lost);
 }
 
 /// On processes that are a grid, each with a part of the model.
@@ -249,6 +262,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
     return as_language_model(net).loss(part.x, part.y);
   };
 
+  run_options.other_bytes = gpt::bytes_of_folder(as_language_model(step.module()));
   train::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
   run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows,

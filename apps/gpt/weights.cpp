@@ -228,6 +228,13 @@ std::vector<std::string> files_of_folder() {
   return {"model.safetensors", "config.json", "vocab.json", "merges.txt"};
 }
 
+std::size_t bytes_of_folder(const LanguageModel& model) {
+  std::size_t bytes = 0;
+  for (const nn::NamedTensor& p : model.named_parameters())
+    if (!is_adapter(p.name)) bytes += static_cast<std::size_t>(p.tensor.numel()) * element_size(p.tensor.dtype());
+  return bytes;
+}
+
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std:
 /// Writes one that transformers loads too, without adapters (merge them first). Makes the folder; the index of a model
 /// in parts that was there goes.
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
+/// Of the weights that save_folder() writes: about what it takes.
+std::size_t bytes_of_folder(const LanguageModel& model);
 /// The names of the files that save_folder() writes.
 std::vector<std::string> files_of_folder();
 
