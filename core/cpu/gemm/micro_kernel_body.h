@@ -18,8 +18,7 @@
 //   positive(x)                    x < 0 ? 0 : x, so NaN and -0 stay
 //   kTurn, turn(group, stride, x)  lane j of x[p] is group[j / kTurn][j % kTurn * stride + p], for p below kTurn, which
 //                                  divides kLanes
-//   keep(v)                        v is in a register here; of vectors of 64 bytes
-//   turn_line(from, stride, x)     optional: the same for a line of the cache of each row, each read once
+//   turn_square(from, stride, x)   optional: the same for all kLanes columns, each row read once
 
 #include "lockstep/core/cpu/gemm/asks_body.h"
 #include "lockstep/core/cpu/gemm/few_rows_body.h"
