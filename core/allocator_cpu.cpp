@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/large_blocks.h"
+#include "lockstep/core/thread_pool.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -64,12 +65,67 @@ std::size_t class_bytes(std::size_t index) {
 
 constexpr std::size_t kSlack = std::size_t{64} << 20;
 
+/// Note [Memory of loops]
+/// What a block of a parallel_for allocates and frees is the thread's own for the time: it is kept for that thread's
+/// next block, whose core has it in its caches. From a common list the next to ask may be the other core, which has to
+/// fetch every line from there before it writes; where the two share no cache that costs as much as lenet's scratch
+/// takes to compute. Only what a core's caches hold is worth keeping, and the rest goes to the common list.
+///
+/// Such blocks remain counted as in use by the list: stats() takes them off, and they stay in the peak.
+class alignas(128) LoopBlocks {
+ public:
+  void* take(std::size_t index) {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = count_; i-- > 0;)
+      if (kept_[i].index == index) {
+        void* const data = kept_[i].data;
+        kept_[i] = kept_[--count_];
+        bytes_ -= class_bytes(index);
+        return data;
+      }
+    return nullptr;
+  }
+  /// False if there is no room.
+  bool keep(void* data, std::size_t index, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (count_ == kept_.size() || bytes_ + bytes > kMostBytes) return false;
+    kept_[count_++] = {data, index};
+    bytes_ += bytes;
+    return true;
+  }
+  std::size_t bytes() {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+  /// Calls release(data, class) for all that is kept, and keeps nothing.
+  template <typename Release>
+  void clear(Release release) {
+    const std::lock_guard lock(mutex_);
+    for (; count_ > 0; --count_) release(kept_[count_ - 1].data, kept_[count_ - 1].index);
+    bytes_ = 0;
+  }
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  static constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  struct Kept {
+    void* data;
+    std::size_t index;
+  };
+  std::mutex mutex_;  // for those who clear or count; the thread itself meets nobody here
+  std::size_t count_ = 0, bytes_ = 0;
+  std::array<Kept, 16> kept_;
+};
+
 class CachingAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes, Device) override {
     if (bytes == 0) return nullptr;
     LOCKSTEP_CHECK(bytes <= (std::size_t{1} << 46), "a tensor of {} bytes was asked for; the limit is 2^46", bytes);
     const SizeClass size = size_class(bytes);
+    LoopBlocks* const own = of_this_loop();
+    if (void* const kept = own ? own->take(size.index) : nullptr) return kept;
     {
       const std::lock_guard lock(mutex_);
       FreeBlocks& free = free_[size.index];
@@ -102,6 +158,7 @@ class CachingAllocator final : public Allocator {
   void deallocate(void* data, std::size_t bytes, Device) noexcept override {
     if (!data) return;
     const SizeClass size = size_class(bytes);
+    if (LoopBlocks* const own = of_this_loop(); own && own->keep(data, size.index, size.bytes)) return;
     {
       const std::lock_guard lock(mutex_);
       stats_.in_use -= size.bytes;
@@ -120,16 +177,24 @@ class CachingAllocator final : public Allocator {
 
   AllocatorStats stats(Device) const override {
     const std::lock_guard lock(mutex_);
-    return stats_;
+    AllocatorStats stats = stats_;
+    for (LoopBlocks& own : own_) {
+      const std::size_t kept = own.bytes();
+      stats.in_use -= kept;
+      stats.cached += kept;
+    }
+    return stats;
   }
 
   void reset_peak(Device) override {
     const std::lock_guard lock(mutex_);
+    free_loops_blocks();
     stats_.peak = stats_.in_use;
   }
 
   void empty_cache() override {
     const std::lock_guard lock(mutex_);
+    free_loops_blocks();
     for (std::size_t i = 0; i < free_.size(); ++i) {
       for (void* block : free_[i].blocks) system_free(block, class_bytes(i));
       free_[i].blocks.clear();
@@ -139,8 +204,14 @@ class CachingAllocator final : public Allocator {
   }
 
   // Around fork(), so that the child, which has none of the other threads, finds the lock free and the lists whole.
-  void lock() { mutex_.lock(); }
-  void unlock() { mutex_.unlock(); }
+  void lock() {
+    mutex_.lock();
+    for (LoopBlocks& own : own_) own.lock();
+  }
+  void unlock() {
+    for (LoopBlocks& own : own_) own.unlock();
+    mutex_.unlock();
+  }
 
  private:
   struct FreeBlocks {
@@ -157,6 +228,20 @@ class CachingAllocator final : public Allocator {
       detail::free_large_block(data, bytes);
     else
       std::free(data);
+  }
+
+  /// Null outside of loops, and for threads beyond those that have a place.
+  LoopBlocks* of_this_loop() {
+    const int thread = kCache ? loop_thread() : -1;
+    return thread >= 0 && static_cast<std::size_t>(thread) < own_.size() ? &own_[static_cast<std::size_t>(thread)]
+                                                                         : nullptr;
+  }
+  void free_loops_blocks() {
+    for (LoopBlocks& own : own_)
+      own.clear([this](void* data, std::size_t index) {
+        system_free(data, class_bytes(index));
+        stats_.in_use -= class_bytes(index);
+      });
   }
 
   void count(std::size_t bytes) {
@@ -185,6 +270,7 @@ class CachingAllocator final : public Allocator {
   std::size_t most_in_use_ = 0;  ///< since the cache was emptied
   std::uint64_t uses_ = 0;
   std::array<FreeBlocks, 544> free_;  ///< by class, up to the limit of allocate()
+  mutable std::array<LoopBlocks, 64> own_;
 };
 
 CachingAllocator& the_allocator() {

@@ -110,11 +110,15 @@ struct Loop {
 };
 
 LOCKSTEP_INITIAL_EXEC thread_local constinit bool inside_loop = false;
+LOCKSTEP_INITIAL_EXEC thread_local constinit int number_in_loop = -1;
 
 class InsideLoop {
  public:
   InsideLoop() { inside_loop = true; }
-  ~InsideLoop() { inside_loop = false; }
+  ~InsideLoop() {
+    inside_loop = false;
+    number_in_loop = -1;
+  }
   InsideLoop(const InsideLoop&) = delete;
   InsideLoop& operator=(const InsideLoop&) = delete;
 };
@@ -190,6 +194,7 @@ class Pool {
     loop_.store(&loop, std::memory_order_relaxed);
     gate_.open();
     if (sleepers_.load(std::memory_order_seq_cst) > 0) gate_.wake();
+    number_in_loop = 0;
     loop.work(0);
     gate_.close(spin_limit_);
     return true;
@@ -226,6 +231,7 @@ class Pool {
 
   void serve(int thread) {
     inside_loop = true;
+    number_in_loop = thread;
     std::optional<Gate::State> served;  // the number of the last loop
     int spins = 0;
     while (true) {
@@ -284,6 +290,10 @@ Pool& pool() {
 
 int num_threads() {
   return pool().threads();
+}
+
+int loop_thread() {
+  return number_in_loop;
 }
 
 void set_num_threads(int n) {

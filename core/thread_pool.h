@@ -23,6 +23,10 @@ int num_threads();
 /// Throws Error unless 1 <= n <= 1024. Not to be called while a parallel_for runs. A forked child keeps the number.
 void set_num_threads(int n);
 
+/// The number, from 0, of the thread that runs a block of a parallel_for which has several; no other thread has it
+/// meanwhile. -1 outside of such loops.
+int loop_thread();
+
 namespace detail {
 using BlockFunction = void (*)(void* context, std::int64_t begin, std::int64_t end);
 void parallel_for(std::int64_t count, std::int64_t block, void* context, BlockFunction run);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -14,11 +15,13 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep {
@@ -80,6 +83,62 @@ TEST(Allocator, StatisticsFollowUseAndPeak) {
   EXPECT_EQ(after.cached > 0, kReuses);
   cpu().empty_cache();
   EXPECT_EQ(cpu().stats({}).cached, 0u);
+}
+
+// Note [Memory of loops]: what a block of a loop freed is its thread's, and statistics and empty_cache() know of it.
+TEST(Allocator, WhatALoopFreesComesBackToItsThread) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds do not reuse memory";
+  constexpr std::size_t kBytes = 30'000, kBlocks = 400;
+  const int threads = num_threads();
+  set_num_threads(3);
+  cpu().empty_cache();
+  const AllocatorStats before = cpu().stats({});
+  std::array<int, kBlocks> thread{};
+  std::array<void*, kBlocks> block{};
+  std::atomic<int> arrived{0};
+  parallel_for(kBlocks, 1, [&](std::int64_t begin, std::int64_t) {
+    if (arrived.fetch_add(1) < 3)  // each thread has a block before the second is asked for
+      while (arrived.load() < 3) std::this_thread::yield();
+    const auto at = static_cast<std::size_t>(begin);
+    thread[at] = loop_thread();
+    block[at] = cpu().allocate(kBytes, {});
+    cpu().deallocate(block[at], kBytes, {});
+  });
+  EXPECT_EQ(loop_thread(), -1);
+  std::array<std::set<void*>, 3> of{};
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(thread[i] >= 0 && thread[i] < 3);
+    of[static_cast<std::size_t>(thread[i])].insert(block[i]);
+  }
+  for (const auto& blocks : of) EXPECT_EQ(blocks.size(), 1u);
+  EXPECT_NE(*of[0].begin(), *of[1].begin());
+  EXPECT_EQ(cpu().stats({}).in_use, before.in_use);
+  EXPECT_GE(cpu().stats({}).cached, 3 * kBytes);
+  cpu().reset_peak({});
+  EXPECT_EQ(cpu().stats({}).peak, before.in_use);
+  cpu().empty_cache();
+  EXPECT_EQ(cpu().stats({}).cached, 0u);
+  set_num_threads(threads);
+}
+
+// A thread keeps as much as a core's caches hold; the rest is for all.
+TEST(Allocator, ALoopsThreadKeepsLittle) {
+  if (!kReuses) GTEST_SKIP() << "sanitizer builds do not reuse memory";
+  const int threads = num_threads();
+  set_num_threads(2);
+  cpu().empty_cache();
+  const std::size_t in_use = cpu().stats({}).in_use;
+  parallel_for(2, 1, [&](std::int64_t, std::int64_t) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 40; ++i) blocks.push_back(cpu().allocate(200'000, {}));
+    for (void* const block : blocks) cpu().deallocate(block, 200'000, {});
+  });
+  EXPECT_EQ(cpu().stats({}).in_use, in_use);
+  const std::size_t cached = cpu().stats({}).cached;
+  cpu().reset_peak({});  // gives back what loops keep
+  EXPECT_LE(cached - cpu().stats({}).cached, std::size_t{2} << 20);
+  cpu().empty_cache();
+  set_num_threads(threads);
 }
 
 TEST(Allocator, AtMostAQuarterOfABlockIsWasted) {
