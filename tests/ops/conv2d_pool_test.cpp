@@ -1,13 +1,16 @@
 // A convolution under a pool and a relu, whose kernels compute them together.
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_sums.h"
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
@@ -109,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"wide_padding", {2, 2, 4, 5}, {3, 2, 3, 3}, true, {.padding = 4}},
         Case{"one_by_one", {3, 8, 7, 7}, {5, 8, 1, 1}, true}, Case{"seven", {2, 5, 16, 17}, {7, 5, 7, 7}, true},
         Case{"many_channels", {2, 70, 6, 7}, {9, 70, 3, 3}, true}, Case{"narrow", {2, 3, 10, 5}, {4, 3, 3, 2}, true},
+        Case{"eight_channels", {2, 8, 12, 13}, {9, 8, 3, 3}, true},
         Case{"one_window", {2, 3, 4, 4}, {3, 3, 3, 3}, true}, Case{"one_row", {2, 16, 2, 20}, {3, 16, 1, 1}, true},
         Case{"stride", {2, 3, 11, 12}, {5, 3, 3, 3}, true, {.stride = 2}},
         Case{"dilation", {2, 3, 11, 12}, {5, 3, 3, 3}, true, {.padding = 1, .dilation = 2}},
@@ -121,6 +125,47 @@ TEST(Conv2dPool, the_usual_blocks_are_fused) {
   EXPECT_FALSE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {.stride = 2})));
   EXPECT_FALSE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {.dilation = 2})));
 }
+
+#if defined(__x86_64__)
+// Sums of all widths and heights, of no entry to many.
+TEST(Conv2dPool, instruction_sets_give_the_same_bits) {
+  using namespace conv2d_pool;
+  if (!cpu::has_instruction_set(cpu::InstructionSet::avx512)) GTEST_SKIP() << "no AVX-512";
+  constexpr std::int64_t kPitch = 301, kTop = 7, kPlaces = 40;
+  const std::vector<float> from = make_input({kTop * kPitch + kPlaces}, 1, kFloat32).to_vector<float>();
+  const std::vector<float> before = make_input({kTop * kPitch}, 2, kFloat32).to_vector<float>();
+  const std::vector<float> values = make_input({50}, 3, kFloat32).to_vector<float>();
+  std::vector<std::int32_t> places;
+  for (int i = 0; i < 50; ++i) places.push_back(i * 37 % static_cast<int>(kPlaces));
+  const auto patches = [&](const SparseSums& by, int runs, int rows, std::int64_t count) {
+    std::vector<float> sums = before;
+    const int at_once = by.rows[runs - 1];
+    for (int r = 0; r < rows; r += at_once)
+      by.patches[runs - 1][std::min(at_once, rows - r) - 1](
+          {values.data(), places.data(), count}, from.data() + r * kPitch, kPitch, sums.data() + r * kPitch, kPitch);
+    return sums;
+  };
+  const auto weights = [&](const SparseSums& by, int runs, int rows, std::int64_t count) {
+    std::vector<float> sums = before;
+    by.weights[runs - 1]({.entries = {values.data(), places.data(), count},
+                          .weights = from.data(),
+                          .weights_pitch = kPitch,
+                          .to = sums.data(),
+                          .pitch = kPitch,
+                          .rows = rows});
+    return sums;
+  };
+  for (int runs = 1; runs <= kTile; ++runs)
+    for (int rows = 1; rows <= kTop; ++rows)
+      for (const std::int64_t count : {0, 1, 2, 3, 50}) {
+        SCOPED_TRACE(fmt::format("{} runs, {} rows, {} entries", runs, rows, count));
+        EXPECT_EQ(patches(kSparseSumsAvx512, runs, rows, count), patches(kSparseSums, runs, rows, count));
+        const std::vector<float> sums = weights(kSparseSums, runs, rows, count);
+        EXPECT_EQ(weights(kSparseSumsAvx512, runs, rows, count), sums);
+        EXPECT_EQ(sums == before, count == 0);
+      }
+}
+#endif
 
 TEST(Conv2dPool, other_dtypes_run_the_operations) {
   for (const DType dtype : {kFloat64, kFloat16, kBFloat16}) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_sums.h"
 #include "lockstep/core/cpu/transpose8.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
@@ -12,113 +13,11 @@
 namespace lockstep::conv2d_pool {
 namespace {
 
-using cpu::broadcast8;
-using cpu::fma8;
 using cpu::load8;
 using cpu::store8;
 using cpu::sum8;
 using cpu::transpose8;
 using Vec = cpu::Vec8;
-
-// sums[r][v] += the sum over entries of value * image[place + r * pitch + v], R rows of V vectors.
-template <int R, int V>
-[[gnu::noinline]] void add_patches(const float* values, const std::int32_t* places, std::int64_t count,
-                                   const float* image, std::int64_t pitch, float* sums, std::int64_t sums_pitch) {
-  constexpr int kChains = R * V <= kMostByTurns ? 2 : 1;  // enough independent sums to hide an addition's latency
-  Vec sum[kChains][R][V];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 12
-    for (int v = 0; v < V; ++v) {
-      sum[0][r][v] = load8(sums + r * sums_pitch + v * kLanes);
-      if constexpr (kChains == 2) sum[1][r][v] = Vec{};
-    }
-  std::int64_t i = 0;
-  for (; i + kChains <= count; i += kChains)
-#pragma GCC unroll 2
-    for (int chain = 0; chain < kChains; ++chain) {
-      const Vec value = broadcast8(values[i + chain]);
-      const float* patch = image + places[i + chain];
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r)
-#pragma GCC unroll 12
-        for (int v = 0; v < V; ++v)
-          sum[chain][r][v] = fma8(value, load8(patch + r * pitch + v * kLanes), sum[chain][r][v]);
-    }
-  if (i < count) {
-    const Vec value = broadcast8(values[i]);
-    const float* patch = image + places[i];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 12
-      for (int v = 0; v < V; ++v) sum[0][r][v] = fma8(value, load8(patch + r * pitch + v * kLanes), sum[0][r][v]);
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 12
-    for (int v = 0; v < V; ++v) {
-      if constexpr (kChains == 2) sum[0][r][v] += sum[1][r][v];
-      store8(sums + r * sums_pitch + v * kLanes, sum[0][r][v]);
-    }
-}
-
-using AddPatches = void (*)(const float*, const std::int32_t*, std::int64_t, const float*, std::int64_t, float*,
-                            std::int64_t);
-
-// kAddPatches[v - 1][r - 1], null where a tile has no room for them.
-template <int V, int... R>
-constexpr std::array<AddPatches, sizeof...(R)> patch_rows(std::integer_sequence<int, R...>) {
-  return {[] {
-    if constexpr ((R + 1) * V <= kTile)
-      return static_cast<AddPatches>(add_patches<R + 1, V>);
-    else
-      return static_cast<AddPatches>(nullptr);
-  }()...};
-}
-template <int... V>
-constexpr auto patch_table(std::integer_sequence<int, V...>) {
-  return std::array{patch_rows<V + 1>(std::make_integer_sequence<int, kMaxRows>{})...};
-}
-constexpr auto kAddPatches = patch_table(std::make_integer_sequence<int, kTile>{});
-
-struct WeightArguments {
-  const float* values;
-  const std::int32_t* places;
-  std::int64_t count;
-  const float* weights;
-  std::int64_t weights_pitch;
-  float* to;
-  std::int64_t pitch;
-  std::int64_t rows;
-};
-
-// to[r][v] += the sum over entries of value * weights[r][place + v], V vectors of each row.
-template <int V>
-[[gnu::noinline]] void add_weights(const WeightArguments& a) {
-  const std::int64_t count = a.count;
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    float* to = a.to + r * a.pitch;
-    const float* weights = a.weights + r * a.weights_pitch;
-    Vec sum[V];
-#pragma GCC unroll 12
-    for (int v = 0; v < V; ++v) sum[v] = load8(to + v * kLanes);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Vec value = broadcast8(a.values[i]);
-      const float* weight = weights + a.places[i];
-#pragma GCC unroll 12
-      for (int v = 0; v < V; ++v) sum[v] = fma8(value, load8(weight + v * kLanes), sum[v]);
-    }
-#pragma GCC unroll 12
-    for (int v = 0; v < V; ++v) store8(to + v * kLanes, sum[v]);
-  }
-}
-
-using AddWeights = void (*)(const WeightArguments&);
-template <int... V>
-constexpr std::array<AddWeights, sizeof...(V)> weight_table(std::integer_sequence<int, V...>) {
-  return {add_weights<V + 1>...};
-}
-constexpr auto kAddWeights = weight_table(std::make_integer_sequence<int, kTile>{});
 
 // Lane i is lane order[i] of `from`.
 template <typename V>
@@ -248,6 +147,7 @@ std::int64_t WeightGradient::gather(const float* grad, const std::uint8_t* posit
 void WeightGradient::add(const float* grad, const std::uint8_t* positions, const float* image, float* sums,
                          float* bias) {
   const Conv2dGeometry& g = layout_.g;
+  const SparseSums& by = sparse_sums_in_use();
   const std::int64_t plane = layout_.ph * layout_.pw;
   for (std::int64_t top = 0; top < layout_.ph; top += layout_.band_rows) {
     const std::int64_t bottom = std::min(layout_.ph, top + layout_.band_rows);
@@ -257,12 +157,11 @@ void WeightGradient::add(const float* grad, const std::uint8_t* positions, const
       float* own = sums + o * g.kh * layout_.row;
       for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
         const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
-        const std::int64_t at_once = std::min<std::int64_t>(kMaxRows, kTile / width);
-        for (std::int64_t ky = 0; ky < g.kh; ky += at_once) {
-          const std::int64_t rows = std::min(at_once, g.kh - ky);
-          kAddPatches[static_cast<std::size_t>(width - 1)][static_cast<std::size_t>(rows - 1)](
-              values_.data(), places_.data(), count, image + ky * layout_.pitch + v * kLanes, layout_.pitch,
-              own + ky * layout_.row + v * kLanes, layout_.row);
+        const auto runs = static_cast<std::size_t>(width - 1);
+        for (std::int64_t ky = 0; ky < g.kh; ky += by.rows[runs]) {
+          const std::int64_t rows = std::min<std::int64_t>(by.rows[runs], g.kh - ky);
+          by.patches[runs][rows - 1]({values_.data(), places_.data(), count}, image + ky * layout_.pitch + v * kLanes,
+                                     layout_.pitch, own + ky * layout_.row + v * kLanes, layout_.row);
         }
       }
     }
@@ -272,6 +171,9 @@ void WeightGradient::add(const float* grad, const std::uint8_t* positions, const
 InputGradient::InputGradient(const Layout& layout, const float* packed_weights)
     : layout_(layout),
       weights_(packed_weights),
+      // Where patches overlap by half a vector of sixteen, those of eight are faster: see add().
+      sums_(layout.g.in % kLanes == 0 && layout.g.in % sparse_sums_in_use().lanes != 0 ? kSparseSums
+                                                                                       : sparse_sums_in_use()),
       counts_(static_cast<std::size_t>(4 * layout.pw)),
       values_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)),
       places_(static_cast<std::size_t>(4 * layout.pw * layout.g.out)) {}
@@ -297,9 +199,12 @@ void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows
   float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
   for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
     const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
-    kAddWeights[static_cast<std::size_t>(width - 1)]({values_.data() + first, places_.data() + first, count,
-                                                      weights_ + ky * weights_pitch + v * kLanes, weights_pitch,
-                                                      to + v * kLanes, layout_.pitch, rows});
+    sums_.weights[width - 1]({.entries = {values_.data() + first, places_.data() + first, count},
+                              .weights = weights_ + ky * weights_pitch + v * kLanes,
+                              .weights_pitch = weights_pitch,
+                              .to = to + v * kLanes,
+                              .pitch = layout_.pitch,
+                              .rows = rows});
   }
 }
 
@@ -317,8 +222,9 @@ void InputGradient::add(const float* grad, const std::uint8_t* positions, float*
     float* corner = image + 2 * y * layout_.pitch;
     for (std::int64_t ky = 0; ky < kh; ky += at_once)
       if (whole_vectors) {
-        for (std::int64_t row = 0; row < 2; ++row)
-          for (std::int64_t column = 0; column < columns; ++column) spread(slot_at(column, row), ky, 1, corner);
+        // The two rows write apart, so that the sums of one need not wait for the other's.
+        for (std::int64_t column = 0; column < columns; ++column)
+          for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, 1, corner);
       } else {
         for (std::int64_t column = 0; column < columns; ++column)
           for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, kh, corner);

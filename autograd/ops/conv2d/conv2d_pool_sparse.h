@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_pool_sums.h"
 #include "lockstep/core/cpu/vec8.h"
 
 namespace lockstep::conv2d_pool {
@@ -70,6 +71,7 @@ class InputGradient {
 
   const Layout& layout_;
   const float* weights_;
+  const SparseSums& sums_;
   // For each position of one row of windows: how many channels have a gradient there, which, and where their weights
   // are.
   std::vector<std::int32_t> counts_;

@@ -188,7 +188,10 @@ void max_pool2d_relu_grad_cpu(const Tensor& grad, const Tensor& positions, const
   const std::uint8_t* where = positions.data<std::uint8_t>();
   float* to = out.data<float>();
   parallel_for(grad.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) to[i] = where[i] & kMaxPoolNotPositive ? 0.0f : d[i];
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float value = d[i];  // read in any case, so that nothing is decided by a jump
+      to[i] = where[i] & kMaxPoolNotPositive ? 0.0f : value;
+    }
   });
 }
 
