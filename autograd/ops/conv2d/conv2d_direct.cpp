@@ -201,15 +201,14 @@ void backward_data_by_scatter(const Conv2dGeometry& g, const float* grad, const 
                                        g.w + 2 * g.padding.w,
                                        g.kh,
                                        g.kw};
-  std::vector<float> packed;
-  packed.reserve(static_cast<std::size_t>(g.out * g.in * taps));
-  for (std::int64_t tap = 0; tap < taps; ++tap) {
-    std::int64_t first = 0;
-    for (const int channels : scatter.blocks) {
-      for (std::int64_t o = 0; o < g.out; ++o)
-        for (std::int64_t c = first; c < first + channels; ++c) packed.push_back(w[(o * g.in + c) * taps + tap]);
-      first += channels;
-    }
+  std::vector<float> packed(static_cast<std::size_t>(g.out * g.in * taps));  // [taps][block][out][channels of a block]
+  for (std::int64_t first = 0; const int channels : scatter.blocks) {
+    for (std::int64_t o = 0; o < g.out; ++o)
+      for (std::int64_t c = 0; c < channels; ++c)
+        for (std::int64_t tap = 0; tap < taps; ++tap)
+          packed[static_cast<std::size_t>((tap * g.in + first) * g.out + o * channels + c)] =
+              w[(o * g.in + first + c) * taps + tap];
+    first += channels;
   }
   const bool padded = g.padding.h > 0 || g.padding.w > 0;
   const std::int64_t image = g.in * g.h * g.w, padded_image = g.in * scatter.rows * scatter.pitch;

@@ -39,14 +39,18 @@ class Correlation {
   /// Weights in the order in which run() reads them; weight(o, c, ky, kx) gives one.
   template <typename Weight>
   std::vector<float> pack(Weight&& weight) const {
-    std::vector<float> packed;
-    packed.reserve(static_cast<std::size_t>(out_ * image_.channels * kh_ * kw_));
-    std::int64_t first = 0;
-    for (const int width : blocks_) {
-      for (std::int64_t c = 0; c < image_.channels; ++c)
-        for (std::int64_t ky = 0; ky < kh_; ++ky)
-          for (std::int64_t kx = 0; kx < kw_; ++kx)
-            for (int o = 0; o < width; ++o) packed.push_back(weight(first + o, c, ky, kx));
+    std::vector<float> packed(static_cast<std::size_t>(out_ * image_.channels * kh_ * kw_));
+    float* to = packed.data();
+    // Channel after channel, as weights lie in memory: where another core has just written them, lines that are not
+    // neighbours would be waited for one after the other.
+    for (std::int64_t first = 0; const int width : blocks_) {
+      for (std::int64_t o = 0; o < width; ++o) {
+        float* tap = to + o;
+        for (std::int64_t c = 0; c < image_.channels; ++c)
+          for (std::int64_t ky = 0; ky < kh_; ++ky)
+            for (std::int64_t kx = 0; kx < kw_; ++kx, tap += width) *tap = weight(first + o, c, ky, kx);
+      }
+      to += image_.channels * kh_ * kw_ * width;
       first += width;
     }
     return packed;

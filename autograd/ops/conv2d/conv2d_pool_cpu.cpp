@@ -100,15 +100,17 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
                               const Tensor& bias_grad) {
   profile::add_multiply_adds(g.n * g.macs() * ((weight_grad.defined() ? 1 : 0) + (x_grad.defined() ? 1 : 0)));
   const conv2d_pool::Layout layout(g);
-  const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w, size = weight.numel();
+  const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w;
+  const std::int64_t size = g.out * g.kh * layout.row;  // of a weight's gradient as it is summed
   const std::int64_t per_group = conv2d_pool::SumOrder(g).images_per_group, groups = (g.n + per_group - 1) / per_group;
   const Tensor packed = x_grad.defined() ? conv2d_pool::pack_weights(layout, weight.data<float>()) : empty({0});
   const bool weights_wanted = weight_grad.defined();
-  const Tensor partial = empty({weights_wanted ? groups : 0, size + g.out});
+  const Tensor partial = empty({weights_wanted ? groups : 0, size + g.out});  // sums of weights and of biases
   parallel_for(g.n, per_group, [&](std::int64_t begin, std::int64_t end) {
     const Tensor space = zeros({weights_wanted ? layout.size : 0}),
                  patches = empty({x_grad.defined() ? layout.size : 0});
-    const Tensor sums = zeros({g.out * g.kh * layout.row}), bias = zeros({g.out});
+    float* const sums = weights_wanted ? partial.data<float>() + begin / per_group * (size + g.out) : nullptr;
+    if (sums) std::fill_n(sums, size + g.out, 0.0f);
     conv2d_pool::WeightGradient for_weights(layout);
     conv2d_pool::InputGradient for_input(layout, packed.data<float>());
     for (std::int64_t i = begin; i < end; ++i) {
@@ -119,7 +121,7 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
       if (weights_wanted) {
         prefetch(x.data<float>() + i * image, image);
         conv2d_pool::to_channels_last(layout, x.data<float>() + i * image, space.data<float>());
-        for_weights.add(gradient, where, space.data<float>(), sums.data<float>(), bias.data<float>());
+        for_weights.add(gradient, where, space.data<float>(), sums, sums + size);
       }
       if (x_grad.defined()) {
         std::fill_n(patches.data<float>(), layout.size, 0.0f);
@@ -127,15 +129,12 @@ void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const
         conv2d_pool::to_channels_first(layout, patches.data<float>(), x_grad.data<float>() + i * image);
       }
     }
-    if (weights_wanted) {
-      float* const own = partial.data<float>() + begin / per_group * (size + g.out);
-      conv2d_pool::unpack_sums(layout, sums.data<float>(), own);
-      std::copy_n(bias.data<float>(), g.out, own + size);
-    }
   });
-  if (weights_wanted)
-    conv2d_blocks::add_groups(partial.data<float>(), groups, size + g.out, size, weight_grad.data<float>(),
-                              bias_grad.defined() ? bias_grad.data<float>() : nullptr);
+  if (!weights_wanted) return;
+  const Tensor total = empty({size});
+  conv2d_blocks::add_groups(partial.data<float>(), groups, size + g.out, size, total.data<float>(),
+                            bias_grad.defined() ? bias_grad.data<float>() : nullptr);
+  conv2d_pool::unpack_sums(layout, total.data<float>(), weight_grad.data<float>());
 }
 
 }  // namespace lockstep
