@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,40 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"divisor", {1, 2, 4, 4}, {2, 3}, {.divisor_override = 7}, {1, 2, 2, 1}},
         Case{"empty_batch", {0, 2, 4, 4}, 2, {}, {0, 2, 2, 2}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// Rows of windows are computed together; the order of each sum is that of one window after the other.
+TEST(AvgPool2d, sums_are_in_the_order_of_plain_loops) {
+  struct Windows {
+    std::int64_t kernel, stride, padding;
+  };
+  for (const auto& [kernel, stride, padding] :
+       {Windows{2, 2, 0}, Windows{3, 1, 1}, Windows{3, 2, 1}, Windows{4, 3, 2}, Windows{7, 7, 0}})
+    for (std::int64_t w = 7; w <= 33; w += 13) {
+      const std::int64_t h = 9, oh = (h + 2 * padding - kernel) / stride + 1,
+                         ow = (w + 2 * padding - kernel) / stride + 1;
+      const Tensor x = make_input({1, h, w}).to(kFloat32), grad = make_input({1, oh, ow}).to(kFloat32);
+      x.set_requires_grad(true);
+      const Tensor out = avg_pool2d(x, kernel, {.stride = stride, .padding = padding, .count_include_pad = false});
+      out.backward(grad);
+      std::vector<float> shares(static_cast<std::size_t>(h * w));
+      for (std::int64_t y = 0; y < oh; ++y)
+        for (std::int64_t i = 0; i < ow; ++i) {
+          const std::int64_t top = std::max<std::int64_t>(y * stride - padding, 0),
+                             left = std::max<std::int64_t>(i * stride - padding, 0),
+                             bottom = std::min(y * stride - padding + kernel, h),
+                             right = std::min(i * stride - padding + kernel, w);
+          const auto count = static_cast<float>((bottom - top) * (right - left));
+          float sum = 0;
+          for (std::int64_t row = top; row < bottom; ++row)
+            for (std::int64_t column = left; column < right; ++column) {
+              sum += x.data<float>()[row * w + column];
+              shares[static_cast<std::size_t>(row * w + column)] += grad.data<float>()[y * ow + i] / count;
+            }
+          EXPECT_EQ(out.data<float>()[y * ow + i], sum / count);
+        }
+      EXPECT_EQ(std::memcmp(x.grad().data<float>(), shares.data(), shares.size() * sizeof(float)), 0) << kernel;
+    }
+}
 
 TEST(AvgPool2d, thread_count_does_not_change_bits) {
   check_threads(pool({"", {40, 16, 24, 24}, 3, {.stride = 1}, {}}));
