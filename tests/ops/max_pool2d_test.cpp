@@ -101,36 +101,65 @@ TEST(MaxPool2d, nan_wins_and_ties_go_to_the_first) {
   EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{1, 0, 1, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
 }
 
-// Kernels for windows of 2 x 2 take several rows of a narrow plane at once. Values repeat, and some are special.
-TEST(MaxPool2d, two_by_two_of_any_sides_has_the_references_bits) {
+// Values of the first `kinds` of ten, some of which are special; many repeat.
+Tensor special_images(const Shape& sizes, std::size_t kinds) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> pool = {-1, 1, 2, -0.0f, 0, 2, -3, inf, -inf, nan};
-  std::uint32_t state = 1;
-  const auto sides = [&](std::int64_t h, std::int64_t w, std::size_t kinds) {
-    std::vector<float> values(static_cast<std::size_t>(3 * h * w));
-    for (float& value : values) {
-      state = state * 1664525u + 1013904223u;
-      value = pool[(state >> 16) % kinds];
-    }
-    const Tensor image = tensor(values).view({3, h, w});
-    const Tensor grad = arange(1, 3 * (h / 2) * (w / 2) + 1).to(kFloat32).view({3, h / 2, w / 2});
-    TensorList results[2];
-    for (const bool reference : {false, true}) {
-      set_reference_kernels(reference);
-      const Tensor x = image.clone();
-      x.set_requires_grad(true);
-      const auto [out, at] = max_pool2d_with_indices(x, 2);
-      out.backward(grad);
-      results[reference] = {out.detach(), at, x.grad()};
-    }
-    set_reference_kernels(false);
-    for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_EQ(std::memcmp(results[0][i].raw_data(), results[1][i].raw_data(), results[0][i].nbytes()), 0)
-          << h << " x " << w << ", result " << i;
-  };
+  static std::uint32_t state = 1;
+  std::vector<float> values(static_cast<std::size_t>(sizes.numel()));
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = pool[(state >> 16) % kinds];
+  }
+  return tensor(values).view(sizes);
+}
+
+void expect_bits_of_the_reference(const Tensor& image, Size2d kernel, const MaxPool2dOptions& options = {},
+                                  float first_gradient = 0.25f) {
+  TensorList results[2];
+  for (const bool reference : {false, true}) {
+    set_reference_kernels(reference);
+    const Tensor x = image.clone();
+    x.set_requires_grad(true);
+    const auto [out, at] = max_pool2d_with_indices(x, kernel, options);
+    const Tensor grad = arange(0.25, static_cast<double>(out.numel()), 1, kFloat32).view(out.sizes());
+    grad.data<float>()[0] = first_gradient;
+    out.backward(grad);
+    results[reference] = {out.detach(), at, x.grad(), max_pool2d(image, kernel, options)};
+  }
+  set_reference_kernels(false);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(std::memcmp(results[0][i].raw_data(), results[1][i].raw_data(), results[0][i].nbytes()), 0)
+        << to_string(image.sizes()) << ", windows of " << kernel.h << " x " << kernel.w << ", result " << i;
+}
+
+// Kernels for windows of 2 x 2 take several rows of a narrow plane at once.
+TEST(MaxPool2d, two_by_two_of_any_sides_has_the_references_bits) {
   for (std::int64_t h = 2; h <= 11; ++h)
-    for (std::int64_t w = 2; w <= 37; ++w) sides(h, w, 7);
-  for (std::int64_t w = 2; w <= 37; ++w) sides(8, w, pool.size());
+    for (std::int64_t w = 2; w <= 37; ++w) expect_bits_of_the_reference(special_images({3, h, w}, 7), 2);
+  for (std::int64_t w = 2; w <= 37; ++w) expect_bits_of_the_reference(special_images({3, 8, w}, 10), 2);
+}
+
+TEST(MaxPool2d, windows_of_any_kind_have_the_references_bits) {
+  struct Windows {
+    Size2d kernel;
+    MaxPool2dOptions options;
+  };
+  for (const Windows& windows : {Windows{3, {.stride = 1, .padding = 1}},
+                                 {3, {.stride = 2, .padding = 1}},
+                                 {3, {.stride = 2, .padding = 1, .ceil_mode = true}},
+                                 {2, {.stride = 3, .ceil_mode = true}},
+                                 {{2, 1}, {}},
+                                 {{1, 2}, {}},
+                                 {{3, 2}, {.stride = {2, 3}, .padding = {1, 1}}},
+                                 {5, {.stride = 1, .padding = 2}},
+                                 {{2, 4}, {.stride = 1, .padding = {1, 2}, .dilation = {3, 2}}}})
+    for (std::int64_t w = 9; w <= 29; w += 4)
+      for (const std::size_t kinds : {7, 10})
+        expect_bits_of_the_reference(special_images({3, w / 2 + 1, w}, kinds), windows.kernel, windows.options, -0.0f);
+  // Whole windows of -infinity, behind padding too: the first element of the image has the gradient.
+  const Tensor nothing = full({2, 9, 17}, -std::numeric_limits<float>::infinity());
+  expect_bits_of_the_reference(nothing, 3, {.stride = 2, .padding = 1});
 }
 
 // The kernels for windows of 2 x 2 mark maxima that are not above 0, which the indices do not show.

@@ -1,5 +1,6 @@
-// Loops that the compiler turns into vector code: windows of 2 x 2 with stride 2 by vectors, the others tap by tap.
-// Half types are pooled as float32, which holds their values.
+// Windows of 2 x 2 with stride 2 by vectors, the others tap by tap: of float32 by vectors too (max_pool2d_taps.h), of
+// other types by loops that the compiler turns into vector code. Half types are pooled as float32, which holds their
+// values.
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "lockstep/autograd/ops/pool2d/max_pool2d_kernels.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
+#include "lockstep/autograd/ops/pool2d/max_pool2d_taps.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/factories.h"
@@ -132,6 +134,27 @@ void pool_any(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, P* po
   });
 }
 
+template <bool kPositions>
+void pool_by_taps(const Pool2dGeometry& g, const float* in, float* maxima, std::uint8_t* positions) {
+  parallel_for(g.planes, g.planes_per_block(), [=](std::int64_t begin, std::int64_t end) {
+    max_pool_taps::Pool<kPositions> pool(g);
+    for (std::int64_t plane = begin; plane < end; ++plane) {
+      const std::int64_t at = plane * g.oh * g.ow;
+      pool.plane(in + plane * g.h * g.w, maxima + at, kPositions ? positions + at : nullptr);
+    }
+  });
+}
+
+void spread_by_taps(const Pool2dGeometry& g, const float* grad, const std::uint8_t* positions, float* x_grad) {
+  parallel_for(g.planes, g.planes_per_block(), [=](std::int64_t begin, std::int64_t end) {
+    max_pool_taps::Spread spread(g);
+    for (std::int64_t plane = begin; plane < end; ++plane) {
+      const std::int64_t at = plane * g.oh * g.ow;
+      spread.plane(grad + at, positions + at, x_grad + plane * g.h * g.w);
+    }
+  });
+}
+
 template <typename T>
 void pool_any(const Pool2dGeometry& g, const Tensor& x, const Tensor& out, const Tensor& positions) {
   if (!positions.defined() || positions.dtype() == kUInt8)
@@ -151,7 +174,12 @@ void max_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tens
   if (!x.is_floating_point())
     return dispatch_integer(x.dtype(), "max_pool2d", [&]<typename T>() { pool_any<T>(g, x, out, positions); });
   if (x.dtype() == kFloat64) return pool_any<double>(g, x, out, positions);
-  if (!is_two_by_two(g, x)) return pool_any<float>(g, x, out, positions);
+  if (!is_two_by_two(g, x)) {
+    if (!max_pool_taps::pools(g)) return pool_any<float>(g, x, out, positions);
+    const float* const images = x.data<float>();
+    if (!positions.defined()) return pool_by_taps<false>(g, images, out.data<float>(), nullptr);
+    return pool_by_taps<true>(g, images, out.data<float>(), positions.data<std::uint8_t>());
+  }
   const float* in = x.data<float>();
   float* maxima = out.data<float>();
   std::uint8_t* where = positions.defined() ? positions.data<std::uint8_t>() : nullptr;
@@ -171,7 +199,11 @@ void max_pool2d_backward_cpu(const Pool2dGeometry& g, const Tensor& grad, const 
     max_pool2d_backward_cpu(g, cast_values(grad, kFloat32), positions, wide);
     return copy_values(wide, x_grad);
   }
-  if (!is_two_by_two(g, grad)) return max_pool2d_backward_reference(g, grad, positions, x_grad);
+  if (!is_two_by_two(g, grad)) {
+    if (grad.dtype() != kFloat32 || !max_pool_taps::spreads(g))
+      return max_pool2d_backward_reference(g, grad, positions, x_grad);
+    return spread_by_taps(g, grad.data<float>(), positions.data<std::uint8_t>(), x_grad.data<float>());
+  }
   const float* d = grad.data<float>();
   const std::uint8_t* where = positions.data<std::uint8_t>();
   const SpreadPlane spread = spread_plane_function();
