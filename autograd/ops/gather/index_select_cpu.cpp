@@ -124,10 +124,17 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
   const std::int64_t block = std::max<std::int64_t>(1, cpu::kElementBlock * parts / work);
   const auto add = [&]<typename T>() {
     constexpr std::int64_t kAhead = 8, kLine = 64 / sizeof(T);
-    const auto add_row = [&](std::int64_t o, std::int64_t k) __attribute__((always_inline)) {
-      const T* from = grad.data<T>() + (o * n + k) * inner;
-      T* to = out.data<T>() + (o * size + rows[k]) * inner;
+    const T* const gradients = grad.data<T>();
+    T* const sums = out.data<T>();
+    const auto add_row = [=](std::int64_t o, std::int64_t k) __attribute__((always_inline)) {
+      const T* __restrict const from = gradients + (o * n + k) * inner;
+      T* __restrict const to = sums + (o * size + rows[k]) * inner;
       for (std::int64_t j = 0; j < inner; ++j) to[j] = wrapping_sum<T>(to[j], from[j]);
+    };
+    // Rows that are far apart are asked for ahead, the first lines of long ones.
+    const auto ask_for_row = [=](std::int64_t o, std::int64_t k) __attribute__((always_inline)) {
+      for (std::int64_t j = 0; j < std::min(inner, kAhead * kLine); j += kLine)
+        __builtin_prefetch(sums + (o * size + rows[k]) * inner + j, 1);
     };
     lockstep::parallel_for(outer * parts, block, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t task = begin; task < end; ++task) {
@@ -137,20 +144,21 @@ void index_add_cpu(const Tensor& grad, const Tensor& index, const Tensor& out) {
           const std::int64_t* const order = ranges->order.data();
           const std::int64_t last = ranges->begin[at + 1];
           for (std::int64_t i = ranges->begin[at]; i < last; ++i) {
-            // Rows that are far apart are asked for ahead, the first lines of long ones.
             const std::int64_t ahead = order[std::min(i + kAhead, last - 1)];
-            for (std::int64_t j = 0; j < std::min(inner, kAhead * kLine); j += kLine) {
-              __builtin_prefetch(grad.data<T>() + (o * n + ahead) * inner + j);
-              __builtin_prefetch(out.data<T>() + (o * size + rows[ahead]) * inner + j, 1);
-            }
+            for (std::int64_t j = 0; j < std::min(inner, kAhead * kLine); j += kLine)
+              __builtin_prefetch(gradients + (o * n + ahead) * inner + j);
+            ask_for_row(o, ahead);
             add_row(o, order[i]);
           }
         } else if (inner == 1) {
-          const T* from = grad.data<T>() + o * n;
-          T* to = out.data<T>() + o * size;
+          const T* from = gradients + o * n;
+          T* to = sums + o * size;
           for (std::int64_t k = 0; k < n; ++k) to[rows[k]] = wrapping_sum<T>(to[rows[k]], from[k]);
         } else {
-          for (std::int64_t k = 0; k < n; ++k) add_row(o, k);
+          for (std::int64_t k = 0; k < n; ++k) {
+            ask_for_row(o, std::min(k + kAhead, n - 1));
+            add_row(o, k);
+          }
         }
       }
     });
