@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
 #include "lockstep/core/copy.h"
@@ -39,28 +40,56 @@ std::int64_t matrix_offset(const Tensor& t, std::int64_t index) {
   return offset;
 }
 
+// Asks for the lines of a matrix of `rows` rows, as stored.
+template <typename T>
+void ask_for(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  if (columns == stride) columns *= std::exchange(rows, 1);
+  for (std::int64_t i = 0; i < rows; ++i, data += stride)
+    for (std::int64_t j = 0; j < columns; j += kLine) __builtin_prefetch(data + j);
+}
+
 template <typename T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);
   const Layout left = layout_of(a), right = layout_of(b);
-  const auto one = [&](std::int64_t i) {
+  // Where the matrices of one product lie.
+  struct Operands {
+    const T *a, *b;
+  };
+  const auto operands = [&](std::int64_t i) {
+    return Operands{left.tensor.data<T>() + matrix_offset(left.tensor, i),
+                    right.tensor.data<T>() + matrix_offset(right.tensor, i)};
+  };
+  const auto one = [&](std::int64_t i, const Operands& at) {
     cpu::gemm({.m = m,
                .n = n,
                .k = k,
-               .a = {left.tensor.data<T>() + matrix_offset(left.tensor, i), left.stride, left.transpose},
-               .b = {right.tensor.data<T>() + matrix_offset(right.tensor, i), right.stride, right.transpose},
+               .a = {at.a, left.stride, left.transpose},
+               .b = {at.b, right.stride, right.transpose},
                .out = out.data<T>() + i * m * n,
                .out_stride = n});
   };
   // Few matrices: parallel inside each product. Many: parallel over them. Both give the same bits.
   if (batch < 8) {
-    for (std::int64_t i = 0; i < batch; ++i) one(i);
-  } else {
-    const std::int64_t block = std::max<std::int64_t>(1, 500000 / (m * n * k));
-    parallel_for(batch, block, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) one(i);
-    });
+    for (std::int64_t i = 0; i < batch; ++i) one(i, operands(i));
+    return;
   }
+  // A small b that is stored by columns is transposed before anything is computed, and waited for if it is far. The
+  // kernel of one row asks for it itself.
+  constexpr std::int64_t kSmall = 4096;  // elements of both
+  const bool asks = right.transpose && m > 1 && (m + n) * k <= kSmall;
+  const std::int64_t block = std::max<std::int64_t>(1, 500000 / (m * n * k));
+  parallel_for(batch, block, [&](std::int64_t begin, std::int64_t end) {
+    Operands at = operands(begin);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Operands next = i + 1 < end ? operands(i + 1) : at;
+      if (asks && next.a != at.a) ask_for(next.a, left.transpose ? k : m, left.transpose ? m : k, left.stride);
+      if (asks && next.b != at.b) ask_for(next.b, right.transpose ? n : k, right.transpose ? k : n, right.stride);
+      one(i, at);
+      at = next;
+    }
+  });
 }
 
 /// One row of a product of integers, which wrap around: `x` is the row of a, whose elements are `step` apart, and the
