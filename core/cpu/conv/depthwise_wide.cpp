@@ -13,6 +13,12 @@ WidePlane plane_of(const Conv& c) {
   return {static_cast<int>(c.kh), static_cast<int>(c.stride_h), c.h, c.w, c.oh, c.ow};
 }
 
+// Asks for the lines of a plane, or of so much of a large one that the processor looks ahead by itself behind it.
+inline void ask_for(const float* plane, std::int64_t size) {
+  constexpr std::int64_t kMost = 4096, kLine = 16;  // elements
+  for (std::int64_t j = 0; j < std::min(size, kMost); j += kLine) __builtin_prefetch(plane + j);
+}
+
 }  // namespace
 
 bool wide_serves(const Conv& c, InstructionSet set) {
@@ -54,6 +60,11 @@ void wide_backward_weight(const Conv& c, const float* grad, const float* x, floa
       std::fill_n(chains.data<float>(), taps * kChains, 0.0f);
       for (std::int64_t i = 0; i < c.n; ++i) {
         const std::int64_t at = i * c.in + channel;
+        // A channel's planes of neighbouring images lie far apart.
+        if (i + 1 < c.n) {
+          ask_for(x + (at + c.in) * c.h * c.w, c.h * c.w);
+          ask_for(grad + (at + c.in) * c.oh * c.ow, c.oh * c.ow);
+        }
         wide_weight_chains(plane, x + at * c.h * c.w, grad + at * c.oh * c.ow, chains.data<float>());
       }
       add_chains(taps, chains.data<float>(), weight_grad + channel * taps);
