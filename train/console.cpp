@@ -1,13 +1,13 @@
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <string_view>
-#include <utility>
+#include <system_error>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/outlet.h"
 #include "lockstep/train/sink.h"
 
 namespace lockstep::train {
@@ -18,65 +18,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kBarWidth = 30;
 constexpr double kBarPeriod = 0.1;  // seconds
 constexpr std::int64_t kLinePeriod = 100;
-
-void write_out(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
-bool takes_more() {
-  pollfd target{STDOUT_FILENO, POLLOUT, 0};
-  return ::poll(&target, 1, 0) > 0;
-}
-
-/// stdout. Where other ranks wait for this process it does not wait for the reader, who may have stopped the terminal
-/// (Ctrl-S): they would take it for one that hangs. What is not taken is kept, up to kMostKept.
-class Out {
- public:
-  explicit Out(bool others_wait) : others_wait_(others_wait) {}
-  ~Out() { flush(); }
-  Out(const Out&) = delete;
-  Out& operator=(const Out&) = delete;
-
-  void put(const std::string& text) {
-    if (!others_wait_) return write_out(text);
-    flush();
-    if (kept_.size() + text.size() > kMostKept) {
-      ++missing_;
-      return;
-    }
-    tell_of_missing();
-    kept_ += text;
-    flush();
-  }
-  /// What is taken without waiting.
-  void flush() {
-    constexpr std::size_t kPiece = 512;
-    while (!empty() && takes_more()) {
-      write_out(std::string_view(kept_).substr(0, kPiece));
-      kept_.erase(0, kPiece);
-    }
-  }
-  /// Waits until all is taken.
-  void drain() {
-    tell_of_missing();
-    write_out(std::exchange(kept_, {}));
-  }
-  bool empty() const { return kept_.empty(); }
-
- private:
-  static constexpr std::size_t kMostKept = std::size_t{1} << 20;
-
-  void tell_of_missing() {
-    if (missing_ == 0) return;
-    kept_ += fmt::format("{} line(s) are missing here: nobody read this, and the job did not wait\n", missing_);
-    missing_ = 0;
-  }
-
-  bool others_wait_;
-  std::string kept_;
-  std::int64_t missing_ = 0;  // lines
-};
 
 std::string as_duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(seconds + 0.5);
@@ -90,7 +31,7 @@ std::string as_key(std::string name) {
 
 class Console final : public Sink {
  public:
-  Console(bool progress_bar, bool others_wait) : progress_bar_(progress_bar), out_(others_wait) {}
+  Console(bool progress_bar, bool others_wait) : progress_bar_(progress_bar), others_wait_(others_wait) {}
 
   void begin(const RunDescription& run) override {
     run_ = run;
@@ -98,9 +39,8 @@ class Console final : public Sink {
   }
 
   void message(const std::string& text) override {
-    if (bar_shown_) out_.put("\r\033[K");
+    put((bar_shown_ ? "\r\033[K" : "") + text + "\n");
     bar_shown_ = false;
-    out_.put(text + "\n");
   }
 
   void step(const StepReport& report) override {
@@ -117,8 +57,8 @@ class Console final : public Sink {
       if (out_.empty()) draw_bar(report, rate);
       return;
     }
-    out_.put(fmt::format("step {}/{} epoch {} loss {:.4f} {}/s {:.0f}\n", report.step + 1, run_.total_steps,
-                         report.epoch, report.loss, run_.unit, rate));
+    put(fmt::format("step {}/{} epoch {} loss {:.4f} {}/s {:.0f}\n", report.step + 1, run_.total_steps, report.epoch,
+                    report.loss, run_.unit, rate));
   }
 
   void evaluation(std::int64_t, std::int64_t epoch, const Values& values) override {
@@ -129,29 +69,41 @@ class Console final : public Sink {
   }
 
   void end(const Result& result) override {
+    if (result.stopped_by == 0) show_result(result);
     out_.drain();
-    if (result.stopped_by != 0) return;
+    if (out_.error() != 0 || out_.abandoned())
+      throw Error(fmt::format("what goes to stdout could not all be written: {}",
+                              std::generic_category().message(out_.error() != 0 ? out_.error() : EPIPE)));
+  }
+
+ private:
+  void show_result(const Result& result) {
     std::string text = "result:";
     for (const auto& [name, value] : result.evaluation) text += fmt::format(" {}={:.4f}", as_key(name), value);
     message(text + fmt::format(" steps={} seconds={:.2f} {}_per_s={:.0f} weights_sha256={} state_sha256={}",
                                result.steps, result.seconds, as_key(run_.unit), result.samples_per_s,
                                result.weights_sha256, result.state_sha256));
-    out_.drain();
   }
 
- private:
+  // A process that others wait for does not wait itself before the end (Note [Slow readers]).
+  void put(const std::string& text) {
+    std::fflush(stdout);  // what the program has printed itself comes first
+    out_.write(text);
+    if (!others_wait_) out_.drain();
+  }
+
   void draw_bar(const StepReport& report, double rate) {
     const std::int64_t done = report.step + 1;
     const int filled = static_cast<int>(kBarWidth * done / std::max<std::int64_t>(run_.total_steps, 1));
     const double remaining = static_cast<double>((run_.total_steps - done) * run_.batch_size) / rate;
-    out_.put(fmt::format("\r\033[K[{:=<{}}{:<{}}] {}/{} loss {:.4f} {:.0f} {}/s {} left", "", filled, "",
-                         kBarWidth - filled, done, run_.total_steps, report.loss, rate, run_.unit,
-                         as_duration(remaining)));
+    put(fmt::format("\r\033[K[{:=<{}}{:<{}}] {}/{} loss {:.4f} {:.0f} {}/s {} left", "", filled, "", kBarWidth - filled,
+                    done, run_.total_steps, report.loss, rate, run_.unit, as_duration(remaining)));
     bar_shown_ = true;
   }
 
   bool progress_bar_;
-  Out out_;
+  bool others_wait_;
+  Outlet out_{STDOUT_FILENO};
   RunDescription run_;
   Clock::time_point last_shown_ = Clock::now();
   std::int64_t samples_ = 0;

@@ -19,7 +19,7 @@
 #include "lockstep/distributed/launcher/group.h"
 #include "lockstep/distributed/launcher/layout.h"
 #include "lockstep/distributed/launcher/limits.h"
-#include "lockstep/distributed/launcher/outlet.h"
+#include "lockstep/distributed/launcher/output.h"
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/launcher/output.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +13,28 @@
 #include "lockstep/distributed/launcher/limits.h"
 
 namespace lockstep::launcher {
+
+void Outlets::drain(SignalPipe& signals, const std::string& name) {
+  constexpr int kPatience = 2000;  // ms
+  for (bool told = false;;) {
+    out.flush();
+    err.flush();
+    if (out.empty() && err.empty()) return;
+    pollfd fds[] = {{signals.fd(), POLLIN, 0},
+                    {out.empty() ? -1 : out.fd(), POLLOUT, 0},
+                    {err.empty() ? -1 : err.fd(), POLLOUT, 0}};
+    const int ready = ::poll(fds, 3, told ? -1 : kPatience);
+    if (ready > 0 && fds[0].revents)
+      for (const int signal : signals.take())
+        if (asks_to_end(signal)) return;
+    if (ready != 0 || told) continue;
+    told = true;
+    err.write(
+        fmt::format("{}: the job has ended, and what it printed waits for a reader of {} that stands still; "
+                    "read it, or give it up with Ctrl-C\n",
+                    name, out.empty() ? "stderr" : "stdout"));
+  }
+}
 
 void Stream::pump() {
   char buffer[16384];

@@ -4,10 +4,21 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/outlet.h"
 #include "lockstep/core/posix.h"
-#include "lockstep/distributed/launcher/outlet.h"
+#include "lockstep/distributed/launcher/signals.h"
 
 namespace lockstep::launcher {
+
+/// The launcher's stdout and stderr.
+struct Outlets {
+  Outlet out{1};
+  Outlet err{2};
+
+  /// Waits until everything has been taken, as a program does that writes to a pipe; or until a signal comes. Says
+  /// once, with `name` in front, what it waits for.
+  void drain(SignalPipe& signals, const std::string& name);
+};
 
 /// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to an outlet, with a
 /// prefix, so that lines of different workers never mix. Optionally copies the raw bytes to a file and keeps the last

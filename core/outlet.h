@@ -5,24 +5,26 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/distributed/launcher/signals.h"
+#include "lockstep/core/posix.h"
 
-namespace lockstep::launcher {
+namespace lockstep {
 
 /// Note [Slow readers]
-/// One of the launcher's own streams, which workers' lines and messages go to. Whoever reads it may stand still (a
-/// pager, a terminal that was stopped); the launcher must not, since it looks after the workers. So what is not taken
-/// at once is kept, and written later.
+/// stdout or stderr of a process that others wait for: a launcher, which looks after workers, or rank 0 of a training.
+/// Whoever reads it may stand still (a pager, a terminal that was stopped, or whose connection is gone); the process
+/// must not. So what is not taken at once is kept, and written later.
 ///
-/// A reader that is slow holds the workers up, as any pipe does, and gets all they print. One that has stood still for
-/// kPause does not: a worker that waits for it would look to the other ranks as one that hangs, and the training would
-/// end at their deadline. From then on the workers go on, and of more than kLongest the oldest lines are dropped; how
-/// many they were stands in their place.
+/// A reader that is slow holds a launcher's workers up, as any pipe does, and gets all they print. One that has stood
+/// still for kPause does not: a worker that waits for it would look to the other ranks as one that hangs, and the
+/// training would end at their deadline. From then on the workers go on, and of more than kLongest the oldest lines are
+/// dropped; how many they were stands in their place.
 ///
-/// The descriptor is left as it is: O_NONBLOCK would be seen by every process that shares it.
+/// The descriptor is left as it is: O_NONBLOCK would be seen by every process that shares it. A pipe that is ready
+/// takes PIPE_BUF bytes at once. A terminal may take a part and wait with the rest, so it is opened once more, without
+/// waits.
 class Outlet {
  public:
-  explicit Outlet(int fd) : fd_(fd) {}
+  explicit Outlet(int fd);
   ~Outlet() { flush(); }
   Outlet(const Outlet&) = delete;
   Outlet& operator=(const Outlet&) = delete;
@@ -31,12 +33,15 @@ class Outlet {
   void write(std::string_view text);
   /// Writes what is taken without waiting.
   void flush();
+  /// Waits until all is taken, or cannot be.
+  void drain();
   int fd() const { return fd_; }
   /// A pipe or a connection, whose reader can hold up whoever writes to it.
   bool has_reader() const;
   /// Why some of what it was given is lost: an errno; 0: nothing is, or nobody reads it (EPIPE).
   int error() const { return error_; }
-  std::size_t lines() const { return lines_; }  ///< that write() was given so far
+  bool abandoned() const { return abandoned_; }  ///< by its readers
+  std::size_t lines() const { return lines_; }   ///< that write() was given so far
   bool empty() const { return kept_.size() == written_; }
   /// So much is kept that workers should rather wait than give more; not while the reader stands still, unless it is
   /// more than what lines make, of which the oldest are dropped.
@@ -56,6 +61,7 @@ class Outlet {
   void tell_of_dropped();  // in the place of what is missing
 
   int fd_;
+  FileDescriptor terminal_;  // fd_ without waits, if it is one that may be opened
   std::string kept_;
   std::size_t written_ = 0;  // of kept_
   std::size_t lines_ = 0;
@@ -64,17 +70,7 @@ class Outlet {
   bool at_line_start_ = true;                      // the last byte that was written is the end of a line
   std::chrono::steady_clock::time_point taken_{};  // when the reader last took something, or nothing waited
   int error_ = 0;
-  bool abandoned_ = false;  // by its readers
+  bool abandoned_ = false;
 };
 
-/// The launcher's stdout and stderr.
-struct Outlets {
-  Outlet out{1};
-  Outlet err{2};
-
-  /// Waits until everything has been taken, as a program does that writes to a pipe; or until a signal comes. Says
-  /// once, with `name` in front, what it waits for.
-  void drain(SignalPipe& signals, const std::string& name);
-};
-
-}  // namespace lockstep::launcher
+}  // namespace lockstep

@@ -1,5 +1,6 @@
-#include "lockstep/distributed/launcher/outlet.h"
+#include "lockstep/core/outlet.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -7,12 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/posix.h"
 
-namespace lockstep::launcher {
+namespace lockstep {
 namespace {
 
 bool takes_more(int fd) {
@@ -20,7 +19,15 @@ bool takes_more(int fd) {
   return ::poll(&target, 1, 0) > 0;
 }
 
+FileDescriptor without_waits(int fd) {
+  if (::isatty(fd) == 0) return FileDescriptor();
+  const std::string name = fmt::format("/proc/self/fd/{}", fd);
+  return FileDescriptor(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
 }  // namespace
+
+Outlet::Outlet(int fd) : fd_(fd), terminal_(without_waits(fd)) {}
 
 bool Outlet::has_reader() const {
   struct stat status {};
@@ -57,8 +64,7 @@ void Outlet::tell_of_dropped() {
 }
 
 void Outlet::flush() {
-  // A pipe that is ready takes this much at once; cut after a line, so that lines of others fall between.
-  constexpr std::size_t kPiece = PIPE_BUF;
+  constexpr std::size_t kPiece = PIPE_BUF;  // cut after a line, so that lines of others fall between
   while (!empty() && takes_more(fd_)) {
     if (dropped_ > 0 && written_ == gap_) tell_of_dropped();
     const std::size_t end = dropped_ > 0 ? gap_ : kept_.size();
@@ -66,7 +72,7 @@ void Outlet::flush() {
     std::string_view piece = rest.substr(0, kPiece);
     if (const auto line = piece.rfind('\n'); line != std::string_view::npos) piece = piece.substr(0, line + 1);
     const FileSizeErrors errors_only;
-    const ssize_t count = abandoned_ ? 0 : ::write(fd_, piece.data(), piece.size());
+    const ssize_t count = abandoned_ ? 0 : ::write(terminal_ ? terminal_.get() : fd_, piece.data(), piece.size());
     if (count > 0) {
       written_ += static_cast<std::size_t>(count);
       at_line_start_ = kept_[written_ - 1] == '\n';
@@ -90,26 +96,11 @@ void Outlet::flush() {
   }
 }
 
-void Outlets::drain(SignalPipe& signals, const std::string& name) {
-  constexpr int kPatience = 2000;  // ms
-  for (bool told = false;;) {
-    out.flush();
-    err.flush();
-    if (out.empty() && err.empty()) return;
-    pollfd fds[] = {{signals.fd(), POLLIN, 0},
-                    {out.empty() ? -1 : out.fd(), POLLOUT, 0},
-                    {err.empty() ? -1 : err.fd(), POLLOUT, 0}};
-    const int ready = ::poll(fds, 3, told ? -1 : kPatience);
-    if (ready > 0 && fds[0].revents)
-      for (const int signal : signals.take())
-        if (asks_to_end(signal)) return;
-    if (ready != 0 || told) continue;
-    told = true;
-    err.write(
-        fmt::format("{}: the job has ended, and what it printed waits for a reader of {} that stands still; "
-                    "read it, or give it up with Ctrl-C\n",
-                    name, out.empty() ? "stderr" : "stdout"));
+void Outlet::drain() {
+  for (flush(); !empty(); flush()) {
+    pollfd target{fd_, POLLOUT, 0};
+    ::poll(&target, 1, -1);
   }
 }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep
