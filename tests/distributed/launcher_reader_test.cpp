@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "launcher_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::launcher_test {
 namespace {
@@ -50,7 +51,8 @@ TEST(Launcher, LetsWorkersGoOnWhileAReaderStandsStill) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return std::filesystem::exists(file);
   };
-  const std::string folder = fresh_folder();
+  const testing::TempDir place;
+  const std::string folder = place.path();
   {  // Rank 0 of --nproc: all of it comes when somebody reads again, to the last byte.
     Process process({LOCKSTEP_LAUNCHER_WORKER, "flood", folder + "/plain"});
     EXPECT_TRUE(wait_for(folder + "/plain", 60));

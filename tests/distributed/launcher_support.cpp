@@ -148,10 +148,4 @@ std::vector<int> numbers_after(const std::string& text, const std::string& key) 
   return ::testing::AssertionFailure() << "'" << part << "' is not in:\n" << text;
 }
 
-std::string fresh_folder() {
-  std::string path = ::testing::TempDir() + "lockstep-launcher-XXXXXX";
-  if (!::mkdtemp(path.data())) throw std::runtime_error("mkdtemp failed for " + path);
-  return path;
-}
-
 }  // namespace lockstep::launcher_test

@@ -59,7 +59,5 @@ std::vector<std::string> sorted_lines(const std::string& text);
 std::vector<int> numbers_after(const std::string& text, const std::string& key);
 /// True if `part` occurs in `text`; prints both otherwise.
 ::testing::AssertionResult has(const std::string& text, const std::string& part);
-/// A folder of this test's own.
-std::string fresh_folder();
 
 }  // namespace lockstep::launcher_test

@@ -1,3 +1,4 @@
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <fstream>
 
 #include "launcher_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::launcher_test {
 namespace {
@@ -95,7 +97,8 @@ TEST(Launcher, PassesOnAnUnfinishedLastLineAndStderr) {
 }
 
 TEST(Launcher, WritesAFileForEachRank) {
-  const std::string folder = fresh_folder() + "/deeper/logs";
+  const testing::TempDir place;
+  const std::string folder = place / "deeper/logs";
   const Finished run = run_shell(2, "echo out $RANK; echo err $RANK >&2", {"--log-dir", folder});
   EXPECT_EQ(run.status, 0) << run.err;
   for (const std::string rank : {"0", "1"}) {
@@ -284,7 +287,8 @@ TEST(Launcher, EndsWhatAWorkerLeavesBehind) {
 // Started by a supervisor that closes everything: no pipe or connection may get the number of a standard stream.
 TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
   for (const std::string closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
-    const std::string folder = fresh_folder();
+    const testing::TempDir place;
+    const std::string folder = place.path();
     const std::string command =
         LOCKSTEP_RUN_PROGRAM " --nproc-per-node 3 --log-dir " + folder + " -- " + kWorker + " meet " + closed;
     const Finished run = Process({"/bin/sh", "-c", command}, {}).wait(20);
@@ -302,7 +306,8 @@ TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
 }
 
 TEST(Launcher, ALogThatCannotBeWrittenIsToldOnce) {
-  const std::string folder = fresh_folder();
+  const testing::TempDir place;
+  const std::string folder = place.path();
   for (const char* name : {"/rank0.out", "/rank1.err"}) std::filesystem::create_symlink("/dev/full", folder + name);
   const Finished run = run_shell(2, "echo out; echo err >&2", {"--log-dir", folder});
   EXPECT_EQ(run.status, 0);
@@ -313,7 +318,8 @@ TEST(Launcher, ALogThatCannotBeWrittenIsToldOnce) {
 }
 
 TEST(Launcher, RestartsTheGroup) {
-  const std::string folder = fresh_folder();
+  const testing::TempDir place;
+  const std::string folder = place.path();
   const Finished run =
       lockstep_run({"--nproc-per-node", "3", "--max-restarts", "2", "--log-dir", folder, "--", "sh", "-c",
                     "echo attempt $LOCKSTEP_RESTART_COUNT; [ $LOCKSTEP_RESTART_COUNT -lt 2 ] && "

@@ -23,6 +23,7 @@
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/distributed/job/job.h"
 #include "tests/distributed/launcher_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep {
 namespace {
@@ -263,7 +264,8 @@ TEST_F(Spawn, CopiesHoldNoDescriptorOfTheLaunchers) {
 }
 
 TEST_F(Spawn, WritesAFileForEachRank) {
-  const std::string folder = launcher_test::fresh_folder();
+  const testing::TempDir place;
+  const std::string folder = place.path();
   spawn([](int rank) { std::printf("rank %d was here", rank); }, 2, {.log_dir = folder + "/logs"});
   for (const char* rank : {"0", "1"}) {
     std::ifstream file(folder + "/logs/rank" + rank + ".out");
@@ -274,7 +276,8 @@ TEST_F(Spawn, WritesAFileForEachRank) {
 }
 
 TEST_F(Spawn, EachRankWritesItsOwnProfile) {
-  const std::string folder = launcher_test::fresh_folder();
+  const testing::TempDir place;
+  const std::string folder = place.path();
   setenv("LOCKSTEP_PROFILE", (folder + "/trace.json").c_str(), 1);
   spawn([](int rank) { const profile::Scope scope("kernel", rank == 0 ? "of_rank_0" : "of_rank_1"); }, 2);
   unsetenv("LOCKSTEP_PROFILE");

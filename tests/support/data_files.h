@@ -1,6 +1,6 @@
 #pragma once
 
-// Files for tests: a folder that cleans up after itself, IDX and gzip bytes, images.
+// Files for tests: IDX and gzip bytes, images.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,32 +14,11 @@
 #include <vector>
 
 #include "lockstep/data/image.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::testing {
 
 using Bytes = std::vector<std::uint8_t>;
-
-/// A fresh folder, removed with everything in it.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "lockstep-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a folder like " + name);
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Sets or (nullptr) clears an environment variable for its lifetime.
 class ScopedEnv {

@@ -106,7 +106,8 @@ TEST(Agreement, ACheckpointThatOneRankWasNotToldOfIsAnErrorBeforeTheFirstStep) {
 
 // Where files go is rank 0's word; and a course of the learning rate that differs later on is found at the start.
 TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
-  const TemporaryPath file, elsewhere;
+  const testing::TempDir folder;
+  const std::string file = folder / "of_rank_0", elsewhere = folder / "of_rank_1";
   std::array<std::string, 2> errors;
   const auto train = [&](bool other_schedule) {
     run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
@@ -120,9 +121,9 @@ TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
       const auto loss = [](nn::Module& module, const data::Batch& part) {
         return cross_entropy(module.forward(part.x), part.y);
       };
-      RunOptions options{.checkpoint = first ? file.text() : elsewhere.text(), .progress = Progress::none};
-      if (first) options.save = file.text() + ".weights";
-      if (first) options.trace_hashes = file.text() + ".hashes";
+      RunOptions options{.checkpoint = first ? file : elsewhere, .progress = Progress::none};
+      if (first) options.save = file + ".weights";
+      if (first) options.trace_hashes = file + ".hashes";
       train::Run run(step, *optimizer, loader, loss, options);
       run.set_schedule([=](std::int64_t n) { return n > 0 && other_schedule && !first ? 0.05 : 0.1; });
       try {
@@ -138,9 +139,8 @@ TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
   errors = {};
   train(false);
   EXPECT_EQ(errors[0] + errors[1], "");
-  for (const char* ending : {"", ".weights", ".hashes"})
-    EXPECT_TRUE(std::filesystem::exists(file.text() + ending)) << ending;
-  EXPECT_FALSE(std::filesystem::exists(elsewhere.text()));
+  for (const char* ending : {"", ".weights", ".hashes"}) EXPECT_TRUE(std::filesystem::exists(file + ending)) << ending;
+  EXPECT_FALSE(std::filesystem::exists(elsewhere));
 }
 
 TEST(Agreement, OtherSamplesOnARankAreAnErrorOnAll) {

@@ -48,15 +48,15 @@ std::string train(int ranks, const distributed::PowerSgdOptions* compression, Ru
 
 TEST(HookState, PowerSgdGoesOnFromACheckpointWithTheSameBits) {
   const distributed::PowerSgdOptions compression{.rank = 1, .start_iteration = 2, .min_compression = 1.0};
-  const TemporaryPath file;
+  const testing::TempDir folder;
   const std::string whole = train(2, &compression, {.epochs = 3});
   EXPECT_NE(whole, train(2, nullptr, {.epochs = 3}));
   for (const std::int64_t steps : {1, 5}) {  // before and after the first compressed step
-    const std::string path = file.text() + std::to_string(steps);
+    const std::string path = folder / std::to_string(steps);
     train(2, &compression, {.epochs = 3, .max_steps = steps, .checkpoint = path});
     EXPECT_EQ(train(2, &compression, {.epochs = 3, .resume = path}), whole) << steps;
   }
-  const std::string path = file.text() + "5";
+  const std::string path = folder / "5";
   EXPECT_FALSE(nn::extra_tensors(nn::SafetensorsFile(path)).empty());
   Wide net;
   nn::load(net, path);  // the weights are found as ever
