@@ -126,9 +126,9 @@ class Launcher {
     // A supervisor that has closed stdout has the logs.
     const bool closed = outlets_.out.error() == EBADF && !options_.log_dir.empty();
     if (outlets_.out.error() == 0 || closed) return status;
-    say(fmt::format("what goes to stdout could not all be written: {}; all else was done",
-                    std::generic_category().message(outlets_.out.error())));
-    return status == 0 ? 1 : status;
+    say(fmt::format("what goes to stdout could not all be written: {}{}",
+                    std::generic_category().message(outlets_.out.error()), status == 0 ? "; all else was done" : ""));
+    return status == 0 ? kUnwritten : status;
   }
 
  private:

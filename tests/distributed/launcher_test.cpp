@@ -1,3 +1,4 @@
+#include "lockstep/distributed/launcher/launcher.h"
 
 #include <gtest/gtest.h>
 
@@ -210,7 +211,7 @@ TEST(Launcher, SaysThatItsOutputIsLost) {
   const std::string launcher = LOCKSTEP_RUN_PROGRAM;
   const Finished run =
       Process({"/bin/sh", "-c", launcher + " --nproc-per-node 1 -- echo the result > /dev/full"}).wait();
-  EXPECT_EQ(run.status, 1);
+  EXPECT_EQ(run.status, launcher::kUnwritten);
   EXPECT_TRUE(has(run.err, "what goes to stdout could not all be written: No space left on device"));
 }
 
@@ -297,7 +298,7 @@ TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
       EXPECT_EQ(contents(folder + "/rank" + rank + ".out"), "rank " + rank + " met 3\n") << closed;
   }
   // Without logs what a worker prints is lost, which is a failure; one that prints nothing loses nothing.
-  for (const auto& [program, status] : {std::pair("echo the result", 1), std::pair("true", 0)}) {
+  for (const auto& [program, status] : {std::pair("echo the result", launcher::kUnwritten), std::pair("true", 0)}) {
     const Finished run =
         Process({"/bin/sh", "-c", LOCKSTEP_RUN_PROGRAM " --nproc-per-node 1 -- " + std::string(program) + " >&-"})
             .wait();
