@@ -116,8 +116,10 @@ void Run::State::begin() {
     // Written when the process ends, over whatever has that name then.
     if (const auto profile = environment_variable("LOCKSTEP_PROFILE"); profile && profile->find("%p") == profile->npos)
       outputs.push_back({.what = "profile of LOCKSTEP_PROFILE", .path = *profile});
-    for (const auto& [what, path] : options.other_outputs)
-      outputs.push_back({.what = what, .path = path, .bytes = path.ends_with('/') ? options.other_bytes : 0});
+    for (const auto& [what, path] : options.other_outputs) {
+      const auto known = options.other_bytes.find(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+      outputs.push_back({.what = what, .path = path, .bytes = known == options.other_bytes.end() ? 0 : known->second});
+    }
     try_outputs(outputs);
     checkpoints.check_names();
     if (!options.checkpoint.empty()) checkpoint_lock.emplace(options.checkpoint);

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -97,8 +99,9 @@ struct RunOptions {
   /// Files that the program itself will write, for the run to try before the first step: what they are, and where; a
   /// path with a slash at its end is a folder.
   std::vector<std::pair<std::string, std::string>> other_outputs = {};
-  std::size_t other_bytes = 0;  ///< that will come into each folder of these, at least
-  std::string profile = {};     ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
+  /// What each of these will take at least, by its path without that slash; of those left out it is not known.
+  std::map<std::string, std::size_t> other_bytes = {};
+  std::string profile = {};  ///< Chrome trace of the kernels of ten steps; with several ranks a file for each
   Progress progress = Progress::automatic;  ///< what stdout shows
 };
 

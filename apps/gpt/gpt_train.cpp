@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -198,6 +199,10 @@ data::DataLoader make_loader(const Options& o, const train::Workers& workers, co
                                            windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
 }
 
+std::map<std::string, std::size_t> bytes_of_outputs(const Options& o, const gpt::SavedBytes& bytes) {
+  return {{o.out, bytes.folder}, {o.adapters, bytes.adapters}};
+}
+
 /// What is left at the end, on rank 0.
 void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus& corpus) {
   std::string lost;
@@ -230,6 +235,7 @@ int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions r
       workers, o.mesh, run_options.amp, [&] { return make_model(o, config); },
       [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   run_options.mesh = &training.whole();
+  run_options.other_bytes = bytes_of_outputs(o, training.saved_bytes());
   train::Run run(
       training.step(), training.optimizer(), loader,
       [&](nn::Module& net, const data::Batch& part) { return training.loss(net, part); }, run_options);
@@ -262,7 +268,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
     return as_language_model(net).loss(part.x, part.y);
   };
 
-  run_options.other_bytes = gpt::bytes_of_folder(as_language_model(step.module()));
+  run_options.other_bytes = bytes_of_outputs(o, gpt::saved_bytes(as_language_model(step.module())));
   train::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
   run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows,

@@ -76,6 +76,7 @@ MeshTraining::MeshTraining(const train::Workers& workers, const MeshChoice& choi
                            ModelFactory make_model, distributed::MeshModel::OptimizerFactory make_optimizer) {
   const distributed::Mesh& mesh = *workers.mesh();
   model_ = make_model();
+  saved_bytes_ = gpt::saved_bytes(*model_);
   const Config& config = model_->config();
   if (const std::int64_t parts = parts_of(workers.options()); parts > 1) {
     divided_.emplace(*model_, model_->tensor_plan(parts, choice.sequence_parallel),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/gpt/language_model.h"
+#include "apps/gpt/weights.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/train/workers.h"
 
@@ -38,6 +39,7 @@ class MeshTraining {
   distributed::TrainingStep& step() { return *step_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   const distributed::MeshModel& whole() const { return *whole_; }
+  const SavedBytes& saved_bytes() const { return saved_bytes_; }  ///< of the whole model
   /// The mean loss of a part of a batch, for the step.
   Tensor loss(nn::Module& net, const data::Batch& part) {
     return pipeline_ ? model_->loss_of(net.forward(part.x), part.y) : model_->loss(part.x, part.y);
@@ -50,6 +52,7 @@ class MeshTraining {
 
  private:
   std::unique_ptr<LanguageModel> model_;
+  SavedBytes saved_bytes_;
   std::optional<distributed::TensorParallel> divided_;
   std::optional<distributed::PipelineParallel> pipeline_;  // of several stages
   std::optional<distributed::MeshModel> whole_;

@@ -198,6 +198,25 @@ std::unique_ptr<LanguageModel> make_checked(const Config& config, const WeightFi
   return model;
 }
 
+void write_files(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer) {
+  std::vector<nn::NamedTensor> tensors;
+  for (const nn::NamedTensor& p : model.named_parameters()) {
+    if (is_adapter(p.name)) continue;
+    const bool prefixed = model.config().family == Family::gpt2 && p.name != "lm_head.weight";
+    const Tensor value = move_values(p.tensor.detach(), Device());
+    tensors.push_back({prefixed ? std::string(kPrefix) + p.name : p.name,
+                       is_transposed(model.config(), p.name) ? turned(value) : value});
+  }
+  nn::save_safetensors(tensors, folder + "/model.safetensors", {{"format", "pt"}});
+  // An index of parts that an older model was in would go on naming those.
+  std::error_code error;
+  std::filesystem::remove(folder + "/" + kIndex, error);
+  LOCKSTEP_CHECK(!error, "[weights] the index of the model that was in '{}' cannot be removed: {}", folder,
+                 error.message());
+  write_config(model.config(), folder + "/config.json");
+  tokenizer.save(folder);
+}
+
 }  // namespace
 
 void load_weights(LanguageModel& model, const std::string& path) {
@@ -228,32 +247,24 @@ std::vector<std::string> files_of_folder() {
   return {"model.safetensors", "config.json", "vocab.json", "merges.txt"};
 }
 
-std::size_t bytes_of_folder(const LanguageModel& model) {
-  std::size_t bytes = 0;
+SavedBytes saved_bytes(const LanguageModel& model) {
+  SavedBytes bytes;
   for (const nn::NamedTensor& p : model.named_parameters())
-    if (!is_adapter(p.name)) bytes += static_cast<std::size_t>(p.tensor.numel()) * element_size(p.tensor.dtype());
+    (is_adapter(p.name) ? bytes.adapters : bytes.folder) +=
+        static_cast<std::size_t>(p.tensor.numel()) * element_size(p.tensor.dtype());
   return bytes;
 }
 
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  const bool is_new = std::filesystem::create_directories(folder, error);
   LOCKSTEP_CHECK(!error, "[weights] the folder '{}' cannot be made: {}", folder, error.message());
-  std::vector<nn::NamedTensor> tensors;
-  for (const nn::NamedTensor& p : model.named_parameters()) {
-    if (is_adapter(p.name)) continue;
-    const bool prefixed = model.config().family == Family::gpt2 && p.name != "lm_head.weight";
-    const Tensor value = move_values(p.tensor.detach(), Device());
-    tensors.push_back({prefixed ? std::string(kPrefix) + p.name : p.name,
-                       is_transposed(model.config(), p.name) ? turned(value) : value});
+  try {
+    write_files(folder, model, tokenizer);
+  } catch (...) {
+    if (is_new) std::filesystem::remove_all(folder, error);
+    throw;
   }
-  nn::save_safetensors(tensors, folder + "/model.safetensors", {{"format", "pt"}});
-  // An index of parts that an older model was in would go on naming those.
-  std::filesystem::remove(folder + "/" + kIndex, error);
-  LOCKSTEP_CHECK(!error, "[weights] the index of the model that was in '{}' cannot be removed: {}", folder,
-                 error.message());
-  write_config(model.config(), folder + "/config.json");
-  tokenizer.save(folder);
 }
 
 void train_adapters_only(LanguageModel& model) {

@@ -21,11 +21,15 @@ LoadedModel load_folder(const std::string& folder, const std::string& adapters =
 /// The model of a folder alone, whose config.json gave `config`. Throws Error as above, and before memory is taken for
 /// the model if the folder's weights are not those that `config` asks for.
 std::unique_ptr<LanguageModel> make_from_folder(const Config& config, const std::string& folder);
-/// Writes one that transformers loads too, without adapters (merge them first). Makes the folder; the index of a model
-/// in parts that was there goes.
+/// Writes one that transformers loads too, without adapters (merge them first). Makes the folder, which
+/// goes again if not all can be written; the index of a model in parts that was there goes.
 void save_folder(const std::string& folder, const LanguageModel& model, const Tokenizer& tokenizer);
-/// Of the weights that save_folder() writes: about what it takes.
-std::size_t bytes_of_folder(const LanguageModel& model);
+/// Of the weights that save_folder() and save_adapters() write: about what these take.
+struct SavedBytes {
+  std::size_t folder = 0;
+  std::size_t adapters = 0;
+};
+SavedBytes saved_bytes(const LanguageModel& model);
 /// The names of the files that save_folder() writes.
 std::vector<std::string> files_of_folder();
 

@@ -2,6 +2,7 @@
 // taken for what they say.
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -55,6 +56,21 @@ class GptFiles : public ::testing::Test {
 
   TemporaryPath folder_;
 };
+
+// What holds a part of a model would be taken for one.
+TEST_F(GptFiles, ThatCannotAllBeWrittenLeaveNoNewFolder) {
+  copy("gpt2");
+  const gpt::LoadedModel loaded = gpt::load_folder(folder_.text());
+  const TemporaryPath place;
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{100, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string error = error_of([&] { gpt::save_folder(place.text(), *loaded.model, loaded.tokenizer); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(error.find("File too large"), std::string::npos) << error;
+  EXPECT_FALSE(std::filesystem::exists(place.text()));
+}
 
 TEST_F(GptFiles, OfDeepJsonAreRefused) {
   for (const char* name : {"config.json", "vocab.json", "model.safetensors.index.json"}) {

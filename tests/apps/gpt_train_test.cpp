@@ -1,6 +1,7 @@
 // gpt_train, gpt_generate and gpt_tokenize as their users see them.
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -21,7 +22,7 @@ class GptPrograms : public ::testing::Test {
       text << "line " << i * 7919 % 1000 << " says: the quick brown fox, " << i % 13 << "!\n";
   }
   /// A few short steps; `arguments` may say otherwise.
-  ProcessResult train_gpt(const std::vector<std::string>& arguments) {
+  ProcessResult try_gpt(const std::vector<std::string>& arguments) {
     std::vector<std::string> command{LOCKSTEP_GPT_TRAIN, "--text", text_};
     const std::pair<std::string, std::string> defaults[] = {{"--max-steps", "3"},
                                                             {"--evaluate-every", "2"},
@@ -31,7 +32,10 @@ class GptPrograms : public ::testing::Test {
     for (const auto& [option, value] : defaults)
       if (std::find(arguments.begin(), arguments.end(), option) == arguments.end())
         command = command + std::vector<std::string>{option, value};
-    const ProcessResult result = run_process(command + arguments, kClean, std::chrono::seconds(120));
+    return run_process(command + arguments, kClean, std::chrono::seconds(120));
+  }
+  ProcessResult train_gpt(const std::vector<std::string>& arguments) {
+    const ProcessResult result = try_gpt(arguments);
     EXPECT_EQ(result.status, 0) << result.err;
     return result;
   }
@@ -109,6 +113,41 @@ TEST_F(GptPrograms, StoppedAndResumedEndsWithTheSameBits) {
       half = entry.path().string();
   ASSERT_FALSE(half.empty());
   EXPECT_EQ(weights_of(train_gpt({"--max-steps", "4", "--resume", half}).out), whole);
+}
+
+// What could not be known before: here that the index of an older model is no file.
+TEST_F(GptPrograms, AModelWithoutItsPlaceIsRescued) {
+  const std::string model = folder_.file("model"), out = folder_.file("out"), adapters = folder_.file("adapters");
+  train_gpt({"--out", model});
+  std::filesystem::create_directories(out + "/model.safetensors.index.json/in the way");
+  const std::vector<std::string> tuned{"--model", model, "--lora", "2", "--adapters", adapters},
+      mesh{"--nproc", "2", "--mesh", "tensor=2"};
+  for (const auto& [arguments, place] : {std::pair(tuned, out + ".rescued"), std::pair(mesh, out + ".rescued2")}) {
+    const ProcessResult result = try_gpt(arguments + std::vector<std::string>{"--out", out});
+    EXPECT_EQ(result.status, 73);
+    EXPECT_NE(result.err.find("the model's files are in '" + place + "'"), std::string::npos) << result.err;
+    EXPECT_FALSE(weights_of(result.out).empty()) << result.out;
+    train_gpt({"--model", place, "--max-steps", "1"});
+  }
+  EXPECT_TRUE(std::filesystem::exists(adapters));
+}
+
+TEST_F(GptPrograms, AFullDiskIsFoundBeforeTheFirstStep) {
+  const std::string model = folder_.file("model"), disk = folder_.file("disk");
+  train_gpt({"--out", model});
+  std::filesystem::create_directory(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "a small file system cannot be mounted here";
+  const std::vector<std::string> out{"--out", disk + "/out"};
+  for (const auto& arguments :
+       {out, out + std::vector<std::string>{"--nproc", "2", "--mesh", "tensor=2"},
+        std::vector<std::string>{"--model", model, "--lora", "8", "--adapters", disk + "/adapters"}}) {
+    const ProcessResult result = try_gpt(arguments);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_NE(result.err.find("No space left on device; it takes "), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("nothing has been computed yet"), std::string::npos) << result.err;
+  }
+  ::umount(disk.c_str());
 }
 
 // The weights that a short run must end with (published_hashes.txt), on any processor.

@@ -244,7 +244,10 @@ TEST_F(SmallDisk, IsFoundBeforeTheFirstStep) {
   fill();
   refuses({.checkpoint = disk_ + "/c"}, disk_ + "/c");
   refuses({.metrics = disk_ + "/m"}, disk_ + "/m");
-  refuses({.other_outputs = {{"folder of --out", disk_ + "/o/"}}, .other_bytes = 100}, disk_ + "/new file");
+  refuses({.other_outputs = {{"folder of --out", disk_ + "/o/"}}, .other_bytes = {{disk_ + "/o", 100}}},
+          disk_ + "/new file");
+  refuses({.other_outputs = {{"file of --adapters", disk_ + "/a"}}, .other_bytes = {{disk_ + "/a", 100}}},
+          disk_ + "/a");
 }
 
 TEST_F(SmallDisk, ThatIsFullAtTheEndLosesNothing) {
