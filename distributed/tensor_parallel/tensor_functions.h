@@ -32,7 +32,7 @@ Tensor gather_columns(const Tensor& own, const TensorShards& shards, std::int64_
 Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards);
 
 /// Rows of a table [rows, width] of which this rank has weight [rows / ranks, width]: index [*] whole, gives [*, width]
-/// whole. An index outside of the table gives zeros.
+/// whole. An index outside of the table throws Error on the CPU and gives zeros elsewhere.
 Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards,
                                      std::int64_t rows = 0);
 

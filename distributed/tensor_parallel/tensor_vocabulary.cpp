@@ -16,6 +16,14 @@
 namespace lockstep::distributed {
 namespace {
 
+/// 1 where an index lies outside of `all` rows or classes, else 0. Throws Error on the CPU if any does.
+Tensor outside_of(const Tensor& index, std::int64_t all, const char* index_name, const char* what) {
+  const Tensor outside = maximum(lt(index, 0).to(kFloat32), ge(index, all).to(kFloat32));
+  LOCKSTEP_CHECK(!index.device().is_cpu() || index.numel() == 0 || max(outside).item<double>() == 0.0,
+                 "{} is outside of the {} {}; expected 0 to {}", index_name, all, what, all - 1);
+  return outside;
+}
+
 /// Where values of an index lie in this rank's rows: 1 to their number, and one less or more is what others have.
 Tensor places_here(const Tensor& index, const SizeRun& mine) {
   return clamp(sub(index, mine.begin - 1), 0.0, static_cast<double>(mine.size + 1));
@@ -69,6 +77,7 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
   Tensor out, places;
   {
     const NoGradGuard values_only;
+    if (index.device().is_cpu()) outside_of(index, all, "[vocabulary_parallel_embedding] an index", "rows");
     places = places_here(index, shards.run_of(all, shards.group().rank()));
     const Tensor none = zeros({1, weight.size(1)}, options_of(weight));
     out = shards.sum_of_one(embedding(cat({none, weight.detach(), none}), places));
@@ -95,9 +104,7 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
   const Tensor values = as_contiguous(logits.detach());
   {
     const NoGradGuard values_only;
-    const Tensor outside = maximum(lt(target, 0).to(kFloat32), ge(target, all).to(kFloat32));
-    LOCKSTEP_CHECK(!logits.device().is_cpu() || target.numel() == 0 || max(outside).item<double>() == 0.0,
-                   "[vocabulary_parallel_cross_entropy] a target is outside of the {} classes", all);
+    const Tensor outside = outside_of(target, all, "[vocabulary_parallel_cross_entropy] a target", "classes");
     largest = copy_contiguous(max(values, {1}));
     shards.max(largest);
     std::vector<Tensor> sums;

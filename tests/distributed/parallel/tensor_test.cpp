@@ -283,11 +283,17 @@ TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
             first = {loss.item<double>()};
             first.insert(first.end(), grad.begin(), grad.end());
           }
-          for (const std::int64_t wrong : {std::int64_t{-1}, all, std::int64_t{-100}})
+          for (const std::int64_t wrong : {std::int64_t{-1}, all, std::int64_t{-100}}) {
+            const Tensor index = tensor(std::vector<std::int64_t>(6, wrong));
             EXPECT_NE(error_of([&] {
-                        vocabulary_parallel_cross_entropy(own, tensor(std::vector<std::int64_t>(6, wrong)), shards);
+                        vocabulary_parallel_cross_entropy(own, index, shards);
                       }).find(fmt::format("a target is outside of the {} classes", all)),
                       std::string::npos);
+            EXPECT_NE(error_of([&] {
+                        vocabulary_parallel_embedding(zeros({all, 2}), index, shards);
+                      }).find(fmt::format("an index is outside of the {} rows", all)),
+                      std::string::npos);
+          }
         });
   }
 }
