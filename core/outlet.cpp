@@ -96,10 +96,11 @@ void Outlet::flush() {
   }
 }
 
-void Outlet::drain() {
-  for (flush(); !empty(); flush()) {
+void Outlet::drain(bool for_ever) {
+  constexpr int kLook = 100;  // ms
+  for (flush(); !empty() && (for_ever || !stands_still()); flush()) {
     pollfd target{fd_, POLLOUT, 0};
-    ::poll(&target, 1, -1);
+    ::poll(&target, 1, for_ever ? -1 : kLook);
   }
 }
 

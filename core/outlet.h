@@ -33,8 +33,8 @@ class Outlet {
   void write(std::string_view text);
   /// Writes what is taken without waiting.
   void flush();
-  /// Waits until all is taken, or cannot be.
-  void drain();
+  /// Waits until all is taken, or cannot be. `for_ever` false: or until the reader stands still.
+  void drain(bool for_ever = true);
   int fd() const { return fd_; }
   /// A pipe or a connection, whose reader can hold up whoever writes to it.
   bool has_reader() const;

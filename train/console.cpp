@@ -33,6 +33,13 @@ class Console final : public Sink {
  public:
   Console(bool progress_bar, bool others_wait) : progress_bar_(progress_bar), others_wait_(others_wait) {}
 
+  // By now the program has done what followed the run, and no process waits for it.
+  ~Console() override {
+    if (ended_) out_.drain();
+  }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
   void begin(const RunDescription& run) override {
     run_ = run;
     last_shown_ = Clock::now();
@@ -70,7 +77,8 @@ class Console final : public Sink {
 
   void end(const Result& result) override {
     if (result.stopped_by == 0) show_result(result);
-    out_.drain();
+    out_.drain(!others_wait_);
+    ended_ = true;
     if (out_.error() != 0 || out_.abandoned())
       throw Error(fmt::format("what goes to stdout could not all be written: {}",
                               std::generic_category().message(out_.error() != 0 ? out_.error() : EPIPE)));
@@ -85,7 +93,7 @@ class Console final : public Sink {
                                result.weights_sha256, result.state_sha256));
   }
 
-  // A process that others wait for does not wait itself before the end (Note [Slow readers]).
+  // A process that others wait for does not wait itself (Note [Slow readers]).
   void put(const std::string& text) {
     std::fflush(stdout);  // what the program has printed itself comes first
     out_.write(text);
@@ -108,6 +116,7 @@ class Console final : public Sink {
   Clock::time_point last_shown_ = Clock::now();
   std::int64_t samples_ = 0;
   bool bar_shown_ = false;
+  bool ended_ = false;
 };
 
 }  // namespace

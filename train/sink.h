@@ -66,7 +66,7 @@ class Sink {
 
 /// What is printed on stdout: a progress bar, which needs a terminal, or a line each hundred steps; a line for each
 /// evaluation; and at the end one that begins with "result:". `others_wait`: other ranks wait for this one, which does
-/// not wait for the reader of stdout before the end.
+/// not wait for a reader of stdout that stands still, until it is destroyed after its end().
 std::unique_ptr<Sink> console(bool progress_bar, bool others_wait = false);
 
 /// A JSON object a line for each step: step, epoch, loss, loss_hex (the loss in full), <unit>_per_s; for the last step
