@@ -94,6 +94,7 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.world_size = count("OMPI_COMM_WORLD_SIZE");
     found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
     found.local_world_size = count("OMPI_COMM_WORLD_LOCAL_SIZE");
+    check_below(environment, "OMPI_COMM_WORLD_RANK", found.rank, "OMPI_COMM_WORLD_SIZE", found.world_size);
     const std::string job = has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid");
     if (!job.empty()) found.job_name = "Open MPI " + job;
     found.derived_port = port_of(job);
@@ -102,6 +103,7 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.launcher = "Slurm";
     found.rank = number("SLURM_PROCID");
     found.world_size = count("SLURM_NTASKS");
+    check_below(environment, "SLURM_PROCID", found.rank, "SLURM_NTASKS", found.world_size);
     found.local_rank = number("SLURM_LOCALID");
     found.local_world_size = first_count(text_of(environment, "SLURM_STEP_TASKS_PER_NODE"));
     const std::string_view nodes =
@@ -115,6 +117,7 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.launcher = "PMIx";
     found.rank = number("PMIX_RANK");
     found.world_size = count("PMIX_SIZE");
+    check_below(environment, "PMIX_RANK", found.rank, "PMIX_SIZE", found.world_size);
     found.derived_port = port_of(text("PMIX_NAMESPACE"));
   }
   // Where no launcher says that there are other processes, what has that name need be no port.

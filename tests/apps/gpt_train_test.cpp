@@ -185,14 +185,18 @@ TEST(GptProgramsRefuse, InOneClearLine) {
 }
 
 TEST(GptProgramsRefuse, ARankWithoutTheSizeOfTheJob) {
-  const ProcessEnvironment environment{
-      {"RANK", "0"}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29871"}};
   const std::vector<std::string> program{LOCKSTEP_GPT_TRAIN, "--text", LOCKSTEP_SOURCE_DIR "/LICENSE", "--max-steps",
                                          "1"};
-  const ProcessResult result = run_process(program, environment, std::chrono::seconds(30));
-  EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("world_size is not known: set the environment variable WORLD_SIZE"), std::string::npos)
-      << result.err;
+  for (const auto& [name, message] :
+       {std::pair("RANK", "world_size is not known: set the environment variable WORLD_SIZE"),
+        std::pair("PMIX_RANK", "PMIx tells rank 0 but not the size of the job")}) {
+    ProcessEnvironment environment{
+        {"RANK", ""}, {"WORLD_SIZE", ""}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29871"}};
+    environment.emplace_back(name, "0");
+    const ProcessResult result = run_process(program, environment, std::chrono::seconds(30));
+    EXPECT_EQ(result.status, 1);
+    EXPECT_NE(result.err.find(message), std::string::npos) << result.err;
+  }
 }
 
 TEST(GptProgramsWarn, OfALogLevelThatIsNone) {

@@ -97,6 +97,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"RelativeFile", "file://relative", kComplete, "names no absolute path"},
         BadCase{"NoSuchFolder", "file:///nonexistent/folder/store", kComplete, "No such file"},
         BadCase{"PlaceInEnv", "env://here", kComplete, "env:// takes it from MASTER_ADDR"},
+        BadCase{"RankBeyondOpenMpis",
+                "env://",
+                {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+                "OMPI_COMM_WORLD_RANK is '1', and OMPI_COMM_WORLD_SIZE is '1'; expected 0 to 0"},
         BadCase{"PmixWithoutSize", "env://", {{"PMIX_RANK", "1"}}, "PMIx tells rank 1 but not the size"},
         BadCase{"AddressWithoutToken", "tcp://0.0.0.0:0?rank=0&world_size=1", {}, "needs a token"}),
     [](const auto& info) { return std::string(info.param.name); });
