@@ -354,6 +354,24 @@ void Run::stop() {
   state_->stopping = true;
 }
 
+int Run::train_and_write(const std::function<void()>& write) {
+  Result result;
+  std::string lost;
+  const auto attempt = [&](const auto& body) {
+    try {
+      body();
+    } catch (const UnwrittenError& error) {
+      lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
+    }
+  };
+  attempt([&] { train(); });
+  result.stopped_by = state_->stopped_by;
+  if (result.stopped_by == 0) attempt(write);
+  // The others leave in good order while rank 0 writes.
+  if (!lost.empty() && state_->is_rank0) throw UnwrittenError(lost);
+  return result.exit_status();
+}
+
 Result Run::train() {
   State& run = *state_;
   run.begin();

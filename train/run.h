@@ -170,6 +170,10 @@ class Run {
   /// What cannot be written at the end is written elsewhere, and the UnwrittenError, thrown when all else is done, says
   /// where.
   Result train();
+  /// train(), then what the program itself writes of the trained model, also where something of the run's own could not
+  /// be written; not if a signal ended the run. `write` is called on every rank, and may throw UnwrittenError on rank
+  /// 0, which throws one for both when all else is done. Returns the exit status, see Result::exit_status().
+  int train_and_write(const std::function<void()>& write);
 
   /// From a callback, on every rank: this step is the last one.
   void stop();

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -221,7 +222,7 @@ void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus&
     write("adapters", o.adapters, [&](const std::string& path) { gpt::save_adapters(model, path); });
   if (!o.out.empty()) {
     gpt::merge_adapters(model);
-    write("model's files", o.out.substr(0, o.out.find_last_not_of('/') + 1),
+    write("model's files", o.out.substr(0, std::max<std::size_t>(1, o.out.find_last_not_of('/') + 1)),
           [&](const std::string& path) { gpt::save_folder(path, model, corpus.tokenizer); });
   }
   if (!lost.empty()) throw train::UnwrittenError(lost);
@@ -248,10 +249,10 @@ int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions r
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
       if (const auto model = training.gathered()) print_sample(*model, corpus.tokenizer, o.sample);
     };
-  const train::Result result = run.train();
-  if (result.stopped_by == 0 && (!o.out.empty() || !o.adapters.empty()))
+  return run.train_and_write([&] {
+    if (o.out.empty() && o.adapters.empty()) return;
     if (const auto model = training.gathered()) write_model(o, *model, corpus);
-  return result.exit_status();
+  });
 }
 
 int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_options) {
@@ -280,10 +281,10 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
     run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
       if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
     };
-  const train::Result result = run.train();
-  const distributed::WholeParameters whole = step.whole_parameters();
-  if (result.stopped_by == 0 && workers.is_rank0()) write_model(o, model, corpus);
-  return result.exit_status();
+  return run.train_and_write([&] {
+    const distributed::WholeParameters whole = step.whole_parameters();
+    if (workers.is_rank0()) write_model(o, model, corpus);
+  });
 }
 
 }  // namespace
