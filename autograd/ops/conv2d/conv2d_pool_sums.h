@@ -52,4 +52,23 @@ constexpr int rows_of_tile(int runs) {
   return kTile / runs < kMaxRows ? kTile / runs : kMaxRows;
 }
 
+/// The table of Kernels, which has add_patches<rows, runs>(), add_weights<runs>(), and rows(runs) as SparseSums wants.
+template <typename Kernels, int kRuns = kTile, int kRows = Kernels::rows(kRuns)>
+constexpr void fill(SparseSums& sums) {
+  sums.patches[kRuns - 1][kRows - 1] = Kernels::template add_patches<kRows, kRuns>;
+  if constexpr (kRows > 1) {
+    fill<Kernels, kRuns, kRows - 1>(sums);
+  } else {
+    sums.rows[kRuns - 1] = Kernels::rows(kRuns);
+    sums.weights[kRuns - 1] = Kernels::template add_weights<kRuns>;
+    if constexpr (kRuns > 1) fill<Kernels, kRuns - 1>(sums);
+  }
+}
+template <typename Kernels>
+constexpr SparseSums make_sparse_sums(int lanes) {
+  SparseSums sums{.lanes = lanes};
+  fill<Kernels>(sums);
+  return sums;
+}
+
 }  // namespace lockstep::conv2d_pool

@@ -45,97 +45,81 @@ struct Run {
   }
 };
 
-template <int R, int V>
-[[gnu::noinline]] void add_patches(const Entries& entries, const float* image, std::int64_t pitch, float* sums,
-                                   std::int64_t sums_pitch) {
-  constexpr int kChains = R * V <= kMostByTurns ? 2 : 1;
-  const float* const values = entries.values;
-  const std::int32_t* const places = entries.places;
-  const std::int64_t count = entries.count;
-  Run<V> sum[kChains][R];
+struct Kernels {
+  template <int R, int V>
+  [[gnu::noinline]] static void add_patches(const Entries& entries, const float* image, std::int64_t pitch, float* sums,
+                                            std::int64_t sums_pitch) {
+    constexpr int kChains = R * V <= kMostByTurns ? 2 : 1;
+    const float* const values = entries.values;
+    const std::int32_t* const places = entries.places;
+    const std::int64_t count = entries.count;
+    Run<V> sum[kChains][R];
 #pragma GCC unroll 5
-  for (int r = 0; r < R; ++r) {
-    sum[0][r].load(sums + r * sums_pitch);
-    if constexpr (kChains == 2) sum[1][r].clear();
-  }
-  std::int64_t i = 0;
-  for (; i + kChains <= count; i += kChains)
-#pragma GCC unroll 2
-    for (int chain = 0; chain < kChains; ++chain) {
-      const float value = values[i + chain];
-      const float* patch = image + places[i + chain];
-#pragma GCC unroll 5
-      for (int r = 0; r < R; ++r) sum[chain][r].add_product(value, patch + r * pitch);
+    for (int r = 0; r < R; ++r) {
+      sum[0][r].load(sums + r * sums_pitch);
+      if constexpr (kChains == 2) sum[1][r].clear();
     }
-  if (i < count) {
-    const float value = values[i];
-    const float* patch = image + places[i];
+    std::int64_t i = 0;
+    for (; i + kChains <= count; i += kChains)
+#pragma GCC unroll 2
+      for (int chain = 0; chain < kChains; ++chain) {
+        const float value = values[i + chain];
+        const float* patch = image + places[i + chain];
 #pragma GCC unroll 5
-    for (int r = 0; r < R; ++r) sum[0][r].add_product(value, patch + r * pitch);
+        for (int r = 0; r < R; ++r) sum[chain][r].add_product(value, patch + r * pitch);
+      }
+    if (i < count) {
+      const float value = values[i];
+      const float* patch = image + places[i];
+#pragma GCC unroll 5
+      for (int r = 0; r < R; ++r) sum[0][r].add_product(value, patch + r * pitch);
+    }
+#pragma GCC unroll 5
+    for (int r = 0; r < R; ++r) {
+      if constexpr (kChains == 2) sum[0][r].add(sum[1][r]);
+      sum[0][r].store(sums + r * sums_pitch);
+    }
   }
+
+  template <int V, int R>
+  [[gnu::always_inline]] static inline void add_rows_of_weights(const WeightArguments& a, std::int64_t row) {
+    const float* const values = a.entries.values;
+    const std::int32_t* const places = a.entries.places;
+    const std::int64_t count = a.entries.count, pitch = a.weights_pitch;
+    const float* const weights = a.weights + row * pitch;
+    float* const to = a.to + row * a.pitch;
+    Run<V> sum[R];
 #pragma GCC unroll 5
-  for (int r = 0; r < R; ++r) {
-    if constexpr (kChains == 2) sum[0][r].add(sum[1][r]);
-    sum[0][r].store(sums + r * sums_pitch);
+    for (int r = 0; r < R; ++r) sum[r].load(to + r * a.pitch);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = values[i];
+      const float* weight = weights + places[i];
+#pragma GCC unroll 5
+      for (int r = 0; r < R; ++r) sum[r].add_product(value, weight + r * pitch);
+    }
+#pragma GCC unroll 5
+    for (int r = 0; r < R; ++r) sum[r].store(to + r * a.pitch);
   }
-}
 
-template <int V, int R>
-[[gnu::always_inline]] inline void add_rows_of_weights(const WeightArguments& a, std::int64_t row) {
-  const float* const values = a.entries.values;
-  const std::int32_t* const places = a.entries.places;
-  const std::int64_t count = a.entries.count, pitch = a.weights_pitch;
-  const float* const weights = a.weights + row * pitch;
-  float* const to = a.to + row * a.pitch;
-  Run<V> sum[R];
-#pragma GCC unroll 5
-  for (int r = 0; r < R; ++r) sum[r].load(to + r * a.pitch);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float value = values[i];
-    const float* weight = weights + places[i];
-#pragma GCC unroll 5
-    for (int r = 0; r < R; ++r) sum[r].add_product(value, weight + r * pitch);
+  template <int V>
+  [[gnu::noinline]] static void add_weights(const WeightArguments& a) {
+    constexpr int kRows = Run<V>::kRegisters <= 4 ? 5 : 4;
+    std::int64_t r = 0;
+    for (; r + kRows <= a.rows; r += kRows) add_rows_of_weights<V, kRows>(a, r);
+    for (; r + 3 <= a.rows; r += 3) add_rows_of_weights<V, 3>(a, r);
+    for (; r < a.rows; ++r) add_rows_of_weights<V, 1>(a, r);
   }
-#pragma GCC unroll 5
-  for (int r = 0; r < R; ++r) sum[r].store(to + r * a.pitch);
-}
 
-template <int V>
-[[gnu::noinline]] void add_weights(const WeightArguments& a) {
-  constexpr int kRows = Run<V>::kRegisters <= 4 ? 5 : 4;
-  std::int64_t r = 0;
-  for (; r + kRows <= a.rows; r += kRows) add_rows_of_weights<V, kRows>(a, r);
-  for (; r + 3 <= a.rows; r += 3) add_rows_of_weights<V, 3>(a, r);
-  for (; r < a.rows; ++r) add_rows_of_weights<V, 1>(a, r);
-}
-
-// Rows that are added at once. What is one chain anyway may be joined with others of its kind.
-constexpr int rows(int runs) {
-  if (runs <= kMostByTurns) return rows_of_tile(runs);
-  const int registers = (runs + 1) / 2;
-  return 24 / registers < kMaxRows ? 24 / registers : kMaxRows;
-}
-
-template <int V, int R>
-constexpr void fill(SparseSums& sums) {
-  sums.patches[V - 1][R - 1] = add_patches<R, V>;
-  if constexpr (R > 1) {
-    fill<V, R - 1>(sums);
-  } else {
-    sums.rows[V - 1] = rows(V);
-    sums.weights[V - 1] = add_weights<V>;
-    if constexpr (V > 1) fill<V - 1, rows(V - 1)>(sums);
+  // Rows that are added at once. What is one chain anyway may be joined with others of its kind.
+  static constexpr int rows(int runs) {
+    if (runs <= kMostByTurns) return rows_of_tile(runs);
+    const int registers = (runs + 1) / 2;
+    return 24 / registers < kMaxRows ? 24 / registers : kMaxRows;
   }
-}
-
-constexpr SparseSums make_sums() {
-  SparseSums sums{.lanes = 16};
-  fill<kTile, rows(kTile)>(sums);
-  return sums;
-}
+};
 
 }  // namespace
 
-constexpr SparseSums kSparseSumsAvx512 = make_sums();
+constexpr SparseSums kSparseSumsAvx512 = make_sparse_sums<Kernels>(16);
 
 }  // namespace lockstep::conv2d_pool
