@@ -72,23 +72,28 @@ Logger& instance() {
 }
 
 // Another thread may hold the logger's own locks while the process forks, and will never let go of them in the child,
-// which gets a logger of its own. That it exists is certain then: the first use is not under way on another thread.
-void lock_prefix() {
-  instance().mutex.lock();
+// which gets a logger of its own. It is made before the fork: what serves memory need not work in a child of several
+// threads (that of Address Sanitizer does not). That the old one exists is certain then: the first use is not under way
+// on another thread.
+std::unique_ptr<Logger> childs;  // under the mutex of the prefix
+
+void before_fork() {
+  Logger& logger = instance();
+  logger.mutex.lock();
+  childs = std::make_unique<Logger>();
+  childs->prefix = logger.prefix;
 }
-void unlock_prefix() {
+void in_parent() {
+  const std::unique_ptr<Logger> unused = std::move(childs);
   instance().mutex.unlock();
 }
-void renew_logger() {
-  Logger& old = instance();
-  auto* fresh = new Logger;
-  fresh->prefix = old.prefix;
-  old.mutex.unlock();  // which nobody will use, but a lock that is held for ever is what deadlocks are looked for by
-  the_logger().store(fresh);
+void in_child() {
+  instance().mutex.unlock();  // which nobody will use, but a lock held for ever is what deadlocks are looked for by
+  the_logger().store(childs.release());
 }
 // A level that is none is told of also where nothing is logged.
 [[maybe_unused]] const bool made_at_the_start = (instance(), true);
-const ForkHandlers fork_handlers(lock_prefix, unlock_prefix, renew_logger);
+const ForkHandlers fork_handlers(before_fork, in_parent, in_child);
 
 }  // namespace
 

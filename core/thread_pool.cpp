@@ -268,15 +268,19 @@ class Pool {
 // Never destroyed: static destructors elsewhere may still run loops.
 std::atomic<Pool*> the_pool{nullptr};
 
-// A forked child has the pool's memory but none of its threads, and makes one of its own, of the same size.
-void renew_pool() {
-  if (const Pool* parents = the_pool.load()) the_pool.store(new Pool(parents->threads()));
+// A forked child has the pool's memory but none of its threads, and makes one of its own, of the same size, when it
+// first wants it: the handler may not ask for memory.
+std::atomic<int> parents_threads{0};
+
+void forget_pool() {
+  if (const Pool* parents = the_pool.exchange(nullptr)) parents_threads.store(parents->threads());
 }
 
-const ForkHandlers fork_handlers(nullptr, nullptr, renew_pool);
+const ForkHandlers fork_handlers(nullptr, nullptr, forget_pool);
 
 Pool& make_pool() {
-  auto made = std::make_unique<Pool>(initial_threads());
+  const int inherited = parents_threads.load();
+  auto made = std::make_unique<Pool>(inherited > 0 ? inherited : initial_threads());
   Pool* expected = nullptr;
   return the_pool.compare_exchange_strong(expected, made.get()) ? *made.release() : *expected;
 }

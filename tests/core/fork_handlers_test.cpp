@@ -1,10 +1,15 @@
 // What runs around fork() is registered before main(): a fork() that another thread began just before the first use of
-// the log, say, would leave the child with a lock that nobody opens.
+// the log, say, would leave the child with a lock that nobody opens. Nothing of it asks for memory in the child, where
+// the lock of what serves it may never be opened either: glibc sees to its own, sanitizers do not.
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 
 #include "lockstep/core/factories.h"
 #include "lockstep/core/log.h"
@@ -26,6 +31,23 @@ extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*chi
 }
 #endif
 
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+namespace {
+std::atomic<int> allocations{0};
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* const data = std::malloc(bytes)) return data;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* data) noexcept {
+  std::free(data);
+}
+[[gnu::noinline]] void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
+#endif
+
 namespace lockstep {
 namespace {
 
@@ -40,6 +62,31 @@ TEST(ForkHandlers, AreRegisteredBeforeMain) {
   stop_profile();
   EXPECT_EQ(registrations, before);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+/// What `status` gives in a forked child, from 0 to 255.
+template <typename Status>
+int in_child(Status status) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(status());
+  int ended = -1;
+  ::waitpid(child, &ended, 0);
+  return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+}
+
+TEST(ForkHandlers, AskForNoMemoryInTheChild) {
+  const int threads = num_threads();
+  set_num_threads(3);
+  parallel_for(3, 1, [](std::int64_t, std::int64_t) {});
+  logging::set_prefix("a prefix that is longer than what a string keeps in itself: ");
+  const int before = allocations;  // those before the fork are in both counts
+  const int childs = in_child([&] { return allocations - before; });
+  EXPECT_EQ(childs, allocations - before);
+  EXPECT_EQ(in_child([] { return num_threads(); }), 3);
+  logging::set_prefix("");
+  set_num_threads(threads);
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep
