@@ -74,12 +74,13 @@ class Runner {
   void run(const ConvSink* sink) const {
     if (!sink) {
       const std::int64_t all = c_.n * tile_rows_, blocks = divide_up(all, block_rows_);
-      parallel_for(blocks, divide_up(blocks, kTasksPerThread * num_threads()),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     Work work(*this, 0);
-                     for (std::int64_t b = begin; b < end; ++b)
-                       block(work, b * block_rows_, std::min(all, (b + 1) * block_rows_), c_.out);
-                   });
+      // As many for each thread, and as long as blocks can be divided.
+      const std::int64_t tasks = std::min(blocks, kTasksPerThread * num_threads());
+      parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+        Work work(*this, 0);
+        for (std::int64_t b = begin * blocks / tasks; b < end * blocks / tasks; ++b)
+          block(work, b * block_rows_, std::min(all, (b + 1) * block_rows_), c_.out);
+      });
       return compute_again(0, c_.n, c_.out);
     }
     const std::int64_t images = std::max<std::int64_t>(1, block_rows_ / tile_rows_), size = c_.out_stride;

@@ -56,7 +56,8 @@ class Gradient {
     const std::int64_t shared = alone ? 1 : std::clamp<std::int64_t>(kSharedFloats / size, 1, chains);
     const Tensor transformed = empty({shared * size}), sums = empty({kPoints * c_.in * padded_out_});
     const auto rows_of = [&](std::int64_t chain) { return std::min(chain_, all_rows - chain * chain_); };
-    // Groups of input channels, then panels of output channels, which are packed as products read them.
+    // Panels of output channels, which are packed as products read them, then groups of input channels: who is done
+    // early takes from the end of another's part, where tasks are small.
     const std::int64_t groups = divide_up(c_.in, kChannelsAtOnce), panels = divide_up(c_.out, width_);
     for (std::int64_t first = 0; first < chains; first += shared) {
       const std::int64_t count = std::min(shared, chains - first);
@@ -65,10 +66,10 @@ class Gradient {
         for (std::int64_t i = 0; i < count; ++i) {
           float* const to = transformed.data<float>() + i * size;
           for (std::int64_t task = begin; task < end; ++task)
-            if (task < groups)
-              transform_elements(work, first + i, rows_of(first + i), task, to);
+            if (task < panels)
+              transform_gradients(work, first + i, rows_of(first + i), task, to + kPoints * point_);
             else
-              transform_gradients(work, first + i, rows_of(first + i), task - groups, to + kPoints * point_);
+              transform_elements(work, first + i, rows_of(first + i), task - panels, to);
         }
       });
       parallel_for(kPoints, alone ? kPoints : 1, [&](std::int64_t begin, std::int64_t end) {
