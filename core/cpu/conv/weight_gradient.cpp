@@ -46,7 +46,8 @@ class Gradient {
     const std::int64_t rows = in * taps_;
     vectors_ = rows <= kernels_.rows[4] ? 4 : rows <= kernels_.rows[3] ? 3 : 2;
     const std::int64_t needed = divide_up(c.group_out(), kernels_.lanes);
-    vectors_ = needed == 3 ? 3 : std::min(vectors_, needed);  // one panel instead of a wide and a narrow one
+    // Three are one panel instead of a wide and a narrow one, if their tile has as many rows as there are taps.
+    vectors_ = needed == 3 && taps_ <= kernels_.rows[3] ? 3 : std::min(vectors_, needed);
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(in, kernels_.rows[vectors_]);
     column_panels_ = divide_up(c.group_out(), width_);
