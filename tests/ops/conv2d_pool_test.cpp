@@ -119,6 +119,27 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"groups", {2, 4, 8, 9}, {6, 2, 3, 3}, true, {.padding = 1, .groups = 2}}),
     case_name);
 
+// Rows of a patch that fill no whole vectors: the elements behind them are the next patches'.
+TEST(Conv2dPool, a_gradient_that_is_not_finite_reaches_what_it_belongs_to_alone) {
+  for (const float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (const Shape& kernel : {Shape{4, 3, 3, 3}, Shape{4, 3, 1, 1}, Shape{4, 3, 2, 6}}) {
+      const auto x_grad = [&] {
+        const Tensor x = make_leaf({2, 3, 9, 12}, 1, kFloat32);
+        const Tensor y = max_pool2d(conv2d(x, make_input(kernel, 2, kFloat32)), 2);
+        const Tensor grad = make_input(y.sizes(), 3, kFloat32);
+        grad.data<float>()[grad.numel() / 2 + 1] = value;
+        y.backward(grad);
+        return x.grad();
+      };
+      const Tensor actual = x_grad();
+      set_reference_kernels(true);
+      const Tensor expected = x_grad();
+      set_reference_kernels(false);
+      EXPECT_EQ(actual.isnan().to(kFloat32).to_vector<float>(), expected.isnan().to(kFloat32).to_vector<float>());
+      EXPECT_EQ(actual.isinf().to(kFloat32).to_vector<float>(), expected.isinf().to(kFloat32).to_vector<float>());
+    }
+}
+
 TEST(Conv2dPool, the_usual_blocks_are_fused) {
   const Tensor x = make_input({2, 1, 28, 28}, 1, kFloat32), w = make_input({10, 1, 5, 5}, 2, kFloat32);
   EXPECT_TRUE(conv2d_pool_supports(conv2d_geometry(x, w, {}, {})));

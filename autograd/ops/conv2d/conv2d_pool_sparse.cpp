@@ -180,6 +180,7 @@ InputGradient::InputGradient(const Layout& layout, const float* packed_weights)
 
 void InputGradient::gather_row(const float* grad, const std::uint8_t* positions) {
   std::fill(counts_.begin(), counts_.end(), 0);
+  float differences = 0;  // of elements to themselves: NaN if one is not finite
   const auto out = static_cast<std::size_t>(layout_.g.out);
   for (std::size_t o = 0; o < out; ++o, grad += layout_.ph * layout_.pw, positions += layout_.ph * layout_.pw)
     for (std::int64_t x = 0; x < layout_.pw; ++x) {
@@ -188,15 +189,26 @@ void InputGradient::gather_row(const float* grad, const std::uint8_t* positions)
       values_[at] = grad[x];
       places_[at] = static_cast<std::int32_t>(static_cast<std::int64_t>(o) * layout_.row);
       counts_[slot] += counts(grad[x]);
+      differences += grad[x] - grad[x];
     }
+  finite_ = differences == 0.0f;
 }
 
 // Rows [ky, ky + rows) of a weight.
 void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const {
   const std::int64_t count = counts_[static_cast<std::size_t>(slot)];
   if (count == 0) return;
+  if (!finite_ && rows > 1) {
+    for (std::int64_t i = 0; i < rows; ++i) spread(slot, ky + i, 1, image);
+    return;
+  }
   const std::int64_t weights_pitch = layout_.g.out * layout_.row, first = slot * layout_.g.out;
   float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
+  // Behind a patch are elements of others, which a product of zero leaves as they are only if the factor is finite.
+  float* const behind = to + layout_.g.kw * layout_.g.in;
+  const std::int64_t others = layout_.row - layout_.g.kw * layout_.g.in;
+  std::array<float, kLanes> kept;
+  if (!finite_) std::copy_n(behind, others, kept.begin());
   for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
     const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
     sums_.weights[width - 1]({.entries = {values_.data() + first, places_.data() + first, count},
@@ -206,6 +218,7 @@ void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows
                               .pitch = layout_.pitch,
                               .rows = rows});
   }
+  if (!finite_) std::copy_n(kept.begin(), others, behind);
 }
 
 // A processor forwards a store to a load of the same vector, but a load that covers parts of two recent stores waits

@@ -72,6 +72,7 @@ class InputGradient {
   const Layout& layout_;
   const float* weights_;
   const SparseSums& sums_;
+  bool finite_ = true;  // all gradients of the row of windows
   // For each position of one row of windows: how many channels have a gradient there, which, and where their weights
   // are.
   std::vector<std::int32_t> counts_;
