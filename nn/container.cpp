@@ -14,7 +14,7 @@ Sequential& Sequential::push_back(std::unique_ptr<Module> module) {
 }
 
 Tensor Sequential::forward(Tensor x) {
-  for (const std::unique_ptr<Module>& module : modules_) x = module->forward(std::move(x));
+  for (const std::unique_ptr<Module>& module : modules_) x = (*module)(std::move(x));
   return x;
 }
 

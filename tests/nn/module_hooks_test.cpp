@@ -67,6 +67,15 @@ TEST(ModuleHooks, MayReturnWhatTakesThePlace) {
   EXPECT_THROW(net.register_forward_pre_hook(std::function<Tensor(Module&, Tensor&)>()), Error);
 }
 
+TEST(ModuleHooks, OfElementsOfASequentialAreCalled) {
+  Twice net;
+  Tensor features;
+  net.rest[0].register_forward_hook([&](Module&, const Tensor&, const Tensor& out) { features = out; });
+  const Tensor out = net(ones({1, 2}));
+  ASSERT_TRUE(features.defined());
+  EXPECT_TRUE(out.equal(relu(features)));
+}
+
 TEST(ModuleHooks, SeeAndReplaceGradients) {
   Linear net(2, 2, {.bias = false});
   const Tensor x = ones({1, 2});
