@@ -303,6 +303,11 @@ void Module::to(DType dtype) {
   convert_all([dtype](const Tensor& t) { return t.is_floating_point() ? cast_values(t, dtype) : t; });
 }
 
+void Module::to(Device device, DType dtype) {
+  to(dtype);
+  to(device);
+}
+
 // --- free functions
 // ---------------------------------------------------------------------------------------------------
 

@@ -159,6 +159,7 @@ class Module {
   void to(Device device);
   /// Casts floating-point parameters, buffers and gradients; leaves integer buffers alone.
   void to(DType dtype);
+  void to(Device device, DType dtype);  ///< both
   /// Device of the first parameter (of the first buffer, if there is none); the first CPU for an empty module.
   Device device() const;
 

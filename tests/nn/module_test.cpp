@@ -114,6 +114,11 @@ TEST(Module, CastingLeavesIntegersAlone) {
   EXPECT_EQ(net.norm.running_mean.dtype(), kFloat64);
   EXPECT_EQ(net.counter.dtype(), kInt64);
   EXPECT_NE(error_of([&] { net.to(kInt64); }).find("expected a floating-point type"), std::string::npos);
+  net.to({kCPU, 1}, kFloat32);
+  EXPECT_EQ(weight.dtype(), kFloat32);
+  EXPECT_EQ(weight.device(), Device(kCPU, 1));
+  EXPECT_EQ(net.counter.dtype(), kInt64);
+  EXPECT_EQ(net.counter.device(), Device(kCPU, 1));
 }
 
 TEST(Module, ZeroGradMayKeepTheGradientsMemory) {
