@@ -259,6 +259,9 @@ Tensor TensorMethods::mT() const {
                  to_string(self().sizes()));
   return self().transpose(-2, -1);
 }
+Tensor TensorMethods::multinomial(std::int64_t count, bool replacement) const {
+  return lockstep::multinomial(self(), count, replacement);
+}
 Tensor TensorMethods::bernoulli() const {
   return lockstep::bernoulli(self());
 }

@@ -159,6 +159,13 @@ Tensor tensor(const std::vector<T>& values, D dtype) {
   for (const T value : values) check_in_range(value, dtype, "tensor");
   return tensor(values).to(dtype);
 }
+/// A matrix of rows of equal length in another dtype than its own. Throws Error as these do.
+template <typename T, std::same_as<DType> D>
+Tensor tensor(std::initializer_list<std::initializer_list<T>> rows, D dtype) {
+  for (const auto& row : rows)
+    for (const T value : row) check_in_range(value, dtype, "tensor");
+  return tensor(rows).to(dtype);
+}
 /// A number as a tensor without dimensions, in another dtype than its own.
 template <typename T, std::same_as<DType> D>
 requires std::is_arithmetic_v<T> Tensor tensor(T value, D dtype) {
@@ -178,6 +185,11 @@ Tensor tensor(const std::vector<T>& values, O options) {
 template <typename T, std::same_as<TensorOptions> O>
 Tensor tensor(std::initializer_list<T> values, O options) {
   return tensor(values, options.dtype).to(options.device);
+}
+/// The same for a matrix.
+template <typename T, std::same_as<TensorOptions> O>
+Tensor tensor(std::initializer_list<std::initializer_list<T>> rows, O options) {
+  return tensor(rows, options.dtype).to(options.device);
 }
 
 }  // namespace lockstep

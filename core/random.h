@@ -123,6 +123,11 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, D dtype)
 inline Tensor randint(std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64}) {
   return randint(0, high, sizes, options);
 }
+/// The same of a dtype.
+template <std::same_as<DType> D>
+Tensor randint(std::int64_t high, const Shape& sizes, D dtype) {
+  return randint(0, high, sizes, TensorOptions{.dtype = dtype});
+}
 /// randperm() as numbers of a dtype.
 inline Tensor randperm(std::int64_t n, DType dtype) {
   return randperm(n).to(dtype);

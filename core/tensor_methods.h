@@ -73,6 +73,7 @@ class TensorMethods {
   Tensor bincount() const;                                                          ///< the same unweighted
   Tensor bernoulli() const;                                                         ///< see lockstep::bernoulli
   Tensor bernoulli(double p) const;                                                 ///< as bernoulli
+  Tensor multinomial(std::int64_t count, bool replacement = false) const;           ///< see lockstep::multinomial
   Tensor histc(std::int64_t bins = 100, double min = 0.0, double max = 0.0) const;  ///< a histogram
   /// Elements by their indices: `auto a = x.accessor<float, 2>(); a[i][j]`. Of tensors on the CPU, of dtype T and with
   /// N dimensions; throws Error otherwise. The tensor must outlive it, so there is none of a temporary.

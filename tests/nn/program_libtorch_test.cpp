@@ -240,6 +240,10 @@ TEST(LibtorchForms, OptionsOfADtypeOrDevice) {
   EXPECT_EQ(eye(2, kF64).dtype(), kFloat64);
   EXPECT_EQ(randint(5, {3}, dtype(kI32)).dtype(), kInt32);
   EXPECT_EQ(randint(0, 5, {3}, kLong).dtype(), kInt64);
+  EXPECT_EQ(randint(5, {3}, kInt).dtype(), kInt32);
+  EXPECT_TRUE(tensor({{1, 2}, {3, 4}}, kLong).equal(arange(1, 5, kLong).view({2, 2})));
+  EXPECT_TRUE(tensor({{1, 2, 3}}, dtype(kF64)).equal(tensor({1, 2, 3}, kF64).view({1, 3})));
+  EXPECT_THROW(tensor({{1, 300}}, kUInt8), Error);
   EXPECT_EQ(randperm(4, kInt).dtype(), kInt32);
   EXPECT_EQ(tensor(std::vector<int>{1, 2}, kLong).dtype(), kInt64);
   EXPECT_EQ(tensor(std::vector<int>{1, 2}, dtype(kF64)).dtype(), kFloat64);
@@ -262,6 +266,7 @@ TEST(LibtorchForms, MethodsAreTheFunctions) {
   EXPECT_TRUE(x.scatter_reduce(0, tensor({0, 0, 0}, kLong), y, "amax").equal(tensor({2.f, -2.f, 3.f})));
   EXPECT_TRUE(x.unfold(0, 2, 1).equal(windows(x, 0, 2, 1)));
   EXPECT_EQ(x.count_nonzero().item<int>(), 3);
+  EXPECT_EQ(tensor({0.f, 1.f}).multinomial(1).item<int>(), 1);
   EXPECT_TRUE(x.logical_xor(zeros({3})).all().item<bool>());
   Tensor z = x.clone();
   z.index_fill_(0, tensor({1}, kLong), 4).clamp_max_(3.5).sqrt_();
