@@ -91,6 +91,7 @@ TEST(Conv, InstructionSetsAndThreadsAgreeToTheBit) {
       make(2, 1024, 4, 3, 40, 1, 1, 2, 0, 1, 2), make(2, 3, 14, 50, 3, 9, 9, 1, 4, 1, 3),
       make(2, 3, 23, 25, 3, 4, 5, 1, 0, 1, 3),   make(1, 2, 21, 16, 2, 11, 11, 1, 5, 1, 2),
       make(2, 1, 12, 13, 20, 5, 5, 1, 0, 1, 1),  make(2, 1, 11, 17, 40, 2, 11, 1, 0, 1, 1),
+      make(5, 16, 32, 33, 18, 3, 3, 1, 1, 1, 1),
   };
   for (const Conv& c : convolutions) {
     SCOPED_TRACE(::testing::Message() << c.in << " to " << c.out << ", kernel " << c.kh << "x" << c.kw);

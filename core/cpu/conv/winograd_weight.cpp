@@ -17,6 +17,8 @@ using gemm_detail::Tile;
 
 constexpr std::int64_t kChainTiles = 96;         // of a chain, about
 constexpr std::int64_t kSharedFloats = 1 << 21;  // transformed at a time by several threads, about
+constexpr std::int64_t kSumsFloats = 1 << 20;    // of sums of chains at a time, about
+constexpr std::int64_t kSumBlock = 1 << 12;
 constexpr std::int64_t kChannelsAtOnce = 4;
 constexpr std::int64_t kRoom = 8;  // behind what vectors write
 
@@ -45,42 +47,22 @@ class Gradient {
         point_(point_stride_for(c.in * stride_)),
         panel_point_(point_stride_for(width_ * stride_)),
         packed_point_(point_stride_for(padded_out_ * chain_ * tile_columns_)),
+        chains_(divide_up(c.n * tile_rows_, chain_)),
+        groups_(divide_up(c.in, kChannelsAtOnce)),
+        panels_(divide_up(c.out, width_)),
+        size_(kPoints * (point_ + packed_point_)),
+        sum_size_(kPoints * c.in * padded_out_),
         elements_(x, c.in * c.h * c.w, c.h, c.w, c.padding_h, c.padding_w, tile_rows_, tile_columns_, chain_),
         gradients_(grad, c.out * c.oh * c.ow, c.oh, c.ow, 0, 0, tile_rows_, tile_columns_, chain_) {}
 
   // True if all elements are finite.
   bool run(float* weight_grad) const {
-    const bool alone = num_threads() == 1;
-    const std::int64_t all_rows = c_.n * tile_rows_, chains = divide_up(all_rows, chain_);
-    const std::int64_t size = kPoints * (point_ + packed_point_);  // of a chain
-    const std::int64_t shared = alone ? 1 : std::clamp<std::int64_t>(kSharedFloats / size, 1, chains);
-    const Tensor transformed = empty({shared * size}), sums = empty({kPoints * c_.in * padded_out_});
-    const auto rows_of = [&](std::int64_t chain) { return std::min(chain_, all_rows - chain * chain_); };
-    // Panels of output channels, which are packed as products read them, then groups of input channels: who is done
-    // early takes from the end of another's part, where tasks are small.
-    const std::int64_t groups = divide_up(c_.in, kChannelsAtOnce), panels = divide_up(c_.out, width_);
-    for (std::int64_t first = 0; first < chains; first += shared) {
-      const std::int64_t count = std::min(shared, chains - first);
-      parallel_for(groups + panels, alone ? groups + panels : 1, [&](std::int64_t begin, std::int64_t end) {
-        const Work work(*this);
-        for (std::int64_t i = 0; i < count; ++i) {
-          float* const to = transformed.data<float>() + i * size;
-          for (std::int64_t task = begin; task < end; ++task)
-            if (task < panels)
-              transform_gradients(work, first + i, rows_of(first + i), task, to + kPoints * point_);
-            else
-              transform_elements(work, first + i, rows_of(first + i), task - panels, to);
-        }
-      });
-      parallel_for(kPoints, alone ? kPoints : 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t p = begin; p < end; ++p)
-          for (std::int64_t i = 0; i < count; ++i) {
-            const float* const from = transformed.data<float>() + i * size;
-            add(from + p * point_, from + kPoints * point_ + p * packed_point_, rows_of(first + i) * tile_columns_,
-                first + i > 0, sums.data<float>() + p * c_.in * padded_out_);
-          }
-      });
-    }
+    const Tensor sums = empty({sum_size_});
+    // Of few channels, what chains leave is little beside what they are computed from.
+    if (num_threads() > 1 && chains_ >= 4 * num_threads() && 4 * sum_size_ <= size_)
+      add_chains_apart(sums.data<float>());
+    else
+      add_chains_together(sums.data<float>());
     const float* const from = sums.data<float>();
     std::atomic<bool> finite = true;
     parallel_for(c_.in, std::max<std::int64_t>(1, 4096 / c_.out), [&](std::int64_t begin, std::int64_t end) {
@@ -104,6 +86,68 @@ class Gradient {
     float *element_parts, *gradient_parts, *gradients;
   };
 
+  std::int64_t rows_of(std::int64_t chain) const { return std::min(chain_, c_.n * tile_rows_ - chain * chain_); }
+
+  // Threads share what is transformed of some chains, and each has points of its own.
+  void add_chains_together(float* sums) const {
+    const bool alone = num_threads() == 1;
+    const std::int64_t shared = alone ? 1 : std::clamp<std::int64_t>(kSharedFloats / size_, 1, chains_);
+    const Tensor transformed = empty({shared * size_});
+    for (std::int64_t first = 0; first < chains_; first += shared) {
+      const std::int64_t count = std::min(shared, chains_ - first), tasks = panels_ + groups_;
+      parallel_for(tasks, alone ? tasks : 1, [&](std::int64_t begin, std::int64_t end) {
+        const Work work(*this);
+        for (std::int64_t i = 0; i < count; ++i)
+          transform(work, first + i, begin, end, transformed.data<float>() + i * size_);
+      });
+      parallel_for(kPoints, alone ? kPoints : 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t p = begin; p < end; ++p)
+          for (std::int64_t i = 0; i < count; ++i)
+            add(transformed.data<float>() + i * size_, p, first + i, first + i > 0, sums);
+      });
+    }
+  }
+
+  // A thread transforms and sums up whole chains, so that what is transformed never leaves its cache. The sums of some
+  // chains are then added in order, each to the total before, as a product that goes on from it does.
+  void add_chains_apart(float* sums) const {
+    const std::int64_t threads = num_threads();
+    const std::int64_t most = std::clamp<std::int64_t>(kSumsFloats / sum_size_, threads, 4 * threads);
+    const std::int64_t rounds = divide_up(chains_, most), round = divide_up(chains_, rounds);
+    const Tensor parts = empty({round * sum_size_});
+    for (std::int64_t first = 0; first < chains_; first += round) {
+      const std::int64_t count = std::min(round, chains_ - first);
+      parallel_for(count, std::max<std::int64_t>(1, count / (2 * threads)), [&](std::int64_t begin, std::int64_t end) {
+        const Work work(*this);
+        const Tensor transformed = empty({size_});
+        for (std::int64_t i = begin; i < end; ++i) {
+          transform(work, first + i, 0, panels_ + groups_, transformed.data<float>());
+          for (std::int64_t p = 0; p < kPoints; ++p)
+            add(transformed.data<float>(), p, first + i, false, parts.data<float>() + i * sum_size_);
+        }
+      });
+      parallel_for(sum_size_, kSumBlock, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          const float* const part = parts.data<float>() + i * sum_size_;
+          if (first + i == 0)
+            std::copy(part + begin, part + end, sums + begin);
+          else
+            for (std::int64_t j = begin; j < end; ++j) sums[j] += part[j];
+        }
+      });
+    }
+  }
+
+  // Tasks of a chain: panels of output channels, which are packed as products read them and take longest, then groups
+  // of input channels.
+  void transform(const Work& work, std::int64_t chain, std::int64_t begin, std::int64_t end, float* to) const {
+    for (std::int64_t task = begin; task < end; ++task)
+      if (task < panels_)
+        transform_gradients(work, chain, rows_of(chain), task, to + kPoints * point_);
+      else
+        transform_elements(work, chain, rows_of(chain), task - panels_, to);
+  }
+
   void transform_elements(const Work& work, std::int64_t chain, std::int64_t rows, std::int64_t group,
                           float* to) const {
     const std::int64_t top = chain * chain_, first = group * kChannelsAtOnce;
@@ -123,8 +167,11 @@ class Gradient {
                             divide_up(columns, kernels_.lanes) * kernels_.lanes);
   }
 
-  // One point of a chain: sums[in][out] (+)= elements[in][tile] * gradients[tile][out].
-  void add(const float* elements, const float* packed, std::int64_t tiles, bool started, float* sums) const {
+  // One point of a chain: sums[point][in][out] (+)= elements[in][tile] * gradients[tile][out].
+  void add(const float* transformed, std::int64_t point, std::int64_t chain, bool started, float* sums) const {
+    const float* const elements = transformed + point * point_;
+    const float* const packed = transformed + kPoints * point_ + point * packed_point_;
+    const std::int64_t tiles = rows_of(chain) * tile_columns_;
     Tile<float> tile{};
     tile.a_row = stride_;
     tile.a_step = 1;
@@ -140,7 +187,7 @@ class Gradient {
         const std::int64_t vectors = divide_up(tile.columns, kernels_.lanes);
         tile.b = packed + j * tiles;
         tile.b_step = vectors * kernels_.lanes;
-        tile.out = sums + i * padded_out_ + j;
+        tile.out = sums + (point * c_.in + i) * padded_out_ + j;
         kernels_.table[1][vectors][rows](tile);
       }
     }
@@ -154,6 +201,8 @@ class Gradient {
   const std::int64_t width_, row_panels_, panel_rows_, padded_out_;
   // Floats from one point to the next: of elements, of a panel's gradients, of packed gradients.
   const std::int64_t point_, panel_point_, packed_point_;
+  const std::int64_t chains_, groups_, panels_;
+  const std::int64_t size_, sum_size_;  // floats that are transformed for a chain, and of its sums
   const TileRows elements_, gradients_;
 };
 
