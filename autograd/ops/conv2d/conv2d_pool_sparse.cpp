@@ -51,6 +51,15 @@ bool counts(float value) {
   return value != 0.0f;
 }
 
+bool are_finite(const float* values, std::int64_t count) {
+  Vec differences{};  // of values to themselves: NaN where one is not finite
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) differences += load8(values + i) - load8(values + i);
+  float sum = sum8(differences);
+  for (; i < count; ++i) sum += values[i] - values[i];
+  return sum == 0.0f;
+}
+
 }  // namespace
 
 Layout::Layout(const Conv2dGeometry& geometry) : g(geometry), ph(g.oh / 2), pw(g.ow / 2) {
@@ -180,7 +189,6 @@ InputGradient::InputGradient(const Layout& layout, const float* packed_weights)
 
 void InputGradient::gather_row(const float* grad, const std::uint8_t* positions) {
   std::fill(counts_.begin(), counts_.end(), 0);
-  float differences = 0;  // of elements to themselves: NaN if one is not finite
   const auto out = static_cast<std::size_t>(layout_.g.out);
   for (std::size_t o = 0; o < out; ++o, grad += layout_.ph * layout_.pw, positions += layout_.ph * layout_.pw)
     for (std::int64_t x = 0; x < layout_.pw; ++x) {
@@ -189,26 +197,15 @@ void InputGradient::gather_row(const float* grad, const std::uint8_t* positions)
       values_[at] = grad[x];
       places_[at] = static_cast<std::int32_t>(static_cast<std::int64_t>(o) * layout_.row);
       counts_[slot] += counts(grad[x]);
-      differences += grad[x] - grad[x];
     }
-  finite_ = differences == 0.0f;
 }
 
 // Rows [ky, ky + rows) of a weight.
 void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const {
   const std::int64_t count = counts_[static_cast<std::size_t>(slot)];
   if (count == 0) return;
-  if (!finite_ && rows > 1) {
-    for (std::int64_t i = 0; i < rows; ++i) spread(slot, ky + i, 1, image);
-    return;
-  }
   const std::int64_t weights_pitch = layout_.g.out * layout_.row, first = slot * layout_.g.out;
-  float* to = image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
-  // Behind a patch are elements of others, which a product of zero leaves as they are only if the factor is finite.
-  float* const behind = to + layout_.g.kw * layout_.g.in;
-  const std::int64_t others = layout_.row - layout_.g.kw * layout_.g.in;
-  std::array<float, kLanes> kept;
-  if (!finite_) std::copy_n(behind, others, kept.begin());
+  float* to = corner_of(slot, ky, image);
   for (std::int64_t v = 0; v < layout_.vectors; v += kTile) {
     const std::int64_t width = std::min<std::int64_t>(kTile, layout_.vectors - v);
     sums_.weights[width - 1]({.entries = {values_.data() + first, places_.data() + first, count},
@@ -218,7 +215,19 @@ void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows
                               .pitch = layout_.pitch,
                               .rows = rows});
   }
-  if (!finite_) std::copy_n(kept.begin(), others, behind);
+}
+
+// The same of a gradient that may not be finite: behind a row of a patch are elements of others, which a product of
+// zero would not leave as they are.
+void InputGradient::spread_alone(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const {
+  const std::int64_t patch = layout_.g.kw * layout_.g.in;
+  std::array<float, kLanes> kept;
+  for (const std::int64_t end = ky + rows; ky < end; ++ky) {
+    float* const behind = corner_of(slot, ky, image) + patch;
+    std::copy_n(behind, layout_.row - patch, kept.begin());
+    spread(slot, ky, 1, image);
+    std::copy_n(kept.begin(), layout_.row - patch, behind);
+  }
 }
 
 // A processor forwards a store to a load of the same vector, but a load that covers parts of two recent stores waits
@@ -228,6 +237,8 @@ void InputGradient::spread(std::int64_t slot, std::int64_t ky, std::int64_t rows
 void InputGradient::add(const float* grad, const std::uint8_t* positions, float* image) {
   const std::int64_t kh = layout_.g.kh, columns = 2 * layout_.pw;
   const bool whole_vectors = layout_.g.in % kLanes == 0;
+  const bool alone =
+      layout_.row != layout_.g.kw * layout_.g.in && !are_finite(grad, layout_.g.out * layout_.ph * layout_.pw);
   const std::int64_t at_once = whole_vectors ? 1 : kh;
   const auto slot_at = [](std::int64_t column, std::int64_t row) { return column / 2 * 4 + row * 2 + column % 2; };
   for (std::int64_t y = 0; y < layout_.ph; ++y) {
@@ -238,6 +249,9 @@ void InputGradient::add(const float* grad, const std::uint8_t* positions, float*
         // The two rows write apart, so that the sums of one need not wait for the other's.
         for (std::int64_t column = 0; column < columns; ++column)
           for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, 1, corner);
+      } else if (alone) {
+        for (std::int64_t column = 0; column < columns; ++column)
+          for (std::int64_t row = 0; row < 2; ++row) spread_alone(slot_at(column, row), ky, kh, corner);
       } else {
         for (std::int64_t column = 0; column < columns; ++column)
           for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, kh, corner);

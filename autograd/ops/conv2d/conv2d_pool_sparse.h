@@ -68,11 +68,14 @@ class InputGradient {
  private:
   void gather_row(const float* grad, const std::uint8_t* positions);
   void spread(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const;
+  void spread_alone(std::int64_t slot, std::int64_t ky, std::int64_t rows, float* image) const;
+  float* corner_of(std::int64_t slot, std::int64_t ky, float* image) const {
+    return image + ((slot >> 1 & 1) + ky) * layout_.pitch + (slot / 4 * 2 + (slot & 1)) * layout_.g.in;
+  }
 
   const Layout& layout_;
   const float* weights_;
   const SparseSums& sums_;
-  bool finite_ = true;  // all gradients of the row of windows
   // For each position of one row of windows: how many channels have a gradient there, which, and where their weights
   // are.
   std::vector<std::int32_t> counts_;
