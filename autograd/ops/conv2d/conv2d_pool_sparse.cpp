@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_sums.h"
+#include "lockstep/core/cpu/all_finite.h"
 #include "lockstep/core/cpu/transpose8.h"
 #include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
@@ -49,15 +50,6 @@ void transpose(const float* from, std::int64_t from_pitch, std::int64_t rows, st
 
 bool counts(float value) {
   return value != 0.0f;
-}
-
-bool are_finite(const float* values, std::int64_t count) {
-  Vec differences{};  // of values to themselves: NaN where one is not finite
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) differences += load8(values + i) - load8(values + i);
-  float sum = sum8(differences);
-  for (; i < count; ++i) sum += values[i] - values[i];
-  return sum == 0.0f;
 }
 
 }  // namespace
@@ -238,7 +230,7 @@ void InputGradient::add(const float* grad, const std::uint8_t* positions, float*
   const std::int64_t kh = layout_.g.kh, columns = 2 * layout_.pw;
   const bool whole_vectors = layout_.g.in % kLanes == 0;
   const bool alone =
-      layout_.row != layout_.g.kw * layout_.g.in && !are_finite(grad, layout_.g.out * layout_.ph * layout_.pw);
+      layout_.row != layout_.g.kw * layout_.g.in && !cpu::all_finite(grad, layout_.g.out * layout_.ph * layout_.pw);
   const std::int64_t at_once = whole_vectors ? 1 : kh;
   const auto slot_at = [](std::int64_t column, std::int64_t row) { return column / 2 * 4 + row * 2 + column % 2; };
   for (std::int64_t y = 0; y < layout_.ph; ++y) {
@@ -249,12 +241,10 @@ void InputGradient::add(const float* grad, const std::uint8_t* positions, float*
         // The two rows write apart, so that the sums of one need not wait for the other's.
         for (std::int64_t column = 0; column < columns; ++column)
           for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, 1, corner);
-      } else if (alone) {
-        for (std::int64_t column = 0; column < columns; ++column)
-          for (std::int64_t row = 0; row < 2; ++row) spread_alone(slot_at(column, row), ky, kh, corner);
       } else {
         for (std::int64_t column = 0; column < columns; ++column)
-          for (std::int64_t row = 0; row < 2; ++row) spread(slot_at(column, row), ky, kh, corner);
+          for (std::int64_t row = 0; row < 2; ++row)
+            alone ? spread_alone(slot_at(column, row), ky, kh, corner) : spread(slot_at(column, row), ky, kh, corner);
       }
   }
 }

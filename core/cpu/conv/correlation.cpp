@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <bit>
 #include <limits>
 #include <optional>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/cpu/all_finite.h"
 #include "lockstep/core/cpu/conv/eight_positions.h"
 #include "lockstep/core/cpu/conv/positions.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
@@ -355,18 +354,6 @@ WeightPanels::WeightPanels(InstructionSet set, std::int64_t rows) {
   count = divide_up(rows, kernels.rows[static_cast<std::size_t>(vectors)]);
   panel_rows = divide_up(rows, count);
   padded = divide_up(panel_rows, kernels.lanes) * kernels.lanes;
-}
-
-bool all_finite(const float* values, std::int64_t count) {
-  constexpr std::int32_t kExponent = 0x7f800000;
-  std::atomic<bool> finite = true;
-  parallel_for(count, 1 << 15, [&](std::int64_t begin, std::int64_t end) {
-    std::int32_t strange = 0;
-    for (std::int64_t i = begin; i < end; ++i)
-      strange |= (std::bit_cast<std::int32_t>(values[i]) & kExponent) == kExponent ? 1 : 0;
-    if (strange) finite = false;
-  });
-  return finite;
 }
 
 std::vector<std::int32_t> Correlation::input_offsets() const {

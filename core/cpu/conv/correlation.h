@@ -32,8 +32,6 @@ struct WeightPanels {
   WeightPanels(InstructionSet set, std::int64_t rows);
   std::int64_t size(std::int64_t inner) const { return count * inner * padded; }
 };
-/// False if one of the values is infinite or NaN.
-bool all_finite(const float* values, std::int64_t count);
 
 /// result[m][y][x] = sum over channels c and taps t of weight[m][c * taps + t] * image[c][y + t.y][x + t.x], for a
 /// batch of images and for groups of channels, each with weights of its own.

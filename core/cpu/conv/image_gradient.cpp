@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/core/cpu/all_finite.h"
 #include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/correlation.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
@@ -181,7 +182,7 @@ class ImageGradient {
         set_(set),
         // A single tap reads nothing beside the image, so there nothing is left out.
         gathers_(c.kh * c.kw > 1 || is_crowded(c, WeightPanels(set, c.group_in()))),
-        finite_(c.kh * c.kw == 1 || conv_detail::all_finite(weight, c.out * c.group_in() * c.kh * c.kw)),
+        finite_(c.kh * c.kw == 1 || all_finite(weight, c.out * c.group_in() * c.kh * c.kw)),
         ys_(phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h)),
         xs_(phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w)),
         planes_(planes_of(c, ys_, xs_)) {

@@ -18,7 +18,7 @@ using gemm_detail::Tile;
 constexpr std::int64_t kChainTiles = 96;         // of a chain, about
 constexpr std::int64_t kSharedFloats = 1 << 21;  // transformed at a time by several threads, about
 constexpr std::int64_t kSumsFloats = 1 << 20;    // of sums of chains at a time, about
-constexpr std::int64_t kSumBlock = 1 << 12;
+constexpr std::int64_t kSumBlock = 1 << 12;      // of them that a task adds up
 constexpr std::int64_t kChannelsAtOnce = 4;
 constexpr std::int64_t kRoom = 8;  // behind what vectors write
 
