@@ -17,7 +17,7 @@ namespace lockstep::data {
 /// Samples with their targets, or any number of named tensors: images and captions, two inputs, a mask. All have the
 /// samples along dimension 0; dtypes and other sizes are free, and any may be undefined.
 ///   data::Batch batch{.tensors = {{"image", image}, {"tokens", tokens}}};
-///   net.forward(batch["image"], batch["tokens"]);
+///   net(batch["image"], batch["tokens"]);
 struct Batch {
   Tensor x = {};  ///< float32 [N, C, H, W] for images
   Tensor y = {};  ///< int64 [N], class indices

@@ -32,7 +32,7 @@ std::unique_ptr<M> make_module(Args&&... args) {
 ///
 ///   nn::ModuleList<Block> blocks{this, "blocks"};
 ///   for (int i = 0; i < depth; ++i) blocks.add(width);
-///   for (Block& block : blocks) x = block.forward(x, mask);
+///   for (Block& block : blocks) x = block(x, mask);
 template <typename M = Module>
 class ModuleList : public Module {
  public:
@@ -193,7 +193,7 @@ class ParameterDict : public Module {
 /// computed once more then. Chen et al., "Training deep nets with sublinear memory cost" (2016); PyTorch's
 /// torch.utils.checkpoint. Values and gradients have the bits that they have without, since random numbers are drawn
 /// from the same keys (Note [Random keys]) and autocasting is as it was. `function`, if given, is called instead of
-/// module.forward(); gradients go to x and to the parameters of `module`, and to no other tensors.
+/// the module; its hooks run both times. Gradients go to x and to the parameters of `module`, and to no other tensors.
 ///
 /// The module must outlive the graph, must compute the same thing each time (batch norm's running statistics would be
 /// updated twice), and its parameters must not change in between, which throws Error in backward().

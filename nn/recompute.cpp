@@ -51,7 +51,7 @@ struct RecomputeBackward final : Node {
 }  // namespace
 
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function) {
-  if (!function) function = [&module](const Tensor& input) { return module.forward(input); };
+  if (!function) function = [&module](const Tensor& input) { return module(input); };
   std::vector<Tensor> parameters;
   for (const Tensor& p : module.parameters())
     if (p.requires_grad()) parameters.push_back(p);

@@ -17,7 +17,7 @@ Evaluation classification(std::shared_ptr<const data::Dataset> dataset) {
   return {.dataset = std::move(dataset),
           .names = {"test accuracy", "test loss"},
           .sums = [](nn::Module& module, const data::Batch& batch) {
-            const Tensor logits = module.forward(batch.x);
+            const Tensor logits = module(batch.x);
             const double loss = cross_entropy(logits, batch.y).item<double>();
             return std::vector<double>{static_cast<double>(eq(logits.argmax(1), batch.y).sum().item<std::int64_t>()),
                                        loss * static_cast<double>(batch.size())};

@@ -131,7 +131,7 @@ struct Callbacks {
 /// it does not know a program adds by callbacks, or writes its own loop over a TrainingStep, which needs none of this.
 ///
 ///   train::Run run(step, optimizer, loader, [](nn::Module& net, const data::Batch& part) {
-///     return cross_entropy(net.forward(part.x), part.y);
+///     return cross_entropy(net(part.x), part.y);
 ///   }, {.epochs = 3, .checkpoint = "run.safetensors", .checkpoint_minutes = 10});
 ///   run.set_schedule(optim::CosineAnnealing{.lr = 0.02, .period = run.total_steps()});
 ///   run.set_evaluation(train::classification(test_set));

@@ -42,7 +42,7 @@ class MeshTraining {
   const SavedBytes& saved_bytes() const { return saved_bytes_; }  ///< of the whole model
   /// The mean loss of a part of a batch, for the step.
   Tensor loss(nn::Module& net, const data::Batch& part) {
-    return pipeline_ ? model_->loss_of(net.forward(part.x), part.y) : model_->loss(part.x, part.y);
+    return pipeline_ ? model_->loss_of(net(part.x), part.y) : model_->loss(part.x, part.y);
   }
   /// The mean loss of windows that all ranks with the same place in `data` have alike. A collective of these.
   double evaluate(const Tensor& tokens, const Tensor& targets) const;

@@ -63,7 +63,7 @@ Tensor load_digits(std::span<const std::string> paths) {
 }
 
 void predict(nn::Module& model, const std::string& model_file, const Tensor& x, std::vector<Prediction>& predictions) {
-  const std::vector<double> values = model.forward(x).softmax(1).to_vector<double>();
+  const std::vector<double> values = model(x).softmax(1).to_vector<double>();
   const std::size_t classes = values.size() / static_cast<std::size_t>(x.size(0));
   for (auto begin = values.begin(); begin != values.end(); begin += static_cast<std::ptrdiff_t>(classes)) {
     Prediction prediction{.digit = 0, .probabilities = {begin, begin + static_cast<std::ptrdiff_t>(classes)}};

@@ -85,7 +85,7 @@ int train_mnist(const Options& options, train::Workers& workers, const train::Ru
   if (options.sync_batch_norm) distributed::convert_sync_batch_norm(step.module(), workers.group());
   const auto optimizer = workers.make_optimizer(
       step, [&](std::vector<Tensor> parameters) { return make_optimizer(options, std::move(parameters)); });
-  const auto loss = [](nn::Module& net, const data::Batch& part) { return cross_entropy(net.forward(part.x), part.y); };
+  const auto loss = [](nn::Module& net, const data::Batch& part) { return cross_entropy(net(part.x), part.y); };
 
   train::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(options, run.total_steps()));

@@ -18,7 +18,7 @@ namespace lockstep::distributed {
 /// the loop need not, it also has:
 ///
 ///   Tensor loss = ddp.step(batch, [&](const data::Batch& part) {
-///     return cross_entropy(model.forward(part.x), part.y);
+///     return cross_entropy(model(part.x), part.y);
 ///   });
 ///   optimizer.step();
 class DistributedDataParallel {

@@ -42,7 +42,7 @@ class [[nodiscard]] WholeParameters {
 ///   optim::SGD optimizer(step.module().parameters(), {.lr = 0.02});
 ///   for (const data::Batch& batch : loader.epoch(0)) {
 ///     Tensor loss = step(batch, [](nn::Module& net, const data::Batch& part) {
-///       return cross_entropy(net.forward(part.x), part.y);
+///       return cross_entropy(net(part.x), part.y);
 ///     });
 ///     optimizer.step();
 ///   }

@@ -185,7 +185,7 @@ std::vector<double> measure_layers(const std::vector<PipelineLayer>& layers, con
         const Tensor leaf = input.detach();
         if (leaf.is_floating_point()) leaf.set_requires_grad(true);
         const auto start = Clock::now();
-        output = layer.forward ? layer.forward(leaf) : layer.modules.front()->forward(leaf);
+        output = layer.forward ? layer.forward(leaf) : (*layer.modules.front())(leaf);
         if (output.requires_grad()) output.sum().backward();
         const double took = std::chrono::duration<double>(Clock::now() - start).count();
         seconds[i] = r == 0 ? took : std::min(seconds[i], took);

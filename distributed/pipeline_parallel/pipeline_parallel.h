@@ -68,7 +68,7 @@ struct PipelineParallelOptions {
 ///   TrainingStep step(net, {.group = mesh.data(), .accumulate = 8, .model_part = pipeline.part()});
 ///   optim::SGD optimizer(pipeline.parameters(), {.lr = 0.02});
 ///   Tensor loss = step(batch, [](nn::Module& net, const data::Batch& part) {
-///     return cross_entropy(net.forward(part.x), part.y);
+///     return cross_entropy(net(part.x), part.y);
 ///   });
 ///
 /// Micro-batches are the shares of the training step (Note [Shares]): its slices, or in lockstep mode the logical

@@ -254,7 +254,7 @@ Tensor PipelineParallel::State::run_chunk(int chunk, Tensor x, std::int64_t micr
       in_layer_ = true;
       const PipelineLayer& layer = layers[i];
       const auto forward = [&layer](const Tensor& input) {
-        return layer.forward ? layer.forward(input) : layer.modules.front()->forward(input);
+        return layer.forward ? layer.forward(input) : (*layer.modules.front())(input);
       };
       x = options.recompute && x.is_floating_point() ? nn::recompute(*parameters_of_[i], x, forward) : forward(x);
       LOCKSTEP_CHECK(x.defined(), "it returned an undefined tensor");

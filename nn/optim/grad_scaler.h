@@ -28,7 +28,7 @@ struct GradScalerState {
 /// optimizer's step, and a step whose gradients are not finite is left out and the scale reduced.
 ///
 ///   double loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
-///     return scaler.scale(cross_entropy(net.forward(part.x), part.y));
+///     return scaler.scale(cross_entropy(net(part.x), part.y));
 ///   }) / scaler.scale_factor();
 ///   scaler.unscale(optimizer);                    // only to clip in between
 ///   optimizer.clip_grad_norm_(1.0);

@@ -70,6 +70,27 @@ TEST(Recompute, HooksOfParametersRunOnceWithTheWholeGradient) {
   EXPECT_TRUE(x.grad().defined());
 }
 
+// As in any other call of the module: in both passes those for forward, once those for backward.
+TEST(Recompute, HooksOfTheModuleRun) {
+  manual_seed(1);
+  nn::Linear layer(4, 4);
+  int before = 0, after = 0, backward = 0;
+  layer.register_forward_pre_hook([&](auto&, Tensor& x) { ++before, x = x * 2.0; });
+  layer.register_forward_hook([&](auto&, const Tensor&, Tensor& out) { ++after, out = out + 1.0; });
+  layer.register_full_backward_hook(
+      [&](auto&, Tensor& grad_input, const Tensor&) { ++backward, grad_input = grad_input * 3.0; });
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32), same = make_leaf({3, 4}, 2, kFloat32);
+  const Tensor y = nn::recompute(layer, x);
+  y.square().sum().backward();
+  EXPECT_EQ(before, 2);
+  EXPECT_EQ(after, 2);
+  EXPECT_EQ(backward, 1);
+  const Tensor plain = layer(same);
+  plain.square().sum().backward();
+  EXPECT_EQ(y.to_vector<float>(), plain.to_vector<float>());
+  EXPECT_EQ(x.grad().to_vector<float>(), same.grad().to_vector<float>());
+}
+
 // A tensor of the recomputed pass may be kept: its history holds the module's parameters as any other does.
 TEST(Recompute, WhatIsKeptOfItKeepsItsHistory) {
   Tensor inside;

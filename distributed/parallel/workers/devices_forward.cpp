@@ -78,7 +78,7 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
   check_not_lockstep(is_lockstep() && recording && module_.is_training(), "the module's operator()");
   if (!several()) {
     const RandomKeyGuard key(step, 0);
-    return module_.forward(x.to(module_.device()));
+    return module_(x.to(module_.device()));
   }
   update_replicas();
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(count(), x.size(0)));
@@ -94,7 +94,7 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
     if (input_needs_grad) inputs[i].set_requires_grad(true);
     GradModeGuard mode(recording);
     RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
-    outputs[i] = replicas_[i]->forward(inputs[i]);
+    outputs[i] = (*replicas_[i])(inputs[i]);
     LOCKSTEP_CHECK(outputs[i].dim() > 0 && outputs[i].size(0) == range.size(),
                    "[DataParallel] the module's output has shape {}; dimension 0 must be the batch of {}",
                    to_string(outputs[i].sizes()), range.size());

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
@@ -96,6 +99,21 @@ TEST(DataParallel, ReplicasFollowTheModule) {
   const Tensor x = make_input({4, 6}, 5, kFloat32);
   for (const Tensor& parameter : parallel.module().parameters()) fill_values(parameter, 0.5);
   expect_close(parallel(x), parallel.module()(x), 1e-6, 1e-6);
+}
+
+// Those that its factory registers, on each replica; those of the only module on one device.
+TEST(DataParallel, HooksOfAReplicaRun) {
+  for (const int devices : {1, 2}) {
+    std::atomic<int> calls = 0;
+    const auto factory = [&calls]() -> std::unique_ptr<nn::Module> {
+      auto net = std::make_unique<Net>();
+      net->register_forward_hook([&calls](auto&, const Tensor&, Tensor&) { ++calls; });
+      return net;
+    };
+    DataParallel parallel(factory, devices == 1 ? cpus({0}) : cpus({0, 1}));
+    parallel(make_input({4, 6}, 5, kFloat32));
+    EXPECT_EQ(calls, devices);
+  }
 }
 
 TEST(DataParallel, RunningStatisticsAreTheFirstReplicas) {

@@ -152,6 +152,7 @@ TEST(PipelineModels, ASequentialIsAPlan) {
   const auto make = [] {
     auto net = std::make_unique<nn::Sequential>();
     net->add<nn::Linear>(kFeatures, 7).add<nn::ReLU>().add<nn::Linear>(7, kClasses);
+    (*net)[0].register_forward_hook([](auto&, const Tensor&, Tensor& out) { out = out * 2.0; });
     set_weights(*net);
     return net;
   };
