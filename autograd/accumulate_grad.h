@@ -1,5 +1,7 @@
 #pragma once
 
+#include <mutex>
+
 #include "lockstep/autograd/node.h"
 #include "lockstep/core/tensor.h"
 
@@ -26,6 +28,9 @@ class AccumulateGrad final : public Node {
   using Node::leaf;
   /// An edge to this node, made by a holder of the leaf.
   Edge edge();
+
+ private:
+  std::mutex mutex_;  ///< passes of several threads may end here
 };
 
 }  // namespace lockstep

@@ -28,9 +28,10 @@ bool later(const IntrusivePtr<Node>& a, const IntrusivePtr<Node>& b) {
 }  // namespace
 
 /// A running backward pass: what it offers to the functions it calls, and its work space, which lies in the nodes
-/// themselves (the pass that reached them, how many edges still lead into them, pending gradients), so that a pass
-/// allocates nothing per node. Passes nest: a node that the pass around this one has reached too is lent, and given
-/// back as it was. The work space is cleared again whatever happens; the roots own everything reachable until then.
+/// themselves (how many edges still lead into them, pending gradients), so that a pass allocates nothing per node.
+/// Passes nest: a node that the pass around this one has reached too is lent, and given back as it was. A node that
+/// another thread's pass has reached, as a leaf that several graphs lead to, has its work space here. The work space is
+/// cleared again whatever happens; the roots own everything reachable until then.
 class GraphTask {
  public:
   GraphTask() : outer_(current_) { current_ = this; }
@@ -38,27 +39,26 @@ class GraphTask {
   GraphTask& operator=(const GraphTask&) = delete;
   ~GraphTask() {
     current_ = outer_;
-    for (Node* node : reached_) {
-      node->task_ = nullptr;
-      node->dependencies_ = 0;
-      node->pending_grads_.clear();
-    }
     for (Lent& lent : lent_) {
-      lent.node->task_ = lent.task;
-      lent.node->dependencies_ = lent.dependencies;
-      lent.node->pending_grads_ = std::move(lent.pending_grads);
+      lent.node->work_ = std::move(lent.work);
+      lent.node->task_.store(lent.task, std::memory_order_relaxed);
+    }
+    for (Node* node : reached_) {
+      if (node->task_.load(std::memory_order_relaxed) != this) continue;
+      node->work_.dependencies = 0;
+      node->work_.pending_grads.clear();
+      node->task_.store(nullptr, std::memory_order_release);
     }
   }
 
   /// Finds every node below the roots and counts the edges that lead into each.
   void discover(const std::vector<Edge>& roots, bool retain_graph) {
     std::vector<Node*> stack;
-    const auto visit = [&](Node* node) {
-      if (node->task_ == this) return;
-      if (node->task_) lend(node, retain_graph);
-      node->task_ = this;
+    const auto visit = [&](Node* node) -> Node::Work& {
+      if (Node::Work* work = find_work(node)) return *work;
       reached_.push_back(node);
       stack.push_back(node);
+      return take(node, retain_graph);
     };
     for (const Edge& edge : roots) visit(edge.node.get());
     while (!stack.empty()) {
@@ -69,20 +69,20 @@ class GraphTask {
           "[backward] the graph of {} was freed by an earlier backward(); pass retain_graph = true to the first "
           "call to run it twice",
           node->name());
-      for (const Edge& edge : node->edges_) {
-        if (!edge.node) continue;
-        visit(edge.node.get());
-        ++edge.node->dependencies_;
-      }
+      for (const Edge& edge : node->edges_)
+        if (edge.node) ++visit(edge.node.get()).dependencies;
     }
   }
+
+  /// The work space of a node that this pass has reached.
+  Node::Work& work_of(Node* node) { return *find_work(node); }
 
   /// Makes this a pass that collects the gradients that arrive at `inputs` and computes what leads to them, nothing
   /// else. To be called after discover().
   void collect_at(const std::vector<Edge>& inputs) {
     collects_ = true;
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].node->task_ == this) wanted_[inputs[i].node.get()].inputs.push_back({inputs[i].input, i});
+      if (find_work(inputs[i].node.get())) wanted_[inputs[i].node.get()].inputs.push_back({inputs[i].input, i});
     // An operation's node is younger than those that its edges lead to; leaves' nodes have no edges.
     std::vector<Node*> oldest_first = reached_;
     std::sort(oldest_first.begin(), oldest_first.end(),
@@ -122,24 +122,43 @@ class GraphTask {
   struct Lent {
     Node* node;
     GraphTask* task;
-    std::uint32_t dependencies;
-    TensorList pending_grads;
+    Node::Work work;
   };
 
-  void lend(Node* node, bool retain_graph) {
+  /// Null if this pass has not reached the node.
+  Node::Work* find_work(Node* node) {
+    if (node->task_.load(std::memory_order_relaxed) == this) return &node->work_;
+    if (elsewhere_.empty()) return nullptr;
+    const auto found = elsewhere_.find(node);
+    return found == elsewhere_.end() ? nullptr : &found->second;
+  }
+
+  /// A work space for a node.
+  Node::Work& take(Node* node, bool retain_graph) {
+    GraphTask* holder = nullptr;
+    if (node->task_.compare_exchange_strong(holder, this, std::memory_order_acquire)) return node->work_;
+    const bool is_around = encloses(holder);
     LOCKSTEP_CHECK(retain_graph || node->saved_.empty(),
-                   "[backward] a backward() inside another would free the graph of {}, which the outer one runs too; "
-                   "pass retain_graph = true to the inner call",
-                   node->name());
-    lent_.push_back({node, node->task_, node->dependencies_, std::move(node->pending_grads_)});
-    node->pending_grads_.clear();
-    node->dependencies_ = 0;
+                   "[backward] {} would free the graph of {}, which {} runs too; pass retain_graph = true",
+                   is_around ? "a backward() inside another" : "a backward()", node->name(),
+                   is_around ? "the outer one" : "another thread's");
+    if (!is_around) return elsewhere_[node];
+    lent_.push_back({node, holder, std::exchange(node->work_, {})});
+    node->task_.store(this, std::memory_order_relaxed);
+    return node->work_;
+  }
+  /// A pass around this one, on this thread.
+  bool encloses(const GraphTask* other) const {
+    for (const GraphTask* task = outer_; task; task = task->outer_)
+      if (task == other) return true;
+    return false;
   }
 
   LOCKSTEP_INITIAL_EXEC static thread_local constinit GraphTask* current_;
   GraphTask* outer_;
   std::vector<Node*> reached_;
   std::vector<Lent> lent_;
+  std::unordered_map<Node*, Node::Work> elsewhere_;
   bool collects_ = false;
   std::unordered_map<const Node*, Wanted> wanted_;
 };
@@ -197,9 +216,9 @@ std::vector<Edge> edges_of_roots(const char* what, std::span<const Tensor> roots
 
 }  // namespace
 
-bool Engine::added_to_pending(Node& node, const TensorList& grads) {
+bool Engine::added_to_pending(GraphTask& task, Node& node, const TensorList& grads) {
   if (node.edges_.size() != 1 || grads.size() != 1 || !node.edges_[0].node || AnomalyMode::enabled()) return false;
-  const TensorList& pending = node.edges_[0].node->pending_grads_;
+  const TensorList& pending = task.work_of(node.edges_[0].node.get()).pending_grads;
   if (pending.empty()) return false;
   const Tensor& sum = pending[node.edges_[0].input];
   return sum.defined() && is_own(sum) && node.add_to(grads[0], sum);
@@ -211,10 +230,10 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
   std::vector<IntrusivePtr<Node>> ready;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     Node* node = edges[i].node.get();
-    add_pending(node->pending_grads_, node->num_outputs_, edges[i].input, gradients[i]);
+    add_pending(task.work_of(node).pending_grads, node->num_outputs_, edges[i].input, gradients[i]);
   }
   for (const Edge& edge : edges)
-    if (edge.node->dependencies_ == 0 && task.is_wanted(edge.node.get()) &&
+    if (task.work_of(edge.node.get()).dependencies == 0 && task.is_wanted(edge.node.get()) &&
         std::find(ready.begin(), ready.end(), edge.node) == ready.end())
       ready.push_back(edge.node);
   std::make_heap(ready.begin(), ready.end(), later);
@@ -226,8 +245,9 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
     const IntrusivePtr<Node> node = std::move(ready.back());
     ready.pop_back();
 
-    TensorList grads = std::move(node->pending_grads_);
-    node->pending_grads_.clear();
+    Node::Work& work = task.work_of(node.get());
+    TensorList grads = std::move(work.pending_grads);
+    work.pending_grads.clear();
     bool any = false;
     for (const Tensor& grad : grads) any = any || grad.defined();
     TensorList results;
@@ -241,7 +261,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       const profile::Scope scope("backward", profile::enabled() ? node->name() : "");
       if (create_graph)
         results = node->apply_recorded(std::move(grads));
-      else if (!added_to_pending(*node, grads))
+      else if (!added_to_pending(task, *node, grads))
         results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
@@ -253,9 +273,10 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       const Edge& edge = node->edges_[i];
       if (!edge.node || !task.is_wanted(edge.node.get())) continue;
       Node& next = *edge.node;
+      Node::Work& of_next = task.work_of(&next);
       if (!results.empty() && results[i].defined())
-        add_pending(next.pending_grads_, next.num_outputs_, edge.input, std::move(results[i]));
-      if (--next.dependencies_ == 0) {
+        add_pending(of_next.pending_grads, next.num_outputs_, edge.input, std::move(results[i]));
+      if (--of_next.dependencies == 0) {
         ready.push_back(edge.node);
         if (ready.size() > 1) std::push_heap(ready.begin(), ready.end(), later);
       }

@@ -12,7 +12,8 @@ namespace lockstep {
 
 /// Runs backward passes. Each pass walks its graph on the calling thread, iteratively, later operations first; ops use
 /// the thread pool inside. Passes may nest, in hooks and backward functions, over graphs that they share: the pass
-/// around them goes on as if they had run apart. They may run on several threads if they share no graph and no leaf.
+/// around them goes on as if they had run apart. They may run on several threads at once: leaves may be shared, whose
+/// gradients add up in any order, and graphs that all of the passes retain.
 class Engine {
  public:
   /// Adds the gradients of `roots`, seeded with `gradients` (same shapes), to the leaves' grad().
@@ -34,7 +35,7 @@ class Engine {
 
  private:
   /// True if the node added its gradient to what has arrived at the node it leads to; see Node::add_to().
-  static bool added_to_pending(Node& node, const TensorList& grads);
+  static bool added_to_pending(GraphTask& task, Node& node, const TensorList& grads);
   static void run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
                   std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph);
 };

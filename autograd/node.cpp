@@ -1,5 +1,6 @@
 #include "lockstep/autograd/node.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
@@ -41,7 +42,8 @@ Node::Node(TensorImpl* leaf)
 
 void Node::add_hook(GradientHook hook) {
   if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
-  hooks_->push_back(std::move(hook));
+  const auto place = hook.is_last ? hooks_->end() : std::ranges::find_if(*hooks_, &GradientHook::is_last);
+  hooks_->insert(place, std::move(hook));
 }
 
 void Node::remove_hook(std::uint64_t key) {

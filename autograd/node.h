@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -93,6 +94,7 @@ class Node : public RefCounted {
     std::uint64_t key;     ///< for remove_hook()
     std::uint32_t output;  ///< number of the output
     std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
+    bool is_last = false;  ///< it runs after those that are not, whenever they were added
   };
   /// Hooks of one output run in the order in which they were added.
   void add_hook(GradientHook hook);
@@ -141,10 +143,13 @@ class Node : public RefCounted {
   bool released_ = false;
   std::unique_ptr<std::vector<GradientHook>> hooks_;  ///< null for most
 
-  // The engine's work space: valid while a backward() runs on this node. See engine.cpp.
-  TensorList pending_grads_;
-  std::uint32_t dependencies_ = 0;
-  GraphTask* task_ = nullptr;  ///< the innermost pass that has reached this node
+  /// What a pass keeps for a node. See engine.cpp.
+  struct Work {
+    TensorList pending_grads;
+    std::uint32_t dependencies = 0;
+  };
+  std::atomic<GraphTask*> task_ = nullptr;  ///< the pass whose work space this is: of one thread the innermost
+  Work work_;
 };
 
 }  // namespace lockstep

@@ -27,8 +27,7 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
       if (meta.retained) [[unlikely]] {
         // What was written since retain_grad() has another gradient; the hook of the old history keeps to the old slot.
         meta.retained = std::make_shared<Tensor>(*meta.retained);
-        node->add_hook({meta.next_hook_key++, index,
-                        std::make_shared<std::function<Tensor(const Tensor&)>>(detail::collect_in(meta.retained))});
+        node->add_hook(detail::collect_in(meta.retained, meta.next_hook_key++, index));
       }
     }
     ++index;

@@ -114,15 +114,16 @@ const Tensor& Tensor::retain_grad() const {
   AutogradMeta& meta = ensure_autograd_meta(*this);
   if (!meta.grad_fn || meta.retained) return *this;
   meta.retained = std::make_shared<Tensor>();
-  register_hook(detail::collect_in(meta.retained));
+  meta.grad_fn->add_hook(detail::collect_in(meta.retained, meta.next_hook_key++, meta.output_index));
   return *this;
 }
 
-std::function<Tensor(const Tensor&)> detail::collect_in(std::shared_ptr<Tensor> slot) {
-  return [slot = std::move(slot)](const Tensor& grad) {
+Node::GradientHook detail::collect_in(std::shared_ptr<Tensor> slot, std::uint64_t key, std::uint32_t output) {
+  auto collect = [slot = std::move(slot)](const Tensor& grad) {
     *slot = slot->defined() ? add_values(*slot, grad) : copy_contiguous(grad);
     return Tensor();
   };
+  return {key, output, std::make_shared<std::function<Tensor(const Tensor&)>>(std::move(collect)), /*is_last=*/true};
 }
 
 }  // namespace lockstep

@@ -84,6 +84,15 @@ TEST(RetainGrad, KeepsTheGradientOfAResult) {
   EXPECT_EQ(h.impl()->use_count(), 1u);
 }
 
+TEST(RetainGrad, KeepsWhatHooksMakeOfItWheneverTheyWereAdded) {
+  const Tensor h = leaf(3) * 2.0;
+  h.register_hook([](const Tensor& grad) { return grad * 5.0; });
+  h.retain_grad();
+  h.register_hook([](const Tensor& grad) { return grad * 2.0; });
+  h.sum().backward();
+  EXPECT_EQ(first(h.grad()), 10.0);
+}
+
 TEST(Anomaly, NamesTheOperationThatMadeTheFirstNaN) {
   const Tensor x = leaf(-1);
   const auto run = [&] {
