@@ -217,11 +217,11 @@ void check_in_place(const Tensor& target, bool recording, const char* op) {
                     op));
   target.storage()->before_change();
   if (recording && target.storage()->use_count() > 1 + base.views.load(std::memory_order_relaxed))
-    detail::throw_error(
-        fmt::format("[{}] the tensor cannot be changed in place while recording: it shares its memory with a view that "
-                    "has no history, as detach() makes them, or with a result saved for backward; change a clone(), or "
-                    "use the op that returns a new tensor, as index_put() for x[i] = values",
-                    op));
+    detail::throw_error(fmt::format(
+        "[{}] the tensor cannot be changed in place while recording: it shares its memory with a view that "
+        "has no history, as detach() and expand() make them, or with a result saved for backward; change a clone(), or "
+        "use the op that returns a new tensor, as index_put() for x[i] = values",
+        op));
   target.storage()->bump_version();
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/ops.h"
@@ -146,6 +147,23 @@ TEST(SecondDerivativeEdges, FracKeepsNothingOfItsInput) {
   const Tensor g = recorded((y * w).sum(), w);  // frac(3 w) + 3 w
   expect_close(g.detach(), y.detach() + w.detach() * 3.0);
   expect_close(grad({g.sum()}, {w})[0], full({2}, 6.0, kFloat64));
+}
+
+TEST(SecondDerivativeEdges, AQueryThatSeesNothingHasNone) {
+  const Tensor q = make_leaf({3, 2}, 1), k = make_leaf({4, 2}, 2), v = make_leaf({4, 2}, 3);
+  const Tensor mask = zeros({3, 4}, {.dtype = kFloat64});
+  mask[1].fill_(-std::numeric_limits<double>::infinity());
+  const auto loss = [&] { return scaled_dot_product_attention(q, k, v, {.attn_mask = mask}).square().sum(); };
+  const std::vector<Tensor> recording = grad({loss()}, {q, k, v}, {}, {.create_graph = true});
+  const std::vector<Tensor> plain = grad({loss()}, {q, k, v});
+  for (std::size_t i = 0; i < plain.size(); ++i) expect_close(recording[i].detach(), plain[i]);
+  for (const Tensor& second : grad({recording[1].square().sum()}, {q, k, v}))
+    EXPECT_TRUE(isfinite(second).all().item<bool>());
+}
+
+TEST(SecondDerivativeEdges, TheVarianceOfOneElementHasNaN) {
+  const Tensor x = leaf({2.0});
+  EXPECT_TRUE(std::isnan(grad({recorded(x.var(), x).sum()}, {x})[0].item<double>()));
 }
 
 TEST(SecondDerivativeEdges, RemaindersPassThrough) {

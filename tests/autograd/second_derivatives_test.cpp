@@ -168,6 +168,22 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"select_and_diagonal",
              {{3, 3}},
              [](const auto& in) { return cubed(diagonal(in[0]) + in[0].select(0, 1)); }},
+        Case{"diag", {{3}}, [](const auto& in) { return cubed(diag(in[0], 1)); }},
+        Case{"scatter_with_repeated_places",
+             {{2, 3}, {2, 2}},
+             [](const auto& in) {
+               return cubed(scatter(in[0], 1, tensor<std::int64_t>({2, 2, 0, 1}).view({2, 2}), in[1]));
+             }},
+        Case{"scatter_reduce_amax",
+             {{2, 3}, {2, 2}},
+             [](const auto& in) {
+               return cubed(scatter_reduce(in[0], 1, tensor<std::int64_t>({2, 2, 0, 1}).view({2, 2}), in[1], "amax"));
+             }},
+        Case{"masked_scatter",
+             {{3}, {2}},
+             [](const auto& in) {
+               return cubed(masked_scatter(in[0], tensor<std::int64_t>({1, 0, 1}) == 1, in[1]));
+             }},
         Case{"diag_embed", {{2, 3}}, [](const auto& in) { return cubed(diag_embed(in[0], -1, 0, 2)); }},
         Case{"cat",
              {{2, 1}, {2, 2}},

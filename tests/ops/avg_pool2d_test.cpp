@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
              3,
              {.stride = 2, .padding = 1, .count_include_pad = false},
              {1, 2, 3, 3}},
+        Case{"window_beyond", {1, 2, 2, 5}, 3, {.stride = 2, .ceil_mode = true}, {1, 2, 1, 2}},
         Case{"ceil", {1, 2, 7, 5}, 2, {.ceil_mode = true}, {1, 2, 4, 3}},
         Case{"ceil_padding", {1, 1, 6, 6}, 3, {.stride = 2, .padding = 1, .ceil_mode = true}, {1, 1, 4, 4}},
         Case{"divisor", {1, 2, 4, 4}, {2, 3}, {.divisor_override = 7}, {1, 2, 2, 1}},

@@ -372,7 +372,15 @@ TEST(Where, WantsABoolCondition) {
             std::string::npos);
 }
 
-// --- in place -----------------------------------------------------------------------------------------------------
+TEST(Xlogy, PromotesAsOtherOperationsOfTwoTensors) {
+  const DType all[] = {kFloat64, kFloat32, kFloat16, kInt64};
+  for (const DType a : all)
+    for (const DType b : all)
+      for (const Shape& sizes : {Shape{}, Shape{3}})
+        EXPECT_EQ(xlogy(ones({3}, {.dtype = a}), ones(sizes, {.dtype = b})).dtype(),
+                  hypot(ones({3}, {.dtype = a}), ones(sizes, {.dtype = b})).dtype())
+            << name(a) << " " << name(b) << " " << sizes;
+}
 
 }  // namespace
 }  // namespace lockstep

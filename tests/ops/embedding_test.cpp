@@ -87,6 +87,7 @@ TEST(EmbeddingBag, SumsAndMeansInOrder) {
   const Tensor offsets = tensor<std::int64_t>({0, 0, 4, 4, 29}), all = tensor<std::int32_t>({0, 11, 30});
   const Case cases[] = {{positions.view({6, 5}), {}, {.mode = BagMode::sum}},
                         {positions.view({6, 5}), {}, {.padding_idx = -3}},
+                        {positions.slice(0, 0, 5).view({1, 5}), {}, {}},
                         {positions, offsets, {}},
                         {positions, offsets, {.mode = BagMode::sum, .padding_idx = 2}},
                         {positions, all, {.mode = BagMode::sum, .include_last_offset = true}},

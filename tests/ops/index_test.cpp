@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -225,6 +225,31 @@ TEST(IndexErrors, NameTheProblem) {
   says(error_of([&] { x.masked_select(x); }), "[masked_select] expected a bool mask, found float32");
   says(error_of([&] { arange(3).masked_fill(arange(3) == 1, zeros({})); }),
        "[masked_fill] a float32 value does not go into a int64 tensor");
+}
+
+// A batch without what is selected trains all the same.
+TEST(EmptySource, HasAGradientOfNoElements) {
+  const Tensor none = zeros({0}, {.dtype = kInt64}), flags = zeros({2}, {.dtype = kBool});
+  const auto check = [](const char* name, const Shape& sizes, const std::function<Tensor(const Tensor&)>& run) {
+    const Tensor source = zeros(sizes).requires_grad_();
+    run(source).sum().backward();
+    EXPECT_EQ(source.grad().sizes(), sizes) << name;
+  };
+  const Tensor x = zeros({2, 3});
+  check("index_put", {0, 3}, [&](const Tensor& v) { return index_put(x, {none}, v); });
+  check("index_put_", {0, 3}, [&](const Tensor& v) { return x.clone().index_put_({none}, v); });
+  check("accumulating", {0, 3}, [&](const Tensor& v) { return index_put(x, {none}, v, true); });
+  check("index_copy", {0, 3}, [&](const Tensor& v) { return index_copy(x, 0, none, v); });
+  check("scatter", {1, 3}, [&](const Tensor& v) { return scatter(x, 0, none.view({0, 3}), v); });
+  check("index_reduce", {0, 3}, [&](const Tensor& v) { return index_reduce(x, 0, none, v, "amax"); });
+  check("masked_scatter", {0}, [&](const Tensor& v) { return masked_scatter(zeros({2}), flags, v); });
+  check("diag", {0}, [](const Tensor& v) { return diag(v, 1); });
+  check("logsumexp", {3, 0}, [](const Tensor& v) { return logsumexp(v, {1}); });
+  const Tensor weight = ones({3, 2}).requires_grad_();
+  embedding_bag(weight, zeros({2, 2}, {.dtype = kInt64}), {}, {.mode = BagMode::max, .padding_idx = 0})
+      .sum()
+      .backward();
+  EXPECT_EQ(weight.grad().to_vector<float>(), std::vector<float>(6, 0.0F));
 }
 
 }  // namespace

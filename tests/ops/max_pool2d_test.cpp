@@ -77,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"two", {2, 3, 6, 8}, 2, {}, {2, 3, 3, 4}}, Case{"two_wide", {1, 2, 4, 38}, 2, {}, {1, 2, 2, 19}},
         Case{"odd_sides", {2, 2, 7, 5}, 2, {}, {2, 2, 3, 2}}, Case{"three_dims", {2, 4, 4}, 2, {}, {2, 2, 2}},
+        Case{"window_beyond", {1, 2, 2, 5}, 2, {.dilation = 2, .ceil_mode = true}, {1, 2, 1, 2}},
+        Case{"large_window", {1, 1, 2, 9}, 3, {.stride = 2, .ceil_mode = true}, {1, 1, 1, 4}},
         Case{"overlap", {1, 2, 6, 7}, 3, {.stride = 1}, {1, 2, 4, 5}},
         Case{"padding", {1, 2, 5, 6}, 3, {.stride = 2, .padding = 1}, {1, 2, 3, 3}},
         Case{"ceil", {1, 2, 7, 5}, 2, {.ceil_mode = true}, {1, 2, 4, 3}},

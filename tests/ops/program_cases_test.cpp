@@ -93,6 +93,10 @@ TEST(ProgramOperations, RowsAreResizedLikeImagesOfHeightOne) {
   EXPECT_TRUE(equal(interpolate(x, {.size = 8}), interpolate(x.unsqueeze(-2), {.size = {1, 8}}).squeeze(-2)));
   const Tensor line = tensor<double>({0, 4, 8, 2}).view({1, 1, 4}).to(kFloat32);  // a scale of 1.3: 5 places
   EXPECT_EQ(interpolate(line, {.scale_factor = 1.3}).to_vector<double>(), (Doubles{0, 0, 4, 8, 2}));
+  // The factor counts for rows though the size is the same; for images PyTorch copies those.
+  const Tensor pair = tensor<double>({3, 5});
+  EXPECT_EQ(interpolate(pair.view({1, 1, 2}), {.scale_factor = 1.3}).to_vector<double>(), (Doubles{3, 3}));
+  EXPECT_EQ(interpolate(pair.view({1, 1, 1, 2}), {.scale_factor = 1.3}).to_vector<double>(), (Doubles{3, 5}));
   EXPECT_NEAR(interpolate(line, {.scale_factor = 1.3, .mode = InterpolateMode::linear}).to_vector<double>()[4],
               8 - 6 * (4.5 / 1.3 - 0.5 - 2), 1e-5);
   EXPECT_NEAR(interpolate(line, {.scale_factor = 1.3, .mode = InterpolateMode::linear, .recompute_scale_factor = true})

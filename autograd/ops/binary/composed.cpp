@@ -39,9 +39,11 @@ Tensor heaviside(const Tensor& x, const Tensor& values) {
 Tensor xlogy(const Tensor& a, const Tensor& b) {
   LOCKSTEP_CHECK(a.defined() && b.defined(), "[xlogy] a tensor is undefined");
   // Not where the logarithm is finite: there the slope for a is log(b) also at 0.
-  const Tensor bad = logical_or(b <= 0, b == std::numeric_limits<double>::infinity());
-  const Tensor none = logical_and(a == 0, bad);
-  return where(none, 0, a * log(where(none, 1, b)));
+  const DType dtype = floating(binary::promote(a, b));
+  const Tensor x = a.to(dtype), y = b.to(dtype);
+  const Tensor bad = logical_or(y <= 0, y == std::numeric_limits<double>::infinity());
+  const Tensor none = logical_and(x == 0, bad);
+  return where(none, 0, x * log(where(none, 1, y)));
 }
 
 Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {

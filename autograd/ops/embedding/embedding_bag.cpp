@@ -71,7 +71,8 @@ Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& of
   std::int64_t count = index.size(0);
   Tensor bags, flat = index.reshape({-1}), factors = weights.defined() ? weights.reshape({-1}) : weights;
   if (index.dim() == 2)
-    bags = arange(count, {.dtype = kInt64, .device = index.device()}).unsqueeze(1).expand(index.sizes()).reshape({-1});
+    bags = as_contiguous(
+        arange(count, {.dtype = kInt64, .device = index.device()}).unsqueeze(1).expand(index.sizes()).reshape({-1}));
   else
     bags = bags_of(index, offsets, options.include_last_offset, count);
   if (options.padding_idx) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
@@ -87,12 +88,22 @@ class ScatterBackward final : public Node {
     const Tensor& positions = saved(0);
     TensorList result(2);
     if (needs_grad(0)) result[0] = scattered(grads[0], dim, positions, zeros(positions.sizes(), options_of(grads[0])));
-    if (needs_grad(1)) {
-      const Tensor numbers = arange(positions.numel(), {.dtype = kInt64}).view(positions.sizes());
-      const Tensor last = scattered(zeros(grads[0].sizes(), {.dtype = kInt64}), dim, positions, numbers);
-      result[1] = where(eq(last.gather(dim, positions), numbers), grads[0].gather(dim, positions), 0);
-    }
+    if (needs_grad(1)) result[1] = of_source(grads[0]);
     return result;
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList result(2);
+    if (needs_grad(0)) result[0] = scatter(grads[0], dim, saved(0), 0.0);
+    if (needs_grad(1)) result[1] = of_source(grads[0]);
+    return result;
+  }
+
+ private:
+  Tensor of_source(const Tensor& grad) const {
+    const Tensor& positions = saved(0);
+    const Tensor numbers = arange(positions.numel(), {.dtype = kInt64}).view(positions.sizes());
+    const Tensor last = scattered(zeros(grad.sizes(), {.dtype = kInt64}), dim, positions, numbers);
+    return where(eq(last.gather(dim, positions), numbers), grad.gather(dim, positions), 0);
   }
 };
 
@@ -143,7 +154,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
   if (x.dim() == 0) return scatter(x.view({1}), dim, index.view({-1}), source.view({-1})).view({});
   const int d = wrap_dim(dim, x.dim(), "scatter");
   const Tensor positions = detail::scatter_index(x, d, index, source, "scatter");
-  if (positions.numel() == 0) return x.clone();
+  if (positions.numel() == 0) return flat_in(x.clone(), source);
   if (x.device().is_cpu()) {
     const Tensor part = detail::scattered_part(source, positions.sizes());
     Tensor out;

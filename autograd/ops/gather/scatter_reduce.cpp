@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
@@ -62,6 +63,8 @@ struct ExtremeBackward final : ReduceBackward {
     if (needs_grad(1)) result[1] = chosen * share.gather(dim, positions);
     return result;
   }
+  // Linear in the gradient: which elements are extremes has no slope.
+  TensorList apply_recorded(TensorList grads) override { return apply(std::move(grads)); }
 
  private:
   /// Places that no element of the source goes to.
@@ -158,7 +161,7 @@ Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, co
   const int d = wrap_dim(dim, x.dim(), "scatter_reduce");
   const Tensor positions = detail::scatter_index(x, d, index, source, "scatter_reduce");
   const Tensor part = detail::scattered_part(source, positions.sizes());
-  if (positions.numel() == 0) return x.clone();
+  if (positions.numel() == 0) return flat_in(x.clone(), source);
   if (reduce == "sum") return scatter_add(include_self ? x : scatter(x, d, positions, 0), d, positions, part);
   if (reduce == "mean") return mean_at(x, d, positions, part, include_self);
   if (reduce == "prod") return combined<ProductBackward>(x, d, positions, part, ScatterReduce::product, include_self);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/record.h"
@@ -193,7 +194,7 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
   Shape rows_sizes{plan.positions.numel()};
   for (const std::int64_t size : plan.rest) rows_sizes.push_back(size);
   const Tensor rows = plan.front(x), new_rows = values.expand(result_sizes).permute(to_front).reshape(rows_sizes);
-  if (rows.numel() == 0 || new_rows.numel() == 0) return x.clone();
+  if (rows.numel() == 0 || new_rows.numel() == 0) return flat_in(x.clone(), values);
   if (accumulate) {
     const Tensor sums = add_rows(rows, new_rows, plan.positions);
     if (auto* node = record<IndexAddBackward>(sums, {&rows, &new_rows})) node->save(plan.positions);

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/composed_gradients.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/gather/gather.h"
@@ -122,7 +123,7 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
   const Tensor column = in_pixels(points.select(3, 0), w, options), row = in_pixels(points.select(3, 1), h, options);
   if (options.mode == InterpolateMode::nearest) {
     const Tensor at_column = round(column.detach()), at_row = round(row.detach());
-    return pixels_at(rows, h, w, at_column, at_row, ones_like(at_row)).reshape({n, c, out_h, out_w});
+    return flat_in(pixels_at(rows, h, w, at_column, at_row, ones_like(at_row)).reshape({n, c, out_h, out_w}), grid);
   }
   return samples_of(rows, column, row, h, w).reshape({n, c, out_h, out_w});
 }

@@ -37,7 +37,8 @@ Tensor resized(const Tensor& x, const Shape& sizes, const Geometry& geometry, co
   return apply_linear(x, {through(forward, sizes), through(backward, x.sizes())});
 }
 
-InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOptions& options) {
+/// `image`: of two dimensions, where PyTorch takes sizes that are equal or doubled for factors of 1 and 2.
+InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOptions& options, bool image) {
   InterpolateAxis axis{.in = in, .out = out, .corners = options.align_corners};
   axis.nearest = options.mode == InterpolateMode::nearest;
   axis.cubic = options.mode == InterpolateMode::bicubic;
@@ -47,7 +48,8 @@ InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOpti
     axis.scale = options.scale_factor > 0.0 && !options.recompute_scale_factor
                      ? 1.0 / options.scale_factor
                      : static_cast<double>(in) / static_cast<double>(out);
-  if (axis.nearest && (out == in || out == 2 * in)) axis.scale = static_cast<double>(in) / static_cast<double>(out);
+  if (axis.nearest && image && (out == in || out == 2 * in))
+    axis.scale = static_cast<double>(in) / static_cast<double>(out);
   return axis;
 }
 
@@ -89,7 +91,7 @@ Tensor by_area(const Tensor& x, const Shape& sizes) {
 Tensor axis_by_axis(const Tensor& x, const Shape& sizes, const InterpolateOptions& options) {
   Tensor out = element_size(x.dtype()) == 2 ? x.to(kFloat32) : x;
   for (int d = x.dim() - 1; d >= 2; --d) {
-    ResampleGeometry geometry{.axis = axis_of(x.sizes()[d], sizes[d - 2], options)};
+    ResampleGeometry geometry{.axis = axis_of(x.sizes()[d], sizes[d - 2], options, false)};
     for (int other = 0; other < x.dim(); ++other)
       if (other != d) (other < d ? geometry.outer : geometry.inner) *= out.sizes()[other];
     Shape to = out.sizes();
@@ -127,8 +129,8 @@ Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   InterpolateGeometry g;
   g.planes = h * w == 0 ? 0 : x.numel() / (h * w);
   g.rows = rows ? InterpolateAxis{.in = 1, .out = 1, .nearest = true}
-                : axis_of(h, size_of(h, options.size.h, options.scale_factor), options);
-  g.columns = axis_of(w, size_of(w, options.size.w, options.scale_factor), options);
+                : axis_of(h, size_of(h, options.size.h, options.scale_factor), options, true);
+  g.columns = axis_of(w, size_of(w, options.size.w, options.scale_factor), options, !rows);
   LOCKSTEP_CHECK(h > 0 && w > 0 && g.rows.out > 0 && g.columns.out > 0,
                  "[interpolate] images of {} cannot become {}x{}", to_string(x.sizes()), g.rows.out, g.columns.out);
   Shape sizes = x.sizes();

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
@@ -73,7 +74,7 @@ Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool ke
     return autocast::in_full([&](const Tensor& t) { return vector_norm(t, order, dims, keepdim, dtype); }, given);
   const Tensor x = dtype ? given.to(*dtype) : given;
   LOCKSTEP_CHECK(x.is_floating_point(), "[vector_norm] expected a floating-point tensor, found {}", name(x.dtype()));
-  if (order == 0.0) return sum(ne(x, 0.0), dims, keepdim, x.dtype());
+  if (order == 0.0) return flat_in(sum(ne(x, 0.0), dims, keepdim, x.dtype()), x);
   if (order == 1.0) return sum(abs(x), dims, keepdim);
   if (element_size(x.dtype()) == 2) return vector_norm(x, order, dims, keepdim, kFloat32).to(x.dtype());
   Tensor result;
@@ -131,7 +132,8 @@ Tensor cdist(const Tensor& a, const Tensor& b, double order) {
   const bool many = a.size(-2) > kFewRows || b.size(-2) > kFewRows;
   if (order == 2.0 && many && a.dtype() == b.dtype() && (a.dtype() == kFloat32 || a.dtype() == kFloat64))
     return euclidean_distances(a, b);
-  return vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), order, -1);
+  const Tensor differences = a.unsqueeze(-2) - b.unsqueeze(-3);
+  return vector_norm(differences, a.size(-1) == 0 ? 1.0 : order, -1);  // of nothing there is no largest
 }
 
 }  // namespace lockstep

@@ -98,12 +98,12 @@ class VarBackward final : public Node {
     return {cast_values(binary_values(BinaryOp::mul, centred, scaled), input.dtype())};
   }
   TensorList apply_recorded(TensorList grads) override {
-    if (every && divisor <= 0) return Node::apply_recorded(std::move(grads));
     const auto centre = [dims = dims](const Tensor& x) {
       const Tensor mean = run_kept(ReduceOp::sum, x, static_cast<double>(dims.count), dims, wide(x));
       return cast_values(binary_values(BinaryOp::add, x, mean, -1.0), x.dtype());
     };
-    return {apply_linear(saved_input(0, 0), {centre, centre}) * (grads[0].reshape(dims.kept_sizes) * (2.0 / divisor))};
+    return {apply_linear(saved_input(0, 0), {centre, centre}) *
+            (grads[0].reshape(dims.kept_sizes) * (2.0 / (every ? std::max(divisor, 0.0) : divisor)))};
   }
 
   double divisor = 1.0;
@@ -273,7 +273,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   const ReduceDims reduce(x, dims, keepdim, "logsumexp");
   if (reduce.count == 0) {
     // The sum of no exponentials is 0.
-    return full(reduce.result_sizes, -std::numeric_limits<double>::infinity(), options_of(x));
+    return flat_in(full(reduce.result_sizes, -std::numeric_limits<double>::infinity(), options_of(x)), x);
   }
   const Tensor shift = run_kept(ReduceOp::max, x, 1.0, reduce, wide(x));
   Tensor out = run(ReduceOp::log_sum_exp, x, &shift, 1.0, reduce, x.dtype());

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/ops/scaled_dot_product_attention/scaled_dot_product_attention.h"
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "lockstep/autograd/autocast.h"
@@ -8,6 +9,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/dropout/dropout.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_layout.h"
 #include "lockstep/autograd/ops/softmax/softmax.h"
@@ -107,8 +109,10 @@ Tensor said_again(const Tensor& query, const Tensor& key, const Tensor& value, c
     else
       scores = scores + fitting.to(scores.dtype());
   }
-  if (!seen.defined()) return matmul(softmax(scores, -1), value);
-  // Not infinite: a query that sees nothing gives 0.
+  // A query that sees nothing gives 0: its scores are not to be infinite.
+  if (!seen.defined() && !mask.defined()) return matmul(softmax(scores, -1), value);
+  if (!seen.defined())
+    seen = max(scores.detach(), {-1}, true) != -std::numeric_limits<double>::infinity();  // of a whole row
   const double none = element_size(scores.dtype()) == 2 ? -6e4 : -1e30;
   const Tensor weights = softmax(where(seen, scores, none), -1);
   return matmul(where(seen, weights, 0.0), value);

@@ -38,10 +38,11 @@ inline std::int64_t pooled_size(const char* op, const char* side, std::int64_t s
   LOCKSTEP_CHECK(padding >= 0 && 2 * padding <= kernel, "[{}] expected padding of 0 to half the kernel ({}), found {}",
                  op, kernel / 2, padding);
   const std::int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
-  LOCKSTEP_CHECK(room >= 0, "[{}] the window is larger than the image: {} {} with padding {}, kernel {}, dilation {}",
-                 op, side, size, padding, kernel, dilation);
   std::int64_t out = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
   if (ceil_mode && (out - 1) * stride >= size + padding) --out;
+  LOCKSTEP_CHECK(room >= 0 || (ceil_mode && room + stride > 0),
+                 "[{}] the window is larger than the image: {} {} with padding {}, kernel {}, dilation {}", op, side,
+                 size, padding, kernel, dilation);
   return out;
 }
 }  // namespace detail
