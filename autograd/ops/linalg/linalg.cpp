@@ -4,12 +4,11 @@
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/support/matrices.h"
 #include "lockstep/autograd/ops/tril/tril.h"
 #include "lockstep/autograd/ops/unary/unary.h"
-#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 
@@ -20,29 +19,9 @@ constexpr KernelTable<detail::LinalgSolveKernel> solve_kernel{"linalg.solve", de
 constexpr KernelTable<detail::LinalgSlogdetKernel> slogdet_kernel{"linalg.slogdet", detail::linalg_slogdet_cpu};
 constexpr KernelTable<detail::LinalgCholeskyKernel> cholesky_kernel{"linalg.cholesky", detail::linalg_cholesky_cpu};
 
-void check_matrices(const Tensor& a, const char* op) {
-  LOCKSTEP_CHECK(a.defined() && a.dim() >= 2 && a.size(-1) == a.size(-2), "[{}] expected square matrices, found {}", op,
-                 a.defined() ? to_string(a.sizes()) : "an undefined tensor");
-  LOCKSTEP_CHECK(a.dtype() == kFloat32 || a.dtype() == kFloat64, "[{}] expected float32 or float64, found {}", op,
-                 name(a.dtype()));
-}
-
-/// x [..., r, c] as [m, r, c], contiguous.
-Tensor as_batch(const Tensor& x) {
-  const std::int64_t r = x.size(-2), c = x.size(-1);
-  return as_contiguous(x.detach()).view({r * c == 0 ? 0 : x.numel() / (r * c), r, c});
-}
-
-Shape leading_sizes(const Tensor& x) {
-  Shape sizes = x.sizes();
-  sizes.erase(sizes.dim() - 1);
-  sizes.erase(sizes.dim() - 1);
-  return sizes;
-}
-
-Tensor transposed(const Tensor& x) {
-  return x.transpose(-2, -1);
-}
+using detail::as_batch;
+using detail::leading_sizes;
+using detail::transposed;
 
 /// Of equal leading sizes.
 Tensor solve_values(const Tensor& a, const Tensor& b, const char* op) {
@@ -110,7 +89,7 @@ class CholeskyBackward final : public Node {
 }  // namespace
 
 Tensor solve(const Tensor& a, const Tensor& b) {
-  check_matrices(a, "linalg.solve");
+  detail::check_square_matrices(a, "linalg.solve");
   LOCKSTEP_CHECK(b.defined() && b.dtype() == a.dtype() && b.device() == a.device(),
                  "[linalg.solve] expected a right side of dtype {} on {}", name(a.dtype()), to_string(a.device()));
   if (b.dim() == 1) return solve(a, b.unsqueeze(-1)).squeeze(-1);
@@ -129,12 +108,12 @@ Tensor solve(const Tensor& a, const Tensor& b) {
 }
 
 Tensor inv(const Tensor& a) {
-  check_matrices(a, "linalg.inv");
+  detail::check_square_matrices(a, "linalg.inv");
   return solve(a, eye(a.size(-1), a.size(-1), options_of(a)).expand(a.sizes()));
 }
 
 SignAndLogDet slogdet(const Tensor& a) {
-  check_matrices(a, "linalg.slogdet");
+  detail::check_square_matrices(a, "linalg.slogdet");
   const Shape sizes = leading_sizes(a);
   const SignAndLogDet out{ones(sizes, options_of(a)), zeros(sizes, options_of(a))};
   if (a.numel() > 0) {
@@ -151,7 +130,7 @@ Tensor det(const Tensor& a) {
 }
 
 Tensor cholesky(const Tensor& a) {
-  check_matrices(a, "linalg.cholesky");
+  detail::check_square_matrices(a, "linalg.cholesky");
   const Tensor out = empty(a.sizes(), options_of(a));
   if (out.numel() > 0) {
     std::int64_t failed = -1;
@@ -164,7 +143,7 @@ Tensor cholesky(const Tensor& a) {
 }
 
 Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left, bool unitriangular) {
-  check_matrices(a, "linalg.solve_triangular");
+  detail::check_square_matrices(a, "linalg.solve_triangular");
   const int diagonal = unitriangular ? 1 : 0;
   Tensor triangle = upper ? triu(a, diagonal) : tril(a, -diagonal);
   if (unitriangular) triangle = triangle + eye(a.size(-1), a.size(-1), options_of(a));
@@ -179,7 +158,7 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left,
 namespace lockstep {
 
 Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper) {
-  linalg::check_matrices(l, "cholesky_solve");
+  detail::check_square_matrices(l, "cholesky_solve");
   const Tensor other = l.transpose(-2, -1);
   return linalg::solve_triangular(upper ? l : other, linalg::solve_triangular(upper ? other : l, b, false), true);
 }

@@ -5,40 +5,14 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/autograd/ops/support/matrices.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
 namespace {
-
-/// f(double or float) for the dtype of `x`.
-template <typename F>
-void by_dtype(const Tensor& x, F&& f) {
-  if (x.dtype() == kFloat64)
-    f.template operator()<double>();
-  else
-    f.template operator()<float>();
-}
-
-/// Calls f(i) for each of `count` matrices of n x n, whose blocks of work depend on the sizes alone. One alone has all
-/// threads for its products.
-template <typename F>
-void for_each_matrix(std::int64_t count, std::int64_t n, F&& f) {
-  if (count == 1) return f(0);
-  lockstep::parallel_for(count, 65536 / (n * n * n + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) f(i);
-  });
-}
-
-/// Keeps the smallest number of a matrix that failed.
-void note_failure(std::atomic<std::int64_t>& first, std::int64_t i) {
-  std::int64_t seen = first.load();
-  while ((seen < 0 || i < seen) && !first.compare_exchange_weak(seen, i)) {
-  }
-}
 
 // Note [Blocks of matrices]
 /// Large matrices are factored and solved by kBlock rows or columns at a time: what those do to the rest is a product,

@@ -21,4 +21,19 @@ LinalgSlogdetKernel linalg_slogdet_cpu;
 using LinalgCholeskyKernel = void(const Tensor& a, const Tensor& l, std::int64_t& failed);
 LinalgCholeskyKernel linalg_cholesky_cpu;
 
+/// q [b, m, k] and r [b, k, n] of a [b, m, n], for k of min(m, n) or m. q may be undefined.
+using LinalgQrKernel = void(const Tensor& a, const Tensor& q, const Tensor& r);
+LinalgQrKernel linalg_qr_cpu;
+
+/// values [b, n], rising, and vectors [b, n, n], columns, of the symmetric matrices whose lower (or upper) triangles
+/// are those of a [b, n, n]. A matrix fails that is not finite.
+using LinalgEighKernel = void(const Tensor& a, bool upper, const Tensor& values, const Tensor& vectors,
+                              std::int64_t& failed);
+LinalgEighKernel linalg_eigh_cpu;
+
+/// u [b, m, k], s [b, k], falling, and vh [b, k, n] of a [b, m, n], for k = min(m, n). A matrix fails that is not
+/// finite.
+using LinalgSvdKernel = void(const Tensor& a, const Tensor& u, const Tensor& s, const Tensor& vh, std::int64_t& failed);
+LinalgSvdKernel linalg_svd_cpu;
+
 }  // namespace lockstep::detail

@@ -1,8 +1,10 @@
 #include <cmath>
 
+#include "lockstep/autograd/ops/linalg/linalg.h"
 #include "lockstep/autograd/ops/norm/norm.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
+#include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
 
 namespace lockstep::linalg {
@@ -18,17 +20,34 @@ Shape matrix_dims(const Tensor& x, const Shape& dims) {
   return found;
 }
 
+/// Falling, in a last dimension.
+Tensor singular_values(const Tensor& x, const Shape& dims) {
+  return svdvals(movedim(x, dims, {-2, -1}));
+}
+/// What was computed without the two dimensions, with them as ones if they are kept.
+Tensor with_dims(const Tensor& value, const Tensor& x, const Shape& dims, bool keepdim) {
+  if (!keepdim) return value;
+  Shape sizes = x.sizes();
+  sizes[static_cast<int>(dims[0])] = sizes[static_cast<int>(dims[1])] = 1;
+  return value.reshape(sizes);
+}
+
 }  // namespace
 
 Tensor matrix_norm(const Tensor& x, std::string_view order, const Shape& dims, bool keepdim) {
-  LOCKSTEP_CHECK(order == "fro", "[matrix_norm] expected \"fro\", 1, -1 or an infinity, found \"{}\"", order);
+  LOCKSTEP_CHECK(order == "fro" || order == "nuc",
+                 "[matrix_norm] expected \"fro\", \"nuc\", 1, -1, 2, -2 or an infinity, found \"{}\"", order);
+  if (order == "nuc")
+    return with_dims(sum(singular_values(x, matrix_dims(x, dims)), {-1}), x, matrix_dims(x, dims), keepdim);
   return vector_norm(x, 2.0, matrix_dims(x, dims), keepdim);
 }
 
 Tensor matrix_norm(const Tensor& x, double order, const Shape& dims, bool keepdim) {
-  LOCKSTEP_CHECK(std::isinf(order) || order == 1.0 || order == -1.0,
-                 "[matrix_norm] expected \"fro\", 1, -1 or an infinity, found {}", order);
+  LOCKSTEP_CHECK(std::isinf(order) || std::abs(order) == 1.0 || std::abs(order) == 2.0,
+                 "[matrix_norm] expected \"fro\", \"nuc\", 1, -1, 2, -2 or an infinity, found {}", order);
   const Shape found = matrix_dims(x, dims);
+  if (std::abs(order) == 2.0)
+    return with_dims(singular_values(x, found).select(-1, order > 0.0 ? 0 : -1), x, found, keepdim);
   const std::int64_t summed = std::isinf(order) ? found[1] : found[0];
   const std::int64_t compared = std::isinf(order) ? found[0] : found[1];
   const Tensor sums = sum(abs(x), {summed}, true);
