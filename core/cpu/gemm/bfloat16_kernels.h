@@ -1,0 +1,47 @@
+#pragma once
+
+// What a product of bfloat16 is computed by: see Note [Products of bfloat16] in bfloat16_product.h. For .cpp files
+// only.
+
+#include <cstdint>
+
+#include "lockstep/core/dtype.h"
+
+namespace lockstep::cpu::gemm_detail {
+
+inline constexpr std::int64_t kBfloat16Rows = 12, kBfloat16Columns = 32;  // of a tile
+
+/// The exponents, as stored, of what a panel holds; zeros do not count.
+struct Bfloat16Range {
+  int least = 255, most = 0;
+};
+
+/// `lanes` rows of a (or columns of b) during the steps [0, steps): element (lane, step) is at
+/// data[lane * lane_stride + step * step_stride], one of the strides being 1.
+struct Bfloat16Lines {
+  const BFloat16* data;
+  std::int64_t lanes, steps, lane_stride, step_stride;
+};
+
+struct Bfloat16Kernels {
+  /// to[p * width + lane] = the steps 2 p (in the upper half) and 2 p + 1 of a lane, for `width` kBfloat16Rows or
+  /// kBfloat16Columns; zeros complete lanes and steps.
+  Bfloat16Range (*pack)(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to);
+  /// out [rows, columns] = a b or, with `adds`, out + a b, for packed panels.
+  using Tile = void (*)(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out,
+                        std::int64_t out_stride, std::int64_t columns, bool adds);
+  Tile paired[kBfloat16Rows + 1];  ///< by rows; two products an instruction, for panels whose ranges fit()
+  Tile fused[kBfloat16Rows + 1];   ///< for all
+};
+
+/// Null if this build or processor has none, or if the processor's pairs add otherwise.
+const Bfloat16Kernels* bfloat16_kernels();
+
+/// Whether sums of products of these are normal numbers or 0. A bfloat16 of the stored exponent e is a multiple of
+/// 2^(e - 134), and so are sums of products, rounded or not, of the product of two such: a sum that is not 0 is at
+/// least as large. And at the upper end 2^12 products do not overflow.
+inline bool fits(const Bfloat16Range& a, const Bfloat16Range& b) {
+  return a.least >= 1 && b.least >= 1 && a.least + b.least >= 2 * 134 - 126 && a.most + b.most <= 2 * 127 + 114;
+}
+
+}  // namespace lockstep::cpu::gemm_detail

@@ -1,0 +1,215 @@
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+
+namespace lockstep::cpu::gemm_detail {
+namespace {
+
+/// The smallest and the largest exponent so far; all of it in magnitudes, as unsigned numbers less 1, so that zeros are
+/// the largest.
+struct RangeOf {
+  __m512i least = _mm512_set1_epi16(-1), most = _mm512_setzero_si512();
+
+  void see(__m512i pairs) {
+    const __m512i size = _mm512_and_si512(pairs, _mm512_set1_epi16(0x7fff));
+    least = _mm512_min_epu16(least, _mm512_sub_epi16(size, _mm512_set1_epi16(1)));
+    most = _mm512_max_epu16(most, size);
+  }
+  Bfloat16Range range() const {
+    alignas(64) std::uint16_t low[32], high[32];
+    _mm512_store_si512(low, least);
+    _mm512_store_si512(high, most);
+    const std::uint16_t smallest = *std::min_element(low, low + 32), largest = *std::max_element(high, high + 32);
+    const int least_exponent = smallest == 0xffff ? 255 : (smallest + 1) >> 7;
+    return {least_exponent, largest >> 7};
+  }
+};
+
+__mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1U << std::max<std::int64_t>(count, 0)) - 1);
+}
+__mmask32 first_halves(std::int64_t count) {
+  return static_cast<__mmask32>(count >= 32 ? 0xffffffffU : (std::uint32_t{1} << std::max<std::int64_t>(count, 0)) - 1);
+}
+
+/// Sixteen lanes of one step, or of two: the first in the upper halves.
+__m512i interleaved(const BFloat16* first, const BFloat16* second, std::int64_t lanes) {
+  const auto mask = first_lanes(lanes);
+  const __m512i upper = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, first));
+  const __m512i pairs = _mm512_slli_epi32(upper, 16);
+  if (!second) return pairs;
+  return _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, second)));
+}
+
+Bfloat16Range pack_steps_apart(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
+  RangeOf seen;
+  for (std::int64_t step = 0; step < lines.steps; step += 2, to += width) {
+    const BFloat16* const first = lines.data + step * lines.step_stride;
+    for (std::int64_t lane = 0; lane < width; lane += 16) {
+      const __m512i pairs = interleaved(
+          first + lane, step + 1 < lines.steps ? first + lines.step_stride + lane : nullptr, lines.lanes - lane);
+      seen.see(pairs);
+      _mm512_mask_storeu_epi32(to + lane, first_lanes(width - lane), pairs);
+    }
+  }
+  return seen.range();
+}
+
+/// rows[i] lane j becomes rows[j] lane i.
+void transpose(__m512i (&rows)[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  // rows[4 q + i] holds column i of each quarter for the four rows of group q.
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(rows[i], rows[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(rows[8 + i], rows[12 + i], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+    rows[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    rows[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+    rows[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+  }
+}
+
+Bfloat16Range pack_lanes_apart(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
+  RangeOf seen;
+  for (std::int64_t lane = 0; lane < width; lane += 16)
+    for (std::int64_t step = 0; step < lines.steps; step += 32) {
+      __m512i rows[16];
+      for (std::int64_t i = 0; i < 16; ++i) {
+        rows[i] = _mm512_setzero_si512();
+        if (lane + i >= lines.lanes) continue;
+        const BFloat16* const from = lines.data + (lane + i) * lines.lane_stride + step;
+        rows[i] = _mm512_rol_epi32(_mm512_maskz_loadu_epi16(first_halves(lines.steps - step), from), 16);
+        seen.see(rows[i]);
+      }
+      transpose(rows);
+      const std::int64_t pairs = std::min<std::int64_t>(16, (lines.steps - step + 1) / 2);
+      for (std::int64_t i = 0; i < pairs; ++i)
+        _mm512_mask_storeu_epi32(to + (step / 2 + i) * width + lane, first_lanes(width - lane), rows[i]);
+    }
+  return seen.range();
+}
+
+Bfloat16Range pack(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
+  return lines.step_stride == 1 ? pack_lanes_apart(lines, width, to) : pack_steps_apart(lines, width, to);
+}
+
+template <int kRows>
+void write(const __m512 (&sums)[kRows][2], float* out, std::int64_t stride, std::int64_t columns, bool adds) {
+  const __mmask16 masks[2] = {first_lanes(columns), first_lanes(columns - 16)};
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < 2; ++v) {
+      float* const to = out + r * stride + 16 * v;
+      const __m512 value = adds ? _mm512_add_ps(_mm512_maskz_loadu_ps(masks[v], to), sums[r][v]) : sums[r][v];
+      _mm512_mask_storeu_ps(to, masks[v], value);
+    }
+}
+
+__m512bh as_bfloat16(__m512i pairs) {
+  return (__m512bh)pairs;
+}
+
+template <int kRows>
+void paired(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out, std::int64_t stride,
+            std::int64_t columns, bool adds) {
+  __m512 sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+  for (std::int64_t p = 0; p < (steps + 1) / 2; ++p, a += kBfloat16Rows, b += kBfloat16Columns) {
+    const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i row = _mm512_set1_epi32(static_cast<int>(a[r]));
+      sums[r][0] = _mm512_dpbf16_ps(sums[r][0], as_bfloat16(row), as_bfloat16(left));
+      sums[r][1] = _mm512_dpbf16_ps(sums[r][1], as_bfloat16(row), as_bfloat16(right));
+    }
+  }
+  write(sums, out, stride, columns, adds);
+}
+
+template <int kRows>
+void fused(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out, std::int64_t stride,
+           std::int64_t columns, bool adds) {
+  __m512 sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+  const auto step = [&](std::int64_t at) {
+    const auto value = [&](__m512i pairs) {
+      return _mm512_castsi512_ps(at % 2 == 0 ? _mm512_and_si512(pairs, _mm512_set1_epi32(-65536))
+                                             : _mm512_slli_epi32(pairs, 16));
+    };
+    const std::uint32_t* const rows = a + at / 2 * kBfloat16Rows;
+    const __m512 left = value(_mm512_loadu_si512(b + at / 2 * kBfloat16Columns));
+    const __m512 right = value(_mm512_loadu_si512(b + at / 2 * kBfloat16Columns + 16));
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 row = value(_mm512_set1_epi32(static_cast<int>(rows[r])));
+      sums[r][0] = _mm512_fmadd_ps(row, left, sums[r][0]);
+      sums[r][1] = _mm512_fmadd_ps(row, right, sums[r][1]);
+    }
+  };
+  for (std::int64_t at = 0; at < steps; ++at) step(at);
+  write(sums, out, stride, columns, adds);
+}
+
+template <std::size_t... kRows>
+constexpr Bfloat16Kernels make_kernels(std::index_sequence<kRows...>) {
+  return {pack, {nullptr, paired<kRows + 1>...}, {nullptr, fused<kRows + 1>...}};
+}
+
+/// Tries the processor on numbers of all signs and nearby exponents.
+bool adds_one_after_the_other() {
+  std::uint32_t state = 1;
+  const auto draw = [&](std::uint32_t least, std::uint32_t exponents) {
+    state = state * 1664525U + 1013904223U;
+    const std::uint32_t exponent = least + (state >> 8) % exponents;
+    return (state >> 31) << 15 | exponent << 7 | ((state >> 16) & 0x7f);
+  };
+  const auto upper = [](std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000U); };
+  const auto lower = [](std::uint32_t pair) { return std::bit_cast<float>(pair << 16); };
+  for (int round = 0; round < 64; ++round) {
+    alignas(64) std::uint32_t a[16], b[16];
+    alignas(64) float before[16], after[16];
+    for (int i = 0; i < 16; ++i) {
+      a[i] = draw(118, 12) << 16 | draw(118, 12);
+      b[i] = draw(118, 12) << 16 | draw(118, 12);
+      before[i] = std::bit_cast<float>(draw(114, 20) << 16 | draw(0, 256));
+    }
+    _mm512_store_ps(after, _mm512_dpbf16_ps(_mm512_load_ps(before), as_bfloat16(_mm512_load_si512(a)),
+                                            as_bfloat16(_mm512_load_si512(b))));
+    for (int i = 0; i < 16; ++i) {
+      const float first = std::fma(upper(a[i]), upper(b[i]), before[i]);
+      const float both = std::fma(lower(a[i]), lower(b[i]), first);
+      if (std::bit_cast<std::uint32_t>(after[i]) != std::bit_cast<std::uint32_t>(both)) return false;
+    }
+  }
+  return true;
+}
+
+constexpr Bfloat16Kernels kernels = make_kernels(std::make_index_sequence<kBfloat16Rows>());
+
+}  // namespace
+
+const Bfloat16Kernels* bfloat16_kernels_avx512() {
+  static const bool usable = adds_one_after_the_other();
+  return usable ? &kernels : nullptr;
+}
+
+}  // namespace lockstep::cpu::gemm_detail

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/dtype.h"
+
+namespace lockstep::cpu {
+
+/// out = activation(a * b + bias): a is m x k and b is k x n in bfloat16, out is m x n in float32, as those of Gemm.
+struct Bfloat16Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  GemmOperand<BFloat16> a = {}, b = {};
+  float* out = nullptr;
+  std::int64_t out_stride = 0;
+  const float* bias = nullptr;
+  Activation activation = Activation::none;
+};
+
+/// Note [Products of bfloat16]
+/// An instruction that multiplies pairs of bfloat16 and adds both products to a float (VDPBF16PS) does twice the work
+/// of a fused multiply-add. It adds one product after the other, each sum rounded to nearest, and a product of two
+/// bfloat16 is exact: so a chain of such pairs is the chain that gemm() computes of the same values in float32
+/// (Note [Order of a product]), as long as nothing is smaller than the smallest normal float, which the instruction
+/// takes for 0, or infinite. Packing finds the smallest and the largest exponent of each panel; tiles where that is not
+/// certain are computed by fused multiply-adds. Whether the processor rounds so is tried before it is used.
+///
+/// The product, on the threads of parallel_for, with the bits of gemm() on the operands in float32. False, with
+/// nothing done, where that is to be used: on other processors, with other instruction sets or a library's kernels
+/// asked for, and for small products, which are not worth packing.
+bool multiply_bfloat16(const Bfloat16Product& product);
+
+}  // namespace lockstep::cpu
