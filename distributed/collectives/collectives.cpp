@@ -14,18 +14,24 @@ constexpr int kLargeWorld = 16;
 
 }  // namespace
 
-std::uint64_t message_tag(std::uint64_t fingerprint, std::uint64_t number, std::uint64_t step) {
+std::uint64_t message_tag(std::uint64_t history, std::uint64_t number, std::uint64_t step) {
   // splitmix64's finalizer over the mixture.
-  std::uint64_t x = fingerprint + number * 0x9e3779b97f4a7c15ull + step * 0xd1b54a32d192ed03ull;
+  std::uint64_t x = history + number * 0x9e3779b97f4a7c15ull + step * 0xd1b54a32d192ed03ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
 
-void Collectives::run(const Operation& operation, Deadline deadline) {
-  const Call call{operation, deadline, fingerprint(operation)};
+std::uint64_t call_history(std::uint64_t before, std::uint64_t fingerprint) {
+  return message_tag(before, fingerprint, 1);
+}
+
+void Collectives::run(const Operation& operation, std::uint64_t history, Deadline deadline) {
+  const Call call{operation, deadline, history};
   const Tensor& input = operation.input;
   const Tensor& output = operation.output;
+  const Tensor& agreed = agreed_tensor(operation);
+  if (agreed.defined() && agreed.nbytes() == 0 && !is_uneven(operation.kind)) return barrier(call);
   switch (operation.kind) {
     case OperationKind::broadcast:
       return broadcast(call, bytes_of(output), output.nbytes(), operation.peer);
@@ -283,7 +289,7 @@ void Collectives::barrier(const Call& call) {
 
 void Collectives::post_send(Requests& requests, const Call& call, std::uint64_t step, int peer, const void* data,
                             std::size_t bytes) {
-  const std::uint64_t tag = message_tag(call.fingerprint, call.operation.number, step);
+  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
   const auto* next = static_cast<const std::byte*>(data);
   for (std::size_t at = 0; at < bytes; at += kPieceBytes)
     requests.push_back(transport_.send(peer, tag, next + at, std::min(kPieceBytes, bytes - at)));
@@ -291,7 +297,7 @@ void Collectives::post_send(Requests& requests, const Call& call, std::uint64_t 
 
 void Collectives::post_recv(Requests& requests, const Call& call, std::uint64_t step, int peer, void* data,
                             std::size_t bytes) {
-  const std::uint64_t tag = message_tag(call.fingerprint, call.operation.number, step);
+  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
   auto* next = static_cast<std::byte*>(data);
   for (std::size_t at = 0; at < bytes; at += kPieceBytes)
     requests.push_back(transport_.recv(peer, tag, next + at, std::min(kPieceBytes, bytes - at)));
@@ -299,7 +305,7 @@ void Collectives::post_recv(Requests& requests, const Call& call, std::uint64_t 
 
 Collectives::Views Collectives::post_views(const Call& call, std::uint64_t step, int peer, std::byte* room,
                                            std::size_t bytes, bool in_order) {
-  const std::uint64_t tag = message_tag(call.fingerprint, call.operation.number, step);
+  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
   Views views;
   for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
     const std::size_t length = std::min(kPieceBytes, bytes - at);

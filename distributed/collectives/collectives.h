@@ -29,8 +29,11 @@ namespace lockstep::distributed {
 /// Uneven blocks travel behind a message with their number of bytes, which is compared with what the receiver expects,
 /// so that counts which do not fit are an error at once and not at the deadline.
 ///
-/// Tags are made from the operation's number and fingerprint: the messages of mismatched calls never meet, instead of
-/// landing in buffers of another size.
+/// Tags are made from the operation's number and its history, a hash of the fingerprints of all collectives up to it:
+/// the messages of mismatched calls never meet, instead of landing in buffers of another size. Nor do those of later
+/// calls: where a mismatch leaves nobody waiting (two ranks that each take themselves for the root of a broadcast only
+/// send), the next collective that waits for the other rank finds it out. Where there is nothing to move, the ranks
+/// meet all the same, so that an empty tensor on one of them is noticed.
 /// Not thread-safe: one operation at a time.
 class Collectives {
  public:
@@ -38,8 +41,8 @@ class Collectives {
   Collectives(Transport& transport, int rank, int world_size, std::vector<int> ranks = {})
       : transport_(transport), rank_(rank), world_size_(world_size), ranks_(std::move(ranks)) {}
 
-  /// Runs one collective to its end. Throws TransportError.
-  void run(const Operation& operation, Deadline deadline);
+  /// Runs one collective to its end. `history`: call_history() of it. Throws TransportError.
+  void run(const Operation& operation, std::uint64_t history, Deadline deadline);
 
  private:
   struct Call;
@@ -79,6 +82,9 @@ class Collectives {
 };
 
 /// The tag of one step of an operation between two ranks; equal on both if they made the same call.
-std::uint64_t message_tag(std::uint64_t fingerprint, std::uint64_t number, std::uint64_t step);
+std::uint64_t message_tag(std::uint64_t history, std::uint64_t number, std::uint64_t step);
+/// Of a collective with this fingerprint that is called after those of `before` (0: it is the first): equal on two
+/// ranks if they made the same calls up to here, in the same order.
+std::uint64_t call_history(std::uint64_t before, std::uint64_t fingerprint);
 
 }  // namespace lockstep::distributed

@@ -38,7 +38,7 @@ void for_slices(std::size_t bytes, Body&& body) {
 struct Collectives::Call {
   const Operation& operation;
   Deadline deadline;
-  std::uint64_t fingerprint;
+  std::uint64_t history;
 
   DType dtype() const { return agreed_tensor(operation).dtype(); }
   std::size_t element() const { return element_size(dtype()); }

@@ -57,6 +57,9 @@ class Transport {
   virtual std::unique_ptr<View> view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
   /// The same on any transport by recv() into `room`, and so without that limit.
   std::unique_ptr<View> buffered_view(int peer, std::uint64_t tag, void* room, std::size_t bytes);
+  /// A rank of which a message lies here that nobody has received; -1: none is known. Where sends wait for the receive
+  /// there is none.
+  virtual int unread() { return -1; }
   /// Ends every wait, now and later, with an error, and cuts the connections, so that the peers notice.
   virtual void abort() = 0;
 };

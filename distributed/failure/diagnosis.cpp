@@ -38,6 +38,44 @@ std::uint64_t common_call(const std::vector<Observation>& observations, std::uin
   return best;
 }
 
+/// The first collective that ranks have called differently, of those that several of them still know.
+std::optional<std::uint64_t> first_difference(const std::vector<Observation>& observations) {
+  std::map<std::uint64_t, std::uint64_t> fingerprints;  // by number
+  std::optional<std::uint64_t> first;
+  for (const Observation& seen : observations) {
+    if (!seen.state) continue;
+    for (const PeerState::Call& call : seen.state->calls) {
+      const auto [known, is_new] = fingerprints.try_emplace(call.number, call.fingerprint);
+      if (!is_new && known->second != call.fingerprint) first = std::min(first.value_or(call.number), call.number);
+    }
+  }
+  return first;
+}
+
+/// Those who called collective `number` alike, and what it was.
+struct Callers {
+  std::uint64_t fingerprint;
+  std::string description;
+  std::vector<int> ranks;
+};
+
+/// From the fewest to the most; of equally many, who has the lowest rank comes last.
+std::vector<Callers> callers_of(const std::vector<Observation>& observations, std::uint64_t number) {
+  std::vector<Callers> all;
+  for (std::size_t r = 0; r < observations.size(); ++r) {
+    if (!observations[r].state) continue;
+    for (const PeerState::Call& call : observations[r].state->calls) {
+      if (call.number != number) continue;
+      auto same = std::ranges::find(all, call.fingerprint, &Callers::fingerprint);
+      if (same == all.end()) same = all.insert(all.end(), {call.fingerprint, call.description, {}});
+      same->ranks.push_back(static_cast<int>(r));
+    }
+  }
+  std::ranges::reverse(all);
+  std::ranges::stable_sort(all, {}, [](const Callers& callers) { return callers.ranks.size(); });
+  return all;
+}
+
 /// What is wrong with each rank, and how that is told.
 class Verdicts {
  public:
@@ -243,6 +281,22 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
       if (state && !state->trouble.empty() && state->ended_by.empty())
         lines += fmt::format("\n    rank {} says: {}", job_rank(r), state->trouble);
     }
+  }
+  // Of two mismatches the earlier one is the cause. Ranks that have called different collectives need not wait in them.
+  const auto difference = first_difference(observations);
+  const bool is_told = worst == Verdict::mismatched && difference && *difference + 1 >= front_of(observations);
+  if (difference && !is_told && worst < Verdict::ended && worst != Verdict::gone && worst != Verdict::stopped) {
+    worst = Verdict::mismatched;
+    causes.clear();
+    waiting.clear();
+    culprits.clear();
+    const std::vector<Callers> all = callers_of(observations, *difference);
+    for (const Callers& callers : all) {
+      causes += fmt::format("{}{} called {}", causes.empty() ? "" : "; ", names_of(callers.ranks), callers.description);
+      if (&callers != &all.back()) culprits.insert(culprits.end(), callers.ranks.begin(), callers.ranks.end());
+    }
+    if (all.front().description == all.back().description) causes += " after calls that were not the same";
+    remedies = remedy(worst, {}, {});
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
   // Nobody is missing, and ranks have not met in another group of the job: then one of those has said why.

@@ -99,7 +99,7 @@ void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64
   state_.running = true;
   state_.fingerprint = fingerprint;
   state_.step = operation.step;
-  collective_ = operation;
+  calls_[operation.number % kCalls] = Call{operation, fingerprint};
   state_.since_ms = PeerState::now_ms();
   started_at_ = steady_now();
   next_mismatch_look_ = started_at_ + std::clamp(timeout_ / 4, 2 * interval_, Milliseconds(2'000));
@@ -136,19 +136,26 @@ void PeerMonitor::set_ended_by(std::string_view reason) {
 
 PeerState PeerMonitor::own_state() const {
   PeerState state;
-  OperationInfo collective, point_to_point, elsewhere;
+  std::vector<Call> calls;
+  bool all = false;
+  OperationInfo point_to_point, elsewhere;
   std::string part;
   bool has_point_to_point = false;
   {
     const std::lock_guard lock(mutex_);
     state = state_;
-    collective = collective_;
+    all = announced_ || state_.left;
+    const std::uint64_t count = std::min<std::uint64_t>(state_.called, all ? kCalls : 1);
+    for (std::uint64_t number = state_.called - count; number < state_.called; ++number)
+      if (const Call* call = call_of(number)) calls.push_back(*call);
     point_to_point = point_to_point_;
     has_point_to_point = has_point_to_point_;
     elsewhere = elsewhere_;
     if (elsewhere_of_) part = ranks_text(elsewhere_of_->ranks_);
   }
-  if (state.called > 0) state.collective = describe(collective);
+  if (!calls.empty()) state.collective = describe(calls.back().operation);
+  for (const Call& call : calls)
+    if (all) state.calls.push_back({call.operation.number, call.fingerprint, describe(call.operation)});
   if (has_point_to_point) state.point_to_point = describe(point_to_point);
   if (!part.empty()) state.elsewhere = fmt::format("{} in the group of {}", describe(elsewhere), part);
   return state;
@@ -310,14 +317,31 @@ bool PeerMonitor::look_for_mismatch() {
     if (!state) continue;
     if (state->left && state->called < own.called && cause.empty())
       cause = fmt::format("rank {} has left the group without calling it", job_rank(r));
-    if (state->called == own.called && state->fingerprint != own.fingerprint)
-      cause = fmt::format("rank {} called {} instead", job_rank(r), state->collective);
     const std::lock_guard lock(mutex_);
+    if (std::string found = difference(r, *state); !found.empty()) cause = std::move(found);
     last_read_[static_cast<std::size_t>(r)] = state;
   }
   if (cause.empty()) return false;
   tell({own.collective, cause, -1});
   return true;
+}
+
+/// Empty unless the other rank's last collective is not what this one has called, or calls, under the same number.
+std::string PeerMonitor::difference(int rank, const PeerState& other) const {
+  const Call* const own = other.called > 0 ? call_of(other.called - 1) : nullptr;
+  if (!own || own->fingerprint == other.fingerprint) return {};
+  const std::string called = describe(own->operation);
+  if (called == other.collective)
+    return fmt::format("rank {} has come to {} by other calls than this one", job_rank(rank), called);
+  if (other.called == state_.called) return fmt::format("rank {} called {} instead", job_rank(rank), other.collective);
+  return fmt::format("rank {} called {} where this one called {}", job_rank(rank), other.collective, called);
+}
+
+/// Null if it has not been called yet, or too long ago.
+const PeerMonitor::Call* PeerMonitor::call_of(std::uint64_t number) const {
+  if (number >= state_.called || state_.called - number > kCalls) return nullptr;
+  const std::optional<Call>& call = calls_[number % kCalls];
+  return call && call->operation.number == number ? &*call : nullptr;
 }
 
 std::optional<PeerState> PeerMonitor::read(const char* prefix, int rank) {

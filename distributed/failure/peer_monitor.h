@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -21,10 +22,10 @@ namespace lockstep::distributed {
 /// Note [Peer monitor]
 /// Nothing of this is on the path of an operation that succeeds but a lock and a copy of what it is. One thread
 /// publishes, every interval, what this rank is doing (one store request, only if that changed). While a collective
-/// stalls it reads what the others are doing, and calls a failure when one of them is in another collective under the
-/// same number or has left. Another thread waits in the store to be woken: who fails writes down its last state and
-/// why, then wakes all others, which answer with their last states at once. Who does not answer is missing; where /proc
-/// shows that its process is gone or stopped, nobody waits for its answer.
+/// stalls it reads what the others are doing, and calls a failure when one of them has called another collective under
+/// the same number, now or earlier, or has left. Another thread waits in the store to be woken: who fails writes down
+/// its last state and why, then wakes all others, which answer with their last states at once. Who does not answer is
+/// missing; where /proc shows that its process is gone or stopped, nobody waits for its answer.
 ///
 /// The lowest rank that lives tells the whole story, once, as an error in the log; each rank's operations end with one
 /// sentence.
@@ -72,11 +73,20 @@ class PeerMonitor {
   void leave_now(std::string_view reason, bool is_failure);
 
  private:
+  /// A collective that this rank has begun.
+  struct Call {
+    OperationInfo operation;
+    std::uint64_t fingerprint = 0;
+  };
+  static constexpr std::size_t kCalls = 16;
+
   void publish_and_look();
   void wait_to_be_woken();
   std::optional<OperationFailure> read_failure();
   bool look_for_failure();
   bool look_for_mismatch();
+  std::string difference(int rank, const PeerState& other) const;
+  const Call* call_of(std::uint64_t number) const;
   void read_identities();
   void refresh_one();
   void tell(const OperationFailure& failure);
@@ -106,8 +116,8 @@ class PeerMonitor {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  PeerState state_;           // without its descriptions
-  OperationInfo collective_;  // of state_
+  PeerState state_;                                // without its descriptions
+  std::array<std::optional<Call>, kCalls> calls_;  // the last ones, by number
   OperationInfo point_to_point_;
   bool has_point_to_point_ = false;
   OperationInfo elsewhere_;                    // of a group that was split from this one

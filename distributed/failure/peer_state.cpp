@@ -12,8 +12,8 @@ std::int64_t PeerState::now_ms() {
 }
 
 std::string PeerState::encode() const {
-  return wire::Writer()
-      .integer(called)
+  wire::Writer fields;
+  fields.integer(called)
       .byte(running)
       .integer(fingerprint)
       .bytes(collective)
@@ -28,7 +28,9 @@ std::string PeerState::encode() const {
       .bytes(process.space)
       .integer(static_cast<std::uint64_t>(process.pid))
       .integer(process.start)
-      .message();
+      .integer(calls.size());
+  for (const Call& call : calls) fields.integer(call.number).integer(call.fingerprint).bytes(call.description);
+  return fields.message();
 }
 
 PeerState PeerState::decode(std::string_view text) {
@@ -50,6 +52,12 @@ PeerState PeerState::decode(std::string_view text) {
   state.process.space = fields.bytes();
   state.process.pid = static_cast<pid_t>(fields.integer());
   state.process.start = fields.integer();
+  for (std::uint64_t left = fields.integer(); left > 0; --left) {
+    Call& call = state.calls.emplace_back();
+    call.number = fields.integer();
+    call.fingerprint = fields.integer();
+    call.description = fields.bytes();
+  }
   return state;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/distributed/failure/process_identity.h"
 
@@ -10,9 +11,16 @@ namespace lockstep::distributed {
 
 /// What a rank was last seen doing, as it publishes it in the store.
 struct PeerState {
+  /// A collective that the rank has begun.
+  struct Call {
+    std::uint64_t number = 0;
+    std::uint64_t fingerprint = 0;
+    std::string description;
+  };
+
   std::uint64_t called = 0;       ///< collectives begun; the current one, if running, is number called - 1
   bool running = false;           ///< within that collective now
-  std::uint64_t fingerprint = 0;  ///< of that collective
+  std::uint64_t fingerprint = 0;  ///< of that collective, and of those before it where the backend goes by them
   std::string collective;         ///< its description; empty if there was none yet
   std::string point_to_point;     ///< the last send, recv or exchange begun; empty if none
   std::string elsewhere;          ///< the collective it is in of a group that was split from this one; empty if none
@@ -22,6 +30,7 @@ struct PeerState {
   std::string trouble;            ///< why it gave up; empty if it has not
   std::int64_t since_ms = 0;      ///< when this last changed; wall clock
   ProcessIdentity process;
+  std::vector<Call> calls;  ///< the last collectives, oldest first; told by a rank that has failed or left
 
   /// The present time as since_ms has it.
   static std::int64_t now_ms();

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/collectives/sub_transport.h"
 #include "lockstep/distributed/failure/group_failure.h"
@@ -47,7 +48,20 @@ void TransportExecutor::stop() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  if (!std::exchange(threads_, {}).empty() && !failure_.failing()) warn_of_unread();
+}
+
+/// What other collectives than the others' as the last ones leave behind, where no later call has found it out.
+void TransportExecutor::warn_of_unread() {
+  const int from = transport_->unread();
+  if (from < 0) return;
+  const std::vector<OperationRecord> records = group_.recorder().records();
+  const std::string last = records.empty() ? "no operation" : describe(records.back().operation);
+  logging::warn(
+      "the group ends here, after {}, with a message from rank {} that nobody has received: the last collectives were "
+      "not the same on all ranks, or a send() had no recv(); all ranks must make the same calls with the same roots, "
+      "shapes and dtypes",
+      last, from);
 }
 
 void TransportExecutor::check(const Tensor& tensor, OperationKind kind) const {
@@ -111,10 +125,11 @@ void TransportExecutor::run(Task& task) {
   if (!error) {
     const Deadline deadline = deadline_in(group_.timeout());
     group_.recorder().started(task.record);
-    if (monitor && collective) monitor->collective_started(info_of(operation), fingerprint(operation));
+    if (collective) history_ = call_history(history_, fingerprint(operation));
+    if (monitor && collective) monitor->collective_started(info_of(operation), history_);
     if (monitor && !collective) monitor->point_to_point_started(info_of(operation));
     try {
-      collective ? collectives_.run(operation, deadline) : transfer(operation, deadline);
+      collective ? collectives_.run(operation, history_, deadline) : transfer(operation, deadline);
       if (monitor && collective) monitor->collective_ended();
     } catch (const std::exception& exception) {
       OperationFailure failure;

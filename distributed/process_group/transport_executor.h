@@ -41,10 +41,12 @@ class TransportExecutor : public Executor {
   void run(Task& task);
   void transfer(const Operation& operation, Deadline deadline);
   int rank_of(int job_rank) const;
+  void warn_of_unread();
 
   std::string backend_;
   std::shared_ptr<Transport> transport_;  // split groups use it too
   Collectives collectives_;
+  std::uint64_t history_ = 0;  // of the collectives run; their thread's
   GroupFailure& failure_;
 
   std::mutex mutex_;

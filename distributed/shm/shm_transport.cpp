@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/shm/futex.h"
@@ -141,12 +142,15 @@ std::unique_ptr<Transport::View> ShmTransport::view(int from, std::uint64_t tag,
   return view;
 }
 
+int ShmTransport::unread() {
+  const std::lock_guard lock(mutex_);
+  advance();
+  const auto found = std::ranges::find_if(peers_, [](const Peer& p) { return p.incoming || !p.early.empty(); });
+  return found == peers_.end() ? -1 : static_cast<int>(found - peers_.begin());
+}
+
 void ShmTransport::abort() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (aborted_) return;
-    aborted_ = true;
-  }
+  if (const std::lock_guard lock(mutex_); std::exchange(aborted_, true)) return;
   segment_.rank(rank_).closed.store(1, std::memory_order_release);
   for (int r = 0; r < static_cast<int>(peers_.size()); ++r) ring(r);
 }
@@ -311,9 +315,7 @@ void ShmTransport::withdraw(Message& message) {
     other.recvs.remove(&message);
     if (!message.is_view) --other.plain_recvs;
   }
-  const bool comes =
-      other.incoming && (other.incoming->to == Incoming::To::request || other.incoming->to == Incoming::To::view);
-  if (comes && other.incoming->request == &message) other.incoming->to = Incoming::To::nobody;
+  if (other.incoming && other.incoming->request == &message) other.incoming->to = Incoming::To::nobody;
 }
 
 void ShmTransport::wait(Message& message, std::size_t bytes, Deadline deadline) {

@@ -37,6 +37,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Request> send(int to, std::uint64_t tag, const void* data, std::size_t bytes) override;
   std::unique_ptr<Request> recv(int from, std::uint64_t tag, void* data, std::size_t bytes) override;
   std::unique_ptr<View> view(int from, std::uint64_t tag, void* room, std::size_t bytes) override;
+  int unread() override;
   void abort() override;
 
  private:
