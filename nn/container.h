@@ -194,9 +194,11 @@ class ParameterDict : public Module {
 /// torch.utils.checkpoint. Values and gradients have the bits that they have without, since random numbers are drawn
 /// from the same keys (Note [Random keys]) and autocasting is as it was. `function`, if given, is called instead of
 /// the module; its hooks run both times. Gradients go to x and to the parameters of `module`, and to no other tensors.
+/// Batch norm layers count the batch once: their running statistics are what they are without.
 ///
-/// The module must outlive the graph, must compute the same thing each time (batch norm's running statistics would be
-/// updated twice), and its parameters must not change in between, which throws Error in backward().
+/// The module must outlive the graph, must compute the same thing each time (a buffer that forward() of a module of the
+/// program's own changes is changed twice), and its parameters must not change in between, which throws Error in
+/// backward().
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function = {});
 
 }  // namespace lockstep::nn

@@ -3,7 +3,8 @@
 namespace lockstep::nn {
 namespace {
 thread_local DeferredStatistics* innermost = nullptr;
-}
+thread_local bool kept = false;
+}  // namespace
 
 DeferredStatistics::DeferredStatistics() : previous_(innermost) {
   innermost = this;
@@ -15,6 +16,18 @@ DeferredStatistics::~DeferredStatistics() {
 
 DeferredStatistics* DeferredStatistics::current() {
   return innermost;
+}
+
+StatisticsKept::StatisticsKept() : before_(kept) {
+  kept = true;
+}
+
+StatisticsKept::~StatisticsKept() {
+  kept = before_;
+}
+
+bool StatisticsKept::active() {
+  return kept;
 }
 
 }  // namespace lockstep::nn

@@ -35,4 +35,21 @@ class DeferredStatistics {
   std::vector<Entry> entries_;
 };
 
+/// While one lives, batch norm layers that train on this thread normalise by their batch as ever, and neither change
+/// their running statistics nor record the batch's anywhere. For a pass that computes once more what has been counted
+/// already. Nests.
+class StatisticsKept {
+ public:
+  StatisticsKept();
+  ~StatisticsKept();
+  StatisticsKept(const StatisticsKept&) = delete;
+  StatisticsKept& operator=(const StatisticsKept&) = delete;
+
+  /// Whether one lives on this thread.
+  static bool active();
+
+ private:
+  bool before_;
+};
+
 }  // namespace lockstep::nn

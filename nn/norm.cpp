@@ -29,6 +29,8 @@ Tensor BatchNorm::forward(Tensor x) {
   LOCKSTEP_CHECK(!deferred || !training_function_,
                  "[nn::BatchNorm] in lockstep mode a shard is normalised alone, and this layer over all processes; "
                  "leave out convert_sync_batch_norm() or logical_shards");
+  if (StatisticsKept::active())
+    return training_function_ ? training_function_(x, {}, {}, call) : batch_norm(x, {}, {}, call);
   if (deferred && running_mean.defined()) {
     ChannelStatistics statistics;
     call.statistics = &statistics;

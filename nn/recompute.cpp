@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/container.h"
+#include "lockstep/nn/deferred_statistics.h"
 
 namespace lockstep::nn {
 namespace {
@@ -35,6 +36,7 @@ struct RecomputeBackward final : Node {
       const EnableGradGuard recording;
       const RandomPositionGuard keys(random);
       const autocast::Resume types(autocasting);
+      const StatisticsKept counted;  // in the first pass
       out = function(x);
     }
     if (!out.requires_grad()) return result;

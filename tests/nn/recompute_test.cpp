@@ -109,6 +109,45 @@ TEST(Recompute, WhatIsKeptOfItKeepsItsHistory) {
   inside = Tensor();
 }
 
+struct Normalised : nn::Module {
+  using nn::Module::Module;
+  nn::Linear in{this, "in", 6, 8};
+  nn::BatchNorm1d norm{this, "norm", 8};
+  nn::BatchNorm1d average{this, "average", 8, {.momentum = std::nullopt}};  // of all batches, so the count counts
+  nn::Linear out{this, "out", 8, 3};
+
+  Tensor forward(Tensor x) override { return out(average(relu(norm(in(x))))); }
+};
+
+enum class Calls { plain, once, nested };
+
+/// Outputs, gradients and buffers of three passes.
+std::vector<std::vector<double>> normalised(Calls calls) {
+  manual_seed(5);
+  Normalised net;
+  std::vector<std::vector<double>> bits;
+  for (std::uint64_t pass = 0; pass < 3; ++pass) {
+    const Tensor x = make_input({7, 6}, pass, kFloat32);
+    const auto inner = [&](const Tensor& input) { return nn::recompute(net, input); };
+    const Tensor y = calls == Calls::plain  ? net(x)
+                     : calls == Calls::once ? nn::recompute(net, x)
+                                            : nn::recompute(net, x, inner);
+    y.square().sum().backward();
+    bits.push_back(y.to_vector<double>());
+    for (const Tensor& buffer : net.buffers()) bits.push_back(buffer.to_vector<double>());
+  }
+  for (const Tensor& p : net.parameters()) bits.push_back(p.grad().to_vector<double>());
+  net.eval();
+  bits.push_back(net(make_input({2, 6}, 9, kFloat32)).to_vector<double>());
+  return bits;
+}
+
+TEST(Recompute, BatchNormCountsTheBatchOnce) {
+  const auto plain = normalised(Calls::plain);
+  EXPECT_EQ(normalised(Calls::once), plain);
+  EXPECT_EQ(normalised(Calls::nested), plain);
+}
+
 // Other leaves than the module's parameters get nothing, nor does what leads to them alone run.
 TEST(Recompute, LeavesOthersAlone) {
   nn::Linear layer(4, 4);
