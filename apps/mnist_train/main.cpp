@@ -22,8 +22,8 @@ struct Options {
   std::string data_dir;
   std::string model = "lenet";
   std::string optimizer = "sgd";
-  std::optional<double> lr;  // default by optimizer
-  double momentum = 0.9;
+  std::optional<double> lr;        // default by optimizer
+  std::optional<double> momentum;  // of sgd; where none is given, 0.9 or what the checkpoint has
   std::string schedule = "cosine";
   bool sync_batch_norm = false;
 
@@ -37,7 +37,8 @@ void add_options(train::Program& program, Options& options) {
   program.add_option("--model", options.model, "The network", models::model_names());
   program.add_option("--optimizer", options.optimizer, "The optimizer", {"sgd", "adam", "adamw"});
   program.add_option("--lr", options.lr, "Learning rate; default 0.02 for sgd, 0.001 for adam and adamw", 0.0);
-  program.add_option("--momentum", options.momentum, "Momentum of sgd, below 1", 0.0, 1.0 - 1e-9);
+  program.add_option("--momentum", options.momentum,
+                     "Momentum of sgd, below 1; default 0.9, or on resumption the checkpoint's", 0.0, 1.0 - 1e-9);
   program.add_option("--schedule", options.schedule, "The learning rate's course", {"constant", "cosine", "one-cycle"});
   program.add_flag("--sync-batch-norm", options.sync_batch_norm, "ddp: batch norm over the samples of all processes");
   program.let_ranks_differ({"--data-dir"});
@@ -47,6 +48,8 @@ void check(const Options& options, const train::WorkerOptions& workers) {
   const auto require = [](bool condition, const std::string& message) {
     if (!condition) throw Error(message);
   };
+  require(!options.momentum || options.optimizer == "sgd",
+          fmt::format("--momentum belongs to --optimizer sgd, and this is {}; leave it out", options.optimizer));
   if (!options.sync_batch_norm) return;
   require(workers.mode == train::Mode::ddp, "--sync-batch-norm belongs to --mode ddp");
   require(options.model == "lenet-bn",
@@ -67,7 +70,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& options, std::ve
     return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = lr});
   if (options.optimizer == "adamw")
     return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions{.lr = lr});
-  return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = lr, .momentum = options.momentum});
+  return std::make_unique<optim::SGD>(std::move(parameters),
+                                      optim::SGDOptions{.lr = lr, .momentum = options.momentum.value_or(0.9)});
 }
 
 optim::Schedule make_schedule(const Options& options, std::int64_t total_steps) {
@@ -75,6 +79,12 @@ optim::Schedule make_schedule(const Options& options, std::int64_t total_steps) 
   if (options.schedule == "cosine") return optim::CosineAnnealing{.lr = lr, .period = total_steps};
   if (options.schedule == "one-cycle") return optim::OneCycle{.max_lr = lr, .total_steps = total_steps};
   return [lr](std::int64_t) { return lr; };
+}
+
+/// As the learning rate's, it counts from here on, whatever the checkpoint was trained with.
+optim::Schedule momentum_schedule(const Options& options) {
+  if (!options.momentum) return {};
+  return [momentum = *options.momentum](std::int64_t) { return momentum; };
 }
 
 int train_mnist(const Options& options, train::Workers& workers, const train::RunOptions& run_options) {
@@ -88,7 +98,7 @@ int train_mnist(const Options& options, train::Workers& workers, const train::Ru
   const auto loss = [](nn::Module& net, const data::Batch& part) { return cross_entropy(net(part.x), part.y); };
 
   train::Run run(step, *optimizer, loader, loss, run_options);
-  run.set_schedule(make_schedule(options, run.total_steps()));
+  run.set_schedule(make_schedule(options, run.total_steps()), momentum_schedule(options));
   run.set_evaluation(train::classification(test_set));
   return run.train().exit_status();
 }
