@@ -191,7 +191,8 @@ class Launcher {
       if (!told) say(failure->text);
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
       if (agent_ && agent_->replaced()) return 1;
-      if (!failure->node_returned && (layout.restarts >= options_.max_restarts || failure->exit_status == kUnwritten))
+      const bool hopeless = failure->exit_status == kUnwritten || failure->exit_status == kWrongUsage;
+      if (!failure->node_returned && (layout.restarts >= options_.max_restarts || hopeless))
         return failure->exit_status;
       if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) {
         ++restarts_;

@@ -18,6 +18,9 @@ class UsageError : public Error {
 /// The exit status of a worker that has done its work, and could not write what came of it where it should be
 /// (sysexits' EX_CANTCREAT). Workers are not started again after it: they would do the same once more.
 inline constexpr int kUnwritten = 73;
+/// The exit status of a worker whose command line is wrong, as shells and most programs have it. Nor are workers
+/// started again after this one: they would be given the same command line.
+inline constexpr int kWrongUsage = 2;
 
 /// Options of run().
 struct Options {
@@ -30,7 +33,7 @@ struct Options {
   /// loopback, on a port that the system picks.
   std::string master_addr = "127.0.0.1";
   int master_port = 29500;  ///< see master_addr
-  /// How often the whole group is started again after a worker has failed; with kUnwritten it has not.
+  /// How often the whole group is started again after a worker has failed; after kUnwritten and kWrongUsage it is not.
   int max_restarts = 0;
   /// Elastic: after a failure the group is formed again from the workers that are left, as long as there are so many,
   /// over all nodes. With fewer left, those that were lost on nodes that are still there are started again. A node that

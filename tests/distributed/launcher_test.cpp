@@ -346,6 +346,13 @@ TEST(Launcher, DoesNotRepeatWorkThatIsDoneAndNotWritten) {
   EXPECT_FALSE(run.err.find("again") != std::string::npos) << run.err;
 }
 
+TEST(Launcher, DoesNotRepeatAWrongCommandLine) {
+  const Finished run = run_shell(2, "echo attempt; exit 2", {"--max-restarts", "6"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_LE(sorted_lines(run.out).size(), 2u) << run.out;
+  EXPECT_FALSE(has(run.err, "again")) << run.err;
+}
+
 TEST(Launcher, NamesTheJobForAllItsAttempts) {
   const std::string out = run_shell(1, "echo $LOCKSTEP_JOB_ID; exit 1", {"--max-restarts", "1"}).out;  // twice
   EXPECT_EQ(out.substr(0, 21), out.substr(21));
