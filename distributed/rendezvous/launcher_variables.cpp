@@ -119,6 +119,9 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.world_size = count("PMIX_SIZE");
     check_below(environment, "PMIX_RANK", found.rank, "PMIX_SIZE", found.world_size);
     found.derived_port = port_of(text("PMIX_NAMESPACE"));
+  } else if (has("SLURM_PROCID") && has("SLURM_NTASKS")) {
+    // A batch script has number 0. Another one is a step's, and must fit as one.
+    check_below(environment, "SLURM_PROCID", number("SLURM_PROCID"), "SLURM_NTASKS", count("SLURM_NTASKS"));
   }
   // Where no launcher says that there are other processes, what has that name need be no port.
   if (!found.launcher.empty()) number_of(environment, "MASTER_PORT", 0, kMostPort);

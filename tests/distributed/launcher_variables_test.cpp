@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "tests/support/tensor_testing.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -36,6 +37,15 @@ TEST(LauncherVariables, SlurmNodeLists) {
   EXPECT_EQ(first("alpha,beta[1-3]"), "alpha");
   EXPECT_EQ(first("node[007,9-11]"), "node007");
   EXPECT_EQ(first("node[9]"), "node9");
+}
+
+TEST(LauncherVariables, ANumberThatNoTaskHasIsAnErrorWithoutAStepToo) {
+  for (const Environment& more : {Environment{}, Environment{{"SLURM_STEP_ID", "0"}}}) {
+    Environment environment{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "2"}};
+    environment.insert(more.begin(), more.end());
+    const std::string error = testing::error_of([&] { read_launcher(environment); });
+    EXPECT_NE(error.find("SLURM_PROCID is '5', and SLURM_NTASKS is '2'; expected 0 to 1"), std::string::npos) << error;
+  }
 }
 
 TEST(LauncherVariables, ABatchScriptIsNoStep) {
