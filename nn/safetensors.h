@@ -20,8 +20,9 @@ class FileDescriptor;
 /// The file format of huggingface/safetensors: eight bytes of little-endian header length, a JSON header that gives
 /// each tensor's dtype, shape and place, then the tensors' bytes, row-major and without gaps. Nothing in it is
 /// executed. The header is checked in full when a file is opened, before memory is taken for any tensor; every error
-/// names file and offset. Files that were written here also hold a checksum of each tensor, in the metadata, so that
-/// damage to the values does not pass unnoticed; files of other programs have none, and are read all the same.
+/// names file and offset. Files that were written here also hold checksums, in the metadata: one of all that the header
+/// says, metadata included, and one of each tensor, so that damage does not pass unnoticed. Files of other programs
+/// have none, and are read all the same.
 namespace lockstep::nn {
 
 /// Strings by name, as the header's __metadata__.
@@ -79,7 +80,7 @@ class SafetensorsFile {
   /// `bytes` of an entry from byte `at` of it on; those of bools are checked.
   void read_bytes(const SafetensorsEntry& entry, std::uint64_t at, std::uint64_t bytes, void* target) const;
   const SafetensorsEntry& at(std::string_view name) const;
-  void take_checksums(std::string_view header);
+  void take_checksums();
   void check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const;
   void check_checksum(const SafetensorsEntry& entry, const void* bytes) const;
 

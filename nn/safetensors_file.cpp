@@ -24,6 +24,14 @@ bool is_nearly(std::string_view text, std::string_view name) {
   return other <= name.size() / 4;
 }
 
+/// As checksum_digits() writes them.
+bool is_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+}
+
+/// What to do about damage.
+constexpr const char* kInstead = "; use another copy of the file, or an earlier checkpoint of the training";
+
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
@@ -47,36 +55,35 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   LOCKSTEP_CHECK(read_all_at(file.get(), header.data(), length, 8) == static_cast<std::int64_t>(length),
                  "[safetensors] cannot read the header of {} at offset 8", path);
   detail::parse_safetensors_header(path, header, 8 + length, size - 8 - length, entries_, metadata_);
-  take_checksums(header);
+  take_checksums();
   places_.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) places_.emplace(entries_[i].name, i);
   descriptor_ = std::make_shared<FileDescriptor>(std::move(file));
 }
 
-// Of files that save_safetensors() wrote. A header that does not have them where that puts them is another program's.
-void SafetensorsFile::take_checksums(std::string_view text) {
-  const auto given = metadata_.find(detail::kChecksumsKey);
-  const std::size_t place = detail::place_of_checksums(text);
+// Of files that save_safetensors() wrote, and of what another program made of one without leaving this key out.
+void SafetensorsFile::take_checksums() {
   // Damage to the name itself must not make it a file without checksums.
   for (const auto& [name, value] : metadata_)
     LOCKSTEP_CHECK(!is_nearly(name, detail::kChecksumsKey),
                    "[safetensors] {}: '{}' in the metadata of the header at offset 8 was '{}', the name of the file's "
-                   "checksums; the file is damaged",
-                   path_, name, detail::kChecksumsKey);
-  if (given == metadata_.end() || place == std::string_view::npos) return;
-  checksums_ = given->second;
-  metadata_.erase(given);
-  std::string header(sizeof(std::uint64_t), '\0');
-  const auto length = static_cast<std::uint64_t>(text.size());
-  std::memcpy(header.data(), &length, sizeof length);
-  header += text;
-  const bool fits =
-      checksums_.size() == (1 + entries_.size()) * kChecksumDigits && checksums_.size() <= text.size() - place;
-  if (fits) std::fill_n(header.begin() + static_cast<std::ptrdiff_t>(sizeof length + place), checksums_.size(), '0');
-  LOCKSTEP_CHECK(fits && checksums_.starts_with(checksum_digits(header.data(), header.size())),
+                   "checksums; the file is damaged{}",
+                   path_, name, detail::kChecksumsKey, kInstead);
+  const auto given = metadata_.find(detail::kChecksumsKey);
+  if (given == metadata_.end()) return;
+  const std::size_t digits = (1 + entries_.size()) * kChecksumDigits;
+  LOCKSTEP_CHECK(given->second.size() == digits && std::ranges::all_of(given->second, is_digit),
+                 "[safetensors] {}: '{}' in the metadata of the header at offset 8 has {} characters, expected {} "
+                 "hexadecimal digits; the header is damaged{}",
+                 path_, detail::kChecksumsKey, given->second.size(), digits, kInstead);
+  checksums_ = std::exchange(given->second, std::string(digits, '0'));
+  const std::string header = detail::make_safetensors_header(entries_, metadata_);
+  LOCKSTEP_CHECK(checksums_.starts_with(checksum_digits(header.data(), header.size())),
                  "[safetensors] {}: the header at offset 8 does not have the checksum that was written with it; the "
-                 "file is damaged",
-                 path_);
+                 "header is damaged{}; if another program has changed the file on purpose, let it leave out '{}' in "
+                 "the metadata",
+                 path_, kInstead, detail::kChecksumsKey);
+  metadata_.erase(given);
 }
 
 void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const {
@@ -84,8 +91,8 @@ void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const Checks
   LOCKSTEP_CHECK(std::string_view(checksums_).substr((1 + number) * kChecksumDigits, kChecksumDigits) ==
                      fmt::format("{:016x}", checksum.value()),
                  "[safetensors] {}: the {} bytes of tensor '{}' at offset {} do not have the checksum that was written "
-                 "with them; the file is damaged",
-                 path_, entry.bytes, entry.name, entry.offset);
+                 "with them; the file is damaged{}",
+                 path_, entry.bytes, entry.name, entry.offset, kInstead);
 }
 
 void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const void* bytes) const {

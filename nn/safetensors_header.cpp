@@ -145,8 +145,10 @@ void parse_safetensors_header(const std::string& path, std::string_view text, st
       metadata.emplace(name, text_value.get<std::string>());
     }
   }
+  // Empty tensors in one place as lay_out_safetensors() has them: by width, then (the order of `header`) by name.
   std::ranges::stable_sort(entries, [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;
+    if (a.offset != b.offset) return a.offset < b.offset;
+    return a.bytes != b.bytes ? a.bytes < b.bytes : element_size(a.dtype) > element_size(b.dtype);
   });
   std::uint64_t next = base;
   for (const SafetensorsEntry& entry : entries) {
@@ -163,6 +165,17 @@ void parse_safetensors_header(const std::string& path, std::string_view text, st
 }
 
 std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, const Metadata& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  std::uint64_t offset = 0;
+  for (const NamedTensor& t : tensors) {
+    const auto bytes = static_cast<std::uint64_t>(t.tensor.numel()) * element_size(t.tensor.dtype());
+    entries.push_back({t.name, t.tensor.dtype(), t.tensor.sizes(), offset, bytes});
+    offset += bytes;
+  }
+  return make_safetensors_header(entries, metadata);
+}
+
+std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const Metadata& metadata) {
   // In the order of the tensors, which an object would not keep.
   std::string text = "{";
   const auto add = [&](const std::string& key, const std::string& value) {
@@ -172,12 +185,12 @@ std::string make_safetensors_header(const std::vector<NamedTensor>& tensors, con
   std::uint64_t offset = 0;
   try {
     if (!metadata.empty()) add("__metadata__", Json(metadata).dump());
-    for (const NamedTensor& t : tensors) {
+    for (const SafetensorsEntry& entry : entries) {
       Json shape = Json::array();
-      for (std::int64_t size : t.tensor.sizes()) shape.push_back(size);
-      const std::uint64_t end = offset + t.tensor.nbytes();
-      add(t.name, fmt::format(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype_name(t.tensor.dtype()),
-                              shape.dump(), offset, end));
+      for (std::int64_t size : entry.shape) shape.push_back(size);
+      const std::uint64_t end = offset + entry.bytes;
+      add(entry.name, fmt::format(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", dtype_name(entry.dtype),
+                                  shape.dump(), offset, end));
       offset = end;
     }
   } catch (const Json::type_error&) {
