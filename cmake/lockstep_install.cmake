@@ -30,12 +30,6 @@ macro(lockstep_static_dependency layer find target)
     "set_property(TARGET lockstep::${layer} APPEND PROPERTY INTERFACE_LINK_LIBRARIES ${target})\n")
 endmacro()
 if(NOT BUILD_SHARED_LIBS)
-  if(LOCKSTEP_HAS_BLAS)
-    get_filename_component(blas_name ${LOCKSTEP_BLAS_LIBRARY} NAME_WE)
-    string(REGEX REPLACE "^lib" "" blas_name ${blas_name})
-    lockstep_static_dependency(core "find_library(LOCKSTEP_BLAS_LIBRARY NAMES ${blas_name} REQUIRED)"
-      "\${LOCKSTEP_BLAS_LIBRARY}")
-  endif()
   if(LOCKSTEP_HAS_ONEDNN)
     lockstep_static_dependency(core "find_library(LOCKSTEP_ONEDNN_LIBRARY NAMES dnnl REQUIRED)"
       "\${LOCKSTEP_ONEDNN_LIBRARY}")

@@ -117,6 +117,8 @@ std::string short_id(const std::string& id) {
 }  // namespace
 
 std::string numeric_fingerprint(bool cuda) {
+  const bool libraries = cpu::kernels() == cpu::Kernels::libraries;
+  if (libraries) cpu::gemm_library();  // what computes must be loaded to be seen
   Objects objects;
   dl_iterate_phdr(visit, &objects);
   std::string own = objects.program;
@@ -131,7 +133,6 @@ std::string numeric_fingerprint(bool cuda) {
   // Note [What bits depend on]
   // With our own kernels neither the processor nor a library enters: sums have one order, elementary functions are
   // ours. With the libraries' kernels both do, as these choose block sizes by processor and version.
-  const bool libraries = cpu::kernels() == cpu::Kernels::libraries;
   std::string text = (libraries ? "cpu " + processor() + "; " : std::string()) + "lockstep " + short_id(own);
   const auto add_settings = [&](const auto& names) {
     for (const char* name : names)

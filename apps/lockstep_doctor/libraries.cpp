@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "apps/lockstep_doctor/checks.h"
@@ -14,6 +16,7 @@ namespace lockstep::doctor {
 namespace {
 
 constexpr const char* kArea = "libraries";
+constexpr std::string_view kBlas = "BLAS";
 
 struct Library {
   const char* name;
@@ -25,7 +28,7 @@ struct Library {
 
 constexpr Library kLibraries[] = {
     {"oneDNN", LOCKSTEP_WITH_ONEDNN, "libdnnl", "fast convolutions on the CPU", "libdnnl-dev"},
-    {"BLAS", LOCKSTEP_WITH_BLAS, "libopenblas", "fast matrix products on the CPU", "libopenblas-dev"},
+    {kBlas.data(), LOCKSTEP_WITH_BLAS, "libopenblas", "fast matrix products on the CPU", "libopenblas-dev"},
     {"Gloo", LOCKSTEP_WITH_GLOO, "libgloo", "jobs on several machines", "libgloo-dev"},
     {"MPI", LOCKSTEP_WITH_MPI, "libmpi", "--backend mpi", "libopenmpi-dev openmpi-bin"},
     {"CUDA", LOCKSTEP_WITH_CUDA, "libcudart", "training on GPUs", "the CUDA toolkit"},
@@ -68,6 +71,20 @@ Finding core_files() {
           limit.rlim_cur == 0 ? "none are written after a crash (ulimit -c unlimited allows them)" : "allowed"};
 }
 
+/// The BLAS of LOCKSTEP_KERNELS=libraries, which no program opens before it needs it.
+Finding blas(const Library& library) {
+  // Read when it is loaded. Its threads would be of no use here, and where the address space is limited they keep a
+  // program from ending.
+  ::setenv("OPENBLAS_NUM_THREADS", "1", 0);
+  try {
+    const std::string name = cpu::gemm_library(cpu::Kernels::libraries);
+    const std::string path = loaded(library.file);
+    return {kArea, library.name, Verdict::ok, path.empty() ? name : path};
+  } catch (const Error& error) {
+    return {kArea, library.name, Verdict::note, error.what(), fmt::format("install {}", library.package)};
+  }
+}
+
 /// What kernels that are chosen at run time are run with.
 Finding instruction_set() {
   const std::string all = cpu::detail::names(cpu::instruction_sets());
@@ -89,6 +106,10 @@ Findings check_libraries() {
     if (!library.built) {
       found.push_back({kArea, library.name, Verdict::note, "not part of this build",
                        fmt::format("for {}, install {} and build again", library.gives, library.package)});
+      continue;
+    }
+    if (library.name == kBlas) {
+      found.push_back(blas(library));
       continue;
     }
     const std::string path = loaded(library.file);

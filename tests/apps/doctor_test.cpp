@@ -70,6 +70,12 @@ TEST(Doctor, FindsAMachineThatRunsTheseTestsWell) {
   for (const char* area :
        {"devices", "libraries", "limits", "interfaces", "ports", "peer access", "shared memory", "all-reduce"})
     EXPECT_TRUE(areas.contains(area)) << area;
+  const Json blas = find(report, "libraries", "BLAS");
+  ASSERT_TRUE(blas.is_object());
+  // No program has it loaded, so that it must have been opened to say which it is.
+  if (blas["verdict"] == "ok") {
+    EXPECT_NE(blas["found"], "part of this build");
+  }
   for (const std::string& backend : distributed::available_backends()) {
     const Json finding = find(report, "all-reduce", backend);
     ASSERT_TRUE(finding.is_object()) << backend;

@@ -65,6 +65,23 @@ TEST(Launcher, TakesTorchrunsCommandLine) {
             (std::vector<std::string>{"[0] --", "[0] --mode_of=x_y", "[1] --", "[1] --mode_of=x_y"}));
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kFitsAnywhere = false;  // sanitizers reserve terabytes
+#else
+constexpr bool kFitsAnywhere = true;
+#endif
+
+// A library that was loaded with the program, and started a thread of its own, kept it from ending there.
+TEST(Launcher, EndsWhereTheAddressSpaceIsLimited) {
+  if (!kFitsAnywhere) GTEST_SKIP() << "sanitizers need the address space";
+  for (const char* kilobytes : {"160000", "200000"}) {
+    std::vector<std::string> command = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", kilobytes};
+    for (const std::string& argument : lockstep_run_command({"--help"})) command.push_back(argument);
+    const Finished run = Process(command).wait(20);
+    EXPECT_EQ(run.status, 0) << kilobytes << ": " << run.err;
+  }
+}
+
 TEST(Launcher, HelpIsNoError) {
   const Finished run = lockstep_run({"--help"});
   EXPECT_EQ(run.status, 0);

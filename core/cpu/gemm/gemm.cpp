@@ -104,8 +104,8 @@ Kernels kernels() {
   return chosen;
 }
 
-const char* gemm_library() {
-  if (kernels() == Kernels::libraries) return gemm_detail::library_name();
+const char* gemm_library(Kernels whose) {
+  if (whose == Kernels::libraries) return gemm_detail::library_name();
   static const std::string own = std::string("own, ") + name(instruction_set());
   return own.c_str();
 }

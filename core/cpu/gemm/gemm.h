@@ -51,7 +51,8 @@ enum class Kernels : unsigned char { own, libraries };
 /// Throws Error if it is anything else.
 Kernels kernels();
 
-/// "own, avx512", "OpenBLAS ...", "Eigen 3.4.0": for reports.
-const char* gemm_library();
+/// "own, avx512", "OpenBLAS ...", "Eigen 3.4.0": for reports. Opens the BLAS if it is meant and not open (Note [BLAS at
+/// first use]), and throws Error if it cannot be opened.
+const char* gemm_library(Kernels whose = kernels());
 
 }  // namespace lockstep::cpu

@@ -9,7 +9,8 @@ namespace lockstep::cpu::gemm_detail {
 void multiply_libraries(const Gemm<float>& problem);
 void multiply_libraries(const Gemm<double>& problem);
 
-/// "OpenBLAS ...", "Eigen 3.4.0".
+/// "OpenBLAS ...", "Eigen 3.4.0". Throws Error if there is no BLAS at run time, though the build had one; so do
+/// products.
 const char* library_name();
 
 /// One block, on the calling thread, by the library's own routine (library_blas.cpp or library_eigen.cpp):

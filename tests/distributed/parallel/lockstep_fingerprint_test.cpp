@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "tests/distributed/ranks.h"
@@ -46,6 +47,9 @@ TEST(LockstepFingerprint, OfAnyLengthIsComparedWhole) {
 TEST(LockstepFingerprint, NamesTheProcessorAndTheSettingsOfLibrariesWhereTheyCount) {
   const bool libraries = cpu::kernels() == cpu::Kernels::libraries;
   EXPECT_EQ(lockstep_fingerprint(8).find("cpu ") != std::string::npos, libraries);
+  // Opened for this, if no product has done it.
+  EXPECT_EQ(lockstep_fingerprint(8).find("libopenblas") != std::string::npos,
+            libraries && std::string_view(cpu::gemm_library()).starts_with("OpenBLAS"));
   const auto counts = [](const char* name) {
     const std::string before = lockstep_fingerprint(8);
     ::setenv(name, "any", 1);
