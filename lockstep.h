@@ -6,6 +6,7 @@
 #error "lockstep needs C++20: compile with -std=c++20 or later, or link lockstep::lockstep in CMake, which sees to it"
 #endif
 
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"

@@ -151,7 +151,10 @@ void tensors() {
   for (const Tensor& each : x.chunk(2, 1)) (void)each;
 
   Tensor w = ls::randn({3}).requires_grad_();
-  (w * w).sum().backward();
+  {
+    ls::AnomalyMode mode;
+    (w * w).sum().backward();
+  }
   const float* data = w.data_ptr<float>();
   const double sum = w.grad().sum().item() + w.grad()[0].item<float>() + static_cast<double>(data[0]);
   const int index = w.argmax().item<int>();
