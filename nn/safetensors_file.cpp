@@ -30,7 +30,9 @@ bool is_digit(char c) {
 }
 
 /// What to do about damage.
-constexpr const char* kInstead = "; use another copy of the file, or an earlier checkpoint of the training";
+constexpr const char* kInstead =
+    "; use another copy of the file, or an earlier checkpoint of the training; if another program has changed it on "
+    "purpose, let it leave out 'lockstep.checksums' in the metadata";
 
 }  // namespace
 
@@ -80,9 +82,8 @@ void SafetensorsFile::take_checksums() {
   const std::string header = detail::make_safetensors_header(entries_, metadata_);
   LOCKSTEP_CHECK(checksums_.starts_with(checksum_digits(header.data(), header.size())),
                  "[safetensors] {}: the header at offset 8 does not have the checksum that was written with it; the "
-                 "header is damaged{}; if another program has changed the file on purpose, let it leave out '{}' in "
-                 "the metadata",
-                 path_, kInstead, detail::kChecksumsKey);
+                 "header is damaged{}",
+                 path_, kInstead);
   metadata_.erase(given);
 }
 
