@@ -27,7 +27,14 @@ std::uint64_t call_history(std::uint64_t before, std::uint64_t fingerprint) {
 }
 
 void Collectives::run(const Operation& operation, std::uint64_t history, Deadline deadline) {
-  const Call call{operation, deadline, history};
+  run(Call{operation, deadline, history});
+  if (const int from = transport_.unread_up_to(operation.number); from >= 0)
+    throw TransportError(
+        from, fmt::format("rank {} has sent to this one in a collective that has ended here without it", from));
+}
+
+void Collectives::run(const Call& call) {
+  const Operation& operation = call.operation;
   const Tensor& input = operation.input;
   const Tensor& output = operation.output;
   const Tensor& agreed = agreed_tensor(operation);
@@ -289,7 +296,7 @@ void Collectives::barrier(const Call& call) {
 
 void Collectives::post_send(Requests& requests, const Call& call, std::uint64_t step, int peer, const void* data,
                             std::size_t bytes) {
-  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
+  const std::uint64_t tag = call.tag(step);
   const auto* next = static_cast<const std::byte*>(data);
   for (std::size_t at = 0; at < bytes; at += kPieceBytes)
     requests.push_back(transport_.send(peer, tag, next + at, std::min(kPieceBytes, bytes - at)));
@@ -297,7 +304,7 @@ void Collectives::post_send(Requests& requests, const Call& call, std::uint64_t 
 
 void Collectives::post_recv(Requests& requests, const Call& call, std::uint64_t step, int peer, void* data,
                             std::size_t bytes) {
-  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
+  const std::uint64_t tag = call.tag(step);
   auto* next = static_cast<std::byte*>(data);
   for (std::size_t at = 0; at < bytes; at += kPieceBytes)
     requests.push_back(transport_.recv(peer, tag, next + at, std::min(kPieceBytes, bytes - at)));
@@ -305,7 +312,7 @@ void Collectives::post_recv(Requests& requests, const Call& call, std::uint64_t 
 
 Collectives::Views Collectives::post_views(const Call& call, std::uint64_t step, int peer, std::byte* room,
                                            std::size_t bytes, bool in_order) {
-  const std::uint64_t tag = message_tag(call.history, call.operation.number, step);
+  const std::uint64_t tag = call.tag(step);
   Views views;
   for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
     const std::size_t length = std::min(kPieceBytes, bytes - at);

@@ -32,7 +32,8 @@ namespace lockstep::distributed {
 /// Tags are made from the operation's number and its history, a hash of the fingerprints of all collectives up to it:
 /// the messages of mismatched calls never meet, instead of landing in buffers of another size. Nor do those of later
 /// calls: where a mismatch leaves nobody waiting (two ranks that each take themselves for the root of a broadcast only
-/// send), the next collective that waits for the other rank finds it out. Where there is nothing to move, the ranks
+/// send), the next collective that waits for the other rank finds it out; and where the transport can tell (shared
+/// memory), so does the end of the one in which a message stays unread. Where there is nothing to move, the ranks
 /// meet all the same, so that an empty tensor on one of them is noticed.
 /// Not thread-safe: one operation at a time.
 class Collectives {
@@ -46,6 +47,7 @@ class Collectives {
 
  private:
   struct Call;
+  void run(const Call& call);
   using Requests = std::vector<std::unique_ptr<Transport::Request>>;
   using Views = std::vector<std::unique_ptr<Transport::View>>;  // of the pieces of one block
 

@@ -40,6 +40,9 @@ struct Collectives::Call {
   Deadline deadline;
   std::uint64_t history;
 
+  std::uint64_t tag(std::uint64_t step) const {
+    return collective_tag(message_tag(history, operation.number, step), operation.number);
+  }
   DType dtype() const { return agreed_tensor(operation).dtype(); }
   std::size_t element() const { return element_size(dtype()); }
   double divisor(int world_size) const { return operation.reduce == ReduceOp::avg ? world_size : 1.0; }

@@ -10,7 +10,7 @@ SubTransport::SubTransport(std::shared_ptr<Transport> below, std::vector<int> ra
     : transport_(std::move(below)), ranks_(std::move(ranks)), salt_(salt) {}
 
 std::uint64_t SubTransport::salted(std::uint64_t tag) const {
-  return message_tag(tag, salt_, 0x73706c69);
+  return other_tag(message_tag(tag, salt_, 0x73706c69));
 }
 
 std::unique_ptr<Transport::Request> SubTransport::send(int peer, std::uint64_t tag, const void* data,

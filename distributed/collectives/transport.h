@@ -20,6 +20,20 @@ class TransportError : public Error {
   int peer_;
 };
 
+/// A tag of collective `number` of the job's group: it tells the number's last 20 bits and that it is such a tag, which
+/// no other is. The rest is `hash`.
+constexpr std::uint64_t collective_tag(std::uint64_t hash, std::uint64_t number) {
+  return std::uint64_t{1} << 63 | (hash & 0x7ffffffffff00000u) | (number & 0xfffffu);
+}
+/// A tag of anything else.
+constexpr std::uint64_t other_tag(std::uint64_t hash) {
+  return hash & ~(std::uint64_t{1} << 63);
+}
+/// True for a collective_tag() of `number` or of an earlier collective.
+constexpr bool is_of_collective_up_to(std::uint64_t tag, std::uint64_t number) {
+  return tag >> 63 == 1 && ((number - tag) & 0xfffffu) < 0x80000u;
+}
+
 /// Moves bytes between ranks; the collectives are built on it. A message meets the receive posted with the same peer
 /// and tag; several with one tag are met in order. Sizes of both sides are equal by construction: the tag depends on
 /// them. Thread-safe.
@@ -60,6 +74,8 @@ class Transport {
   /// A rank of which a message lies here that nobody has received; -1: none is known. Where sends wait for the receive
   /// there is none.
   virtual int unread() { return -1; }
+  /// The same of the collectives up to `number` alone. Cheap.
+  virtual int unread_up_to(std::uint64_t /*number*/) { return -1; }
   /// Ends every wait, now and later, with an error, and cuts the connections, so that the peers notice.
   virtual void abort() = 0;
 };

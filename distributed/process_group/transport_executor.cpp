@@ -160,7 +160,7 @@ void TransportExecutor::transfer(const Operation& operation, Deadline deadline) 
   const auto tag = [&](int from, const Tensor& tensor) {
     const auto route = static_cast<std::uint64_t>(from) << 1 | (exchange ? 1 : 0);
     const std::uint64_t kind = message_tag(route, tensor.nbytes(), static_cast<std::uint64_t>(tensor.dtype()));
-    return message_tag(kind, operation.number, 0x70327000);
+    return other_tag(message_tag(kind, operation.number, 0x70327000));
   };
   const LibraryAccess access;
   std::unique_ptr<Transport::Request> recv, send;

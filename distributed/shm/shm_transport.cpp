@@ -142,13 +142,6 @@ std::unique_ptr<Transport::View> ShmTransport::view(int from, std::uint64_t tag,
   return view;
 }
 
-int ShmTransport::unread() {
-  const std::lock_guard lock(mutex_);
-  advance();
-  const auto found = std::ranges::find_if(peers_, [](const Peer& p) { return p.incoming || !p.early.empty(); });
-  return found == peers_.end() ? -1 : static_cast<int>(found - peers_.begin());
-}
-
 void ShmTransport::abort() {
   if (const std::lock_guard lock(mutex_); std::exchange(aborted_, true)) return;
   segment_.rank(rank_).closed.store(1, std::memory_order_release);

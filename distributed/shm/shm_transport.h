@@ -38,6 +38,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<Request> recv(int from, std::uint64_t tag, void* data, std::size_t bytes) override;
   std::unique_ptr<View> view(int from, std::uint64_t tag, void* room, std::size_t bytes) override;
   int unread() override;
+  int unread_up_to(std::uint64_t number) override;
   void abort() override;
 
  private:

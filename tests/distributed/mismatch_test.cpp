@@ -139,19 +139,51 @@ TEST_P(MismatchedOver, TheEarliestIsNamed) {
 }
 
 // Nothing comes after it that could find it out.
-TEST(MismatchedOverShm, TheLastCollectiveIsToldOfInAWarning) {
-  ::testing::internal::CaptureStderr();
-  std::atomic<int> sent = 0;
-  testing::run_ranks(2, Link::shm, [&](ProcessGroup& group) {
+TEST(MismatchedOverShm, TheLastCollectiveEndsWithAnError) {
+  std::atomic<bool> sent = false;
+  const auto errors = testing::errors_of_ranks(2, Link::shm, Milliseconds(2'000), [&](ProcessGroup& group) {
     group.barrier()->wait();
+    while (group.rank() == 1 && !sent) std::this_thread::yield();
     group.broadcast(ones({3}), group.rank())->wait();
-    for (++sent; sent < 2;) std::this_thread::yield();
+    sent = true;
+  });
+  for (const char* part : {"[Rank 1] broadcast #1", "mismatched collectives: rank 1 called broadcast #1",
+                           "rank 0 has sent to this one in a collective that has ended here without it"})
+    EXPECT_NE(errors[1].find(part), std::string::npos) << part << " in:\n" << errors[1];
+}
+
+TEST(MismatchedOverShm, WhatStaysUnreadIsToldOfInAWarning) {
+  ::testing::internal::CaptureStderr();
+  testing::run_ranks(2, Link::shm, [](ProcessGroup& group) {
+    if (group.rank() == 0) group.send(ones({3}), 1)->wait();
+    group.barrier()->wait();
   });
   const std::string text = ::testing::internal::GetCapturedStderr();
-  for (const char* part : {"warning: ", "with a message from rank 1 that nobody has received",
-                           "with a message from rank 0 that nobody has received", "broadcast #1 (float32 [3], root 0)",
-                           "broadcast #1 (float32 [3], root 1)"})
-    EXPECT_NE(text.find(part), std::string::npos) << part << " in:\n" << text;
+  EXPECT_NE(text.find("warning: "), std::string::npos) << text;
+  EXPECT_NE(text.find("after barrier #0, with a message from rank 0 that nobody has received"), std::string::npos)
+      << text;
+}
+
+// Collectives in which each rank only sends: what the other has sent is noticed all the same.
+TEST(MismatchedOverShm, WhereNobodyEverWaits) {
+  std::atomic<int> turns = 0;
+  const auto errors = testing::errors_of_ranks(2, Link::shm, Milliseconds(2'000), [&](ProcessGroup& group) {
+    const int root = group.rank();
+    for (int i = 0; i < 2; ++i) {
+      for (++turns; turns < 2 * (i + 1);) std::this_thread::yield();
+      try {
+        group.broadcast(ones({3}), root)->wait();
+      } catch (const Error&) {
+        turns = 4;
+        throw;
+      }
+    }
+    group.scatter(ones({2}), ones({4}), root)->wait();
+  });
+  for (const std::string& error : errors)
+    for (const char* part : {"mismatched collectives: ", "rank 1 called broadcast #0 (float32 [3], root 1)",
+                             "broadcast #0 (float32 [3], root 0)"})
+      EXPECT_NE(error.find(part), std::string::npos) << part << " in:\n" << error;
 }
 
 // Messages between two ranks belong to no collective, and may stay unread as long as the program likes.
