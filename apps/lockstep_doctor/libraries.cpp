@@ -8,6 +8,7 @@
 
 #include "apps/lockstep_doctor/checks.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/cpu/gemm/bfloat16_product.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/instruction_set.h"
 #include "lockstep/distributed/job/job.h"
@@ -89,9 +90,9 @@ Finding blas(const Library& library) {
 Finding instruction_set() {
   const std::string all = cpu::detail::names(cpu::instruction_sets());
   try {
-    return {
-        kArea, "instruction set", Verdict::ok,
-        fmt::format("{} (of {}); matrix products: {}", cpu::name(cpu::instruction_set()), all, cpu::gemm_library())};
+    return {kArea, "instruction set", Verdict::ok,
+            fmt::format("{} (of {}); matrix products: {}{}", cpu::name(cpu::instruction_set()), all,
+                        cpu::gemm_library(), cpu::has_bfloat16_pairs() ? ", of bfloat16 by pairs" : "")};
   } catch (const Error& error) {
     return {kArea, "instruction set", Verdict::failed, error.what(), "correct or unset that variable"};
   }

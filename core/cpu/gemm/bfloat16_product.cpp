@@ -102,11 +102,14 @@ void multiply_panels(const Bfloat16Kernels& kernels, const Panels& a, const Pane
 
 }  // namespace
 
+bool has_bfloat16_pairs() {
+  return kernels() == Kernels::own && instruction_set() == InstructionSet::avx512 && gemm_detail::bfloat16_kernels();
+}
+
 bool multiply_bfloat16(const Bfloat16Product& g) {
   if (g.m < kBfloat16Rows || g.n < 16 || g.k < 32 || g.m * g.n * g.k < kSmall) return false;
-  if (kernels() != Kernels::own || instruction_set() != InstructionSet::avx512) return false;
+  if (!has_bfloat16_pairs()) return false;
   const Bfloat16Kernels* const found = gemm_detail::bfloat16_kernels();
-  if (!found) return false;
   Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
   const std::int64_t packed_at_once = std::max<std::int64_t>(1, 16384 / (g.k * kBfloat16Rows));
   parallel_for(a.count() + b.count(), packed_at_once, [&](std::int64_t begin, std::int64_t end) {

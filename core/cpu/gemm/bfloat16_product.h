@@ -28,4 +28,7 @@ struct Bfloat16Product {
 /// asked for, and for small products, which are not worth packing.
 bool multiply_bfloat16(const Bfloat16Product& product);
 
+/// Whether it computes any.
+bool has_bfloat16_pairs();
+
 }  // namespace lockstep::cpu
