@@ -128,6 +128,20 @@ TEST(Matmul, thread_count_does_not_change_bits) {
                    .run = [](const TensorList& in) { return TensorList{matmul(in[0], in[1])}; }});
 }
 
+// Whatever instructions the processor has for them.
+TEST(Matmul, bfloat16_has_the_bits_of_float32_rounded_once) {
+  for (const Shape& batch : {Shape{}, Shape{3}, Shape{9}}) {
+    Shape a_sizes = batch, b_sizes = batch;
+    for (const std::int64_t size : {96, 80}) a_sizes.push_back(size);
+    for (const std::int64_t size : {70, 80}) b_sizes.push_back(size);
+    const Tensor a = make_input(a_sizes, 1, kFloat32).to(kBFloat16), b = make_input(b_sizes, 2, kFloat32).to(kBFloat16);
+    const Tensor turned = b.transpose(-2, -1), wide = matmul(a.to(kFloat32), turned.to(kFloat32));
+    EXPECT_EQ(matmul(a, turned).to(kFloat32).to_vector<float>(), wide.to(kBFloat16).to(kFloat32).to_vector<float>());
+    EXPECT_EQ(matmul(b, a.transpose(-2, -1)).to(kFloat32).to_vector<float>(),
+              wide.transpose(-2, -1).to(kBFloat16).to(kFloat32).to_vector<float>());
+  }
+}
+
 TEST(Matmul, integers_wrap) {
   for (const DType dtype : {kInt64, kInt32, kUInt8}) {
     const Tensor a = arange(24, {.dtype = dtype}).view({2, 3, 4}), b = arange(8, {.dtype = dtype}).view({4, 2});

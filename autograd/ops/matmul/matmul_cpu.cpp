@@ -93,22 +93,28 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   });
 }
 
-/// False if it did nothing; else with the bits of multiply<float>() on the values as float32.
-bool multiply_bfloat16(const Tensor& a, const Tensor& b, const Tensor& out) {
+/// With the bits of multiply<float>() on the values as float32.
+void multiply_bfloat16(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);
-  if (batch >= 8) return false;  // those are small, and of many threads
   const Layout left = layout_of(a), right = layout_of(b);
-  for (std::int64_t i = 0; i < batch; ++i)
-    if (!cpu::multiply_bfloat16(
-            {.m = m,
-             .n = n,
-             .k = k,
-             .a = {left.tensor.data<BFloat16>() + matrix_offset(left.tensor, i), left.stride, left.transpose},
-             .b = {right.tensor.data<BFloat16>() + matrix_offset(right.tensor, i), right.stride, right.transpose},
-             .out = out.data<float>() + i * m * n,
-             .out_stride = n}))
-      return false;  // at the first, since all are of one size
-  return true;
+  const auto one = [&](std::int64_t i) {
+    cpu::multiply_bfloat16(
+        {.m = m,
+         .n = n,
+         .k = k,
+         .a = {left.tensor.data<BFloat16>() + matrix_offset(left.tensor, i), left.stride, left.transpose},
+         .b = {right.tensor.data<BFloat16>() + matrix_offset(right.tensor, i), right.stride, right.transpose},
+         .out = out.data<float>() + i * m * n,
+         .out_stride = n});
+  };
+  // As for float.
+  if (batch < 8) {
+    for (std::int64_t i = 0; i < batch; ++i) one(i);
+    return;
+  }
+  parallel_for(batch, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) one(i);
+  });
 }
 
 /// One row of a product of integers, which wrap around: `x` is the row of a, whose elements are `step` apart, and the
@@ -165,8 +171,10 @@ void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out) {
   if (out.dtype() == kFloat32) return multiply<float>(a, b, out);
   if (out.dtype() == kFloat64) return multiply<double>(a, b, out);
   const Tensor product = empty(out.sizes());
-  if (out.dtype() == kBFloat16 && multiply_bfloat16(a, b, product)) return copy_values(product, out);
-  multiply<float>(cast_values(a, kFloat32), cast_values(b, kFloat32), product);
+  if (out.dtype() == kBFloat16 && cpu::goes_by_bfloat16_pairs(a.size(-2), b.size(-1), a.size(-1)))
+    multiply_bfloat16(a, b, product);
+  else
+    multiply<float>(cast_values(a, kFloat32), cast_values(b, kFloat32), product);
   copy_values(product, out);
 }
 

@@ -106,9 +106,11 @@ bool has_bfloat16_pairs() {
   return kernels() == Kernels::own && instruction_set() == InstructionSet::avx512 && gemm_detail::bfloat16_kernels();
 }
 
-bool multiply_bfloat16(const Bfloat16Product& g) {
-  if (g.m < kBfloat16Rows || g.n < 16 || g.k < 32 || g.m * g.n * g.k < kSmall) return false;
-  if (!has_bfloat16_pairs()) return false;
+bool goes_by_bfloat16_pairs(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m >= kBfloat16Rows && n >= 16 && k >= 32 && m * n * k >= kSmall && has_bfloat16_pairs();
+}
+
+void multiply_bfloat16(const Bfloat16Product& g) {
   const Bfloat16Kernels* const found = gemm_detail::bfloat16_kernels();
   Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
   const std::int64_t packed_at_once = std::max<std::int64_t>(1, 16384 / (g.k * kBfloat16Rows));
@@ -131,7 +133,7 @@ bool multiply_bfloat16(const Bfloat16Product& g) {
                       column * b.count() / column_tasks, (column + 1) * b.count() / column_tasks);
     }
   });
-  if (!g.bias && g.activation == Activation::none) return true;
+  if (!g.bias && g.activation == Activation::none) return;
   const Gemm<float> rest{.m = g.m,
                          .n = g.n,
                          .k = g.k,
@@ -141,7 +143,6 @@ bool multiply_bfloat16(const Bfloat16Product& g) {
                          .activation = g.activation};
   parallel_for(g.m, std::max<std::int64_t>(1, 16384 / g.n),
                [&](std::int64_t begin, std::int64_t end) { gemm_detail::finish_rows(rest, g.out, begin, end, 1.0F); });
-  return true;
 }
 
 }  // namespace lockstep::cpu

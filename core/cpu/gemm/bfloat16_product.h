@@ -23,12 +23,14 @@ struct Bfloat16Product {
 /// takes for 0, or infinite. Packing finds the smallest and the largest exponent of each panel; tiles where that is not
 /// certain are computed by fused multiply-adds. Whether the processor rounds so is tried before it is used.
 ///
-/// The product, on the threads of parallel_for, with the bits of gemm() on the operands in float32. False, with
-/// nothing done, where that is to be used: on other processors, with other instruction sets or a library's kernels
-/// asked for, and for small products, which are not worth packing.
-bool multiply_bfloat16(const Bfloat16Product& product);
+/// The product, on the threads of parallel_for or, inside one of its loops, on the calling thread, with the bits of
+/// gemm() on the operands in float32. Only where goes_by_bfloat16_pairs().
+void multiply_bfloat16(const Bfloat16Product& product);
 
-/// Whether it computes any.
+/// Whether this processor, and what is asked of it, computes products of bfloat16 by pairs: not with other instruction
+/// sets or a library's kernels.
 bool has_bfloat16_pairs();
+/// And whether a product of these sizes does: small ones are not worth packing.
+bool goes_by_bfloat16_pairs(std::int64_t m, std::int64_t n, std::int64_t k);
 
 }  // namespace lockstep::cpu
