@@ -29,9 +29,12 @@ constexpr std::uint64_t collective_tag(std::uint64_t hash, std::uint64_t number)
 constexpr std::uint64_t other_tag(std::uint64_t hash) {
   return hash & ~(std::uint64_t{1} << 63);
 }
-/// True for a collective_tag() of `number` or of an earlier collective.
+constexpr bool is_of_collective(std::uint64_t tag) {
+  return tag >> 63 == 1;
+}
+/// True for a collective_tag() of `number` or of an earlier collective, none of which is 2^19 away.
 constexpr bool is_of_collective_up_to(std::uint64_t tag, std::uint64_t number) {
-  return tag >> 63 == 1 && ((number - tag) & 0xfffffu) < 0x80000u;
+  return is_of_collective(tag) && ((number - tag) & 0xfffffu) < 0x80000u;
 }
 
 /// Moves bytes between ranks; the collectives are built on it. A message meets the receive posted with the same peer

@@ -16,12 +16,14 @@ int ShmTransport::unread() {
 int ShmTransport::unread_up_to(std::uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto ended = [number](std::uint64_t tag) { return is_of_collective_up_to(tag, number); };
+  // A rank's collectives come in their order, so the first that lies here says it, however far that rank is ahead.
   for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {
     if (r == rank_) continue;
     pull(r);
     const Peer& other = peer(r);
-    if (other.incoming && other.incoming->to == Incoming::To::undecided && ended(other.incoming->header.tag)) return r;
-    if (std::ranges::any_of(other.early, ended, &Early::tag)) return r;
+    const auto first = std::ranges::find_if(other.early, is_of_collective, &Early::tag);
+    const bool comes = other.incoming && other.incoming->to == Incoming::To::undecided;
+    if (first != other.early.end() ? ended(first->tag) : comes && ended(other.incoming->header.tag)) return r;
   }
   return -1;
 }

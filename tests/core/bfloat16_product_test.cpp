@@ -149,6 +149,7 @@ TEST(Bfloat16Range, FitsWhereNothingIsLost) {
   EXPECT_FALSE(gemm_detail::fits({70, 130}, {71, 130}));
   EXPECT_FALSE(gemm_detail::fits({0, 130}, {200, 130}));
   EXPECT_FALSE(gemm_detail::fits({100, 255}, {100, 130}));
+  EXPECT_FALSE(gemm_detail::fits({100, 255}, {255, 0}));
   EXPECT_TRUE(gemm_detail::fits({255, 0}, {100, 130}));  // zeros alone
 }
 

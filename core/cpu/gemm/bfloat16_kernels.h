@@ -39,9 +39,10 @@ const Bfloat16Kernels* bfloat16_kernels();
 
 /// Whether sums of products of these are normal numbers or 0. A bfloat16 of the stored exponent e is a multiple of
 /// 2^(e - 134), and so are sums of products, rounded or not, of the product of two such: a sum that is not 0 is at
-/// least as large. And at the upper end 2^12 products do not overflow.
+/// least as large. And at the upper end 2^12 products do not overflow, and nothing is infinite or NaN.
 inline bool fits(const Bfloat16Range& a, const Bfloat16Range& b) {
-  return a.least >= 1 && b.least >= 1 && a.least + b.least >= 2 * 134 - 126 && a.most + b.most <= 2 * 127 + 114;
+  return a.most < 255 && b.most < 255 && a.least >= 1 && b.least >= 1 && a.least + b.least >= 2 * 134 - 126 &&
+         a.most + b.most <= 2 * 127 + 114;
 }
 
 }  // namespace lockstep::cpu::gemm_detail
