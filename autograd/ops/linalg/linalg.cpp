@@ -2,9 +2,9 @@
 
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
-#include "lockstep/autograd/ops/support/matrices.h"
 #include "lockstep/autograd/ops/tril/tril.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"

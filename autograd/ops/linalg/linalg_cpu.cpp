@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
-#include "lockstep/autograd/ops/support/matrices.h"
+#include "lockstep/autograd/ops/linalg/linalg_loops.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/double_math.h"

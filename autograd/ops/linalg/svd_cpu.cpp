@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
-#include "lockstep/autograd/ops/support/matrices.h"
+#include "lockstep/autograd/ops/linalg/linalg_loops.h"
 
 namespace lockstep::detail {
 namespace {

@@ -4,8 +4,11 @@
 #include <vector>
 
 #include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/blocking.h"
+#include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
 #include "lockstep/core/cpu/instruction_set.h"
+#include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -34,17 +37,13 @@ namespace {
 using gemm_detail::Bfloat16Kernels;
 using gemm_detail::Bfloat16Lines;
 using gemm_detail::Bfloat16Range;
+using gemm_detail::divide_up;
 using gemm_detail::kBfloat16Columns;
 using gemm_detail::kBfloat16Rows;
 
 constexpr std::int64_t kSmall = std::int64_t{1} << 18;  // multiply-adds
 constexpr std::int64_t kPanelsAtOnce = 40;              // of rows, whose steps stay in a cache of the second level
 constexpr std::int64_t kTaskPanels = 16;                // tiles of a task, at least: some 10 microseconds
-constexpr std::int64_t kTasksPerThread = 3;             // so that threads which are held up do not hold up the others
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// An operand in panels of `width` lanes, each in blocks of steps.
 class Panels {
@@ -113,7 +112,7 @@ bool goes_by_bfloat16_pairs(std::int64_t m, std::int64_t n, std::int64_t k) {
 void multiply_bfloat16(const Bfloat16Product& g) {
   const Bfloat16Kernels* const found = gemm_detail::bfloat16_kernels();
   Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
-  const std::int64_t packed_at_once = std::max<std::int64_t>(1, 16384 / (g.k * kBfloat16Rows));
+  const std::int64_t packed_at_once = std::max<std::int64_t>(1, gemm_detail::kPackElements / (g.k * kBfloat16Rows));
   parallel_for(a.count() + b.count(), packed_at_once, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
       if (i < a.count())
@@ -123,7 +122,8 @@ void multiply_bfloat16(const Bfloat16Product& g) {
   });
   // A grid of tasks, of which rows are cut first: what follows reads the result by rows.
   const std::int64_t tiles = a.count() * b.count();
-  const std::int64_t wanted = num_threads() == 1 ? 1 : std::min(num_threads() * kTasksPerThread, tiles / kTaskPanels);
+  const std::int64_t wanted =
+      num_threads() == 1 ? 1 : std::min(num_threads() * gemm_detail::kTasksPerThread, tiles / kTaskPanels);
   const std::int64_t row_tasks = std::clamp<std::int64_t>(wanted, 1, a.count());
   const std::int64_t column_tasks = std::clamp<std::int64_t>(wanted / row_tasks, 1, b.count());
   parallel_for(row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -141,7 +141,7 @@ void multiply_bfloat16(const Bfloat16Product& g) {
                          .out_stride = g.out_stride,
                          .bias = g.bias,
                          .activation = g.activation};
-  parallel_for(g.m, std::max<std::int64_t>(1, 16384 / g.n),
+  parallel_for(g.m, std::max<std::int64_t>(1, kElementBlock / g.n),
                [&](std::int64_t begin, std::int64_t end) { gemm_detail::finish_rows(rest, g.out, begin, end, 1.0F); });
 }
 

@@ -1,16 +1,15 @@
 #pragma once
 
-// What operations on small matrices [..., rows, columns] share. For .cpp files only.
+// What the operations on matrices [..., rows, columns] check and give to kernels. For .cpp files only.
 
-#include <atomic>
 #include <cstdint>
+#include <initializer_list>
 
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/tensor.h"
-#include "lockstep/core/thread_pool.h"
 
 namespace lockstep::detail {
 
@@ -49,32 +48,6 @@ inline Shape sizes_with(const Tensor& x, std::initializer_list<std::int64_t> las
 
 inline Tensor transposed(const Tensor& x) {
   return x.transpose(-2, -1);
-}
-
-/// f(double or float) for the dtype of `x`.
-template <typename F>
-void by_dtype(const Tensor& x, F&& f) {
-  if (x.dtype() == kFloat64)
-    f.template operator()<double>();
-  else
-    f.template operator()<float>();
-}
-
-/// Calls f(i) for each of `count` matrices, whose work is that of n x n; the blocks depend on the sizes alone. One
-/// alone has all threads for its products.
-template <typename F>
-void for_each_matrix(std::int64_t count, std::int64_t n, F&& f) {
-  if (count == 1) return f(0);
-  lockstep::parallel_for(count, 65536 / (n * n * n + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) f(i);
-  });
-}
-
-/// Keeps the smallest number of a matrix that failed.
-inline void note_failure(std::atomic<std::int64_t>& first, std::int64_t i) {
-  std::int64_t seen = first.load();
-  while ((seen < 0 || i < seen) && !first.compare_exchange_weak(seen, i)) {
-  }
 }
 
 }  // namespace lockstep::detail
