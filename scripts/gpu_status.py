@@ -36,7 +36,7 @@ OPS = {
                                                            "lt* le gt ge where*")),
     "cat": tests(("Shape", "cat_* stack split chunk"), ("GoldenShape", "cat* stack split* chunk")),
     "conv2d": tests(("Programs", "conv_transpose2d*"), ("Conv", "lenet* relu plain no_bias relu_no_bias padding stride dilation groups depthwise pointwise "
-                             "one_output* uneven many_images no_images no_channels pool*"), ("GoldenProduct", "conv2d_*")),
+                             "one_output* uneven many_images no_images no_channels pool*"), ("GoldenProduct", "conv2d_*")) + ["Types/CudaDepthwise.*"],
     "copy": tests(("Shape", "casts clone integer_casts"), ("GoldenElementwise", "to_* contiguous clone copy_*")),
     "cross_entropy": tests(("Loss", "cross_entropy_*"), ("GoldenNorm", "cross_entropy_*")),
     "dropout": tests(("Index", "dropout*"), ("GoldenShape", "dropout*")) + ["CudaDropout.*"],
@@ -48,7 +48,7 @@ OPS = {
     "isfinite": tests(("Binary", "*"), ("Elementwise", "abs"), ("GoldenElementwise", "eq ne lt* abs*")),
     "layer_norm": tests(("Softmax", "layer_norm*"), ("GoldenNorm", "layer_norm_*"), ("Attention", "rms_norm*"),
                         ("GoldenAttention", "rms_norm*")),
-    "linalg": [],  # on CPUs alone
+    "linalg": ["OnCpu.*"],
     "linear": tests(("Product", "linear*"), ("GoldenProduct", "linear*")),
     "loss": tests(("Loss", "mse_loss_* bce_*"), ("GoldenNorm", "mse_* bce_*"), ("Programs", "losses")),
     "matmul": tests(("Product", "matmul* dot vector_matrix matrix_vector batched* tall matrix_batched broadcast_*"),

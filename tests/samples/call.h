@@ -80,7 +80,6 @@ struct Operation {
   const char* name;
   std::function<Results(Call&)> run;
   bool any_layout = true;  ///< also takes inputs with gaps and reversed dimensions
-  bool on_device = true;   ///< false: kernels for the CPU alone
 
   friend std::ostream& operator<<(std::ostream& out, const Operation& o) { return out << o.name; }
 };

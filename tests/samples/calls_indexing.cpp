@@ -31,12 +31,6 @@ Operation index_reduced(const char* name) {
           }};
 }
 
-/// With kernels for the CPU alone.
-Operation on_cpu(Operation operation) {
-  operation.on_device = false;
-  return operation;
-}
-
 template <typename Op>
 Operation along(const char* name, Op op) {
   return {name, [op](Call& c) -> Results { return op(c.tensor(0, "input"), c.integer(1, "dim")); }};
@@ -131,14 +125,14 @@ Results dotted(Call& c) {
 std::vector<Operation> indexing_calls() {
   return {
       scattered("scatter_reduce.sum"),
-      on_cpu(scattered("scatter_reduce.prod")),
+      scattered("scatter_reduce.prod"),
       scattered("scatter_reduce.mean"),
-      on_cpu(scattered("scatter_reduce.amax")),
-      on_cpu(scattered("scatter_reduce.amin")),
-      on_cpu(index_reduced("index_reduce.prod")),
+      scattered("scatter_reduce.amax"),
+      scattered("scatter_reduce.amin"),
+      index_reduced("index_reduce.prod"),
       index_reduced("index_reduce.mean"),
-      on_cpu(index_reduced("index_reduce.amax")),
-      on_cpu(index_reduced("index_reduce.amin")),
+      index_reduced("index_reduce.amax"),
+      index_reduced("index_reduce.amin"),
       {"index_copy",
        [](Call& c) -> Results {
          return index_copy(c.tensor(0, "input"), c.integer(1, "dim"), c.tensor(2, "index"), c.tensor(3, "source"));
@@ -161,9 +155,9 @@ std::vector<Operation> indexing_calls() {
          return dim ? take_along_dim(x, index, *dim) : take_along_dim(x, index);
        }},
       {"take", [](Call& c) -> Results { return take(c.tensor(0, "input"), c.tensor(1, "index")); }},
-      on_cpu(along("cummax", [](const Tensor& x, std::int64_t dim) { return both(cummax(x, dim)); })),
-      on_cpu(along("cummin", [](const Tensor& x, std::int64_t dim) { return both(cummin(x, dim)); })),
-      on_cpu(along("logcumsumexp", [](const Tensor& x, std::int64_t dim) { return logcumsumexp(x, dim); })),
+      along("cummax", [](const Tensor& x, std::int64_t dim) { return both(cummax(x, dim)); }),
+      along("cummin", [](const Tensor& x, std::int64_t dim) { return both(cummin(x, dim)); }),
+      along("logcumsumexp", [](const Tensor& x, std::int64_t dim) { return logcumsumexp(x, dim); }),
       {"kthvalue",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input");

@@ -105,7 +105,7 @@ std::vector<Operation> volume_calls() {
          const Shape sizes = output_size(c, x, 2);
          return adaptive_max_pool2d(x, {sizes[0], sizes[1]});
        }},
-      {"nn.functional.embedding_bag", bag, true, false},
+      {"nn.functional.embedding_bag", bag},
   };
 }
 

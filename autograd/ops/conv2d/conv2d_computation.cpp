@@ -117,8 +117,8 @@ bool conv2d_takes_channels_last(Conv2dGeometry g, const Tensor& x) {
   if (!x.device().is_cuda() || !fusion() || reference_kernels()) return false;
   const bool on_tensor_cores = element_size(x.dtype()) == 2 || (x.dtype() == kFloat32 && cuda::allow_tf32());
   // The library fills up the few channels of a network's own images.
-  if (!on_tensor_cores || g.groups != 1 || g.out % kTogether != 0 || (g.in % kTogether != 0 && g.in > kTogether))
-    return false;
+  const bool few = g.groups == 1 && g.in < kTogether;
+  if (!on_tensor_cores || g.out % kTogether != 0 || (g.in % kTogether != 0 && !few)) return false;
   g.channels_last = true;
   return conv2d_supports(x).kernel(g, x);
 }

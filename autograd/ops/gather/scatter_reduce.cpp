@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -162,6 +163,8 @@ Tensor scatter_reduce(const Tensor& x, std::int64_t dim, const Tensor& index, co
   const Tensor positions = detail::scatter_index(x, d, index, source, "scatter_reduce");
   const Tensor part = detail::scattered_part(source, positions.sizes());
   if (positions.numel() == 0) return flat_in(x.clone(), source);
+  if (is_elsewhere(x) && reduce != "sum" && reduce != "mean")
+    return scatter_reduce(x.to(kCPU), d, index.to(kCPU), source.to(kCPU), reduce, include_self).to(x.device());
   if (reduce == "sum") return scatter_add(include_self ? x : scatter(x, d, positions, 0), d, positions, part);
   if (reduce == "mean") return mean_at(x, d, positions, part, include_self);
   if (reduce == "prod") return combined<ProductBackward>(x, d, positions, part, ScatterReduce::product, include_self);

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/kernel_table.h"
@@ -45,6 +46,10 @@ Eigenpairs eigh(const Tensor& a, std::string_view triangle) {
   detail::check_square_matrices(a, "linalg.eigh");
   LOCKSTEP_CHECK(triangle == "L" || triangle == "U", "[linalg.eigh] expected the triangle \"L\" or \"U\", found \"{}\"",
                  std::string(triangle));
+  if (is_elsewhere(a)) {
+    const Eigenpairs pairs = linalg::eigh(a.to(kCPU), triangle);
+    return {pairs.eigenvalues.to(a.device()), pairs.eigenvectors.to(a.device())};
+  }
   const std::int64_t n = a.size(-1);
   const Eigenpairs out{empty(detail::sizes_with(a, {n}), options_of(a)), empty(a.sizes(), options_of(a))};
   if (a.numel() > 0) {

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/ops/tril/tril.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
@@ -92,6 +93,7 @@ Tensor solve(const Tensor& a, const Tensor& b) {
   detail::check_square_matrices(a, "linalg.solve");
   LOCKSTEP_CHECK(b.defined() && b.dtype() == a.dtype() && b.device() == a.device(),
                  "[linalg.solve] expected a right side of dtype {} on {}", name(a.dtype()), to_string(a.device()));
+  if (is_elsewhere(a)) return solve(a.to(kCPU), b.to(kCPU)).to(a.device());
   if (b.dim() == 1) return solve(a, b.unsqueeze(-1)).squeeze(-1);
   LOCKSTEP_CHECK(b.dim() >= 2 && b.size(-2) == a.size(-1),
                  "[linalg.solve] expected a right side of {} rows for matrices {}, found {}", a.size(-1),
@@ -114,6 +116,10 @@ Tensor inv(const Tensor& a) {
 
 SignAndLogDet slogdet(const Tensor& a) {
   detail::check_square_matrices(a, "linalg.slogdet");
+  if (is_elsewhere(a)) {
+    const SignAndLogDet parts = linalg::slogdet(a.to(kCPU));
+    return {parts.sign.to(a.device()), parts.logabsdet.to(a.device())};
+  }
   const Shape sizes = leading_sizes(a);
   const SignAndLogDet out{ones(sizes, options_of(a)), zeros(sizes, options_of(a))};
   if (a.numel() > 0) {
@@ -131,6 +137,7 @@ Tensor det(const Tensor& a) {
 
 Tensor cholesky(const Tensor& a) {
   detail::check_square_matrices(a, "linalg.cholesky");
+  if (is_elsewhere(a)) return linalg::cholesky(a.to(kCPU)).to(a.device());
   const Tensor out = empty(a.sizes(), options_of(a));
   if (out.numel() > 0) {
     std::int64_t failed = -1;

@@ -7,9 +7,9 @@
 
 namespace lockstep {
 
-/// Linear algebra of small matrices, float32 or float64, on the CPU, as torch.linalg: each matrix is computed by one
-/// thread in double, in a fixed order, and rounded once. All throw Error for other dtypes, and those of matrices
-/// [..., n, n] for others.
+/// Linear algebra of small matrices, float32 or float64, as torch.linalg: each matrix is computed by one thread of the
+/// CPU in double, in a fixed order, and rounded once; matrices on another device are copied to the CPU, results back.
+/// All throw Error for other dtypes, and those of matrices [..., n, n] for others.
 namespace linalg {
 
 /// What slogdet() gives: `const auto [sign, logabsdet] = linalg::slogdet(a);`

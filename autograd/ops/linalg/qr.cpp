@@ -6,6 +6,7 @@
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/ops/tril/tril.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
@@ -67,6 +68,10 @@ QAndR qr(const Tensor& a, std::string_view mode) {
   detail::check_matrices(a, "linalg.qr");
   LOCKSTEP_CHECK(mode == "reduced" || mode == "complete" || mode == "r",
                  "[linalg.qr] expected the mode \"reduced\", \"complete\" or \"r\", found \"{}\"", mode);
+  if (is_elsewhere(a)) {
+    const QAndR parts = linalg::qr(a.to(kCPU), mode);
+    return {parts.q.defined() ? parts.q.to(a.device()) : parts.q, parts.r.to(a.device())};
+  }
   const std::int64_t m = a.size(-2), n = a.size(-1), k = mode == "complete" ? m : std::min(m, n);
   // The gradient of r needs q.
   const bool wants_q = mode != "r" || (GradMode::enabled() && a.requires_grad());

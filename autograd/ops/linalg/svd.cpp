@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
@@ -63,6 +64,10 @@ Tensor complement(const Tensor& q) {
 
 SingularValues svd(const Tensor& a, bool full_matrices) {
   detail::check_matrices(a, "linalg.svd");
+  if (is_elsewhere(a)) {
+    const SingularValues parts = linalg::svd(a.to(kCPU), full_matrices);
+    return {parts.u.to(a.device()), parts.s.to(a.device()), parts.vh.to(a.device())};
+  }
   const std::int64_t m = a.size(-2), n = a.size(-1), k = std::min(m, n);
   SingularValues out{empty(detail::sizes_with(a, {m, k}), options_of(a)),
                      empty(detail::sizes_with(a, {k}), options_of(a)),

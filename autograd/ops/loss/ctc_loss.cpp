@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/loss/ctc_loss_kernels.h"
 #include "lockstep/autograd/ops/loss/loss.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -81,6 +82,8 @@ Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const std::vecto
                                      : "an undefined tensor");
   LOCKSTEP_CHECK(options.blank >= 0 && options.blank < log_probs.size(2),
                  "[ctc_loss] expected a blank in [0, {}), found {}", log_probs.size(2), options.blank);
+  if (is_elsewhere(log_probs))
+    return ctc_loss(log_probs.to(kCPU), targets, input_lengths, target_lengths, options).to(log_probs.device());
   const auto samples = make_samples(log_probs, targets, input_lengths, target_lengths, options.blank);
   const bool recording = should_record({&log_probs});
   Tensor losses = empty({log_probs.size(1)}, options_of(log_probs));

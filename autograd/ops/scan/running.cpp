@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/scan/scan.h"
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
+#include "lockstep/autograd/ops/support/on_cpu.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -27,6 +28,10 @@ Shape three_dims(const Tensor& x, int dim) {
 TopK running_extreme(bool largest, const Tensor& x, std::int64_t dim, const char* op) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
   const int d = wrap_dim(dim, x.dim(), op);
+  if (is_elsewhere(x)) {
+    const TopK found = running_extreme(largest, x.to(kCPU), dim, op);
+    return {found.values.to(x.device()), found.indices.to(x.device())};
+  }
   if (x.dim() == 0) {
     const TopK one = running_extreme(largest, x.view({1}), 0, op);
     return {one.values.view({}), one.indices.view({})};
@@ -77,6 +82,7 @@ TopK cummin(const Tensor& x, std::int64_t dim) {
 
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
   LOCKSTEP_CHECK(x.defined(), "[logcumsumexp] the tensor is undefined");
+  if (is_elsewhere(x)) return logcumsumexp(x.to(kCPU), dim).to(x.device());
   if (!x.is_floating_point()) return logcumsumexp(x.to(kFloat32), dim);
   const int d = wrap_dim(dim, x.dim(), "logcumsumexp");
   const Tensor out = running_log_sums(x, d, false);

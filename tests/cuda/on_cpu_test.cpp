@@ -1,0 +1,107 @@
+// Note [Operations of the CPU alone]: on a device they give the CPU's values and gradients, to the bit.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/core/cuda/graph.h"
+#include "lockstep/core/cuda/stream.h"
+#include "tests/support/tensor_testing.h"
+#include "tests/support/test_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Operation = std::function<std::vector<Tensor>(const Tensor&)>;
+
+/// The results and the gradient of the floating-point ones, each weighted.
+std::vector<std::vector<double>> found_on(Device device, const Tensor& values, const Operation& operation) {
+  const Tensor x = values.detach().to(device).requires_grad_();
+  std::vector<std::vector<double>> found;
+  Tensor total = zeros({}, {.dtype = values.dtype(), .device = device});
+  for (const Tensor& each : operation(x)) {
+    EXPECT_EQ(each.device(), device);
+    found.push_back(each.to_vector<double>());
+    if (each.is_floating_point()) total = total + sum(each * make_input(each.sizes(), 5, values.dtype()).to(device));
+  }
+  total.backward();
+  EXPECT_EQ(x.grad().device(), device);
+  found.push_back(x.grad().to(kCPU).to_vector<double>());
+  return found;
+}
+
+TEST(OnCpu, ADeviceGetsTheCpusValuesAndGradients) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const Tensor any = make_input({3, 4, 4}, 1, kFloat64);
+  const Tensor positive = matmul(any, any.transpose(1, 2)) + eye(4, 4, {.dtype = kFloat64});
+  const Tensor right = make_input({4, 2}, 2, kFloat64), log_probs = log_softmax(make_input({6, 2, 5}, 3, kFloat64), 2);
+  const Tensor labels = tensor({{1, 2, 1}, {3, 4, 0}}).to(kInt64),
+               places = tensor({0, 1, 1, 0}).view({1, 4, 1}).expand({3, 4, 4});
+  const struct {
+    const char* name;
+    Tensor x;
+    Operation operation;
+  } cases[] = {
+      {"solve", any, [&](const Tensor& x) -> std::vector<Tensor> { return {linalg::solve(x, right.to(x.device()))}; }},
+      {"inv", any, [](const Tensor& x) -> std::vector<Tensor> { return {linalg::inv(x)}; }},
+      {"det", any, [](const Tensor& x) -> std::vector<Tensor> { return {linalg::det(x)}; }},
+      {"slogdet", any,
+       [](const Tensor& x) -> std::vector<Tensor> {
+         const auto [sign, logabsdet] = linalg::slogdet(x);
+         return {sign.detach(), logabsdet};
+       }},
+      {"cholesky", positive, [](const Tensor& x) -> std::vector<Tensor> { return {linalg::cholesky(x)}; }},
+      {"qr", any,
+       [](const Tensor& x) -> std::vector<Tensor> {
+         const auto [q, r] = linalg::qr(x);
+         return {q, r};
+       }},
+      {"eigh", positive,
+       [](const Tensor& x) -> std::vector<Tensor> {
+         const auto [values, vectors] = linalg::eigh(x);
+         return {values, vectors};
+       }},
+      {"svd", any,
+       [](const Tensor& x) -> std::vector<Tensor> {
+         const auto [u, s, vh] = linalg::svd(x);
+         return {u, s, vh};
+       }},
+      {"cummax", any,
+       [](const Tensor& x) -> std::vector<Tensor> {
+         const auto [values, indices] = cummax(x, 1);
+         return {values, indices};
+       }},
+      {"logcumsumexp", any, [](const Tensor& x) -> std::vector<Tensor> { return {logcumsumexp(x, -1)}; }},
+      {"scatter_reduce", any,
+       [&](const Tensor& x) -> std::vector<Tensor> {
+         return {scatter_reduce(x, 1, places.to(x.device()), x * 2, "amax")};
+       }},
+      {"ctc_loss", log_probs,
+       [&](const Tensor& x) -> std::vector<Tensor> {
+         return {ctc_loss(x, labels.to(x.device()), {6, 5}, {3, 2})};
+       }},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.name);
+    EXPECT_EQ(found_on(test_device(), each.x, each.operation), found_on(kCPU, each.x, each.operation));
+  }
+}
+
+TEST(OnCpu, ACapturedGraphCannotHoldThem) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const Tensor x = (make_input({3, 3}, 1, kFloat32) + eye(3, 3, {.dtype = kFloat32})).to(test_device());
+  const std::string message = error_of([&] {
+    const cuda::Stream stream = cuda::Stream::create(test_device().index);
+    const cuda::StreamGuard on(stream);
+    cuda::Graph::capture(stream, [&] { linalg::inv(x); });
+  });
+  EXPECT_NE(message.find("captur"), std::string::npos) << message;
+  // And afterwards all is as before.
+  EXPECT_EQ(linalg::inv(x).to_vector<float>(), linalg::inv(x.to(kCPU)).to_vector<float>());
+}
+
+}  // namespace
+}  // namespace lockstep::testing
