@@ -11,6 +11,7 @@
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/cuda/cuda.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/factories.h"

@@ -1,5 +1,6 @@
 // Stands for streams, graphs and pinned memory in a build without CUDA. There is no device, so nothing here comes to
 // its end: require_device() throws.
+#include "lockstep/core/cuda/cuda.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/gather_rows.h"
 #include "lockstep/core/cuda/graph.h"
@@ -38,6 +39,10 @@ void Stream::wait(const Event&) const {
 }
 bool Stream::is_capturing() const {
   return false;
+}
+
+void synchronize(int) {
+  refuse();
 }
 
 Event::Event(int device, bool) : device_(device) {

@@ -11,6 +11,7 @@
 #include "lockstep/core/computation.h"
 #include "lockstep/core/cuda/check.h"
 #include "lockstep/core/cuda/context.h"
+#include "lockstep/core/cuda/cuda.h"
 #include "lockstep/core/cuda/device.h"
 
 namespace lockstep::cuda {
@@ -81,6 +82,13 @@ void Stream::synchronize() const {
   Computation::settle_own();
   const DeviceGuard guard(device_);
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(handle_));
+}
+
+void synchronize(int device) {
+  require_device(device);
+  Computation::settle_own();
+  const DeviceGuard guard(device);
+  LOCKSTEP_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 void Stream::wait(const Event& event) const {

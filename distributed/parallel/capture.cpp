@@ -114,12 +114,12 @@ void CapturedStep::Graphs::record(Recorded& made, TrainingStep& step, optim::Opt
   optim::GradScaler* const scaler = options.scaler;
   made.slots = batch.map(
       [&](const Tensor& tensor) { return empty(tensor.sizes(), {.dtype = tensor.dtype(), .device = device}); });
-  made.loss = empty({1}, {.dtype = kFloat64, .device = device});
+  made.loss = empty({}, {.dtype = kFloat64, .device = device});
   const DeviceRandomStep random(random_step);
   made.graph = cuda::Graph::capture(stream, [&] {
     Tensor value = step(made.slots, loss);
     if (scaler) value = scaler->unscaled(value);
-    copy_values(value.detach().as_strided({1}, {1}, value.offset()), made.loss);
+    copy_values(value.detach().as_strided({}, {}, value.offset()), made.loss);
     if (scaler) return scaler->record_step(optimizer);
     if (options.max_grad_norm > 0.0) optimizer.clip_grad_norm_(options.max_grad_norm);
     optimizer.step();

@@ -102,12 +102,12 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
 
 void ShareRunner::add_to_sum(const Tensor& value, double factor) {
   if (value.device().is_cpu()) {
-    if (!sum_.defined()) sum_ = zeros({1}, {.dtype = kFloat64});
+    if (!sum_.defined()) sum_ = zeros({}, {.dtype = kFloat64});
     *sum_.data<double>() += value.item<double>() * factor;
     return;
   }
   const NoGradGuard no_grad;
-  const Tensor term = cast_values(value.detach(), kFloat64).reshape({1}) * factor;
+  const Tensor term = cast_values(value.detach(), kFloat64).reshape({}) * factor;
   sum_ = sum_.defined() ? sum_ + term : term;
 }
 

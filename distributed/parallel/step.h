@@ -75,7 +75,8 @@ class TrainingStep {
   /// that knows rank and world size or has a data::DistributedSampler (batch.global_size tells; a part may be empty; in
   /// lockstep mode the loader must know the shards).
   ///
-  /// Returns the loss, one float64 element, the same on every rank, without waiting for the device: reading it does
+  /// Returns the loss, float64 without dimensions, the same on every rank, without waiting for the device: reading it
+  /// does
   /// (`loss.item<double>()`). It lies on module()'s device, or on the CPU where the host has added it up (several
   /// devices, lockstep mode). Throws Error for a batch without samples, or whose losses count nothing.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss);

@@ -89,6 +89,53 @@ TEST(OnCpu, ADeviceGetsTheCpusValuesAndGradients) {
   }
 }
 
+// As in PyTorch, a tensor without dimensions on the CPU is a number beside a tensor on a device.
+TEST(OnCpu, ANumberMayStayOnTheCpu) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  using Pair = std::function<Tensor(const Tensor&, const Tensor&)>;
+  const struct {
+    const char* name;
+    Pair operation;
+  } cases[] = {
+      {"add", [](const Tensor& a, const Tensor& b) { return add(a, b, 2.0); }},
+      {"sub", [](const Tensor& a, const Tensor& b) { return b - a; }},
+      {"mul", [](const Tensor& a, const Tensor& b) { return a * b; }},
+      {"div", [](const Tensor& a, const Tensor& b) { return b / a; }},
+      {"pow", [](const Tensor& a, const Tensor& b) { return pow(abs(a), b); }},
+      {"maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }},
+      {"where", [](const Tensor& a, const Tensor& b) { return where(a > b, a, b); }},
+      {"in place",
+       [](const Tensor& a, const Tensor& b) {
+         const Tensor c = a * 1.0;
+         c.mul_(b).add_(b);
+         c -= b;
+         return c /= b;
+       }},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.name);
+    const auto run = [&](Device device) {
+      const Tensor a = make_input({3, 4}, 1, kFloat64).to(device).requires_grad_(),
+                   b = full({}, 0.5, {.dtype = kFloat64}).requires_grad_();
+      const Tensor y = each.operation(a, b);
+      EXPECT_EQ(y.device(), device);
+      sum(y * y).backward();
+      EXPECT_EQ(a.grad().device(), device);
+      EXPECT_EQ(b.grad().device(), Device(kCPU));
+      return std::vector<std::vector<double>>{y.to_vector<double>(), a.grad().to_vector<double>(),
+                                              b.grad().to_vector<double>()};
+    };
+    const auto found = run(test_device()), expected = run(kCPU);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      for (std::size_t j = 0; j < found[i].size(); ++j) EXPECT_NEAR(found[i][j], expected[i][j], 1e-12);
+  }
+  // What has dimensions is not moved by itself, and a result does not go to the CPU.
+  const Tensor there = ones({2}).to(test_device());
+  EXPECT_NE(error_of([&] { there + ones({2}); }).find("on one device"), std::string::npos);
+  EXPECT_NE(error_of([&] { ones({}).mul_(there.select(0, 0)); }).find("on one device"), std::string::npos);
+}
+
 TEST(OnCpu, ACapturedGraphCannotHoldThem) {
   if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
   LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();

@@ -7,6 +7,7 @@
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/check.h"
+#include "lockstep/core/cuda/cuda.h"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/cuda/pinned.h"
 #include "tests/support/tensor_testing.h"
@@ -38,6 +39,27 @@ TEST_F(CudaStream, AGuardSendsWorkToItsStreamAndBack) {
     EXPECT_EQ(x.to_vector<float>(), std::vector<float>(1000, 3.0f));
   }
   EXPECT_EQ(Stream::current(device_), Stream::default_of(device_));
+}
+
+TEST_F(CudaStream, AProgramWaitsForTheDeviceAndSeesItsMemory) {
+  const Stream side = Stream::create(device_);
+  const std::size_t before = cuda::memory_allocated(device_);
+  cuda::reset_peak_memory(device_);
+  Event done(device_);
+  {
+    const StreamGuard guard(side);
+    const Tensor x = full({1000, 1000}, 3.0, {.device = test_device()});
+    EXPECT_GE(cuda::memory_allocated(device_), before + 4000000);
+    x.contiguous();
+    done.record(side);
+  }
+  cuda::synchronize(device_);
+  EXPECT_TRUE(done.is_done());
+  EXPECT_EQ(cuda::memory_allocated(device_), before);
+  EXPECT_GE(cuda::max_memory_allocated(device_), before + 4000000);
+  cuda::empty_cache();
+  EXPECT_LT(cuda::memory_cached(device_), 4000000u);
+  EXPECT_NE(error_of([] { cuda::synchronize(1000); }), "");
 }
 
 TEST_F(CudaStream, WorkThatWaitsForAnEventSeesWhatCameBefore) {

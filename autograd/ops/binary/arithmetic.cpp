@@ -16,6 +16,8 @@ namespace lockstep {
 
 using binary::AddBackward;
 using binary::AddScalarBackward;
+using binary::are_apart;
+using binary::beside;
 using binary::compute;
 using binary::DivBackward;
 using binary::Form;
@@ -97,6 +99,8 @@ Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alp
 }
 
 Tensor add(const Tensor& a, const Tensor& b, double alpha) {
+  if (are_apart(a, b)) [[unlikely]]
+    return add(beside(a, b), beside(b, a), alpha);
   return add_scaled(a, b, alpha, "add");
 }
 
@@ -107,6 +111,8 @@ Tensor add(const Tensor& a, Scalar b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b, double alpha) {
+  if (are_apart(a, b)) [[unlikely]]
+    return sub(beside(a, b), beside(b, a), alpha);
   check_not_bool(a, b, "sub");
   return add_scaled(a, b, -alpha, "sub");
 }
@@ -126,6 +132,8 @@ Tensor sub(Scalar a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (are_apart(a, b)) [[unlikely]]
+    return mul(beside(a, b), beside(b, a));
   Tensor out = compute(BinaryOp::mul, a, b, 1.0, "mul");
   if (auto* node = record<MulBackward>(out, {&a, &b})) {
     node->save(node->needs_grad(1) ? a : Tensor(), node->needs_grad(0) ? b : Tensor());
@@ -142,6 +150,8 @@ Tensor mul(const Tensor& a, Scalar b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (are_apart(a, b)) [[unlikely]]
+    return div(beside(a, b), beside(b, a));
   Tensor out = compute(BinaryOp::div, a, b, 1.0, "div");
   if (auto* node = record<DivBackward>(out, {&a, &b})) {
     node->save(node->needs_grad(1) ? a : Tensor(), b);
@@ -205,6 +215,8 @@ Tensor value_before(const Tensor& source, const Tensor& target) {
 }
 
 const Tensor& add_in_place(const Tensor& target, const Tensor& other, double alpha, const char* op) {
+  if (are_apart(target, other) && !target.device().is_cpu()) [[unlikely]]
+    return add_in_place(target, beside(other, target), alpha, op);
   if (alpha != 1.0) check_alpha(target, other, alpha, op);
   if (alpha < 0.0) check_not_bool(target, other, op);
   if (alpha != 1.0 || !replace_by_joined_sum(target, other)) {
@@ -228,6 +240,8 @@ const Tensor& add_in_place(const Tensor& target, Scalar value, double alpha, con
 }
 
 const Tensor& mul_in_place(const Tensor& target, const Tensor& other, const char* op) {
+  if (are_apart(target, other) && !target.device().is_cpu()) [[unlikely]]
+    return mul_in_place(target, beside(other, target), op);
   const bool recording = begin_in_place(target, other, op);
   const Tensor a = recording && needs_grad(other) ? copy_contiguous(target) : Tensor();
   const Tensor b = recording && needs_grad(target) ? value_before(other, target) : Tensor();
@@ -312,6 +326,8 @@ const Tensor& operator*=(const Tensor& a, Scalar b) {
   return mul_in_place(a, b, "*=");
 }
 const Tensor& operator/=(const Tensor& a, const Tensor& b) {
+  if (are_apart(a, b) && !a.device().is_cpu()) [[unlikely]]
+    return a /= beside(b, a);
   return div_in_place(a, b, b, "/=");
 }
 const Tensor& operator/=(const Tensor& a, Scalar b) {

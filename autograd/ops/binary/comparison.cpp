@@ -8,6 +8,8 @@ namespace {
 constexpr KernelTable<CompareKernel> compare_kernel{"compare", compare_cpu, LOCKSTEP_CUDA_KERNEL(compare_cuda)};
 
 Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* name) {
+  if (a.tensor && b.tensor && binary::are_apart(*a.tensor, *b.tensor)) [[unlikely]]
+    return compare(op, binary::beside(*a.tensor, *b.tensor), binary::beside(*b.tensor, *a.tensor), name);
   binary::check_operands(a, b, name);
   Tensor out = binary::make_result(a, b, kBool, name);
   compare_kernel(out)(op, a, b, cpu::compute_dtype(binary::promote(a, b)), out);

@@ -156,6 +156,8 @@ class PowOfScalarBackward final : public Node {
 
 template <typename N>
 Tensor with_factors(BinaryOp op, const Tensor& a, const Tensor& b, const char* name) {
+  if (binary::are_apart(a, b)) [[unlikely]]
+    return with_factors<N>(op, binary::beside(a, b), binary::beside(b, a), name);
   Tensor out = compute(op, a, b, 1.0, name);
   if (auto* node = record<N>(out, {&a, &b})) {
     node->save(a, b);

@@ -23,6 +23,14 @@ struct Form {
 
 /// Throws Error naming `op` if an operand is undefined or the tensors are on different devices.
 void check_operands(const Operand& a, const Operand& b, const char* op);
+/// Whether one of two operands lies on the CPU, has no dimensions and so counts as a number, and the other is on
+/// another device: an operation then takes both beside() each other. Of tensors that may be undefined.
+inline bool are_apart(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || a.device() == b.device()) return false;
+  return (a.dim() == 0 && a.device().is_cpu()) || (b.dim() == 0 && b.device().is_cpu());
+}
+/// `x`, if it counts as a number a copy on the other's device, which is recorded. Elsewhere x.
+Tensor beside(const Tensor& x, const Tensor& other);
 /// The promoted dtype of both, as torch.result_type: a tensor without dimensions counts like a number beside one that
 /// has some, so that float16 [3] times a float32 scalar tensor stays float16.
 DType promote(const Operand& a, const Operand& b);

@@ -64,6 +64,10 @@ Tensor choose_and_record(const Tensor& condition, const Operand& a, const Operan
 }  // namespace
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  if (binary::are_apart(condition, a)) [[unlikely]]
+    return where(binary::beside(condition, a), binary::beside(a, condition), b);
+  if (binary::are_apart(condition, b)) [[unlikely]]
+    return where(condition, a, binary::beside(b, condition));
   return choose_and_record(condition, a, b);
 }
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {

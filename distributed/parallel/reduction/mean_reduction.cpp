@@ -82,7 +82,7 @@ class MeanReduction final : public RankReduction {
       totals_ = tensor({runner.sum(), runner.count()});
     } else {  // without waiting for the device
       totals_ = full({2}, runner.count(), {.dtype = kFloat64, .device = device_});
-      const Tensor sum = totals_.as_strided({1}, {1}, 0);
+      const Tensor sum = totals_.select(0, 0);
       if (runner.device_sum().defined())
         copy_values(runner.device_sum(), sum);
       else

@@ -43,7 +43,7 @@ std::vector<double> StepTotals::row(double loss_sum, double count, const nn::Def
 Tensor StepTotals::mean_loss(std::span<const double> totals) {
   LOCKSTEP_CHECK(count(totals) > 0.0,
                  "[TrainingStep] the losses of this batch count {}; expected more than 0 to divide by", count(totals));
-  return full({1}, totals[0] / count(totals), {.dtype = kFloat64});
+  return full({}, totals[0] / count(totals), {.dtype = kFloat64});
 }
 
 void StepTotals::track(std::span<const double> totals) const {

@@ -139,7 +139,7 @@ Tensor Devices::finish_slices() {
   for (std::size_t p = 0; p < sums.size(); ++p) parameters[p].set_grad(sums[p]);
   double sum = 0.0;
   for (const ShareRunner& runner : runners_) sum += runner.sum();
-  return full({1}, sum / count, {.dtype = kFloat64});
+  return full({}, sum / count, {.dtype = kFloat64});
 }
 
 Tensor Devices::finish_shards(std::uint64_t step) {

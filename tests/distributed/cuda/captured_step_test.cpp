@@ -85,6 +85,7 @@ Outcome train(const Settings& setup, const TrainingStepOptions& options, int ste
     std::optional<RandomKeyGuard> key;
     if (setup.keys) key.emplace(static_cast<std::uint64_t>(i), 0u);
     const Tensor loss = train(batch, loss_of);
+    EXPECT_EQ(loss.dim(), 0) << "step " << run.losses.size();
     fill_values(batch.x, -1.0);  // the caller's again
     run.losses.push_back(loss.item<double>());
   }

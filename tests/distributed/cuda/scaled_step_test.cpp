@@ -96,6 +96,7 @@ Outcome train(const Settings& setup) {
     const std::int64_t size = setup.sizes[static_cast<std::size_t>(i) % setup.sizes.size()];
     optimizer->set_lr(0.05 / (1 + i));
     const Tensor value = train(batch_of(static_cast<std::uint32_t>(i), size), loss);
+    EXPECT_EQ(value.dim(), 0) << "step " << i;
     if (setup.reads) {
       run.losses.push_back(value.item<double>());
       run.scales.push_back(scaler.scale_factor());
