@@ -184,10 +184,10 @@ NamedTensors Module::named_buffers() const {
   return out;
 }
 
-std::vector<NamedTensor> Module::state() const {
+std::vector<NamedTensor> Module::state(bool remove_duplicate) const {
   std::vector<NamedTensor> out;
   collect(out, "", true, true);
-  drop_repeats(out);
+  if (remove_duplicate) drop_repeats(out);
   return out;
 }
 

@@ -127,8 +127,9 @@ class Module {
   NamedTensors named_parameters() const;   ///< the same under their names
   std::vector<Tensor> buffers() const;     ///< such as running means
   NamedTensors named_buffers() const;      ///< the same under their names
-  /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name.
-  std::vector<NamedTensor> state() const;
+  /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name,
+  /// unless `remove_duplicate` is false.
+  std::vector<NamedTensor> state(bool remove_duplicate = true) const;
   /// Direct children.
   std::vector<std::pair<std::string, Module*>> named_children() const;
   std::vector<Module*> children() const;  ///< the same without their names

@@ -1,6 +1,8 @@
 #include "lockstep/nn/safetensors.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "lockstep/core/check.h"
@@ -70,14 +72,42 @@ struct Fit {
   LoadReport rest;
 };
 
+/// A tensor of a module and all its names: several for one that is tied.
+struct Tied {
+  Tensor tensor;
+  std::vector<std::string> names;
+};
+
+std::vector<Tied> by_tensor(const Module& module) {
+  std::vector<Tied> found;
+  std::map<const TensorImpl*, std::size_t> places;
+  for (NamedTensor& t : module.state(/*remove_duplicate=*/false)) {
+    const auto [place, is_new] = places.emplace(t.tensor.impl(), found.size());
+    if (is_new) found.push_back({t.tensor, {}});
+    found[place->second].names.push_back(std::move(t.name));
+  }
+  return found;
+}
+
+/// Whether the file has the same under both names, which it has.
+bool same_in(const SafetensorsFile& file, const std::string& a, const std::string& b) {
+  const SafetensorsEntry &first = *file.find(a), &second = *file.find(b);
+  if (first.shape != second.shape || first.dtype != second.dtype) return false;
+  const Tensor one = file.read(a), other = file.read(b);
+  return one.nbytes() == 0 || std::memcmp(one.raw_data(), other.raw_data(), one.nbytes()) == 0;
+}
+
 // What of `file` goes where. Throws Error if load() must not go on.
 Fit fit(const Module& module, const SafetensorsFile& file, LoadOptions options) {
   const bool checkpoint = is_checkpoint(file);
   Fit result;
   LoadReport& rest = result.rest;
   std::set<std::string, std::less<>> wanted;
-  for (const NamedTensor& t : module.state()) {
-    wanted.insert(t.name);
+  const std::vector<Tied> state = by_tensor(module);
+  for (const auto& [tensor, names] : state) {
+    wanted.insert(names.begin(), names.end());
+    const auto first = std::ranges::find_if(names, [&](const std::string& each) { return file.find(each); });
+    const NamedTensor t{first == names.end() ? names.front() : *first, tensor};
     const SafetensorsEntry* entry = file.find(t.name);
     if (!entry)
       rest.missing.push_back(t.name);
@@ -87,6 +117,11 @@ Fit fit(const Module& module, const SafetensorsFile& file, LoadOptions options) 
                                             to_string(t.tensor.sizes())));
     else
       result.fitting.push_back(t);
+    if (entry)
+      for (auto other = first + 1; other != names.end(); ++other)
+        if (file.find(*other) && !same_in(file, t.name, *other))
+          rest.mismatched.push_back(
+              fmt::format("{} (file: not the values of {}, with which the model ties it)", *other, t.name));
   }
   for (const SafetensorsEntry& entry : file.entries())
     if (!wanted.contains(entry.name) &&

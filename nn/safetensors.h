@@ -117,7 +117,8 @@ struct LoadReport {
 };
 
 /// Reads parameters and buffers by name, in place, on whatever devices they are. Also takes a training checkpoint, of
-/// which it reads the weights. Throws Error, before anything is changed, with all missing, unexpected and mismatched
+/// which it reads the weights. A tied tensor is found by any of its names; a file may have several, with the same
+/// values. Throws Error, before anything is changed, with all missing, unexpected and mismatched
 /// names.
 LoadReport load(Module& module, const std::string& path, LoadOptions options = {});
 LoadReport load(Module& module, const SafetensorsFile& file, LoadOptions options = {});

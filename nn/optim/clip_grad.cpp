@@ -99,8 +99,10 @@ namespace detail {
 std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters) {
   std::vector<Gradients> by_device;
   for (const Tensor& p : parameters) {
-    const Tensor grad = p.grad();
+    Tensor grad = p.grad();
     if (!grad.defined() || grad.numel() == 0) continue;
+    // Elements that share their memory would be changed together; expanded ones do, as gradients of sums are.
+    if (strides_may_overlap(grad.sizes(), grad.strides())) p.set_grad(grad = copy_contiguous(grad));
     Gradients* same = nullptr;
     for (Gradients& gradients : by_device)
       if (gradients.front().device() == grad.device()) same = &gradients;

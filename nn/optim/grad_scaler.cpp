@@ -1,5 +1,6 @@
 #include "lockstep/nn/optim/grad_scaler.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -35,11 +36,7 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(options), scale_(op
 }
 
 GradScaler::GradScaler(const GradScaler& other)
-    : options_(other.options_),
-      scale_(other.scale_factor()),
-      good_steps_(other.good_steps_),
-      finite_(other.finite_),
-      stage_(other.stage_) {}
+    : options_(other.options_), scale_(other.scale_factor()), good_steps_(other.good_steps_), turns_(other.turns_) {}
 
 GradScaler& GradScaler::operator=(const GradScaler& other) {
   const GradScalerState state = other.state();
@@ -47,8 +44,7 @@ GradScaler& GradScaler::operator=(const GradScaler& other) {
   scale_ = state.scale;
   good_steps_ = state.good_steps;
   on_device_ = false;
-  finite_ = other.finite_;
-  stage_ = other.stage_;
+  turns_ = other.turns_;
   return *this;
 }
 
@@ -101,32 +97,43 @@ void GradScaler::check_gradients(const Optimizer& optimizer) const {
                    "parameters in float32");
 }
 
-bool GradScaler::unscale(Optimizer& optimizer) {
-  LOCKSTEP_CHECK(stage_ == Stage::kScaled,
-                 "[GradScaler] unscale() was already done for this iteration; call update() at its end");
+GradScaler::Turn* GradScaler::turn_of(const Optimizer& optimizer) {
+  const auto found =
+      std::ranges::find_if(turns_, [&](const Turn& turn) { return turn.optimizer == std::addressof(optimizer); });
+  return found == turns_.end() ? nullptr : std::to_address(found);
+}
+
+GradScaler::Turn& GradScaler::unscaled_turn(Optimizer& optimizer) {
+  if (Turn* const made = turn_of(optimizer)) return *made;
   check_gradients(optimizer);
-  finite_ = optimizer.scale_gradients(1.0 / scale_factor());
-  stage_ = Stage::kUnscaled;
-  return finite_;
+  turns_.push_back({.optimizer = &optimizer, .finite = optimizer.scale_gradients(1.0 / scale_factor())});
+  return turns_.back();
+}
+
+bool GradScaler::unscale(Optimizer& optimizer) {
+  LOCKSTEP_CHECK(!turn_of(optimizer),
+                 "[GradScaler] unscale() was already done for this iteration; call update() at its end");
+  return unscaled_turn(optimizer).finite;
 }
 
 bool GradScaler::step(Optimizer& optimizer) {
-  LOCKSTEP_CHECK(stage_ != Stage::kStepped,
+  Turn& turn = unscaled_turn(optimizer);
+  LOCKSTEP_CHECK(!turn.stepped,
                  "[GradScaler] step() was already made in this iteration; call update() at "
                  "its end");
-  if (stage_ == Stage::kScaled) unscale(optimizer);
-  if (finite_) optimizer.step();
-  stage_ = Stage::kStepped;
-  return finite_;
+  if (turn.finite) optimizer.step();
+  turn.stepped = true;
+  return turn.finite;
 }
 
 void GradScaler::update() {
-  LOCKSTEP_CHECK(stage_ != Stage::kScaled,
+  LOCKSTEP_CHECK(!turns_.empty(),
                  "[GradScaler] update() ends an iteration, but neither unscale() nor step() "
                  "was called since the last");
-  stage_ = Stage::kScaled;
+  const bool finite = std::ranges::all_of(turns_, &Turn::finite);
+  turns_.clear();
   state();  // of the device, if that has a later one
-  if (!finite_) {
+  if (!finite) {
     scale_ *= options_.backoff_factor;
     good_steps_ = 0;
   } else if (++good_steps_ == options_.growth_interval) {
@@ -165,7 +172,7 @@ void GradScaler::record_step(Optimizer& optimizer) {
 }
 
 void GradScaler::prepare_replay(Optimizer& optimizer) {
-  LOCKSTEP_CHECK(device_ && stage_ == Stage::kScaled,
+  LOCKSTEP_CHECK(device_ && turns_.empty(),
                  "[GradScaler] prepare_replay() needs prepare_capture(), and update() at the end of a step without a "
                  "graph");
   if (!on_device_) device_->put(scale_, good_steps_);
@@ -185,8 +192,7 @@ void GradScaler::load_state(const GradScalerState& state) {
   scale_ = state.scale;
   good_steps_ = state.good_steps;
   on_device_ = false;
-  finite_ = true;
-  stage_ = Stage::kScaled;
+  turns_.clear();
 }
 
 }  // namespace lockstep::optim

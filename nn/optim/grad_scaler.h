@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/optim/optimizer.h"
@@ -60,13 +61,15 @@ class GradScaler {
   double scale_factor() const { return state().scale; }  ///< what the loss is multiplied by now
 
   /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
-  /// finite. Throws Error if called twice before update(), or for a gradient of type float16, which could underflow
-  /// again: keep the parameters in float32. Where gradients are divided over ranks, these agree on the answer.
+  /// finite. Throws Error if called twice for an optimizer before update(), or for a gradient of type float16, which
+  /// could underflow again: keep the parameters in float32. Where gradients are divided over ranks, these agree on the
+  /// answer.
   bool unscale(Optimizer& optimizer);
   /// optimizer.step(), after unscale() if that has not been done, unless a gradient is not finite. Returns whether the
-  /// step was made. Throws Error if called twice before update().
+  /// step was made. Throws Error if called twice for an optimizer before update().
   bool step(Optimizer& optimizer);
-  /// Ends an iteration: the scale shrinks after one that overflowed, grows after growth_interval others in a row.
+  /// Ends an iteration, of one optimizer or of several: the scale shrinks after one in which gradients of any of them
+  /// overflowed, and grows after growth_interval others in a row.
   /// Throws Error if nothing was unscaled since the last update().
   void update();
 
@@ -88,8 +91,15 @@ class GradScaler {
   void load_state(const GradScalerState& state);
 
  private:
-  enum class Stage { kScaled, kUnscaled, kStepped };
+  /// What was done for an optimizer since the last update().
+  struct Turn {
+    const Optimizer* optimizer;
+    bool finite;
+    bool stepped = false;
+  };
 
+  Turn& unscaled_turn(Optimizer& optimizer);
+  Turn* turn_of(const Optimizer& optimizer);
   bool is_capturing() const;
   void check_gradients(const Optimizer& optimizer) const;
 
@@ -98,8 +108,7 @@ class GradScaler {
   mutable std::int64_t good_steps_ = 0;
   mutable bool on_device_ = false;  // the device's are later than these two
   std::shared_ptr<detail::ScalerOnDevice> device_;
-  bool finite_ = true;
-  Stage stage_ = Stage::kScaled;
+  std::vector<Turn> turns_;
 };
 
 }  // namespace lockstep::optim

@@ -52,7 +52,8 @@ double sum_of_squares(const Tensor& grad);
 /// The end of clip_grad_norm_(): gradients times norm[1], as GradNormKernel gives it.
 GradNorm scale_to_norm(const std::vector<Gradients>& by_device, const Tensor& norm, bool error_if_nonfinite);
 
-/// The gradients of the parameters that have one with elements, device by device.
+/// The gradients of the parameters that have one with elements, device by device. Each has memory of its own for all
+/// its elements: a gradient that does not is replaced by a copy.
 std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters);
 
 }  // namespace lockstep::optim::detail

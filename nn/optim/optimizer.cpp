@@ -235,7 +235,7 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
   bucket.copies_in.clear();
   bucket.copies_out.clear();
   const auto dense = [](Tensor& kept, const Tensor& like) -> const Tensor& {
-    if (!kept.defined()) kept = empty(like.sizes(), options_of(like));
+    if (!kept.defined() || kept.sizes() != like.sizes()) kept = empty(like.sizes(), options_of(like));
     return kept;
   };
   for (std::size_t m = 0; m < bucket.members.size(); ++m) {
@@ -246,6 +246,11 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
         "[{}] parameter {} was {} on {} at its first step and is {} on {} now; move or cast the model first, "
         "then construct the optimizer",
         name(), i, lockstep::name(dtype), to_string(bucket.device), lockstep::name(p.dtype()), to_string(p.device()));
+    const std::int64_t elements = bucket.offsets[m + 1] - bucket.offsets[m];
+    LOCKSTEP_CHECK(p.numel() == elements,
+                   "[{}] parameter {} had {} elements at its first step and is {} now; construct the optimizer anew, "
+                   "as its state is of the old size",
+                   name(), i, elements, to_string(p.sizes()));
     const Tensor grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
     Tensor value = p.detach(), gradient = grad;

@@ -95,6 +95,17 @@ TEST(ClipGrad, ClampsValues) {
   EXPECT_EQ(parameters[0].grad().to_vector<double>(), (std::vector<double>{-0.5, -0.5, 0, 0.25, 0.5}));
 }
 
+// The gradient of a sum is one number that is seen as many.
+TEST(ClipGrad, ExpandedGradientsAreScaledOnce) {
+  const Tensor w = ones({3}).requires_grad_();
+  w.set_grad(tensor<float>({1}).expand({3}));
+  EXPECT_NEAR(clip_grad_norm_({w}, 0.1), std::sqrt(3.0), 1e-6);
+  for (const double value : w.grad().to_vector<double>()) EXPECT_NEAR(value, 0.1 / std::sqrt(3.0), 1e-6);
+  w.set_grad(tensor<float>({2}).expand({3}));
+  clip_grad_value_({w}, 0.5);
+  EXPECT_EQ(w.grad().to_vector<double>(), std::vector<double>(3, 0.5));
+}
+
 TEST(ClipGrad, NonFiniteNorms) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<Tensor> parameters{with_gradient(tensor<float>({infinity, 1}))};

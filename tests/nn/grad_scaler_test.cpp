@@ -77,6 +77,34 @@ TEST(GradScaler, GrowsAfterAnIntervalWithoutOverflow) {
   EXPECT_EQ(iterate(1), 8);
 }
 
+// As with PyTorch: a loop over two optimizers ends with one update().
+TEST(GradScaler, ServesSeveralOptimizersInAnIteration) {
+  const Tensor a = ones({2}).requires_grad_(), b = ones({2}).requires_grad_();
+  SGD first({a}, {.lr = 1.0}), second({b}, {.lr = 1.0});
+  GradScaler scaler({.init_scale = 4.0, .growth_interval = 1});
+  const auto iterate = [&](double of_a, double of_b) {
+    first.zero_grad();
+    second.zero_grad();
+    scaler.scale(sum(a * of_a)).backward();
+    scaler.scale(sum(b * of_b)).backward();
+    const bool made_first = scaler.step(first);
+    const bool made_second = scaler.step(second);
+    scaler.update();
+    return std::pair(made_first, made_second);
+  };
+  EXPECT_EQ(iterate(1.0, 2.0), std::pair(true, true));
+  EXPECT_EQ(a.to_vector<double>(), std::vector<double>(2, 0.0));
+  EXPECT_EQ(b.to_vector<double>(), std::vector<double>(2, -1.0));
+  EXPECT_EQ(scaler.scale_factor(), 8.0);
+  // What one leaves out the other does, and the scale shrinks, whichever was first.
+  EXPECT_EQ(iterate(INFINITY, 1.0), std::pair(false, true));
+  EXPECT_EQ(scaler.scale_factor(), 4.0);
+  EXPECT_EQ(iterate(1.0, INFINITY), std::pair(true, false));
+  EXPECT_EQ(scaler.scale_factor(), 2.0);
+  EXPECT_EQ(a.to_vector<double>(), std::vector<double>(2, -1.0));
+  EXPECT_EQ(b.to_vector<double>(), std::vector<double>(2, -2.0));
+}
+
 TEST(GradScaler, RefusesWhatCannotBeRight) {
   EXPECT_NE(error_of([] { GradScaler({.init_scale = 0}); }).find("init_scale > 0, found 0"), std::string::npos);
   EXPECT_NE(error_of([] { GradScaler({.growth_factor = 1}); }).find("growth_factor > 1"), std::string::npos);

@@ -324,6 +324,24 @@ TEST(Optimizer, FollowsAModelThatMovesBeforeTheFirstStep) {
       << error;
 }
 
+TEST(Optimizer, AParameterOfAnotherSizeIsRefused) {
+  for (const std::int64_t size : {2, 100000}) {
+    const Tensor w = ones({4}).requires_grad_();
+    Adam optimizer({w}, {.lr = 0.1});
+    w.set_grad(ones({4}));
+    optimizer.step();
+    nn::replace_value(w, ones({size}));
+    w.set_grad(ones({size}));
+    EXPECT_NE(error_of([&] { optimizer.step(); }).find("parameter 0 had 4 elements at its first step"),
+              std::string::npos);
+    // Of the old size it goes on, whatever its shape.
+    nn::replace_value(w, ones({2, 2}));
+    w.set_grad(ones({2, 2}).t());
+    optimizer.step();
+    EXPECT_LT(w.to_vector<double>()[3], 1.0);
+  }
+}
+
 TEST(Optimizer, StateNamesItsTensors) {
   const std::vector<Tensor> parameters = parameters_of({{2}, {3}}, false);
   const OptimizerState state = Adam(parameters).state();

@@ -257,6 +257,28 @@ TEST_F(Safetensors, ABoolIsZeroOrOne) {
   EXPECT_EQ(net.weight.to_vector<double>(), (std::vector<double>{0, 0})) << "nothing may be changed";
 }
 
+TEST_F(Safetensors, ATiedTensorIsFoundByAnyOfItsNames) {
+  struct Tied : Module {
+    Linear in{this, "in", 2, 2, {.bias = false}};
+    Parameter out{this, "out", in.weight};
+  };
+  const Tensor values = make_input({2, 2}, 3, kFloat32), others = make_input({2, 2}, 4, kFloat32);
+  const auto loaded = [&](const std::vector<NamedTensor>& tensors) {
+    save_safetensors(tensors, path());
+    Tied model;
+    load(model, path());
+    return model.in.weight.to_vector<float>();
+  };
+  EXPECT_EQ(loaded({{"in.weight", values}}), values.to_vector<float>());
+  EXPECT_EQ(loaded({{"out", values}}), values.to_vector<float>());
+  EXPECT_EQ(loaded({{"in.weight", values}, {"out", values}}), values.to_vector<float>());
+  EXPECT_NE(error_of([&] {
+              loaded({{"in.weight", values}, {"out", others}});
+            }).find("out (file: not the values of in.weight, with which the model ties it)"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { loaded({{"weight", values}}); }).find("missing in.weight"), std::string::npos);
+}
+
 TEST_F(Safetensors, SavingErrorsNameThePath) {
   const auto contains = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

@@ -188,6 +188,14 @@ TEST(Unique, ElementsInOrderEachNanByItself) {
   EXPECT_EQ(unique(zeros({0})).values.numel(), 0);
 }
 
+TEST(IsIn, NanIsAmongNothing) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto is_in = [](const Tensor& x, const Tensor& among) { return isin(x, among).to_vector<bool>(); };
+  EXPECT_EQ(is_in(tensor<float>({nan, 1}), tensor<float>({2})), (std::vector<bool>{false, false}));
+  EXPECT_EQ(is_in(tensor<float>({nan, 1}), tensor<float>({1, nan})), (std::vector<bool>{false, true}));
+  EXPECT_EQ(is_in(tensor<float>({nan}), zeros({0})), (std::vector<bool>{false}));
+}
+
 TEST(TopKErrors, NameTheProblem) {
   EXPECT_NE(error_of([] { topk(ones({3}), 4); }).find("[topk] expected k between 0 and 3"), std::string::npos);
   EXPECT_NE(error_of([] { topk(ones({3}, {.dtype = kBool}), 1); }).find("bool"), std::string::npos);

@@ -131,6 +131,7 @@ SignAndLogDet slogdet(const Tensor& a) {
 }
 
 Tensor det(const Tensor& a) {
+  if (is_elsewhere(a)) return linalg::det(a.to(kCPU)).to(a.device());
   const SignAndLogDet parts = linalg::slogdet(a);
   return parts.sign * exp(parts.logabsdet);
 }

@@ -113,8 +113,10 @@ Tensor isin(const Tensor& x, const Tensor& among) {
     T* first = set.data<T>();
     T* last = std::remove_if(first, first + set.numel(), [](T value) { return value != value; });
     std::sort(first, last);
-    for (std::int64_t i = 0; i < values.numel(); ++i)
-      out.data<bool>()[i] = std::binary_search(first, last, values.data<T>()[i]);
+    for (std::int64_t i = 0; i < values.numel(); ++i) {
+      const T value = values.data<T>()[i];
+      out.data<bool>()[i] = value == value && std::binary_search(first, last, value);
+    }
   });
   return move_values(out, x.device());
 }

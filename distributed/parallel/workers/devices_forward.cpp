@@ -54,7 +54,10 @@ struct DevicesBackward final : Node {
 
     threads->run([&](int device) {
       const auto i = static_cast<std::size_t>(device);
+      // A pass that was broken off may have left something.
+      for (const Tensor& parameter : parameters[i]) parameter.set_grad({});
       if (i >= outputs.size()) return;
+      if (inputs[i].requires_grad()) inputs[i].set_grad({});
       const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
       Engine::backward({&outputs[i], 1}, {&seed, 1});
     });

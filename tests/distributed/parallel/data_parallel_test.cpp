@@ -152,6 +152,27 @@ TEST(DataParallel, AReplicasExceptionIsRethrown) {
   EXPECT_EQ(error_of([&] { parallel.step(make_batch(4), thrower); }), "replica 1 fell over");
 }
 
+TEST(DataParallel, ABrokenPassLeavesNothingBehind) {
+  static bool broken = false;
+  struct Fails : nn::Module {
+    nn::Linear fc{this, "fc", 2, 1};
+    Tensor forward(Tensor x) override {
+      const Tensor y = fc(x);
+      if (broken && x.size(0) == 1) y.register_hook([](const Tensor&) -> Tensor { throw Error("broken"); });
+      return y;
+    }
+  };
+  DataParallel parallel = make_data_parallel<Fails>(cpus({0, 1}));
+  broken = true;
+  EXPECT_NE(error_of([&] { sum(parallel(ones({3, 2}))).backward(); }).find("broken"), std::string::npos);
+  broken = false;
+  for (int pass = 0; pass < 2; ++pass) {
+    parallel.module().zero_grad();
+    sum(parallel(ones({4, 2}))).backward();
+    EXPECT_EQ(parallel.module().parameters()[1].grad().item<double>(), 4.0) << pass;
+  }
+}
+
 TEST(DataParallel, ReplicasDrawDifferentNumbers) {
   struct Dropped : nn::Module {
     nn::Dropout dropout{this, "dropout", 0.5};
