@@ -48,8 +48,8 @@ class Dataset {
   /// with the usual shape. Called from several threads at once. Throws Error for an index out of range.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
   /// A short text that differs from that of a set with other samples, as far as a set can tell without reading for
-  /// long, wherever they were loaded from; empty: nobody knows. train::Run compares it between ranks, and on resumption
-  /// with what the checkpoint was trained on.
+  /// long, wherever they were loaded from; empty: nobody knows. training::Run compares it between ranks, and on
+  /// resumption with what the checkpoint was trained on.
   virtual std::string content() const { return {}; }
   /// The same one by one, without dimension 0: for DataLoaderOptions::collate_fn.
   virtual std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const;

@@ -114,6 +114,9 @@ void Module::add_member(std::string_view name, Kind kind, Tensor tensor, Module*
   if (module) {
     LOCKSTEP_CHECK(!module->parent_ && module != this, "[{}] child '{}' already belongs to a module", type_name(),
                    name);
+    for (const Module* above = parent_; above; above = above->parent_)
+      LOCKSTEP_CHECK(above != module, "[{}] child '{}' is a module above it; a tree of modules has no cycles",
+                     type_name(), name);
     module->parent_ = this;
   }
   members_.push_back({std::string(name), kind, std::move(tensor), module});

@@ -9,7 +9,7 @@
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr double kPeriod = 0.2;  // seconds between two exchanges
@@ -73,4 +73,4 @@ Agreement::Decision Agreement::after_step(bool stop, bool save_is_due) {
   return {agreed[0] != 0, agreed[1] != 0};
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/safetensors.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A collective: throws Error on every rank unless all have the same settings as rank 0, naming the ranks and, on
 /// those, the first that differs. With other learning rates or data orders a run would go on without a word, and be
@@ -43,4 +43,4 @@ class Agreement {
   Clock::time_point last_ = Clock::now();
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/nn/atomic_file.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr int kMaxLinks = 40;  // as the kernel
@@ -73,4 +73,4 @@ CheckpointLock::~CheckpointLock() {
   if (made_in_.is_here() && descriptor_ && is_same_file(file_, descriptor_.get())) ::unlink(file_.c_str());
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

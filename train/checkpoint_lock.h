@@ -7,7 +7,7 @@
 #include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Keeps two trainings from writing one checkpoint, each over the other's. While one lives, a file beside the
 /// checkpoint
@@ -28,4 +28,4 @@ class CheckpointLock {
   FileDescriptor descriptor_;  ///< invalid: no lock can be had there
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

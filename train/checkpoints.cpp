@@ -16,7 +16,7 @@
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/train/output.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -187,4 +187,4 @@ void Checkpoints::written(std::int64_t step) const {
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

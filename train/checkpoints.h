@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Note [Files of checkpoints]
 /// The newest checkpoint is always the file that the user named, "run.safetensors", whole at any moment. Where several
@@ -68,4 +68,4 @@ class Checkpoints {
   std::int64_t keep_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/core/outlet.h"
 #include "lockstep/train/sink.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -125,4 +125,4 @@ std::unique_ptr<Sink> console(bool progress_bar, bool others_wait) {
   return std::make_unique<Console>(progress_bar, others_wait);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -2,7 +2,7 @@
 #include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/train/run.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 Values Evaluation::measure(nn::Module& module, distributed::ProcessGroup* group) const {
   const std::vector<double> totals = distributed::evaluate(
@@ -24,4 +24,4 @@ Evaluation classification(std::shared_ptr<const data::Dataset> dataset) {
           }};
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/sha256.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 std::string hash_of(const Tensor& tensor) {
@@ -41,4 +41,4 @@ void HashTrace::step(std::int64_t step, const Tensor& loss, nn::Module& module) 
   LOCKSTEP_CHECK(!file_.is_lost(), "the hash trace '{}' was removed or renamed while it was written", path_);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -8,7 +8,7 @@
 #include "lockstep/nn/module.h"
 #include "lockstep/train/line_file.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Writes, for each step, hashes of its loss, gradients and new weights, one JSON line a step, for lockstep-bisect.
 class HashTrace {
@@ -26,4 +26,4 @@ class HashTrace {
   LineFile file_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -10,7 +10,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/checkpoint.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // "hook.<rank>.<name>"
@@ -85,4 +85,4 @@ bool load_hook_state(distributed::CommunicationHook& hook, const nn::Safetensors
   return true;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

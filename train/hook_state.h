@@ -7,7 +7,7 @@
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/nn/safetensors.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A collective: the state of the hook on every rank, under names that tell the ranks apart, on rank 0; nothing on the
 /// others. `group`: null for one process.
@@ -19,4 +19,4 @@ std::vector<nn::NamedTensor> gather_hook_state(const distributed::CommunicationH
 bool load_hook_state(distributed::CommunicationHook& hook, const nn::SafetensorsFile& file,
                      const distributed::ProcessGroup* group);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include "lockstep/train/line_file.h"
 #include "lockstep/train/sink.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -78,4 +78,4 @@ std::unique_ptr<Sink> json_lines(const std::string& path) {
   return std::make_unique<JsonLines>(path);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

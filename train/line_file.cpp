@@ -15,7 +15,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// The size of a regular file; -1 for a terminal or a pipe.
@@ -92,4 +92,4 @@ void LineFile::write(std::string text) {
   if (start >= 0 && ::ftruncate(file_.get(), start) == 0) ::lseek(file_.get(), start, SEEK_SET);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 
 #include "lockstep/core/posix.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A file to which a training adds a line at a time. Each is in the file when write() returns, whatever becomes of the
 /// process, and none begins behind the rest of another that a process has not come to end.
@@ -34,4 +34,4 @@ class LineFile {
   int error_ = 0;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -3,7 +3,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 constexpr std::int64_t kMost = 64;
@@ -31,4 +31,4 @@ void LossLog::flush() {
   waiting_.clear();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

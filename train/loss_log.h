@@ -9,7 +9,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/train/sink.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Losses on their way from a device to the sinks: they are read together, so that steps need not wait for each other.
 class LossLog {
@@ -29,4 +29,4 @@ class LossLog {
   Tensor losses_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -17,7 +17,7 @@
 #include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/safetensors.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -168,4 +168,4 @@ std::string write_somewhere(const std::string& path, const std::function<void(co
   throw Error(failure);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Note [Outputs]
 /// A training takes hours, and its files are written at the end. So before the first step each of them is tried, and a
@@ -37,4 +37,4 @@ bool is_training_checkpoint(const std::string& path);
 std::string write_somewhere(const std::string& path, const std::function<void(const std::string& path)>& write,
                             std::string& failure);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

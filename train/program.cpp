@@ -12,7 +12,7 @@
 #include "lockstep/train/program_options.h"
 #include "lockstep/train/started_by_launcher.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Of a bound that may be infinite, which is none.
@@ -144,4 +144,4 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
   });
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 #include "lockstep/train/run.h"
 #include "lockstep/train/workers.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Note [Programs]
 /// main() of a training program: the command line of everything that Workers and Run can do (--mode, --nproc,
@@ -20,11 +20,11 @@ namespace lockstep::train {
 ///
 ///   int main(int argc, char** argv) {
 ///     double lr = 0.02;
-///     train::Program program("train_net", "Trains the net.");
+///     training::Program program("train_net", "Trains the net.");
 ///     program.add_option("--lr", lr, "Learning rate");
-///     return program.main(argc, argv, [&](train::Workers& workers, const train::RunOptions& options) {
+///     return program.main(argc, argv, [&](training::Workers& workers, const training::RunOptions& options) {
 ///       ...
-///       return train::Run(step, *optimizer, loader, loss, options).train().exit_status();
+///       return training::Run(step, *optimizer, loader, loss, options).train().exit_status();
 ///     });
 ///   }
 ///
@@ -91,4 +91,4 @@ class Program {
   std::unique_ptr<Options> options_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

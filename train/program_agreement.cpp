@@ -9,7 +9,7 @@
 #include "lockstep/core/parse_number.h"
 #include "lockstep/train/program_options.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// The options of which each rank may have its own. An option that is not here, a new one too, is compared.
@@ -62,4 +62,4 @@ nn::Metadata Program::Options::settings_of_ranks() const {
   return all;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/started_by_launcher.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using command_line::number;
@@ -328,4 +328,4 @@ void Program::Options::check_lockstep() const {
                       v, workers.batch_size));
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -11,7 +11,7 @@
 
 #include "lockstep/train/program.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// The common options of programs, as they are typed.
 struct Program::Options {
@@ -65,4 +65,4 @@ struct Program::Options {
   std::map<std::string, std::string> defaults_;  // of options, as text
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -24,7 +24,7 @@
 #include "lockstep/train/run_state.h"
 #include "lockstep/train/step_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // Steps at the beginning of a run that are not like the others: memory, handles and graphs are made.
@@ -261,8 +261,8 @@ void Run::State::profile(bool at_end) {
 void Run::State::write_step_trace() {
   if (options.trace.empty() || !is_rank0 || !step.trace() || done != std::min(kTracedStep, total_steps)) return;
   try_to_write([&] {
-    train::write_step_trace(options.trace, *step.trace(),
-                            group ? group->records() : std::vector<distributed::OperationRecord>());
+    training::write_step_trace(options.trace, *step.trace(),
+                               group ? group->records() : std::vector<distributed::OperationRecord>());
   });
 }
 
@@ -386,4 +386,4 @@ Result Run::train() {
   return run.finish();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

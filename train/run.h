@@ -26,7 +26,7 @@ namespace lockstep::distributed {
 class MeshModel;
 }
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// What stdout shows of a run.
 enum class Progress {
@@ -130,11 +130,11 @@ struct Callbacks {
 /// A whole training: epochs and steps, learning rate, evaluation, checkpoints and resumption, metrics, progress. What
 /// it does not know a program adds by callbacks, or writes its own loop over a TrainingStep, which needs none of this.
 ///
-///   train::Run run(step, optimizer, loader, [](nn::Module& net, const data::Batch& part) {
+///   training::Run run(step, optimizer, loader, [](nn::Module& net, const data::Batch& part) {
 ///     return cross_entropy(net(part.x), part.y);
 ///   }, {.epochs = 3, .checkpoint = "run.safetensors", .checkpoint_minutes = 10});
 ///   run.set_schedule(optim::CosineAnnealing{.lr = 0.02, .period = run.total_steps()});
-///   run.set_evaluation(train::classification(test_set));
+///   run.set_evaluation(training::classification(test_set));
 ///   return run.train().exit_status();
 ///
 /// A run that was stopped and resumed ends with the bits of one that was not: data order, random numbers and learning
@@ -183,4 +183,4 @@ class Run {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

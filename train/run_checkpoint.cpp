@@ -19,7 +19,7 @@
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 /// True if one of these variables is a number above 0.
@@ -343,4 +343,4 @@ void Run::State::save_weights() {
   });
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -18,7 +18,7 @@
 #include "lockstep/train/stop_signal.h"
 #include "lockstep/train/update.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 struct Run::State {
   State(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader, LossFunction loss,
@@ -109,4 +109,4 @@ struct Run::State {
   std::string lost;  // what could not be written where it should be
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Names and values, in order: {"test accuracy", 0.99}.
 using Values = std::vector<std::pair<std::string, double>>;
@@ -74,4 +74,4 @@ std::unique_ptr<Sink> console(bool progress_bar, bool others_wait = false);
 /// A resumed run goes on in the file. Throws Error, now or at the end, if the file cannot be written.
 std::unique_ptr<Sink> json_lines(const std::string& path);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

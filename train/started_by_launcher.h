@@ -7,7 +7,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// True if a launcher started this process as one of several (lockstep-run, torchrun, Open MPI, Slurm).
 inline bool started_by_launcher() {
@@ -22,4 +22,4 @@ inline bool has_rank_alone() {
   return launcher.rank && !launcher.world_size;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -6,7 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 nlohmann::ordered_json span(const std::string& name, int row, std::int64_t origin_ns, std::int64_t begin_ns,
@@ -45,4 +45,4 @@ void write_step_trace(const std::string& path, const distributed::ReducerTrace& 
   LOCKSTEP_CHECK(!out.fail(), "the trace file '{}' could not be written; is the disk full?", path);
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -9,7 +9,7 @@
 #include "lockstep/distributed/parallel/reduction/reducer.h"
 #include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Writes one step as a Chrome trace (chrome://tracing, Perfetto): backward's span, when each bucket was launched, and
 /// every collective that ran between the step's first gradient and its end. Times in microseconds since the first
@@ -17,4 +17,4 @@ namespace lockstep::train {
 void write_step_trace(const std::string& path, const distributed::ReducerTrace& trace,
                       const std::vector<distributed::OperationRecord>& records);
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

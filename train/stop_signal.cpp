@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <ctime>
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // A batch system sends SIGTERM to every process of a job, and so does the launcher, which has got it as well: what
@@ -52,4 +52,4 @@ bool StopSignal::came() const {
   return active_ && asked_at != kNever;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// While it lives, SIGTERM does not end the process: came() tells of it, once all else is in order. Another one
 /// within 2 s is the same request, which has reached the process by two ways; a later one ends the process as ever. One
@@ -24,4 +24,4 @@ class StopSignal {
   struct sigaction before_ {};
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

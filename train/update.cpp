@@ -5,7 +5,7 @@
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/core/check.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 using distributed::LossValue;
 
@@ -58,4 +58,4 @@ std::string Update::obstacle() const {
   return captured_.obstacle();
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/nn/optim/grad_scaler.h"
 #include "lockstep/nn/optim/optimizer.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// A training step and the optimizer's update, in the way that a run's options ask for: as a CUDA graph, in mixed
 /// precision, with something done to the gradients in between. All that a run knows of steps.
@@ -50,4 +50,4 @@ class Update {
   distributed::CapturedStep captured_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

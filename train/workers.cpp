@@ -8,7 +8,7 @@
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 Workers::Workers(WorkerOptions options) : options_(std::move(options)) {
   LOCKSTEP_CHECK(options_.mode == Mode::dp || options_.devices.empty(),
@@ -93,4 +93,4 @@ std::unique_ptr<optim::Optimizer> Workers::make_optimizer(nn::Module& module, co
   return std::make_unique<distributed::ZeroRedundancyOptimizer>(std::move(optimizer), group());
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -13,7 +13,7 @@
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/nn/optim/optimizer.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 /// Who computes a step.
 enum class Mode {
@@ -47,7 +47,7 @@ struct WorkerOptions {
 /// The workers of a training, as this process sees them: it makes step, loader and optimizer so that they fit together.
 /// The same code for one device, several devices, and several processes:
 ///
-///   train::Workers workers({.mode = train::Mode::ddp});
+///   training::Workers workers({.mode = training::Mode::ddp});
 ///   auto step = workers.make_step([] { return std::make_unique<Net>(); });
 ///   auto optimizer = workers.make_optimizer(step, [](std::vector<Tensor> parameters) {
 ///     return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.02});
@@ -91,4 +91,4 @@ class Workers {
   std::optional<distributed::Mesh> mesh_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -43,7 +43,7 @@ struct Options {
   std::int64_t evaluate_every = 250, evaluate_windows = 240, sample = 0;
 };
 
-void add_options(train::Program& program, Options& o) {
+void add_options(training::Program& program, Options& o) {
   program.add_option("--text", o.text, "The text; default: tinyshakespeare/input.txt in LOCKSTEP_DATA");
   program.add_option("--data", o.data, "Folder of gpt_tokenize, instead of a text");
   program.add_option("--tokenizer", o.tokenizer,
@@ -90,7 +90,7 @@ gpt::Config shape_of(const Options& o) {
   return config;
 }
 
-void check(const Options& o, const train::WorkerOptions& workers, train::RunOptions& run) {
+void check(const Options& o, const training::WorkerOptions& workers, training::RunOptions& run) {
   const auto require = [](bool condition, const char* message) {
     if (!condition) throw Error(message);
   };
@@ -99,7 +99,7 @@ void check(const Options& o, const train::WorkerOptions& workers, train::RunOpti
   require(o.adapters.empty() || o.lora > 0, "--adapters belongs to --lora");
   require(o.lora == 0 || !o.model.empty(), "--lora belongs to --model: adapters go beside weights that exist");
   require(run.max_steps > 0, "expected --max-steps of at least 1");
-  require(workers.mode != train::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
+  require(workers.mode != training::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
   gpt::check_mesh(shape_of(o), workers, o.mesh);
   // An epoch is what lies between two evaluations.
   run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
@@ -166,7 +166,7 @@ gpt::LanguageModel& as_language_model(nn::Module& module) {
 }
 
 /// `loss`: the mean loss of windows.
-train::Evaluation make_evaluation(
+training::Evaluation make_evaluation(
     const gpt::Corpus& corpus, std::int64_t context, std::int64_t windows,
     std::function<double(nn::Module&, const Tensor& tokens, const Tensor& targets)> loss) {
   const std::int64_t positions = corpus.validation->size() - context;
@@ -192,7 +192,7 @@ void print_sample(gpt::LanguageModel& model, const gpt::Tokenizer& tokenizer, st
   std::fflush(stdout);
 }
 
-data::DataLoader make_loader(const Options& o, const train::Workers& workers, const gpt::Corpus& corpus,
+data::DataLoader make_loader(const Options& o, const training::Workers& workers, const gpt::Corpus& corpus,
                              std::int64_t context) {
   const auto windows = std::make_shared<gpt::WindowDataset>(corpus.training, context);
   const std::int64_t batch_size = workers.options().batch_size;
@@ -211,7 +211,7 @@ void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus&
                          const std::function<void(const std::string& path)>& save) {
     std::string failure;
     try {
-      const std::string place = train::write_somewhere(path, save, failure);
+      const std::string place = training::write_somewhere(path, save, failure);
       if (!failure.empty()) failure += fmt::format("; the {} are in '{}'", what, place);
     } catch (const Error&) {
       failure = fmt::format("the {} are lost: {}", what, failure);
@@ -225,19 +225,19 @@ void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus&
     write("model's files", o.out.substr(0, std::max<std::size_t>(1, o.out.find_last_not_of('/') + 1)),
           [&](const std::string& path) { gpt::save_folder(path, model, corpus.tokenizer); });
   }
-  if (!lost.empty()) throw train::UnwrittenError(lost);
+  if (!lost.empty()) throw training::UnwrittenError(lost);
 }
 
 /// On processes that are a grid, each with a part of the model.
-int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions run_options, const gpt::Corpus& corpus,
-                  const gpt::Config& config) {
+int train_on_mesh(const Options& o, training::Workers& workers, training::RunOptions run_options,
+                  const gpt::Corpus& corpus, const gpt::Config& config) {
   const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
   gpt::MeshTraining training(
       workers, o.mesh, run_options.amp, [&] { return make_model(o, config); },
       [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
   run_options.mesh = &training.whole();
   run_options.other_bytes = bytes_of_outputs(o, training.saved_bytes());
-  train::Run run(
+  training::Run run(
       training.step(), training.optimizer(), loader,
       [&](nn::Module& net, const data::Batch& part) { return training.loss(net, part); }, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
@@ -246,7 +246,7 @@ int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions r
       [&](nn::Module&, const Tensor& tokens, const Tensor& targets) { return training.evaluate(tokens, targets); }));
   if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { training.clip(o.clip); };
   if (o.sample > 0)
-    run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
+    run.callbacks().on_evaluation = [&](std::int64_t, const training::Values&) {
       if (const auto model = training.gathered()) print_sample(*model, corpus.tokenizer, o.sample);
     };
   return run.train_and_write([&] {
@@ -255,7 +255,7 @@ int train_on_mesh(const Options& o, train::Workers& workers, train::RunOptions r
   });
 }
 
-int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_options) {
+int train_gpt(const Options& o, training::Workers& workers, training::RunOptions run_options) {
   const gpt::Corpus corpus = open_corpus(o);
   const gpt::Config config = config_of(o, corpus.tokenizer);
   run_options.units_per_sample = config.context;
@@ -270,7 +270,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
   };
 
   run_options.other_bytes = bytes_of_outputs(o, gpt::saved_bytes(as_language_model(step.module())));
-  train::Run run(step, *optimizer, loader, loss, run_options);
+  training::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(o, run.total_steps()));
   run.set_evaluation(make_evaluation(corpus, config.context, o.evaluate_windows,
                                      [](nn::Module& module, const Tensor& tokens, const Tensor& targets) {
@@ -278,7 +278,7 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
                                      }));
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
-    run.callbacks().on_evaluation = [&](std::int64_t, const train::Values&) {
+    run.callbacks().on_evaluation = [&](std::int64_t, const training::Values&) {
       if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
     };
   return run.train_and_write([&] {
@@ -293,21 +293,21 @@ int train_gpt(const Options& o, train::Workers& workers, train::RunOptions run_o
 int main(int argc, char** argv) {
   using namespace lockstep;
   apps::Options options;
-  train::Program program("gpt_train",
-                         "Trains a GPT on a text, or fine-tunes one, on one device, several devices, or several "
-                         "processes.",
-                         LOCKSTEP_VERSION);
+  training::Program program("gpt_train",
+                            "Trains a GPT on a text, or fine-tunes one, on one device, several devices, or several "
+                            "processes.",
+                            LOCKSTEP_VERSION);
   apps::add_options(program, options);
-  program.add_mesh([&](int processes, const train::WorkerOptions& workers) {
+  program.add_mesh([&](int processes, const training::WorkerOptions& workers) {
     return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.mesh);
   });
   program.workers().batch_size = 12;
   program.run().max_steps = 2000;
   program.run().unit = "tokens";
-  const auto check = [&](const train::WorkerOptions& workers, train::RunOptions& run) {
+  const auto check = [&](const training::WorkerOptions& workers, training::RunOptions& run) {
     apps::check(options, workers, run);
   };
-  const auto body = [&](train::Workers& workers, const train::RunOptions& run) {
+  const auto body = [&](training::Workers& workers, const training::RunOptions& run) {
     return apps::train_gpt(options, workers, run);
   };
   return program.main(argc, argv, body, check);

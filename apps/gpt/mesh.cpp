@@ -9,13 +9,13 @@ namespace lockstep::gpt {
 namespace {
 
 /// Into how many parts layers are divided.
-std::int64_t parts_of(const train::WorkerOptions& workers) {
+std::int64_t parts_of(const training::WorkerOptions& workers) {
   return std::max<std::int64_t>(workers.tensor_shards, workers.mesh ? workers.mesh->tensor : 1);
 }
 
 }  // namespace
 
-void check_mesh(const Config& config, const train::WorkerOptions& workers, const MeshChoice& choice) {
+void check_mesh(const Config& config, const training::WorkerOptions& workers, const MeshChoice& choice) {
   const bool interleaved =
       distributed::parse_pipeline_schedule(choice.schedule) == distributed::PipelineSchedule::interleaved;
   LOCKSTEP_CHECK(interleaved == (choice.chunks > 1),
@@ -47,7 +47,7 @@ void check_mesh(const Config& config, const train::WorkerOptions& workers, const
                  "--lora does not go together with divided layers (tensor or --lockstep-tensor above 1)");
 }
 
-distributed::MeshSizes choose_mesh(int processes, const Config& config, const train::WorkerOptions& workers,
+distributed::MeshSizes choose_mesh(int processes, const Config& config, const training::WorkerOptions& workers,
                                    const MeshChoice& choice) {
   const std::int64_t most = workers.logical_shards > 0 ? workers.logical_shards : workers.batch_size;
   const int largest = static_cast<int>(std::min<std::int64_t>(processes, most));
@@ -56,7 +56,7 @@ distributed::MeshSizes choose_mesh(int processes, const Config& config, const tr
     const int rest = processes / data;
     for (int pipeline = rest; pipeline >= 1; --pipeline) {
       if (rest % pipeline != 0) continue;
-      train::WorkerOptions tried = workers;
+      training::WorkerOptions tried = workers;
       tried.mesh = distributed::MeshSizes{.data = data, .pipeline = pipeline, .tensor = rest / pipeline};
       if (workers.logical_shards > 0 && tried.mesh->tensor > 1 &&
           (workers.tensor_shards == 0 || workers.tensor_shards % tried.mesh->tensor != 0))
@@ -72,7 +72,7 @@ distributed::MeshSizes choose_mesh(int processes, const Config& config, const tr
   throw Error(fmt::format("--mesh auto: no mesh of {} process(es) fits the model; use another number", processes));
 }
 
-MeshTraining::MeshTraining(const train::Workers& workers, const MeshChoice& choice, DType autocast,
+MeshTraining::MeshTraining(const training::Workers& workers, const MeshChoice& choice, DType autocast,
                            ModelFactory make_model, distributed::MeshModel::OptimizerFactory make_optimizer) {
   const distributed::Mesh& mesh = *workers.mesh();
   model_ = make_model();

@@ -21,10 +21,10 @@ struct MeshChoice {
 };
 
 /// Throws Error, one sentence that names the option, for a model that cannot be divided over such a mesh.
-void check_mesh(const Config& config, const train::WorkerOptions& workers, const MeshChoice& choice);
+void check_mesh(const Config& config, const training::WorkerOptions& workers, const MeshChoice& choice);
 /// A mesh of so many processes that fits the model: as much data parallelism as there can be, which sends least, then
 /// stages, then divided layers. Throws Error if there is none.
-distributed::MeshSizes choose_mesh(int processes, const Config& config, const train::WorkerOptions& workers,
+distributed::MeshSizes choose_mesh(int processes, const Config& config, const training::WorkerOptions& workers,
                                    const MeshChoice& choice);
 
 /// A language model divided over the mesh of a program's workers, with what trains it.
@@ -33,7 +33,7 @@ class MeshTraining {
   using ModelFactory = std::function<std::unique_ptr<LanguageModel>()>;
 
   /// `autocast`: kBFloat16, kFloat16, or kFloat32 for none. Collective.
-  MeshTraining(const train::Workers& workers, const MeshChoice& choice, DType autocast, ModelFactory make_model,
+  MeshTraining(const training::Workers& workers, const MeshChoice& choice, DType autocast, ModelFactory make_model,
                distributed::MeshModel::OptimizerFactory make_optimizer);
 
   distributed::TrainingStep& step() { return *step_; }

@@ -30,7 +30,7 @@ struct Options {
   double learning_rate() const { return lr.value_or(optimizer == "sgd" ? 0.02 : 0.001); }
 };
 
-void add_options(train::Program& program, Options& options) {
+void add_options(training::Program& program, Options& options) {
   program.add_option("--dataset", options.dataset, "The data set", {"mnist", "fashion-mnist"});
   program.add_option("--data-dir", options.data_dir,
                      "Folder of the data set; default: LOCKSTEP_DATA, then the usual places");
@@ -44,14 +44,14 @@ void add_options(train::Program& program, Options& options) {
   program.let_ranks_differ({"--data-dir"});
 }
 
-void check(const Options& options, const train::WorkerOptions& workers) {
+void check(const Options& options, const training::WorkerOptions& workers) {
   const auto require = [](bool condition, const std::string& message) {
     if (!condition) throw Error(message);
   };
   require(!options.momentum || options.optimizer == "sgd",
           fmt::format("--momentum belongs to --optimizer sgd, and this is {}; leave it out", options.optimizer));
   if (!options.sync_batch_norm) return;
-  require(workers.mode == train::Mode::ddp, "--sync-batch-norm belongs to --mode ddp");
+  require(workers.mode == training::Mode::ddp, "--sync-batch-norm belongs to --mode ddp");
   require(options.model == "lenet-bn",
           fmt::format("--sync-batch-norm needs a model with batch norm, which {} has not; use --model lenet-bn",
                       options.model));
@@ -87,7 +87,7 @@ optim::Schedule momentum_schedule(const Options& options) {
   return [momentum = *options.momentum](std::int64_t) { return momentum; };
 }
 
-int train_mnist(const Options& options, train::Workers& workers, const train::RunOptions& run_options) {
+int train_mnist(const Options& options, training::Workers& workers, const training::RunOptions& run_options) {
   const auto train_set = open_dataset(options, true);
   const auto test_set = open_dataset(options, false);
   const data::DataLoader loader = workers.make_loader(train_set);
@@ -97,9 +97,9 @@ int train_mnist(const Options& options, train::Workers& workers, const train::Ru
       step, [&](std::vector<Tensor> parameters) { return make_optimizer(options, std::move(parameters)); });
   const auto loss = [](nn::Module& net, const data::Batch& part) { return cross_entropy(net(part.x), part.y); };
 
-  train::Run run(step, *optimizer, loader, loss, run_options);
+  training::Run run(step, *optimizer, loader, loss, run_options);
   run.set_schedule(make_schedule(options, run.total_steps()), momentum_schedule(options));
-  run.set_evaluation(train::classification(test_set));
+  run.set_evaluation(training::classification(test_set));
   return run.train().exit_status();
 }
 
@@ -109,17 +109,17 @@ int train_mnist(const Options& options, train::Workers& workers, const train::Ru
 int main(int argc, char** argv) {
   using namespace lockstep;
   apps::Options options;
-  train::Program program("mnist_train",
-                         "Trains a small network on MNIST, on one device, several devices, or several processes.",
-                         LOCKSTEP_VERSION);
+  training::Program program("mnist_train",
+                            "Trains a small network on MNIST, on one device, several devices, or several processes.",
+                            LOCKSTEP_VERSION);
   apps::add_options(program, options);
   program.run().epochs = 3;
   program.run().unit = "images";
-  const auto check = [&](const train::WorkerOptions& workers, train::RunOptions& run) {
+  const auto check = [&](const training::WorkerOptions& workers, training::RunOptions& run) {
     apps::check(options, workers);
     run.settings = {{"model", options.model}, {"dataset", options.dataset}};
   };
-  const auto body = [&](train::Workers& workers, const train::RunOptions& run) {
+  const auto body = [&](training::Workers& workers, const training::RunOptions& run) {
     return apps::train_mnist(options, workers, run);
   };
   return program.main(argc, argv, body, check);

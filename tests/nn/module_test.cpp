@@ -71,6 +71,15 @@ TEST(Module, ParametersAreTensorsThatRequireGradients) {
   EXPECT_FALSE(handle.requires_grad());
 }
 
+TEST(Module, CannotBelongToWhatItHolds) {
+  struct Node : Module {
+  } a, b, c;
+  a.register_module("b", b);
+  b.register_module("c", c);
+  EXPECT_NE(error_of([&] { c.register_module("a", a); }).find("child 'a' is a module above it"), std::string::npos);
+  EXPECT_EQ(a.modules().size(), 3u);
+}
+
 TEST(Module, ListsATiedParameterOnce) {
   struct Tied : Module {
     Linear in{this, "in", 4, 4, {.bias = false}};

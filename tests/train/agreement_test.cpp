@@ -23,7 +23,7 @@
 #include "tests/distributed/ranks.h"
 #include "tests/support/temporary_path.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using namespace lockstep::testing;
@@ -93,7 +93,7 @@ TEST(Agreement, ACheckpointThatOneRankWasNotToldOfIsAnErrorBeforeTheFirstStep) {
     };
     RunOptions options{.progress = Progress::none};
     if (rank == 0) options.checkpoint = file.text();
-    train::Run run(step, optimizer, loader, loss, options);
+    training::Run run(step, optimizer, loader, loss, options);
     try {
       run.train();
     } catch (const Error& error) {
@@ -124,7 +124,7 @@ TEST(Agreement, FilesAreRank0sAndSchedulesAreCompared) {
       RunOptions options{.checkpoint = first ? file : elsewhere, .progress = Progress::none};
       if (first) options.save = file + ".weights";
       if (first) options.trace_hashes = file + ".hashes";
-      train::Run run(step, *optimizer, loader, loss, options);
+      training::Run run(step, *optimizer, loader, loss, options);
       run.set_schedule([=](std::int64_t n) { return n > 0 && other_schedule && !first ? 0.05 : 0.1; });
       try {
         run.train();
@@ -156,7 +156,7 @@ TEST(Agreement, OtherSamplesOnARankAreAnErrorOnAll) {
     const auto loss = [](nn::Module& module, const data::Batch& part) {
       return cross_entropy(module.forward(part.x), part.y);
     };
-    train::Run run(step, optimizer, loader, loss, {.progress = Progress::none});
+    training::Run run(step, optimizer, loader, loss, {.progress = Progress::none});
     try {
       run.train();
     } catch (const Error& error) {
@@ -190,4 +190,4 @@ TEST(Workers, AProcessWithoutAJobAnswersTheRequestOfItsLastOperation) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -22,7 +22,7 @@
 #include "tests/support/tensor_testing.h"
 #include "tests/train/training.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -248,4 +248,4 @@ TEST_F(CheckpointFiles, MayBeWrittenInTheBackground) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -19,7 +19,7 @@
 #include "lockstep/train/command_line/parse.h"
 #include "lockstep/train/program.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using Arguments = std::vector<const char*>;
@@ -195,4 +195,4 @@ TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

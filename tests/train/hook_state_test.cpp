@@ -13,7 +13,7 @@
 #include "tests/support/temporary_path.h"
 #include "tests/train/training.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 using namespace lockstep::testing;
@@ -73,4 +73,4 @@ TEST(HookState, PowerSgdGoesOnFromACheckpointWithTheSameBits) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

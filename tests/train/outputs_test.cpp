@@ -24,7 +24,7 @@
 #include "tests/support/tensor_testing.h"
 #include "tests/train/training.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -268,4 +268,4 @@ TEST_F(SmallDisk, ThatIsFullAtTheEndLosesNothing) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -1,4 +1,4 @@
-// train::Run on a small network, in this process.
+// training::Run on a small network, in this process.
 
 #include "lockstep/train/run.h"
 
@@ -23,7 +23,7 @@
 #include "tests/support/temporary_path.h"
 #include "tests/train/training.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -94,9 +94,9 @@ TEST_F(TrainRun, DoesNotGoOnWithOtherData) {
   const auto error_with = [&](std::int64_t count) {
     const data::DataLoader other(std::make_shared<data::TensorDataset>(ones({count, 6}), ones({count})),
                                  {.batch_size = 8, .seed = 3});
-    lockstep::train::Run run(*rest.step, *rest.optimizer, other,
-                             [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
-                             {.epochs = 3, .resume = file("c"), .progress = Progress::none});
+    lockstep::training::Run run(*rest.step, *rest.optimizer, other,
+                                [](nn::Module&, const data::Batch& part) { return part.x.sum(); },
+                                {.epochs = 3, .resume = file("c"), .progress = Progress::none});
     return error_of([&] { run.train(); });
   };
   EXPECT_NE(error_with(29).find("was trained with samples in the data set 30, not 29"), std::string::npos);
@@ -387,4 +387,4 @@ TEST_F(TrainRun, RefusesOptionsOutOfRange) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -18,7 +18,7 @@
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 namespace {
 
 // As by a batch system that signals every process of a job, and by the launcher, which passes on what it has got.
@@ -128,4 +128,4 @@ TEST_F(Metrics, ALineForWhichThereIsNoRoomIsLeftOutAndTold) {
 }
 
 }  // namespace
-}  // namespace lockstep::train
+}  // namespace lockstep::training

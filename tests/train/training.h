@@ -13,7 +13,7 @@
 #include "lockstep/nn/optim/optim.h"
 #include "lockstep/train/run.h"
 
-namespace lockstep::train {
+namespace lockstep::training {
 
 inline constexpr std::int64_t kStepsAnEpoch = 4;
 
@@ -52,4 +52,4 @@ struct Training {
   std::optional<Run> run;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::training

@@ -40,7 +40,7 @@ struct PowerSgdOptions {
 /// matrices NaN on all ranks for that step. It leaves no trace: errors stay what they were before it, and Q starts
 /// anew.
 ///
-/// Errors, Q and the number of steps are the hook's state(), which train::Run writes into checkpoints.
+/// Errors, Q and the number of steps are the hook's state(), which training::Run writes into checkpoints.
 ///
 /// Throws Error for options out of range.
 CommunicationHookPtr power_sgd(PowerSgdOptions options = {});

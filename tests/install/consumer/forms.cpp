@@ -222,10 +222,35 @@ void training() {
   std::cerr << ls::nn::weights_sha256(net) << ' ' << ls::nn::state_sha256(net) << '\n';
 }
 
+// --- names of a program's own, with all of ours in sight ---------------------------------------------------------
+
+void train(ls::nn::Module& net, int epoch) {
+  net.train();
+  std::cerr << epoch << '\n';
+}
+void test(ls::nn::Module& net) {
+  net.eval();
+}
+double accuracy = 0.0;
+struct Model {};
+
+void names() {
+  using namespace lockstep;
+  Net net;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    train(net, epoch);
+    test(net);
+    accuracy += net(rand({5, 4})).argmax(1).eq(0).to(kFloat32).mean().item<double>();
+  }
+  const Model model;
+  (void)model;
+}
+
 int main() {
   ls::manual_seed(1);
   modules();
   tensors();
   training();
+  names();
   std::puts("every form compiles and runs");
 }
