@@ -32,40 +32,49 @@ bool later(const IntrusivePtr<Node>& a, const IntrusivePtr<Node>& b) {
 /// Passes nest: a node that the pass around this one has reached too is lent, and given back as it was. A node that
 /// another thread's pass has reached, as a leaf that several graphs lead to, has its work space here. The work space is
 /// cleared again whatever happens; the roots own everything reachable until then.
+///
+/// Note [Freeing and sharing]
+/// A pass that frees has the nodes that saved something to itself, from before it runs the first until its end; passes
+/// that retain may share them. So each node says which pass took it and whether that one frees (Node::task_), and how
+/// many others are there beside it (Node::guests_), which may outstay it. Whoever frees takes the node and then looks
+/// for guests; a guest is counted and then looks who took the node. Both do so in the one order of seq_cst, so one of
+/// two that meet sees the other, and throws Error before it ran anything.
 class GraphTask {
  public:
-  GraphTask() : outer_(current_) { current_ = this; }
+  explicit GraphTask(bool retain_graph) : outer_(current_), frees_(!retain_graph) { current_ = this; }
   GraphTask(const GraphTask&) = delete;
   GraphTask& operator=(const GraphTask&) = delete;
   ~GraphTask() {
     current_ = outer_;
     for (Lent& lent : lent_) {
       lent.node->work_ = std::move(lent.work);
-      lent.node->task_.store(lent.task, std::memory_order_relaxed);
+      lent.node->task_.store(lent.task, std::memory_order_release);
     }
     for (Node* node : reached_) {
-      if (node->task_.load(std::memory_order_relaxed) != this) continue;
+      if (!has_taken(node)) continue;
       node->work_.dependencies = 0;
       node->work_.pending_grads.clear();
-      node->task_.store(nullptr, std::memory_order_release);
+      node->task_.store(0, std::memory_order_release);
     }
+    for (const auto& [node, work] : elsewhere_)
+      if (node->saves_) node->guests_.fetch_sub(1, std::memory_order_release);
   }
 
   /// Finds every node below the roots and counts the edges that lead into each.
-  void discover(const std::vector<Edge>& roots, bool retain_graph) {
+  void discover(const std::vector<Edge>& roots) {
     std::vector<Node*> stack;
     const auto visit = [&](Node* node) -> Node::Work& {
       if (Node::Work* work = find_work(node)) return *work;
       reached_.push_back(node);
       stack.push_back(node);
-      return take(node, retain_graph);
+      return take(node);
     };
     for (const Edge& edge : roots) visit(edge.node.get());
     while (!stack.empty()) {
       Node* node = stack.back();
       stack.pop_back();
       LOCKSTEP_CHECK(
-          !node->released_,
+          !node->released(),
           "[backward] the graph of {} was freed by an earlier backward(); pass retain_graph = true to the first "
           "call to run it twice",
           node->name());
@@ -121,31 +130,53 @@ class GraphTask {
 
   struct Lent {
     Node* node;
-    GraphTask* task;
+    std::uintptr_t task;
     Node::Work work;
   };
 
+  /// What Node::task_ holds: the address of a pass, and whether the node is to be freed.
+  static constexpr std::uintptr_t kFrees = 1;
+  static const GraphTask* pass_of(std::uintptr_t task) { return reinterpret_cast<const GraphTask*>(task & ~kFrees); }
+  bool has_taken(const Node* node) const { return pass_of(node->task_.load(std::memory_order_relaxed)) == this; }
+
   /// Null if this pass has not reached the node.
   Node::Work* find_work(Node* node) {
-    if (node->task_.load(std::memory_order_relaxed) == this) return &node->work_;
+    if (has_taken(node)) return &node->work_;
     if (elsewhere_.empty()) return nullptr;
     const auto found = elsewhere_.find(node);
     return found == elsewhere_.end() ? nullptr : &found->second;
   }
 
-  /// A work space for a node.
-  Node::Work& take(Node* node, bool retain_graph) {
-    GraphTask* holder = nullptr;
-    if (node->task_.compare_exchange_strong(holder, this, std::memory_order_acquire)) return node->work_;
-    const bool is_around = encloses(holder);
-    LOCKSTEP_CHECK(retain_graph || node->saved_.empty(),
-                   "[backward] {} would free the graph of {}, which {} runs too; pass retain_graph = true",
-                   is_around ? "a backward() inside another" : "a backward()", node->name(),
-                   is_around ? "the outer one" : "another thread's");
-    if (!is_around) return elsewhere_[node];
+  /// A work space for a node. Note [Freeing and sharing].
+  Node::Work& take(Node* node) {
+    const auto own = reinterpret_cast<std::uintptr_t>(this);
+    std::uintptr_t holder = 0;
+    if (node->task_.compare_exchange_strong(holder, frees_ ? own | kFrees : own)) {
+      if (frees_ && node->saves_ && node->guests_.load() != 0) [[unlikely]]
+        throw_shared(node, is_guest_around(node));
+      return node->work_;
+    }
+    const bool is_around = encloses(pass_of(holder));
+    if (frees_ && node->saves_) throw_shared(node, is_around);
+    if (!is_around) return visit_as_guest(node);
     lent_.push_back({node, holder, std::exchange(node->work_, {})});
-    node->task_.store(this, std::memory_order_relaxed);
+    node->task_.store(own | (holder & kFrees), std::memory_order_relaxed);  // the pass around this one frees it still
     return node->work_;
+  }
+  /// The same for a node that a pass of another thread took.
+  Node::Work& visit_as_guest(Node* node) {
+    Node::Work& work = elsewhere_[node];  // the destructor takes what has an entry out of the count
+    if (!node->saves_) return work;
+    node->guests_.fetch_add(1);
+    const std::uintptr_t holder = node->task_.load();
+    if (holder & kFrees) throw_shared(node, false);
+    return work;
+  }
+  [[noreturn]] static void throw_shared(const Node* node, bool is_around) {
+    detail::throw_error(
+        fmt::format("[backward] {} would free the graph of {}, which {} runs too; pass retain_graph = true",
+                    is_around ? "a backward() inside another" : "a backward()", node->name(),
+                    is_around ? "the outer one" : "another thread's"));
   }
   /// A pass around this one, on this thread.
   bool encloses(const GraphTask* other) const {
@@ -153,9 +184,16 @@ class GraphTask {
       if (task == other) return true;
     return false;
   }
+  /// A pass around this one, on this thread, is a guest there.
+  bool is_guest_around(Node* node) const {
+    for (const GraphTask* task = outer_; task; task = task->outer_)
+      if (task->elsewhere_.contains(node)) return true;
+    return false;
+  }
 
   LOCKSTEP_INITIAL_EXEC static thread_local constinit GraphTask* current_;
   GraphTask* outer_;
+  const bool frees_;
   std::vector<Node*> reached_;
   std::vector<Lent> lent_;
   std::unordered_map<Node*, Node::Work> elsewhere_;
@@ -265,7 +303,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
         results = node->apply(std::move(grads));
       if (AnomalyMode::enabled()) detail::check_gradients(*node, results);
     }
-    if (!retain_graph && runs && !node->saved_.empty()) node->release_saved();
+    if (!retain_graph && runs) node->release_saved();
     LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
                     node->name(), results.size(), node->edges_.size());
 
@@ -291,14 +329,15 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
 
 void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {
   const std::vector<Edge> edges = edges_of_roots("backward", roots, gradients);
-  GraphTask task;
-  task.discover(edges, retain_graph);
+  GraphTask task(retain_graph);
+  task.discover(edges);
   run(task, edges, gradients, retain_graph, nullptr, true, false);
 }
 
 std::vector<Tensor> Engine::gradients(std::span<const Tensor> roots, std::span<const Tensor> gradients,
                                       std::span<const Tensor> inputs, bool retain_graph, bool hooks_of_leaves,
                                       bool create_graph) {
+  const bool retains = retain_graph || create_graph;
   const std::vector<Edge> edges = edges_of_roots("grad", roots, gradients);
   std::vector<Edge> wanted;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -308,10 +347,10 @@ std::vector<Tensor> Engine::gradients(std::span<const Tensor> roots, std::span<c
                    to_string(inputs[i].sizes()));
   }
   std::vector<Tensor> results(inputs.size());
-  GraphTask task;
-  task.discover(edges, retain_graph || create_graph);
+  GraphTask task(retains);
+  task.discover(edges);
   task.collect_at(wanted);
-  run(task, edges, gradients, retain_graph || create_graph, &results, hooks_of_leaves, create_graph);
+  run(task, edges, gradients, retains, &results, hooks_of_leaves, create_graph);
   return results;
 }
 

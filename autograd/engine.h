@@ -13,7 +13,8 @@ namespace lockstep {
 /// Runs backward passes. Each pass walks its graph on the calling thread, iteratively, later operations first; ops use
 /// the thread pool inside. Passes may nest, in hooks and backward functions, over graphs that they share: the pass
 /// around them goes on as if they had run apart. They may run on several threads at once: leaves may be shared, whose
-/// gradients add up in any order, and graphs that all of the passes retain.
+/// gradients add up in any order, and graphs that all of the passes retain. Where one of two that meet frees what both
+/// reach, the later one throws Error, or each of them if they come at the same time, before it has run anything.
 class Engine {
  public:
   /// Adds the gradients of `roots`, seeded with `gradients` (same shapes), to the leaves' grad().

@@ -70,6 +70,7 @@ void Node::save_one(const Tensor& tensor) {
   // An output owns this node: saved with its history, it would own itself.
   const AutogradMeta* meta = tensor.defined() ? autograd_meta(tensor) : nullptr;
   if (tensor.defined()) {
+    saves_ = true;
     TensorImpl& changes = tensor.impl()->viewed ? *tensor.impl()->viewed : *tensor.impl();
     if (!changes.saved.load(std::memory_order_relaxed)) changes.saved.store(true, std::memory_order_relaxed);
   }
@@ -106,8 +107,9 @@ Tensor Node::saved_output(std::size_t i, std::uint32_t output) {
 }
 
 void Node::release_saved() {
-  for (const SavedTensor& saved : saved_) released_ = released_ || saved.defined();
-  if (released_) saved_.clear();
+  if (!saves_) return;
+  released_.store(true, std::memory_order_relaxed);
+  saved_.clear();
 }
 
 void intrusive_delete(Node* node) {

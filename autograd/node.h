@@ -87,7 +87,7 @@ class Node : public RefCounted {
   std::uint64_t sequence() const { return sequence_; }
   std::uint32_t num_outputs() const { return num_outputs_; }  ///< of the operation; apply() gets as many gradients
   /// Saved tensors were dropped; a second backward() through it is an error.
-  bool released() const { return released_; }
+  bool released() const { return released_.load(std::memory_order_relaxed); }
 
   /// Called with the whole gradient of output `output` before apply(); see Tensor::register_hook().
   struct GradientHook {
@@ -132,7 +132,7 @@ class Node : public RefCounted {
 
   void run_hooks(TensorList& grads) const;
   void save_one(const Tensor& tensor);
-  /// After this a node that had saved something cannot run again.
+  /// After this a node that had saved something cannot run again. For the pass that has it to itself.
   void release_saved();
 
   TensorImpl* const leaf_;
@@ -140,7 +140,9 @@ class Node : public RefCounted {
   SmallVector<SavedTensor, 3> saved_;
   std::uint64_t sequence_;
   std::uint32_t num_outputs_ = 0;
-  bool released_ = false;
+  std::atomic<std::uint16_t> guests_ = 0;  ///< passes that use what was saved beside that of task_; see engine.cpp
+  bool saves_ = false;                     ///< save() got a defined tensor: a pass that frees the graph frees it
+  std::atomic<bool> released_ = false;
   std::unique_ptr<std::vector<GradientHook>> hooks_;  ///< null for most
 
   /// What a pass keeps for a node. See engine.cpp.
@@ -148,7 +150,8 @@ class Node : public RefCounted {
     TensorList pending_grads;
     std::uint32_t dependencies = 0;
   };
-  std::atomic<GraphTask*> task_ = nullptr;  ///< the pass whose work space this is: of one thread the innermost
+  /// The pass whose work space this is, of one thread the innermost, and whether it frees the graph; 0 for none.
+  std::atomic<std::uintptr_t> task_ = 0;
   Work work_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,6 +70,98 @@ TEST(SharedLeaf, ASharedGraphIsNotFreedUnderAnotherPass) {
   square.remove_hook(key);
   EXPECT_NE(error.find("which another thread's runs too; pass retain_graph = true"), std::string::npos) << error;
   EXPECT_EQ(grad({y}, {w})[0].to_vector<float>(), (std::vector<float>{4.0F, 4.0F}));
+}
+
+const char* const kShared = "which another thread's runs too; pass retain_graph = true";
+
+// The pass that frees stands in the hook while the other thread's runs.
+TEST(SharedGraph, NoOtherPassRunsWhatOneFrees) {
+  const Tensor w = full({2}, 2.0).requires_grad_(), square = w * w, y = square.sum();
+  std::vector<std::string> errors;
+  square.register_hook([&](const Tensor&) {
+    std::thread([&] {
+      errors.push_back(error_of([&] { grad({y}, {w}, {}, {.retain_graph = true}); }));
+      errors.push_back(error_of([&] { grad({y}, {w}, {}, {.create_graph = true}); }));
+      errors.push_back(error_of([&] { y.backward(); }));
+    }).join();
+  });
+  y.backward();
+  ASSERT_EQ(errors.size(), 3U);
+  for (const std::string& error : errors) EXPECT_NE(error.find(kShared), std::string::npos) << error;
+  EXPECT_EQ(w.grad().to_vector<float>(), (std::vector<float>{4.0F, 4.0F}));
+}
+
+// A pass inside retains, but the one around it frees the nodes that both have reached.
+TEST(SharedGraph, APassInsideDoesNotOpenTheGraphToOtherThreads) {
+  const Tensor w = full({2}, 2.0).requires_grad_(), square = w * w, y = square.sum();
+  std::string error;
+  bool inside = false;
+  square.register_hook([&](const Tensor&) {
+    if (inside)
+      return std::thread([&] { error = error_of([&] { grad({y}, {w}, {}, {.retain_graph = true}); }); }).join();
+    inside = true;
+    grad({y}, {w}, {}, {.retain_graph = true});
+  });
+  y.backward();
+  EXPECT_NE(error.find(kShared), std::string::npos) << error;
+}
+
+// Two passes retain the graph. The one that came first ends first, the other still runs when a third would free it.
+TEST(SharedGraph, WhoCameSecondKeepsTheGraphAsWell) {
+  const Tensor w = full({2}, 2.0).requires_grad_(), square = w * w, y = square.sum();
+  std::promise<void> second_runs, first_ended;
+  std::vector<float> of_second;
+  std::thread second;
+  std::atomic<int> passes = 0;
+  square.register_hook([&](const Tensor&) {
+    if (passes++ == 0) {
+      second = std::thread([&] { of_second = grad({y}, {w}, {}, {.retain_graph = true})[0].to_vector<float>(); });
+      second_runs.get_future().wait();
+    } else if (passes == 2) {
+      second_runs.set_value();
+      first_ended.get_future().wait();
+    }
+  });
+  grad({y}, {w}, {}, {.retain_graph = true});
+  const std::string error = error_of([&] { y.backward(); });
+  first_ended.set_value();
+  second.join();
+  EXPECT_NE(error.find(kShared), std::string::npos) << error;
+  EXPECT_EQ(of_second, (std::vector<float>{4.0F, 4.0F}));
+  y.backward();
+  EXPECT_EQ(w.grad().to_vector<float>(), (std::vector<float>{4.0F, 4.0F}));
+}
+
+// Whatever comes first, each pass has the right gradient or the right error.
+TEST(SharedGraph, OneFreesWhatOthersRun) {
+  std::atomic<int> wrong = 0;
+  for (int round = 0; round < 4 * kRounds; ++round) {
+    const Tensor w = full({4}, 0.5, kFloat64).requires_grad_();
+    Tensor h = w;
+    for (int i = 0; i < 10; ++i) h = tanh(h * w);
+    const Tensor y = h.sum();
+    const std::vector<double> expected = grad({y}, {w}, {}, {.retain_graph = true})[0].to_vector<double>();
+    std::atomic<int> ready = 0;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        ++ready;
+        while (ready < kThreads) std::this_thread::yield();
+        try {
+          if (t == 0) return y.backward();
+          const GradOptions options{.retain_graph = true, .create_graph = round % 2 == 0};
+          if (grad({y}, {w}, {}, options)[0].to_vector<double>() != expected) ++wrong;
+        } catch (const Error& error) {
+          const std::string message = error.what();
+          const bool is_right = message.find("which another thread's runs too") != std::string::npos ||
+                                message.find("was freed by an earlier backward()") != std::string::npos;
+          if (!is_right) ADD_FAILURE() << message;
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    if (w.grad().defined() && w.grad().to_vector<double>() != expected) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0);
 }
 
 }  // namespace
