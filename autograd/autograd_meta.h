@@ -13,6 +13,9 @@
 namespace lockstep {
 
 class AccumulateGrad;
+namespace detail {
+struct RetainedGradient;
+}
 
 /// What autograd knows of a tensor. Leaves have no grad_fn; those that require gradients get an accumulator on demand.
 struct AutogradMeta final : AutogradMetaBase {
@@ -27,7 +30,7 @@ struct AutogradMeta final : AutogradMetaBase {
   std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;  ///< by key, in the order they were added
   std::uint64_t next_hook_key = 1;                                     ///< key of the next hook
   /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
-  std::shared_ptr<Tensor> retained;
+  std::shared_ptr<detail::RetainedGradient> retained;
 
   ~AutogradMeta() override;
 

@@ -1,5 +1,7 @@
 #include "lockstep/autograd/record.h"
 
+#include <utility>
+
 #include "lockstep/autograd/anomaly.h"
 #include "lockstep/autograd/retained_gradient.h"
 #include "lockstep/core/profile.h"
@@ -26,7 +28,9 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
       meta.output_index = index;
       if (meta.retained) [[unlikely]] {
         // What was written since retain_grad() has another gradient; the hook of the old history keeps to the old slot.
-        meta.retained = std::make_shared<Tensor>(*meta.retained);
+        Tensor so_far = meta.retained->gradient;
+        meta.retained = std::make_shared<detail::RetainedGradient>();
+        meta.retained->gradient = std::move(so_far);
         node->add_hook(detail::collect_in(meta.retained, meta.next_hook_key++, index));
       }
     }

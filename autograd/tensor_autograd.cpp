@@ -1,6 +1,7 @@
 // The autograd methods of Tensor.
 
 #include <algorithm>
+#include <mutex>
 
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
@@ -52,7 +53,7 @@ bool Tensor::is_leaf() const {
 Tensor Tensor::grad() const {
   const AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
   if (!meta) return {};
-  return meta->retained ? *meta->retained : meta->grad;
+  return meta->retained ? meta->retained->gradient : meta->grad;
 }
 
 void Tensor::set_grad(Tensor grad) const {
@@ -62,7 +63,7 @@ void Tensor::set_grad(Tensor grad) const {
                    to_string(grad.sizes()), to_string(grad.device()), name(dtype()), to_string(sizes()),
                    to_string(device()));
   AutogradMeta& meta = ensure_autograd_meta(*this);
-  (meta.retained ? *meta.retained : meta.grad) = std::move(grad);
+  (meta.retained ? meta.retained->gradient : meta.grad) = std::move(grad);
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
@@ -113,14 +114,17 @@ const Tensor& Tensor::retain_grad() const {
   LOCKSTEP_CHECK(requires_grad(), "[retain_grad] the tensor does not require gradients");
   AutogradMeta& meta = ensure_autograd_meta(*this);
   if (!meta.grad_fn || meta.retained) return *this;
-  meta.retained = std::make_shared<Tensor>();
+  meta.retained = std::make_shared<detail::RetainedGradient>();
   meta.grad_fn->add_hook(detail::collect_in(meta.retained, meta.next_hook_key++, meta.output_index));
   return *this;
 }
 
-Node::GradientHook detail::collect_in(std::shared_ptr<Tensor> slot, std::uint64_t key, std::uint32_t output) {
+Node::GradientHook detail::collect_in(std::shared_ptr<RetainedGradient> slot, std::uint64_t key, std::uint32_t output) {
   auto collect = [slot = std::move(slot)](const Tensor& grad) {
-    *slot = slot->defined() ? add_values(*slot, grad) : copy_contiguous(grad);
+    grad.storage()->settle();
+    const std::lock_guard lock(slot->mutex);
+    Tensor& sum = slot->gradient;
+    sum = sum.defined() ? add_values(sum, grad) : copy_contiguous(grad);
     return Tensor();
   };
   return {key, output, std::make_shared<std::function<Tensor(const Tensor&)>>(std::move(collect)), /*is_last=*/true};

@@ -74,6 +74,14 @@ TEST(SharedLeaf, ASharedGraphIsNotFreedUnderAnotherPass) {
 
 const char* const kShared = "which another thread's runs too; pass retain_graph = true";
 
+TEST(SharedGraph, RetainedGradientsOfAllThreadsAddUp) {
+  const Tensor w = full({16}, 2.0).requires_grad_(), h = w * 1.5, y = (h * h).sum();
+  h.retain_grad();
+  in_threads([&](int) { y.backward({}, /*retain_graph=*/true); });
+  for (const float value : h.grad().to_vector<float>()) EXPECT_EQ(value, 6.0F * kThreads * kRounds);
+  for (const float value : w.grad().to_vector<float>()) EXPECT_EQ(value, 9.0F * kThreads * kRounds);
+}
+
 // The pass that frees stands in the hook while the other thread's runs.
 TEST(SharedGraph, NoOtherPassRunsWhatOneFrees) {
   const Tensor w = full({2}, 2.0).requires_grad_(), square = w * w, y = square.sum();
