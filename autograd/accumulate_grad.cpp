@@ -22,7 +22,7 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   LOCKSTEP_ASSERT(incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype(),
                   "a {} gradient of shape {} reached a {} leaf of shape {}", lockstep::name(incoming.dtype()),
                   to_string(incoming.sizes()), lockstep::name(leaf.dtype()), to_string(leaf.sizes()));
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
   if (meta.grad.defined() && !meta.grad.is_contiguous() &&
       strides_may_overlap(meta.grad.sizes(), meta.grad.strides())) {
     meta.grad = add_values(meta.grad, incoming);
@@ -34,7 +34,6 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   } else {
     meta.grad = copy_contiguous(incoming);
   }
-  lock.unlock();
   // A hook may remove itself or others: walk over a copy of the list, whose functions are the same objects.
   if (!meta.hooks.empty()) {
     const auto hooks = meta.hooks;

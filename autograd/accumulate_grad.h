@@ -14,6 +14,10 @@ namespace lockstep {
 /// holds its memory, else a copy does. A gradient whose elements share memory, such as an expanded tensor, is replaced
 /// by the sum.
 ///
+/// Passes of several threads that end here come one after the other, hooks included: a hook sees the gradient that its
+/// pass has left, and may read it, change it or take it away. Passes inside a hook may come here again. So a hook must
+/// not wait for another thread's pass to the same leaf.
+///
 /// Note [Accumulators]
 /// Graphs built on several threads at once may lead to one leaf, so they find its accumulator without a lock. The leaf
 /// makes it when it is first used and owns it until the end; the accumulator counts the graphs' edges, and the first of
@@ -30,7 +34,7 @@ class AccumulateGrad final : public Node {
   Edge edge();
 
  private:
-  std::mutex mutex_;  ///< passes of several threads may end here
+  std::recursive_mutex mutex_;  ///< of the gradient and the list of hooks, and held while these run
 };
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/autograd/backward.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "tests/support/tensor_testing.h"
 
@@ -37,6 +38,35 @@ TEST(SharedLeaf, GradientsOfAllThreadsAddUp) {
   const Tensor w = full({16}, 2.0).requires_grad_();
   in_threads([&](int) { (w * 3.0).sum().backward(); });
   for (const float value : w.grad().to_vector<float>()) EXPECT_EQ(value, 3.0F * kThreads * kRounds);
+}
+
+// The optimizer inside backward: each gradient is used and taken away before the next arrives.
+TEST(SharedLeaf, AHookHasTheGradientToItself) {
+  const Tensor w = full({16}, 2.0).requires_grad_();
+  int calls = 0, wrong = 0;  // of one thread at a time
+  w.register_post_accumulate_grad_hook([&](const Tensor& leaf) {
+    ++calls;
+    const Tensor gradient = leaf.grad();
+    if (!gradient.defined() || gradient.to_vector<float>() != std::vector<float>(16, 3.0F)) ++wrong;
+    leaf.set_grad({});
+  });
+  in_threads([&](int) { (w * 3.0).sum().backward(); });
+  EXPECT_EQ(calls, kThreads * kRounds);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_FALSE(w.grad().defined());
+}
+
+TEST(SharedLeaf, APassInsideAHookMayReachTheLeafAgain) {
+  const Tensor w = full({2}, 2.0).requires_grad_();
+  int calls = 0;
+  w.register_post_accumulate_grad_hook([&](const Tensor& leaf) {
+    if (calls++ % 2 != 0) return;
+    const EnableGradGuard recording;
+    (leaf * 5.0).sum().backward();
+  });
+  in_threads([&](int) { (w * 3.0).sum().backward(); });
+  EXPECT_EQ(calls, 2 * kThreads * kRounds);
+  for (const float value : w.grad().to_vector<float>()) EXPECT_EQ(value, 8.0F * kThreads * kRounds);
 }
 
 TEST(SharedLeaf, EachThreadHasTheGradientThatItAskedFor) {
