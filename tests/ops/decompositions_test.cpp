@@ -1,5 +1,7 @@
 // Factors of matrices: qr(), eigh(), svd() and what is computed from them.
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -171,6 +173,29 @@ TEST(Svd, OfLowRankHasOrthonormalVectors) {
               linalg::svd(full({2, 2}, std::numeric_limits<double>::infinity()));
             }).find("not finite"),
             std::string::npos);
+}
+
+// The vectors that belong to no column are found together, not one by one.
+TEST(Svd, OfLowRankTakesNoLongerThanOthers) {
+  const auto seconds = [](const Tensor& a) {
+    double least = std::numeric_limits<double>::infinity();
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto start = std::chrono::steady_clock::now();
+      const auto [u, s, vh] = linalg::svd(a, false);
+      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      if (repeat > 0) continue;
+      expect_orthonormal(u, 1e-12);
+      expect_orthonormal(mt(vh), 1e-12);
+      expect_close(matmul(u * s.unsqueeze(-2), vh), a, 1e-12, 1e-12);
+    }
+    return least;
+  };
+  constexpr std::int64_t n = 250;
+  const Tensor square = matrix({n, n}, kFloat64), none = zeros({n, n}, {.dtype = kFloat64});
+  const double of_full_rank = seconds(square);
+  EXPECT_LT(seconds(none), 2.0 * of_full_rank);
+  EXPECT_LT(seconds(cat({square.slice(1, 0, 2), none.slice(1, 2, n)}, 1)), 2.0 * of_full_rank);
+  EXPECT_LT(seconds(cat({square.slice(1, 0, n / 2), none.slice(1, n / 2, n)}, 1)), 2.0 * of_full_rank);
 }
 
 TEST(Svd, Gradients) {

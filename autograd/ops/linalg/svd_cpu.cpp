@@ -70,22 +70,31 @@ void make_orthogonal(Rows& left, Rows& right) {
   }
 }
 
-/// A row of length 1 that is orthogonal to the first `before` rows, which are.
-void complete(Rows& rows, std::int64_t before) {
-  double* const row = rows.row(before);
-  for (std::int64_t axis = 0; axis < rows.length; ++axis) {
-    std::fill_n(row, rows.length, 0.0);
+/// x - scale (v x) v.
+void reflect(double* x, const double* v, double scale, std::int64_t count) {
+  const double along = scale * dot(x, v, count);
+  for (std::int64_t i = 0; i < count; ++i) x[i] -= along * v[i];
+}
+
+/// Fills the rows behind the first `known`, which are orthonormal, so that all are: Householder's reflections that take
+/// the known rows to the first axes take the other axes to them (Golub, Van Loan: Matrix Computations, section 5.2).
+void complete(Rows& rows, std::int64_t known) {
+  if (known == rows.count) return;
+  Rows turned(known, rows.length);  // row i, once it is reflected, from element i
+  std::copy_n(rows.row(0), known * rows.length, turned.row(0));
+  std::vector<double> scales;
+  for (std::int64_t i = 0; i < known; ++i) {
+    double* const v = turned.row(i) + i;
+    const std::int64_t count = rows.length - i;
+    v[0] += std::copysign(std::sqrt(dot(v, v, count)), v[0]);
+    scales.push_back(2.0 / dot(v, v, count));
+    for (std::int64_t j = i + 1; j < known; ++j) reflect(turned.row(j) + i, v, scales.back(), count);
+  }
+  for (std::int64_t axis = known; axis < rows.count; ++axis) {
+    double* const row = rows.row(axis);
     row[axis] = 1.0;
-    for (int round = 0; round < 2; ++round)  // twice for what rounding leaves
-      for (std::int64_t i = 0; i < before; ++i) {
-        const double along = dot(row, rows.row(i), rows.length);
-        for (std::int64_t j = 0; j < rows.length; ++j) row[j] -= along * rows.row(i)[j];
-      }
-    const double size = std::sqrt(dot(row, row, rows.length));
-    // Of all axes one at least has this much that is new.
-    if (size * size * static_cast<double>(rows.length) < 0.5) continue;
-    for (std::int64_t j = 0; j < rows.length; ++j) row[j] /= size;
-    return;
+    for (std::int64_t i = known - 1; i >= 0; --i)
+      reflect(row + i, turned.row(i) + i, scales[static_cast<std::size_t>(i)], rows.length - i);
   }
 }
 
@@ -113,17 +122,18 @@ Factors factors_of(Rows columns) {
   const double least = count == 0 ? 0.0
                                   : lengths[static_cast<std::size_t>(order[0])] * std::numeric_limits<double>::min() /
                                         std::numeric_limits<double>::epsilon();
+  std::int64_t known = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t from = order[static_cast<std::size_t>(i)];
     const double size = lengths[static_cast<std::size_t>(from)];
     out.values.push_back(size);
     std::copy_n(right.row(from), count, out.right.row(i));
-    if (size > least)
-      std::transform(columns.row(from), columns.row(from) + columns.length, out.left.row(i),
-                     [size](double value) { return value / size; });
-    else
-      complete(out.left, i);
+    if (!(size > least)) continue;
+    std::transform(columns.row(from), columns.row(from) + columns.length, out.left.row(i),
+                   [size](double value) { return value / size; });
+    ++known;  // sizes fall, so these are the first
   }
+  complete(out.left, known);
   return out;
 }
 
