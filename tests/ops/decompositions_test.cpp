@@ -175,6 +175,17 @@ TEST(Svd, OfLowRankHasOrthonormalVectors) {
             std::string::npos);
 }
 
+// Rotations make equal columns shorter and shorter, until their squares vanish.
+TEST(Svd, OfEqualColumnsHasOrthonormalVectors) {
+  for (std::int64_t n = 30; n <= 100; n += 10) {
+    const auto [u, s, vh] = linalg::svd(ones({n, n}, {.dtype = kFloat64}), false);
+    expect_orthonormal(u, 1e-12);
+    expect_orthonormal(mt(vh), 1e-12);
+    EXPECT_NEAR(s.select(0, 0).item<double>(), static_cast<double>(n), 1e-12);
+    EXPECT_LE(s.select(0, 1).item<double>(), 1e-13);
+  }
+}
+
 // The vectors that belong to no column are found together, not one by one.
 TEST(Svd, OfLowRankTakesNoLongerThanOthers) {
   const auto seconds = [](const Tensor& a) {

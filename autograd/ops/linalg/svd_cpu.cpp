@@ -118,10 +118,11 @@ Factors factors_of(Rows columns) {
     return lengths[static_cast<std::size_t>(a)] > lengths[static_cast<std::size_t>(b)];
   });
   Factors out{Rows(count, columns.length), Rows(count, count), {}};
-  // What is below is rounding: its direction says nothing, and need not be orthogonal to the others.
-  const double least = count == 0 ? 0.0
-                                  : lengths[static_cast<std::size_t>(order[0])] * std::numeric_limits<double>::min() /
-                                        std::numeric_limits<double>::epsilon();
+  // What is below is rounding: its direction says nothing, and need not be orthogonal to the others. So is, beside
+  // numbers near 1, what is so short that squares and products vanish.
+  using Limits = std::numeric_limits<double>;
+  const double most = count == 0 ? 0.0 : lengths[static_cast<std::size_t>(order[0])];
+  const double least = std::max(most * Limits::min(), std::sqrt(Limits::min())) / Limits::epsilon();
   std::int64_t known = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t from = order[static_cast<std::size_t>(i)];
