@@ -73,6 +73,7 @@ TEST(Module, ParametersAreTensorsThatRequireGradients) {
 
 TEST(Module, CannotBelongToWhatItHolds) {
   struct Node : Module {
+    using Module::register_module;
   } a, b, c;
   a.register_module("b", b);
   b.register_module("c", c);

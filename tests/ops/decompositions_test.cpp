@@ -254,6 +254,48 @@ TEST(MatrixNorm, OfSingularValues) {
   EXPECT_EQ(linalg::matrix_norm(matrix({2, 3, 4}, kFloat64), "nuc", {2, 0}).sizes(), (Shape{3}));
 }
 
+TEST(MatrixNorm, OfNoElementsIsZero) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Shape& sizes : {Shape{0, 0}, Shape{0, 3}, Shape{3, 0}, Shape{2, 0, 3}, Shape{0, 3, 3}}) {
+    const Tensor a = zeros(sizes), expected = zeros(sizes.dim() == 2 ? Shape{} : Shape{sizes[0]});
+    for (const double order : {2.0, 1.0, infinity}) EXPECT_TRUE(equal(linalg::matrix_norm(a, order), expected));
+    for (const char* order : {"nuc", "fro"}) EXPECT_TRUE(equal(linalg::matrix_norm(a, order), expected));
+    EXPECT_TRUE(equal(linalg::cond(a), expected));
+    EXPECT_EQ(linalg::matrix_norm(a, 2.0, {-2, -1}, true).dim(), sizes.dim());
+  }
+  EXPECT_EQ(error_of([] {
+              linalg::matrix_norm(zeros({0, 3}), -2.0);
+            }),
+            "[matrix_norm] [0, 3] has no matrix with a norm of order -2: nothing is the smallest");
+  EXPECT_NE(error_of([] { linalg::matrix_norm(zeros({3, 0}), -1.0); }).find("[matrix_norm]"), std::string::npos);
+}
+
+TEST(Decompositions, ErrorsNameWhatWasCalled) {
+  const Tensor bad = full({2, 2}, std::numeric_limits<double>::infinity(), kFloat64), half = ones({2, 2}, kFloat16);
+  const Tensor singular = ones({2, 2}, kFloat64);
+  const auto begins = [](const std::function<void()>& call, const std::string& with) {
+    const std::string error = error_of(call);
+    EXPECT_EQ(error.substr(0, with.size()), with) << error;
+  };
+  for (const Tensor& a : {bad, half}) {
+    begins([&] { linalg::svd(a); }, "[linalg.svd] ");
+    begins([&] { linalg::svdvals(a); }, "[linalg.svdvals] ");
+    begins([&] { linalg::pinv(a); }, "[linalg.pinv] ");
+    begins([&] { linalg::lstsq(a, a); }, "[linalg.lstsq] ");
+    begins([&] { linalg::cond(a); }, "[linalg.cond] ");
+    begins([&] { linalg::matrix_rank(a); }, "[linalg.matrix_rank] ");
+    begins([&] { linalg::matrix_norm(a, 2.0); }, "[matrix_norm] ");
+    begins([&] { linalg::matrix_norm(a, "nuc"); }, "[matrix_norm] ");
+    begins([&] { linalg::eigh(a); }, "[linalg.eigh] ");
+    begins([&] { linalg::eigvalsh(a); }, "[linalg.eigvalsh] ");
+  }
+  begins([&] { linalg::det(half); }, "[linalg.det] ");
+  begins([&] { linalg::inv(singular); }, "[linalg.inv] matrix 0 is singular");
+  begins([&] { linalg::solve(singular, singular); }, "[linalg.solve] matrix 0 is singular");
+  begins([&] { linalg::solve_triangular(zeros_like(singular), singular, true); }, "[linalg.solve_triangular] matrix 0");
+  begins([&] { cholesky_solve(singular, zeros_like(singular)); }, "[cholesky_solve] matrix 0");
+}
+
 TEST(Decompositions, BitsDoNotDependOnThreads) {
   for (const Shape& sizes : {Shape{40, 6, 6}, Shape{50, 20}})
     check_threads({.name = "",

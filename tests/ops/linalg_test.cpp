@@ -2,8 +2,11 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -83,6 +86,32 @@ TEST(Linalg, DeterminantsAreThoseOfTheExpansion) {
   EXPECT_EQ(det(ones({2, 2})).item(), 0.0);
   EXPECT_EQ(slogdet(ones({2, 2})).logabsdet.item(), -INFINITY);
   EXPECT_EQ(det(zeros({0, 0})).item(), 1.0);
+}
+
+// A polynomial: its gradient, the cofactors, needs no inverse.
+TEST(Linalg, DeterminantsOfSingularMatricesHaveGradients) {
+  const auto gradient = [](const Tensor& a) {
+    const Tensor leaf = a.detach().clone().requires_grad_();
+    return grad({det(leaf).sum()}, {leaf})[0];
+  };
+  const auto of = [](std::initializer_list<double> values) { return tensor<double>(values).view({3, 3}); };
+  const Tensor flat = of({2, 0, 0, 0, 3, 0, 0, 0, 0}), sums = of({1, 2, 3, 4, 5, 9, 7, 8, 15});
+  const Tensor of_flat = of({0, 0, 0, 0, 0, 0, 0, 0, 6}), of_sums = of({3, 3, -3, -6, -6, 6, 3, 3, -3});
+  EXPECT_TRUE(allclose(gradient(flat), of_flat, 0, 1e-13));
+  EXPECT_TRUE(allclose(gradient(sums), of_sums, 0, 1e-12));
+  EXPECT_TRUE(allclose(gradient(ones({3, 3}, kFloat64)), zeros({3, 3}, kFloat64), 0, 1e-13));
+  EXPECT_TRUE(allclose(gradient(zeros({1, 1}, kFloat64)), ones({1, 1}, kFloat64), 0, 0));
+  // Among others, which are computed as they are alone.
+  const Tensor regular = matrices({3, 3}).detach(), both = gradient(stack({regular, flat, sums}));
+  EXPECT_TRUE(equal(both.select(0, 0), gradient(regular)));
+  EXPECT_TRUE(allclose(both.select(0, 1), of_flat, 0, 1e-13));
+  EXPECT_TRUE(allclose(both.select(0, 2), of_sums, 0, 1e-12));
+  const auto second = [](const std::vector<Tensor>& in) {
+    const EnableGradGuard recording;
+    return grad({(det(in[0]) * 1.5).sum()}, {in[0]}, {}, {.create_graph = true})[0];
+  };
+  gradcheck(second, {stack({regular, flat}).requires_grad_()});
+  EXPECT_FALSE(std::isnan(gradient(stack({regular, zeros({3, 3}, kFloat64)})).sum().item()));
 }
 
 TEST(Linalg, CholeskyIsARoot) {

@@ -1,10 +1,15 @@
 // cummax() and cummin().
 
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <string>
 
 #include "lockstep/autograd/ops/scan/scan.h"
+#include "lockstep/core/profile.h"
 #include "tests/support/op_case.h"
+#include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -72,6 +77,17 @@ TEST(RunningExtreme, ThreadsDoNotChangeBits) {
                          return TensorList{make_leaf({200, 301})};
                        },
                    .run = [=](const TensorList& in) { return TensorList{cummax(in[0], dim).values}; }});
+}
+
+TEST(RunningExtreme, AProfileNamesWhatWasCalled) {
+  const TemporaryPath path;
+  start_profile(path.text());
+  cummin(ones({3}), 0);
+  stop_profile();
+  std::ifstream file(path.text());
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(trace.find("\"cummin\""), std::string::npos);
+  EXPECT_EQ(trace.find("cummax"), std::string::npos);
 }
 
 }  // namespace

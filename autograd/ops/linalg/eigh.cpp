@@ -3,6 +3,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linalg/linalg.h"
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/autograd/ops/linalg/linalg_named.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/support/on_cpu.h"
@@ -42,12 +43,12 @@ class EighBackward final : public Node {
 
 }  // namespace
 
-Eigenpairs eigh(const Tensor& a, std::string_view triangle) {
-  detail::check_square_matrices(a, "linalg.eigh");
-  LOCKSTEP_CHECK(triangle == "L" || triangle == "U", "[linalg.eigh] expected the triangle \"L\" or \"U\", found \"{}\"",
+Eigenpairs named::eigh(const char* op, const Tensor& a, std::string_view triangle) {
+  detail::check_square_matrices(a, op);
+  LOCKSTEP_CHECK(triangle == "L" || triangle == "U", "[{}] expected the triangle \"L\" or \"U\", found \"{}\"", op,
                  std::string(triangle));
   if (is_elsewhere(a)) {
-    const Eigenpairs pairs = linalg::eigh(a.to(kCPU), triangle);
+    const Eigenpairs pairs = eigh(op, a.to(kCPU), triangle);
     return {pairs.eigenvalues.to(a.device()), pairs.eigenvectors.to(a.device())};
   }
   const std::int64_t n = a.size(-1);
@@ -56,7 +57,7 @@ Eigenpairs eigh(const Tensor& a, std::string_view triangle) {
     std::int64_t failed = -1;
     const Tensor vectors = detail::as_batch(out.eigenvectors);
     eigh_kernel(a)(detail::as_batch(a), triangle == "U", out.eigenvalues.view({vectors.size(0), n}), vectors, failed);
-    LOCKSTEP_CHECK(failed < 0, "[linalg.eigh] matrix {} holds values that are not finite", failed);
+    LOCKSTEP_CHECK(failed < 0, "[{}] matrix {} holds values that are not finite", op, failed);
   }
   const Tensor* outputs[] = {&out.eigenvalues, &out.eigenvectors};
   const Tensor* inputs[] = {&a};
@@ -64,8 +65,12 @@ Eigenpairs eigh(const Tensor& a, std::string_view triangle) {
   return out;
 }
 
+Eigenpairs eigh(const Tensor& a, std::string_view triangle) {
+  return named::eigh("linalg.eigh", a, triangle);
+}
+
 Tensor eigvalsh(const Tensor& a, std::string_view triangle) {
-  return eigh(a, triangle).eigenvalues;
+  return named::eigh("linalg.eigvalsh", a, triangle).eigenvalues;
 }
 
 }  // namespace lockstep::linalg

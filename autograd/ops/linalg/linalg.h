@@ -25,7 +25,8 @@ Tensor solve(const Tensor& a, const Tensor& b);
 Tensor inv(const Tensor& a);
 /// Sign and logarithm of the determinant; the gradient of a singular matrix throws Error in backward().
 SignAndLogDet slogdet(const Tensor& a);
-/// The determinant, as slogdet().
+/// The determinant, whose gradient is that of a polynomial, for singular matrices as well; their second derivatives
+/// are infinite or NaN where two singular values are equal.
 Tensor det(const Tensor& a);
 /// The lower triangular L with L L^T = a, of which the lower triangle is read. Throws Error, naming the matrix, if it
 /// is not positive definite. The gradient is symmetric.
@@ -82,7 +83,7 @@ Tensor matrix_rank(const Tensor& a, std::optional<double> rtol = std::nullopt);
 /// The x [..., n, k] of smallest length that makes a x - b [..., m, k] shortest, column by column, as the solution of
 /// torch.linalg.lstsq: pinv(a) b. A b [m] gives an x [n].
 Tensor lstsq(const Tensor& a, const Tensor& b, std::optional<double> rtol = std::nullopt);
-/// The largest singular value over the smallest, [...]: infinite for singular matrices.
+/// The largest singular value over the smallest, [...]: infinite for singular matrices, 0 for those without elements.
 Tensor cond(const Tensor& a);
 
 }  // namespace linalg

@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/linalg/linalg.h"
+#include "lockstep/autograd/ops/linalg/linalg_named.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
@@ -44,11 +45,11 @@ class PinvBackward final : public Node {
 
 }  // namespace
 
-Tensor pinv(const Tensor& a, std::optional<double> rtol) {
+Tensor named::pinv(const char* op, const Tensor& a, std::optional<double> rtol) {
   Tensor out;
   {
     const NoGradGuard values_only;
-    const auto [u, s, vh] = svd(a, /*full_matrices=*/false);
+    const auto [u, s, vh] = svd(op, a, /*full_matrices=*/false);
     const Tensor counts = counting(s, a, rtol);
     out = matmul(transposed(vh) * where(counts, 1.0 / where(counts, s, 1.0), 0.0).unsqueeze(-2), transposed(u));
   }
@@ -56,9 +57,13 @@ Tensor pinv(const Tensor& a, std::optional<double> rtol) {
   return out;
 }
 
+Tensor pinv(const Tensor& a, std::optional<double> rtol) {
+  return named::pinv("linalg.pinv", a, rtol);
+}
+
 Tensor matrix_rank(const Tensor& a, std::optional<double> rtol) {
   const NoGradGuard values_only;
-  return sum(counting(svdvals(a), a, rtol).to(kInt64), {-1});
+  return sum(counting(named::svd("linalg.matrix_rank", a, /*full_matrices=*/false).s, a, rtol).to(kInt64), {-1});
 }
 
 Tensor lstsq(const Tensor& a, const Tensor& b, std::optional<double> rtol) {
@@ -69,14 +74,12 @@ Tensor lstsq(const Tensor& a, const Tensor& b, std::optional<double> rtol) {
   LOCKSTEP_CHECK(b.dim() >= 2 && b.size(-2) == a.size(-2),
                  "[linalg.lstsq] expected a right side of {} rows for matrices {}, found {}", a.size(-2),
                  to_string(a.sizes()), to_string(b.sizes()));
-  return matmul(pinv(a, rtol), b);
+  return matmul(named::pinv("linalg.lstsq", a, rtol), b);
 }
 
 Tensor cond(const Tensor& a) {
-  detail::check_matrices(a, "linalg.cond");
-  LOCKSTEP_CHECK(a.size(-1) > 0 && a.size(-2) > 0, "[linalg.cond] expected matrices with elements, found {}",
-                 to_string(a.sizes()));
-  const Tensor s = svdvals(a);
+  const Tensor s = named::svd("linalg.cond", a, /*full_matrices=*/false).s;
+  if (s.size(-1) == 0) return sum(a, {-2, -1});  // zeros
   return s.select(-1, 0) / s.select(-1, -1);
 }
 

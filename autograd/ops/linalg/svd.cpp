@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/linalg/linalg.h"
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
+#include "lockstep/autograd/ops/linalg/linalg_named.h"
 #include "lockstep/autograd/ops/linalg/matrices.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/support/on_cpu.h"
@@ -62,10 +63,10 @@ Tensor complement(const Tensor& q) {
 
 }  // namespace
 
-SingularValues svd(const Tensor& a, bool full_matrices) {
-  detail::check_matrices(a, "linalg.svd");
+SingularValues named::svd(const char* op, const Tensor& a, bool full_matrices) {
+  detail::check_matrices(a, op);
   if (is_elsewhere(a)) {
-    const SingularValues parts = linalg::svd(a.to(kCPU), full_matrices);
+    const SingularValues parts = svd(op, a.to(kCPU), full_matrices);
     return {parts.u.to(a.device()), parts.s.to(a.device()), parts.vh.to(a.device())};
   }
   const std::int64_t m = a.size(-2), n = a.size(-1), k = std::min(m, n);
@@ -76,7 +77,7 @@ SingularValues svd(const Tensor& a, bool full_matrices) {
     std::int64_t failed = -1;
     const Tensor u = detail::as_batch(out.u);
     svd_kernel(a)(detail::as_batch(a), u, out.s.view({u.size(0), k}), detail::as_batch(out.vh), failed);
-    LOCKSTEP_CHECK(failed < 0, "[linalg.svd] matrix {} holds values that are not finite", failed);
+    LOCKSTEP_CHECK(failed < 0, "[{}] matrix {} holds values that are not finite", op, failed);
   }
   const Tensor* outputs[] = {&out.u, &out.s, &out.vh};
   const Tensor* inputs[] = {&a};
@@ -86,8 +87,12 @@ SingularValues svd(const Tensor& a, bool full_matrices) {
   return out;
 }
 
+SingularValues svd(const Tensor& a, bool full_matrices) {
+  return named::svd("linalg.svd", a, full_matrices);
+}
+
 Tensor svdvals(const Tensor& a) {
-  return svd(a, /*full_matrices=*/false).s;
+  return named::svd("linalg.svdvals", a, /*full_matrices=*/false).s;
 }
 
 }  // namespace lockstep::linalg

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "lockstep/autograd/ops/linalg/linalg.h"
+#include "lockstep/autograd/ops/linalg/linalg_named.h"
 #include "lockstep/autograd/ops/norm/norm.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -22,7 +22,7 @@ Shape matrix_dims(const Tensor& x, const Shape& dims) {
 
 /// Falling, in a last dimension.
 Tensor singular_values(const Tensor& x, const Shape& dims) {
-  return svdvals(movedim(x, dims, {-2, -1}));
+  return named::svd("matrix_norm", movedim(x, dims, {-2, -1}), /*full_matrices=*/false).s;
 }
 /// What was computed without the two dimensions, with them as ones if they are kept.
 Tensor with_dims(const Tensor& value, const Tensor& x, const Shape& dims, bool keepdim) {
@@ -46,10 +46,16 @@ Tensor matrix_norm(const Tensor& x, double order, const Shape& dims, bool keepdi
   LOCKSTEP_CHECK(std::isinf(order) || std::abs(order) == 1.0 || std::abs(order) == 2.0,
                  "[matrix_norm] expected \"fro\", \"nuc\", 1, -1, 2, -2 or an infinity, found {}", order);
   const Shape found = matrix_dims(x, dims);
-  if (std::abs(order) == 2.0)
-    return with_dims(singular_values(x, found).select(-1, order > 0.0 ? 0 : -1), x, found, keepdim);
   const std::int64_t summed = std::isinf(order) ? found[1] : found[0];
   const std::int64_t compared = std::isinf(order) ? found[0] : found[1];
+  const auto size = [&](std::int64_t dim) { return x.size(static_cast<int>(dim)); };
+  if (size(compared) == 0 || (std::abs(order) == 2.0 && size(summed) == 0)) {
+    LOCKSTEP_CHECK(order > 0.0, "[matrix_norm] {} has no matrix with a norm of order {}: nothing is the smallest",
+                   to_string(x.sizes()), order);
+    return sum(x, found, keepdim);  // zeros
+  }
+  if (std::abs(order) == 2.0)
+    return with_dims(singular_values(x, found).select(-1, order > 0.0 ? 0 : -1), x, found, keepdim);
   const Tensor sums = sum(abs(x), {summed}, true);
   const Tensor extreme = order > 0.0 ? max(sums, {compared}, true) : min(sums, {compared}, true);
   return keepdim ? extreme : sum(extreme, found);

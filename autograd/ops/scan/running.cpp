@@ -18,7 +18,8 @@
 namespace lockstep {
 namespace {
 
-constexpr KernelTable<RunningExtremeKernel> extreme_kernel{"cummax", running_extreme_cpu};
+constexpr KernelTable<RunningExtremeKernel> cummax_kernel{"cummax", running_extreme_cpu};
+constexpr KernelTable<RunningExtremeKernel> cummin_kernel{"cummin", running_extreme_cpu};
 constexpr KernelTable<LogCumsumExpKernel> logcumsumexp_kernel{"logcumsumexp", logcumsumexp_cpu};
 
 Shape three_dims(const Tensor& x, int dim) {
@@ -40,7 +41,8 @@ TopK running_extreme(bool largest, const Tensor& x, std::int64_t dim, const char
   if (x.numel() > 0) {
     const Tensor from = as_contiguous(x.detach());
     const Shape around = three_dims(x, d);
-    extreme_kernel(from)(largest, from.view(around), out.values.view(around), out.indices.view(around));
+    (largest ? cummax_kernel : cummin_kernel)(from)(largest, from.view(around), out.values.view(around),
+                                                    out.indices.view(around));
   }
   detail::record_gather(out.values, x, d, out.indices);
   return out;

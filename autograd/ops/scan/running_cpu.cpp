@@ -71,7 +71,7 @@ void running_extremes(const Tensor& x, const Tensor& values, const Tensor& indic
 }  // namespace
 
 void running_extreme_cpu(bool largest, const Tensor& x, const Tensor& values, const Tensor& indices) {
-  dispatch_all(x.dtype(), "cummax", [&]<typename T>() {
+  dispatch_all(x.dtype(), largest ? "cummax" : "cummin", [&]<typename T>() {
     if (largest)
       running_extremes<true, T>(x, values, indices);
     else
