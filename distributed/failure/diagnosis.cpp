@@ -184,6 +184,10 @@ class Verdicts {
   std::uint64_t call_;
 };
 
+constexpr const char* kSameCalls =
+    "all ranks must make the same calls with the same shapes and dtypes, in the same order and the same step; "
+    "LOCKSTEP_DUMP_DIR=DIR keeps each rank's list of calls";
+
 std::string remedy(Verdict verdict, const std::string& who, const std::optional<PeerState>& state) {
   const auto pid = state ? state->process.pid : -1;
   switch (verdict) {
@@ -193,8 +197,7 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
       return fmt::format("all ranks must make the same number of calls: look why {} ended earlier than the others",
                          who);
     case Verdict::mismatched:
-      return "all ranks must make the same calls with the same shapes and dtypes, in the same order and the same step; "
-             "LOCKSTEP_DUMP_DIR=DIR keeps each rank's list of calls";
+      return kSameCalls;
     case Verdict::gone:
       return fmt::format("look at the last lines that {} wrote, and in the kernel's log for the out-of-memory killer",
                          who);
@@ -299,6 +302,16 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     remedies = remedy(worst, {}, {});
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
+  // Nor need anybody be behind where a rank of this group, or of a part of it, knows what it was sent, and by whom.
+  for (int r = 0; r < world && worst < Verdict::ended && worst != Verdict::gone && worst != Verdict::stopped; ++r) {
+    const auto& state = observations[static_cast<std::size_t>(r)].state;
+    if (!state || state->trouble.find(kMismatchedMessages) == std::string::npos) continue;
+    causes = state->trouble;
+    waiting.clear();
+    culprits.clear();
+    remedies = kSameCalls;
+    break;
+  }
   // Nobody is missing, and ranks have not met in another group of the job: then one of those has said why.
   for (int r = 0; r < world && causes.empty(); ++r) {
     const auto& state = observations[static_cast<std::size_t>(r)].state;

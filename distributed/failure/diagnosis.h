@@ -21,6 +21,9 @@ struct OperationFailure {
 /// How a cause begins that ranks found in a group which was split from this one: "in the group of ranks 2, 3: ...".
 inline constexpr std::string_view kInPart = "in the group of ";
 
+/// How a cause begins that needs nobody's answer: what a rank was sent is not what it expects.
+inline constexpr std::string_view kMismatchedMessages = "mismatched messages: ";
+
 /// What one rank knows of another when it has asked everybody.
 struct Observation {
   std::optional<PeerState> state;

@@ -13,6 +13,12 @@ namespace {
 
 constexpr std::string_view kFailed = " failed: ";
 
+/// What was found out, and what this rank knew, where that is something else.
+std::string cause_text(const std::string& headline, const std::string& known) {
+  if (headline.empty() || headline == known) return known;
+  return fmt::format("{} ({})", headline, known);
+}
+
 }  // namespace
 
 GroupFailure::GroupFailure(const FlightRecorder& recorder, Place place, Milliseconds timeout, StorePtr store,
@@ -97,7 +103,7 @@ ProcessGroupError GroupFailure::tell(const OperationFailure& failure) {
       reporter >= 0 && !diagnosis.culprits.empty() && logging::enabled(logging::Level::error))
     brief = fmt::format("[Rank {}] {} failed because of {}; rank {}'s report says more", job_rank(place_.rank),
                         what.substr(0, what.find(" (")), diagnosis.culprits, job_rank(reporter));
-  return ProcessGroupError(text + fmt::format("{} ({})", diagnosis.headline, failure.cause), brief);
+  return ProcessGroupError(text + cause_text(diagnosis.headline, failure.cause), brief);
 }
 
 // What this group's ranks know goes into the parent's report, which is the only one.
@@ -111,7 +117,7 @@ ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
     const Diagnosis diagnosis = monitor_ ? monitor_->diagnose(failure) : Diagnosis{};
     // The parent keeps the word that comes first: it must be the cause, not that somebody has told of one.
     const std::string& known = diagnosis.reported.empty() ? failure.cause : diagnosis.reported;
-    cause = diagnosis.headline.empty() ? known : fmt::format("{} ({})", diagnosis.headline, known);
+    cause = cause_text(diagnosis.headline, known);
     parent.fail({what, fmt::format("{}: {}", where, cause), -1});
   }
   try {

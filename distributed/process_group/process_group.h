@@ -94,7 +94,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// Ends on every rank only after every rank has called it.
   WorkPtr barrier();
 
-  /// Point to point. The n-th send from a to b meets the n-th recv on b from a; sizes and dtypes must agree. These do
+  /// Point to point. The n-th send from a to b meets the n-th recv on b from a. Their dtypes and numbers of elements
+  /// must agree, else the group ends with an error that names both (on CUDA devices they are not compared). These do
   /// not queue behind collectives or each other: any order of issue works, as long as both sides do issue them.
   WorkPtr send(const Tensor& tensor, int destination);
   /// The other end of send(); throws Error for `source` itself or outside the world.

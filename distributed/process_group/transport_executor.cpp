@@ -27,6 +27,22 @@ void block_sigpipe() {
 
 }  // namespace
 
+/// What the other side is told of a message between two ranks.
+struct TransportExecutor::Letter {
+  std::uint64_t dtype = 0;
+  std::uint64_t elements = 0;
+
+  static Letter of(const Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    return {static_cast<std::uint64_t>(tensor.dtype()), static_cast<std::uint64_t>(tensor.numel())};
+  }
+  bool operator==(const Letter&) const = default;
+  /// "float32 with 3 elements".
+  std::string text() const {
+    return fmt::format("{} with {} element{}", name(static_cast<DType>(dtype)), elements, elements == 1 ? "" : "s");
+  }
+};
+
 TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, std::shared_ptr<Transport> transport)
     : Executor(group),
       backend_(std::move(backend)),
@@ -156,20 +172,52 @@ int TransportExecutor::rank_of(int job_rank) const {
 void TransportExecutor::transfer(const Operation& operation, Deadline deadline) {
   const bool exchange = operation.kind == OperationKind::exchange;
   // Note [Point to point]
-  // Both sides must make the same tag: from the direction, the count of such messages, dtype and size.
-  const auto tag = [&](int from, const Tensor& tensor) {
+  // Ahead of each message goes a letter with its dtype and size, under a tag of the direction and the count of such
+  // messages alone, so that one which does not fit is an error at once, and not at the deadline. The tag of the message
+  // itself also depends on what the letter says: what does not fit never meets a receive.
+  const auto tag = [&](int from, const Letter& letter, std::uint64_t step) {
     const auto route = static_cast<std::uint64_t>(from) << 1 | (exchange ? 1 : 0);
-    const std::uint64_t kind = message_tag(route, tensor.nbytes(), static_cast<std::uint64_t>(tensor.dtype()));
-    return other_tag(message_tag(kind, operation.number, 0x70327000));
+    return other_tag(message_tag(message_tag(route, letter.elements, letter.dtype), operation.number, step));
   };
+  const auto letter_tag = [&](int from) { return tag(from, {}, 0x70327001); };
+  const auto content_tag = [&](int from, const Letter& letter) { return tag(from, letter, 0x70327000); };
+  const Tensor &input = operation.input, &output = operation.output;
+  Letter announced;
+  const Letter sent = Letter::of(input), expected = Letter::of(output);
   const LibraryAccess access;
-  std::unique_ptr<Transport::Request> recv, send;
-  if (const Tensor& output = operation.output; output.defined() && output.nbytes() > 0)
-    recv = transport_->recv(operation.peer, tag(operation.peer, output), output.raw_data(), output.nbytes());
-  if (const Tensor& input = operation.input; input.defined() && input.nbytes() > 0)
-    send = transport_->send(operation.peer, tag(group_.rank(), input), input.raw_data(), input.nbytes());
+  std::unique_ptr<Transport::Request> recv_letter, recv, send_letter, send;
+  if (output.defined()) {
+    recv_letter = transport_->recv(operation.peer, letter_tag(operation.peer), &announced, sizeof(announced));
+    if (output.nbytes() > 0)
+      recv =
+          transport_->recv(operation.peer, content_tag(operation.peer, expected), output.raw_data(), output.nbytes());
+  }
+  if (input.defined()) {
+    send_letter = transport_->send(operation.peer, letter_tag(group_.rank()), &sent, sizeof(sent));
+    if (input.nbytes() > 0)
+      send = transport_->send(operation.peer, content_tag(group_.rank(), sent), input.raw_data(), input.nbytes());
+  }
+  if (recv_letter) {
+    recv_letter->wait(deadline);
+    if (announced != expected) throw_mismatch(operation, announced, expected);
+  }
   if (recv) recv->wait(deadline);
+  if (send_letter) send_letter->wait(deadline);
   if (send) send->wait(deadline);
+}
+
+void TransportExecutor::throw_mismatch(const Operation& operation, const Letter& sent, const Letter& expected) const {
+  const std::vector<int>& ranks = group_.options().ranks;
+  const auto job_rank = [&](int rank) { return ranks.empty() ? rank : ranks[static_cast<std::size_t>(rank)]; };
+  const bool exchange = operation.kind == OperationKind::exchange;
+  throw TransportError(
+      job_rank(operation.peer),
+      fmt::format(
+          "{}{} #{} of rank {} to rank {} is {}, and rank {} expected {}; the tensors of both sides must have one "
+          "dtype and number of elements: the n-th {} on one rank meets the n-th {} on the other",
+          kMismatchedMessages, exchange ? "exchange" : "send", operation.number, job_rank(operation.peer),
+          job_rank(group_.rank()), sent.text(), job_rank(group_.rank()), expected.text(),
+          exchange ? "exchange" : "send", exchange ? "exchange" : "recv"));
 }
 
 ProcessGroupPtr make_transport_group(std::string backend, const ProcessGroupOptions& options,

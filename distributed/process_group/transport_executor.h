@@ -39,7 +39,9 @@ class TransportExecutor : public Executor {
   void run_collectives();
   void run_point_to_point();
   void run(Task& task);
+  struct Letter;
   void transfer(const Operation& operation, Deadline deadline);
+  [[noreturn]] void throw_mismatch(const Operation& operation, const Letter& sent, const Letter& expected) const;
   int rank_of(int job_rank) const;
   void warn_of_unread();
 

@@ -61,20 +61,6 @@ TEST_P(DeadGroupTest, AbortEndsBlockedOperationsOnAllRanks) {
   EXPECT_NE(messages[1].find("the user asked for it"), std::string::npos) << messages[1];
 }
 
-TEST_P(DeadGroupTest, PointToPointMismatchesAreNamed) {
-  const auto messages = testing::errors_of_ranks(2, GetParam(), Milliseconds(600), [](ProcessGroup& group) {
-    group.barrier()->wait();
-    if (group.rank() == 0)
-      group.send(ones({7}), 1)->wait();
-    else
-      group.recv(ones({10}), 0)->wait();
-    group.barrier()->wait();
-  });
-  const std::string both = messages[0] + messages[1];
-  EXPECT_NE(both.find("recv #0 (float32 [10], from rank 0)"), std::string::npos) << both;
-  EXPECT_NE(both.find("send #0 (float32 [7], to rank 1)"), std::string::npos) << both;
-}
-
 TEST_P(DeadGroupTest, QueuedOperationsEndWithTheFirstFailure) {
   testing::errors_of_ranks(2, GetParam(), Milliseconds(600), [](ProcessGroup& group) {
     group.barrier()->wait();

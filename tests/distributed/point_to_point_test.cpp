@@ -1,6 +1,10 @@
 // Operations between two ranks, which do not queue behind others.
 
+#include <chrono>
+#include <functional>
 #include <thread>
+#include <tuple>
+#include <vector>
 
 #include "lockstep/distributed/process_group/process_group.h"
 #include "tests/distributed/process_group_support.h"
@@ -77,6 +81,101 @@ TEST_P(PointToPoint, Exchange) {
           received, [&](auto i) { return element(peer, i); }, "exchange");
     }
   });
+}
+
+// What each rank gives does not fit what the other one expects: both hear of it, long before the deadline.
+struct Misfit {
+  const char* name;
+  std::function<void(ProcessGroup&)> call;
+  std::vector<const char*> parts;  ///< of every rank's error
+};
+
+Tensor ones_of(std::int64_t size, DType dtype) {
+  return ones({size}, {.dtype = dtype});
+}
+
+const Misfit kMisfits[] = {
+    {"OtherDtype",
+     [](ProcessGroup& group) {
+       group.rank() ? group.recv(ones_of(4, kInt32), 0)->wait() : group.send(ones_of(4, kFloat32), 1)->wait();
+     },
+     {"send #0 of rank 0 to rank 1 is float32 with 4 elements, and rank 1 expected int32 with 4 elements"}},
+    {"FewerElements",
+     [](ProcessGroup& group) {
+       group.rank() ? group.recv(ones_of(5, kFloat32), 0)->wait() : group.send(ones_of(1, kFloat32), 1)->wait();
+     },
+     {"send #0 of rank 0 to rank 1 is float32 with 1 element, and rank 1 expected float32 with 5 elements"}},
+    {"MoreElementsThanAnyBufferHolds",
+     [](ProcessGroup& group) {
+       group.rank() ? group.recv(ones_of(5, kFloat32), 0)->wait() : group.send(ones_of(3'000'000, kInt64), 1)->wait();
+     },
+     {"send #0 of rank 0 to rank 1 is int64 with 3000000 elements, and rank 1 expected float32 with 5 elements"}},
+    {"NothingWhereSomethingIsExpected",
+     [](ProcessGroup& group) {
+       group.rank() ? group.recv(ones_of(5, kFloat32), 0)->wait() : group.send(ones_of(0, kFloat32), 1)->wait();
+     },
+     {"send #0 of rank 0 to rank 1 is float32 with 0 elements, and rank 1 expected float32 with 5 elements"}},
+    {"SomethingWhereNothingIsExpected",
+     [](ProcessGroup& group) {
+       group.rank() ? group.recv(ones_of(0, kFloat32), 0)->wait() : group.send(ones_of(5, kFloat32), 1)->wait();
+     },
+     {"send #0 of rank 0 to rank 1 is float32 with 5 elements, and rank 1 expected float32 with 0 elements"}},
+    {"TheSecondOfTwo",
+     [](ProcessGroup& group) {
+       const Tensor value = ones_of(3, kFloat32);
+       group.rank() ? group.recv(value, 0)->wait() : group.send(value, 1)->wait();
+       group.rank() ? group.recv(value, 0)->wait() : group.send(ones_of(2, kFloat32), 1)->wait();
+     },
+     {"send #1 of rank 0 to rank 1 is float32 with 2 elements, and rank 1 expected float32 with 3 elements"}},
+    {"OneDirectionOfAnExchange",
+     [](ProcessGroup& group) {
+       const auto take = ones_of(group.rank() ? 4 : 6, kFloat32), give = ones_of(group.rank() ? 6 : 3, kFloat32);
+       group.exchange(give, take, 1 - group.rank())->wait();
+     },
+     {"exchange #0 of rank 0 to rank 1 is float32 with 3 elements, and rank 1 expected float32 with 4 elements"}},
+};
+
+class MisfitOver : public ::testing::TestWithParam<std::tuple<Link, Misfit>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, MisfitOver,
+                         ::testing::Combine(::testing::Values(Link::in_process, Link::gloo, Link::shm),
+                                            ::testing::ValuesIn(kMisfits)),
+                         [](const auto& info) {
+                           return name_of(std::get<0>(info.param)) + std::get<1>(info.param).name;
+                         });
+
+TEST_P(MisfitOver, BothRanksHearOfIt) {
+  const auto& [link, misfit] = GetParam();
+  if (link == Link::gloo && !gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = errors_of_ranks(2, link, Milliseconds(20'000), [&](ProcessGroup& group) {
+    group.barrier()->wait();
+    misfit.call(group);
+    group.barrier()->wait();
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, Milliseconds(15'000));
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("mismatched messages: "), std::string::npos) << error;
+    EXPECT_EQ(error.find("timed out"), std::string::npos) << error;
+    for (const char* part : misfit.parts) EXPECT_NE(error.find(part), std::string::npos) << part << " in:\n" << error;
+  }
+}
+
+// Messages name the job's numbers.
+TEST(Misfit, InAGroupOfSomeOfTheRanks) {
+  for (const Link link : {Link::in_process, Link::shm}) {
+    const auto errors = errors_of_ranks(3, link, Milliseconds(20'000), [](ProcessGroup& group) {
+      const ProcessGroupPtr part = group.split(group.rank() == 0 ? 0 : 1);
+      if (group.rank() == 1) part->send(ones({3}), 1)->wait();
+      if (group.rank() == 2) part->recv(ones({5}), 0)->wait();
+      group.barrier()->wait();
+    });
+    for (const std::string& error : errors)
+      for (const char* text :
+           {"in the group of ranks 1, 2", "mismatched messages: ",
+            "send #0 of rank 1 to rank 2 is float32 with 3 elements, and rank 2 expected float32 with 5 elements"})
+        EXPECT_NE(error.find(text), std::string::npos) << text << " in:\n" << error;
+  }
 }
 
 }  // namespace
