@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/parse_number.h"
@@ -38,6 +39,23 @@ void check_below(const Environment& environment, std::string_view name, std::opt
                  "[rendezvous] the environment variable {} is '{}', and {} is '{}'; expected 0 to {}, another one for "
                  "each process: correct one of the two, or start the program with lockstep-run",
                  name, text_of(environment, name), limit_name, text_of(environment, limit_name), *limit - 1);
+}
+
+/// Why nobody can tell this process's place in the job where a launcher has told only a part of it.
+std::string incomplete(const Environment& environment, std::string_view there, std::string_view missing,
+                       std::string_view starter) {
+  return fmt::format(
+      "[rendezvous] the environment variable {} is '{}', as in a process that {} has started as one of several, and {} "
+      "is missing: start the program with {} or lockstep-run, which set what is needed, or set RANK and WORLD_SIZE; to "
+      "train in this process alone, unset {}",
+      there, text_of(environment, there), starter, missing, starter, there);
+}
+
+/// True in a process that srun has started. A batch script, and the shell in which an allocation is used interactively,
+/// are steps of numbers above all others where they have one.
+bool is_in_slurm_step(const Environment& environment) {
+  const std::string_view text = text_of(environment, "SLURM_STEP_ID");
+  return !text.empty() && parse_number<std::uint32_t>(text).value_or(0) < 0xfffffff0u;
 }
 
 /// The leading count of Slurm's "4(x2),3": tasks on the first node. Only of use where all nodes are alike.
@@ -88,22 +106,26 @@ LauncherVariables read_launcher(const Environment& environment) {
     if (found.port_is_launchers)
       found.job_name = fmt::format("torchrun {} {} {} {}", text("TORCHELASTIC_RUN_ID"), found.master_addr,
                                    *found.master_port, text("TORCHELASTIC_RESTART_COUNT"));
-  } else if (has("OMPI_COMM_WORLD_RANK")) {
+  } else if (has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")) {
     found.launcher = "Open MPI";
     found.rank = number("OMPI_COMM_WORLD_RANK");
     found.world_size = count("OMPI_COMM_WORLD_SIZE");
     found.local_rank = number("OMPI_COMM_WORLD_LOCAL_RANK");
     found.local_world_size = count("OMPI_COMM_WORLD_LOCAL_SIZE");
     check_below(environment, "OMPI_COMM_WORLD_RANK", found.rank, "OMPI_COMM_WORLD_SIZE", found.world_size);
+    for (const auto& [there, missing] : {std::pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+                                         std::pair("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")})
+      if (!has(missing)) found.incomplete = incomplete(environment, there, missing, "mpirun");
     const std::string job = has("PMIX_NAMESPACE") ? text("PMIX_NAMESPACE") : text("OMPI_MCA_ess_base_jobid");
     if (!job.empty()) found.job_name = "Open MPI " + job;
     found.derived_port = port_of(job);
-  } else if (has("SLURM_PROCID") && has("SLURM_NTASKS") && has("SLURM_STEP_ID")) {
+  } else if (has("SLURM_PROCID") && is_in_slurm_step(environment)) {
     // Without a step this is the batch script itself, which is alone.
     found.launcher = "Slurm";
     found.rank = number("SLURM_PROCID");
     found.world_size = count("SLURM_NTASKS");
     check_below(environment, "SLURM_PROCID", found.rank, "SLURM_NTASKS", found.world_size);
+    if (!found.world_size) found.incomplete = incomplete(environment, "SLURM_PROCID", "SLURM_NTASKS", "srun");
     found.local_rank = number("SLURM_LOCALID");
     found.local_world_size = first_count(text_of(environment, "SLURM_STEP_TASKS_PER_NODE"));
     const std::string_view nodes =
@@ -119,9 +141,15 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.world_size = count("PMIX_SIZE");
     check_below(environment, "PMIX_RANK", found.rank, "PMIX_SIZE", found.world_size);
     found.derived_port = port_of(text("PMIX_NAMESPACE"));
-  } else if (has("SLURM_PROCID") && has("SLURM_NTASKS")) {
+  } else if (has("SLURM_PROCID")) {
     // A batch script has number 0. Another one is a step's, and must fit as one.
-    check_below(environment, "SLURM_PROCID", number("SLURM_PROCID"), "SLURM_NTASKS", count("SLURM_NTASKS"));
+    const std::optional<int> rank = number("SLURM_PROCID");
+    check_below(environment, "SLURM_PROCID", rank, "SLURM_NTASKS", count("SLURM_NTASKS"));
+    if (*rank > 0) {
+      found.launcher = "Slurm";
+      found.rank = rank;
+      found.incomplete = incomplete(environment, "SLURM_PROCID", "SLURM_STEP_ID", "srun");
+    }
   }
   // Where no launcher says that there are other processes, what has that name need be no port.
   if (!found.launcher.empty()) number_of(environment, "MASTER_PORT", 0, kMostPort);

@@ -34,6 +34,7 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
     if (option) return *option;
     if (const auto entry = url.query.find(key); entry != url.query.end())
       return number_in_url(entry->second, key, options.url);
+    LOCKSTEP_CHECK(launcher.incomplete.empty(), "{}", launcher.incomplete);
     if (launcher.launcher == "PMIx" && key == "world_size" && !variable)
       LOCKSTEP_CHECK(false, "[rendezvous] PMIx tells rank {} but not the size of the job; set WORLD_SIZE and RANK",
                      launcher.rank.value_or(0));

@@ -19,6 +19,9 @@ struct LauncherVariables {
   std::optional<int> world_size;
   std::optional<int> local_rank;
   std::optional<int> local_world_size;
+  /// Says what is missing, and what to do, where another process's variables show that this one is one of several, but
+  /// not which. Joining a job then throws it, unless the program says its rank and the number of ranks itself.
+  std::string incomplete;
   std::string master_addr;
   std::optional<int> master_port;
   /// The address of rank 0 as far as the launcher knows it, for where master_addr is not given.
