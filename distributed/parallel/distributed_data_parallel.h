@@ -69,7 +69,7 @@ class DistributedDataParallel {
   /// Names of the parameters that got no gradient on this rank in the last step and counted as zero.
   std::vector<std::string> unused_parameters() const;
   /// Names of the parameters that no rank used: they have no gradient. The first step that leaves some out says so in a
-  /// line on rank 0's stderr.
+  /// line on rank 0's stderr, once for a model in a process.
   std::vector<std::string> unused_everywhere() const;
 
  private:

@@ -183,7 +183,7 @@ void Reducer::settle_use() {
   if (computed_) learned_ = true;
   const std::vector<std::string> unused = unused_everywhere();
   if (unused.empty() || std::exchange(warned_, true) || group_->rank() != 0) return;
-  warn_of_unused_parameters(unused, slots_.size(), passes_);
+  warn_of_unused_parameters(unused, parameters_, passes_);
 }
 
 void Reducer::clear_gradients() {

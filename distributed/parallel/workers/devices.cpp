@@ -163,7 +163,7 @@ Tensor Devices::finish_shards(std::uint64_t step) {
     sum_parts(grad, parts, StepTotals::count(totals));
     parameter.set_grad(grad);
   }
-  if (!unused.empty() && !std::exchange(warned_, true)) warn_of_unused_parameters(unused, trained_.size(), step);
+  if (!unused.empty() && !std::exchange(warned_, true)) warn_of_unused_parameters(unused, trained_, step);
   for (const auto& sums : sums_) sums->clear();
   layout_.track(totals);
   return loss;

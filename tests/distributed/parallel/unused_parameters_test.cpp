@@ -1,5 +1,7 @@
 // Models whose ranks use different parameters, against one process that does what all of them do.
 
+#include <string>
+
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
@@ -147,15 +149,36 @@ TEST_P(UnusedParametersOver, AreNamedAndLeftAloneInLockstepMode) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, UnusedParametersOver, all_worlds(), world_name);
 
-TEST(UnusedParameters, AreNamedOnStderrOnce) {
-  Branches net;
-  DistributedDataParallel ddp(net, make_single_process_group());
-  ::testing::internal::CaptureStderr();
-  for (std::int64_t step = 0; step < 2; ++step)
-    ddp.step(make_batch(4), [&](const data::Batch& part) { return net.loss(part, 0); });
-  const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("no rank used 6 of 10 parameters in step 0: "), std::string::npos) << said;
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+/// Of names that no other model of this process has.
+struct OneOfAKind : nn::Module {
+  static inline int count = 0;
+  const std::string number = std::to_string(count++);
+  nn::Linear used{this, "used" + number, kFeatures, kClasses};
+  nn::Linear spare{this, "spare" + number, kFeatures, kClasses};
+};
+
+// Programs that make their step anew, for each epoch, say, need not be told each time.
+TEST(UnusedParameters, AreNamedOnStderrOnceForAModel) {
+  for (const std::int64_t shards : {0, 2})
+    for (const bool devices : {false, true}) {
+      OneOfAKind net;
+      const auto loss = [&](nn::Module&, const data::Batch& part) { return cross_entropy(net.used(part.x), part.y); };
+      const auto make_steps = [&] {
+        ::testing::internal::CaptureStderr();
+        for (int made = 0; made < 2; ++made) {
+          const auto group = devices ? nullptr : make_single_process_group();
+          TrainingStep step(net, {.group = group, .logical_shards = shards});
+          for (int i = 0; i < 2; ++i) step(make_batch(4), loss);
+        }
+        return ::testing::internal::GetCapturedStderr();
+      };
+      const std::string said = make_steps();
+      if (devices && shards == 0) continue;  // one device needs no reduction that would find them
+      EXPECT_NE(said.find("no rank used 2 of 4 parameters in step "), std::string::npos) << said;
+      EXPECT_NE(said.find(": spare" + net.number + ".weight, spare" + net.number + ".bias; "), std::string::npos)
+          << said;
+      EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    }
 }
 
 }  // namespace
