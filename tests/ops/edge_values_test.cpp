@@ -260,5 +260,40 @@ TEST_F(EdgeValues, ClampHasNoSlopeAtItsBounds) {
   }
 }
 
+// PyTorch 2.15's, which says what a slope is beside something infinite.
+TEST_F(EdgeValues, CumprodOfOneElementPassesItsGradientOn) {
+  const Tensor x = leaf({-kInf});
+  backward(cumprod(x, 0));
+  expect_close(x.grad(), values({1}), 0, 0);
+}
+
+TEST_F(EdgeValues, CumprodAtItsFirstZeroBesideInfinities) {
+  const Tensor x = leaf({0.5, -kInf, -2, 0, kInf});
+  cumprod(x, 0).backward(values({1, 0, 1, 0, 3}));
+  expect_close(x.grad().narrow(0, 2, 3), values({-kInf, kInf, 0}), 0, 0);
+}
+
+TEST_F(EdgeValues, LerpByTensorMeetsBothEndsAndKeepsInfiniteOnes) {
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    const Tensor a = leaf({-kInf, 1e8, 3, -1}, dtype), b = leaf({3, 1, kInf, 3}, dtype);
+    const Tensor weight = leaf({0.5, 1, 0.25, 0.75}, dtype), out = lerp(a, b, weight);
+    expect_close(out, values({-kInf, 1, kInf, 2}, dtype), 0, 0);
+    out.backward(values({1, 1, 1, kInf}, dtype));
+    expect_close(a.grad(), values({0.5, 0, 0.75, kInf}, dtype), 0, 0);
+    expect_close(b.grad(), values({0.5, 1, 0.25, kInf}, dtype), 0, 0);
+    expect_close(weight.grad(), values({kInf, 1 - 1e8, kInf, kInf}, dtype), 1e-7, 0);
+  }
+}
+
+TEST_F(EdgeValues, CdistWhereCoordinatesTieOrAreEqual) {
+  const auto slopes = [](const std::vector<double>& row, const std::vector<double>& other, double order) {
+    const Tensor a = leaf(row), b = values(other);
+    backward(cdist(a.view({1, -1}), b.view({1, -1}), order));
+    return a.grad();
+  };
+  expect_close(slopes({0, 1, 3}, {2, 3, 3}, kInf), values({-1, -1, 0}), 0, 0);
+  expect_close(slopes({0, 1, kInf}, {2, 1, 3}, 0.5).narrow(0, 0, 2), values({-kInf, 0}), 0, 0);
+}
+
 }  // namespace
 }  // namespace lockstep::testing

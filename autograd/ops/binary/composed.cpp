@@ -46,11 +46,6 @@ Tensor xlogy(const Tensor& a, const Tensor& b) {
   return where(none, 0, x * log(where(none, 1, y)));
 }
 
-Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight) {
-  LOCKSTEP_CHECK(a.defined() && b.defined() && weight.defined(), "[lerp] a tensor is undefined");
-  return a + weight * (b - a);
-}
-
 Tensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool equal_nan) {
   LOCKSTEP_CHECK(a.defined() && b.defined() && a.dtype() == b.dtype(), "[isclose] expected two tensors of one dtype");
   LOCKSTEP_CHECK(rtol >= 0.0 && atol >= 0.0, "[isclose] expected tolerances of at least 0, found {} and {}", rtol,

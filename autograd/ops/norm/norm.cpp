@@ -46,20 +46,50 @@ struct VectorNormBackward final : Node {
   double order = 2.0;
   Shape dims;
   ReduceDims plan;
+  bool is_distance = false;  // of rows, where PyTorch has other formulas
 
   const char* name() const override { return "VectorNormBackward"; }
   TensorList apply(TensorList grads) override {
     if (!grads[0].defined()) return TensorList(1);
     const Tensor grad = plan.with_kept_dims(grads[0]), norm = plan.with_kept_dims(saved(1));
-    return {gradient_of(grad, saved(0), norm, order, dims)};
+    return {slope(grad, saved(0), norm)};
   }
   TensorList apply_recorded(TensorList grads) override {
     const Tensor grad = grads[0].reshape(plan.kept_sizes), norm = saved_output(1).reshape(plan.kept_sizes);
     const Tensor x = saved_input(0, 0);
-    if (order != 2.0) return {gradient_of(grad, x, norm, order, dims)};
+    if (order != 2.0) return {slope(grad, x, norm)};
     return {x * where(eq(norm, 0.0), 0.0, grad / where(eq(norm, 0.0), 1.0, norm))};
   }
+
+ private:
+  /// Of a distance each of the largest differences has the whole slope, and equal coordinates have none even beside
+  /// infinite ones.
+  Tensor slope(const Tensor& grad, const Tensor& x, const Tensor& norm) const {
+    if (is_distance && std::isinf(order)) return sign(x) * (grad * eq(abs(x), norm).to(x.dtype()));
+    const Tensor usual = gradient_of(grad, x, norm, order, dims);
+    return is_distance && order < 1.0 ? where(eq(x, 0.0), 0.0, usual) : usual;
+  }
 };
+
+Tensor norm_along(const Tensor& x, double order, const Shape& dims, bool keepdim, bool is_distance) {
+  LOCKSTEP_CHECK(x.is_floating_point(), "[vector_norm] expected a floating-point tensor, found {}", name(x.dtype()));
+  if (order == 0.0) return flat_in(sum(ne(x, 0.0), dims, keepdim, x.dtype()), x);
+  if (order == 1.0) return sum(abs(x), dims, keepdim);
+  if (element_size(x.dtype()) == 2) return norm_along(x.to(kFloat32), order, dims, keepdim, is_distance).to(x.dtype());
+  Tensor result;
+  {
+    const NoGradGuard values_only;
+    result = value_of(x, order, dims, keepdim);
+  }
+  if (auto* node = record<VectorNormBackward>(result, {&x})) {
+    node->save(x, result);
+    node->order = order;
+    node->dims = dims;
+    node->is_distance = is_distance;
+    node->plan = ReduceDims(x, dims, keepdim, "vector_norm");
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -72,23 +102,7 @@ Tensor vector_norm(const Tensor& given, double order, const Shape& dims, bool ke
   LOCKSTEP_CHECK(given.defined(), "[vector_norm] the tensor is undefined");
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& t) { return vector_norm(t, order, dims, keepdim, dtype); }, given);
-  const Tensor x = dtype ? given.to(*dtype) : given;
-  LOCKSTEP_CHECK(x.is_floating_point(), "[vector_norm] expected a floating-point tensor, found {}", name(x.dtype()));
-  if (order == 0.0) return flat_in(sum(ne(x, 0.0), dims, keepdim, x.dtype()), x);
-  if (order == 1.0) return sum(abs(x), dims, keepdim);
-  if (element_size(x.dtype()) == 2) return vector_norm(x, order, dims, keepdim, kFloat32).to(x.dtype());
-  Tensor result;
-  {
-    const NoGradGuard values_only;
-    result = value_of(x, order, dims, keepdim);
-  }
-  if (auto* node = record<VectorNormBackward>(result, {&x})) {
-    node->save(x, result);
-    node->order = order;
-    node->dims = dims;
-    node->plan = ReduceDims(x, dims, keepdim, "vector_norm");
-  }
-  return result;
+  return norm_along(dtype ? given.to(*dtype) : given, order, dims, keepdim, /*is_distance=*/false);
 }
 
 Tensor normalize(const Tensor& x, double order, std::int64_t dim, double eps) {
@@ -133,7 +147,8 @@ Tensor cdist(const Tensor& a, const Tensor& b, double order) {
   if (order == 2.0 && many && a.dtype() == b.dtype() && (a.dtype() == kFloat32 || a.dtype() == kFloat64))
     return euclidean_distances(a, b);
   const Tensor differences = a.unsqueeze(-2) - b.unsqueeze(-3);
-  return vector_norm(differences, a.size(-1) == 0 ? 1.0 : order, -1);  // of nothing there is no largest
+  // Of nothing there is no largest.
+  return norm_along(differences, a.size(-1) == 0 ? 1.0 : order, {-1}, false, /*is_distance=*/true);
 }
 
 }  // namespace lockstep

@@ -59,6 +59,7 @@ class CumprodBackward final : public Node {
   const char* name() const override { return "CumprodBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &grad = grads[0];
+    if (x.numel() == 1) return {grad};
     const Tensor is_zero = eq(x, 0), zeros = scanned(Scan::sum, is_zero.to(kInt64), dim);  // so far
     const Tensor slopes = mul(scanned(Scan::product_before, x, dim), scanned(Scan::recurrence, grad, dim, true, x));
     const Tensor finite = isfinite(slopes) * isfinite(x), after_zero = zeros > is_zero.to(kInt64);
@@ -68,13 +69,14 @@ class CumprodBackward final : public Node {
 
  private:
   /// PyTorch's formula, which says what the slopes that are not finite are: the sum of g_j out_j for j >= i, divided by
-  /// x_i; at the first zero the same with 1 in its place.
+  /// x_i; at the first zero the sum of g_j times what follows it up to j, and all of it times what is before it.
   Tensor quotients(const Tensor& x, const Tensor& grad, const Tensor& is_zero, const Tensor& zeros) const {
     const auto sum_of = [&](const Tensor& factors, std::int64_t part) {
       const Tensor terms = where(zeros == part, mul(scanned(Scan::product, factors, dim), grad), 0);
       return scanned(Scan::sum, terms, dim, true);
     };
-    return where(is_zero, sum_of(where(is_zero, 1, x), 1), sum_of(x, 0) / x);
+    const Tensor follows = where(logical_or(is_zero, zeros == 0), 1, x);
+    return where(is_zero, scanned(Scan::product_before, x, dim) * sum_of(follows, 1), sum_of(x, 0) / x);
   }
 };
 
