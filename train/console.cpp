@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <system_error>
 
@@ -79,6 +80,7 @@ class Console final : public Sink {
     if (result.stopped_by == 0) show_result(result);
     out_.drain(!others_wait_);
     ended_ = true;
+    if (result.stopped_by == SIGPIPE) return;  // of which the run tells by another way
     if (out_.error() != 0 || out_.abandoned())
       throw Error(fmt::format("what goes to stdout could not all be written: {}",
                               std::generic_category().message(out_.error() != 0 ? out_.error() : EPIPE)));

@@ -11,6 +11,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/log.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
@@ -183,7 +184,7 @@ void Run::State::train_epoch(std::int64_t epoch) {
           Clock::now() - last_save >= std::chrono::duration<double, std::ratio<60>>(options.checkpoint_minutes);
       const Agreement::Decision decision = agreement.after_step(signal->came(), is_due);
       save = save || decision.save;
-      if (decision.stop && done < total_steps) stopped_by = SIGTERM;
+      if (decision.stop && done < total_steps) stopped_by = signal->number() == SIGPIPE ? SIGPIPE : SIGTERM;
     }
     if (stopped_by != 0) stopping = true;
     if (done == total_steps || stopping) break;
@@ -300,9 +301,12 @@ Result Run::State::finish() {
   checkpoint_lock.reset();
   weights_lock.reset();
   hashes.reset();
-  if (stopped_by != 0)
-    message(fmt::format("stopped by SIGTERM after step {} of {}; '{}' holds the training, go on with --resume auto",
-                        done, total_steps, options.checkpoint));
+  const auto stopped = [&](const char* signal_name) {
+    return fmt::format("stopped by {} after step {} of {}; '{}' holds the training, go on with --resume auto",
+                       signal_name, done, total_steps, options.checkpoint);
+  };
+  if (stopped_by == SIGTERM) message(stopped("SIGTERM"));
+  if (stopped_by == SIGPIPE && is_rank0) logging::warn("nobody reads stdout any more: {}", stopped("SIGPIPE"));
   // All ranks end together, and alike: one that ended with an error would have the launcher end rank 0 too.
   on_rank0([&] {
     for (const auto& sink : sinks) {

@@ -138,8 +138,8 @@ struct Callbacks {
 ///   return run.train().exit_status();
 ///
 /// A run that was stopped and resumed ends with the bits of one that was not: data order, random numbers and learning
-/// rate are functions of the step. Files are written by rank 0. Where a checkpoint is asked for, SIGTERM lets the step
-/// end, writes it and ends the run.
+/// rate are functions of the step. Files are written by rank 0. Where a checkpoint is asked for, SIGTERM, or a stdout
+/// that nobody reads any more (SIGPIPE), lets the step end, writes it and ends the run.
 class Run {
  public:
   /// `loss` as for TrainingStep. Step, optimizer and loader must outlive this object; the loader must deliver what the

@@ -14,6 +14,7 @@ constexpr std::int64_t kOneRequest = 2'000;  // milliseconds
 constexpr std::int64_t kNever = -1;
 
 std::atomic<std::int64_t> asked_at{kNever};
+std::atomic<int> asked_by{0};  // a signal's number
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler uses it");
 
 std::int64_t now_ms() {
@@ -24,8 +25,13 @@ std::int64_t now_ms() {
 
 void note_stop(int signal) {
   const int saved = errno;
+  int none = 0;
+  asked_by.compare_exchange_strong(none, signal);
   std::int64_t first = kNever;
-  if (const std::int64_t now = now_ms(); !asked_at.compare_exchange_strong(first, now) && now - first > kOneRequest) {
+  if (signal == SIGPIPE) {
+    // A reader that is gone stays so, and says it with every line.
+  } else if (const std::int64_t now = now_ms();
+             !asked_at.compare_exchange_strong(first, now) && now - first > kOneRequest) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);  // takes effect when this handler has returned
   }
@@ -37,19 +43,24 @@ void note_stop(int signal) {
 StopSignal::StopSignal(bool active) : active_(active) {
   if (!active_) return;
   asked_at = kNever;
+  asked_by = 0;
   struct sigaction action {};
   action.sa_handler = note_stop;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, &before_);
+  ::sigaction(SIGPIPE, nullptr, &before_of_pipe_);
+  watches_pipe_ = before_of_pipe_.sa_handler != SIG_IGN;
+  if (watches_pipe_) ::sigaction(SIGPIPE, &action, nullptr);
 }
 
 StopSignal::~StopSignal() {
   if (active_) ::sigaction(SIGTERM, &before_, nullptr);
+  if (watches_pipe_) ::sigaction(SIGPIPE, &before_of_pipe_, nullptr);
 }
 
-bool StopSignal::came() const {
-  return active_ && asked_at != kNever;
+int StopSignal::number() const {
+  return active_ ? asked_by.load() : 0;
 }
 
 }  // namespace lockstep::training

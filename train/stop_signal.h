@@ -7,8 +7,9 @@
 namespace lockstep::training {
 
 /// While it lives, SIGTERM does not end the process: came() tells of it, once all else is in order. Another one
-/// within 2 s is the same request, which has reached the process by two ways; a later one ends the process as ever. One
-/// at a time in a process; the handler that was there before comes back with the destructor.
+/// within 2 s is the same request, which has reached the process by two ways; a later one ends the process as ever.
+/// SIGPIPE, where it is not ignored, is such a request, too: nobody reads what the run prints, `run | head -1` say. It
+/// may come again. One at a time in a process; the handlers that were there before come back with the destructor.
 class StopSignal {
  public:
   /// `active` off: changes nothing, and came() is false.
@@ -17,11 +18,14 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  bool came() const;
+  bool came() const { return number() != 0; }
+  int number() const;  ///< of the signal that came first; 0: none
 
  private:
   bool active_;
+  bool watches_pipe_ = false;
   struct sigaction before_ {};
+  struct sigaction before_of_pipe_ {};
 };
 
 }  // namespace lockstep::training
