@@ -197,6 +197,27 @@ TEST(Conv2dPool, other_dtypes_run_the_operations) {
   }
 }
 
+// Half types are computed in float32, zeros passed over there, and rounded once.
+TEST(Conv2dPool, half_types_have_the_gradients_of_float32_rounded) {
+  for (const DType dtype : {kBFloat16, kFloat16}) {
+    const auto gradients = [&](DType computed) {
+      const auto leaf = [&](const Shape& sizes, std::uint32_t seed) {
+        return make_input(sizes, seed, kFloat32).to(dtype).to(computed).requires_grad_();
+      };
+      const Tensor x = leaf({3, 8, 12, 12}, 1), weight = leaf({16, 8, 3, 3}, 2), bias = leaf({16}, 3);
+      const Tensor slope = leaf({3, 16, 5, 5}, 4).detach();
+      Tensor pooled = zeros({3, 16, 10, 10}, {.dtype = computed});
+      pooled.index_put_({indexing::Slice(), indexing::Slice(), indexing::Slice(0, 10, 2), indexing::Slice(1, 10, 2)},
+                        slope);
+      conv2d(x, weight, bias).backward(pooled);
+      std::vector<std::vector<float>> found;
+      for (const Tensor* each : {&x, &weight, &bias}) found.push_back(each->grad().to(dtype).to_vector<float>());
+      return found;
+    };
+    EXPECT_EQ(gradients(dtype), gradients(kFloat32)) << name(dtype);
+  }
+}
+
 TEST(Conv2dPool, gradients_equal_central_differences) {
   const Tensor x = make_leaf({2, 2, 6, 7}, 1), w = make_leaf({3, 2, 3, 2}, 2), b = make_leaf({3}, 3);
   gradcheck([](const std::vector<Tensor>& in) { return block(in[0], in[1], in[2], {.padding = 1}); }, {x, w, b});

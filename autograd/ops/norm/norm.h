@@ -30,8 +30,8 @@ namespace linalg {
 using lockstep::vector_norm;
 /// Norms of matrices, which lie in the two dimensions `dims`, as torch.linalg.matrix_norm: the root of the sum of
 /// squares ("fro"), the largest (1) or smallest (-1) sum of magnitudes of a column, or of a row (infinity, -infinity),
-/// the largest (2) or smallest (-2) singular value, or the sum of those ("nuc"). Of no elements the largest is 0. Throws
-/// Error for other orders, and for the smallest of none.
+/// the largest (2) or smallest (-2) singular value, or the sum of those ("nuc"). Of no elements the largest is 0.
+/// Throws Error for other orders, and for the smallest of none.
 Tensor matrix_norm(const Tensor& x, std::string_view order = "fro", const Shape& dims = {-2, -1}, bool keepdim = false);
 Tensor matrix_norm(const Tensor& x, double order, const Shape& dims = {-2, -1}, bool keepdim = false);
 /// As torch.linalg.norm: the Euclidean norm over all elements.
