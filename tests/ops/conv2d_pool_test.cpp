@@ -204,7 +204,7 @@ TEST(Conv2dPool, half_types_have_the_gradients_of_float32_rounded) {
       const auto leaf = [&](const Shape& sizes, std::uint32_t seed) {
         return make_input(sizes, seed, kFloat32).to(dtype).to(computed).requires_grad_();
       };
-      const Tensor x = leaf({3, 8, 12, 12}, 1), weight = leaf({16, 8, 3, 3}, 2), bias = leaf({16}, 3);
+      const Tensor x = leaf({3, 16, 12, 12}, 1), weight = leaf({16, 16, 3, 3}, 2), bias = leaf({16}, 3);
       const Tensor slope = leaf({3, 16, 5, 5}, 4).detach();
       const Tensor pooled = zeros({3, 16, 10, 10}, {.dtype = computed});
       pooled.slice(2, 0, 10, 2).slice(3, 1, 10, 2).copy_(slope);

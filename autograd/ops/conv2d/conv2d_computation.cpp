@@ -57,7 +57,9 @@ bool find_pooled(const Conv2dGeometry& g, const Tensor& grad, Tensor& pooled, Te
 /// where three elements in four are zero, they are passed over. False, with nothing done, if it does not.
 bool backward_pooled_halves(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight,
                             const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad) {
-  if (!x.device().is_cpu() || element_size(x.dtype()) != 2 || reference_kernels() || !conv2d_pool_supports(g))
+  constexpr std::int64_t kTerms = 128;  // of a sum: shorter ones are computed sooner than the zeros are found
+  if (!x.device().is_cpu() || element_size(x.dtype()) != 2 || reference_kernels() || !conv2d_pool_supports(g) ||
+      g.in * g.kh * g.kw < kTerms)
     return false;
   Tensor pooled, positions;
   if (!conv2d_pool_compress(g, as_contiguous(cast_values(grad, kFloat32)), pooled, positions)) return false;
