@@ -1,11 +1,51 @@
 #include "lockstep/autograd/accumulate_grad.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 
 namespace lockstep {
+
+/// Has the leaf for itself. On this thread, the turns in whose hooks this one began are given up while it waits.
+class AccumulateGrad::Turn {
+ public:
+  explicit Turn(AccumulateGrad& node) : node_(node) {
+    if (node_.mutex_.try_lock()) return;
+    given_up_ = std::exchange(in_hooks_, {});
+    for (AccumulateGrad* each : given_up_) each->mutex_.unlock();
+    node_.mutex_.lock();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (runs_hooks_) in_hooks_.pop_back();
+    node_.mutex_.unlock();
+    if (given_up_.empty()) return;
+    // In one order on every thread, since each holds some while it waits for the next.
+    std::vector<AccumulateGrad*> in_order = given_up_;
+    std::ranges::sort(in_order, std::less<>());
+    for (AccumulateGrad* each : in_order) each->mutex_.lock();
+    in_hooks_ = std::move(given_up_);
+  }
+  void begin_hooks() {
+    in_hooks_.push_back(&node_);
+    runs_hooks_ = true;
+  }
+
+ private:
+  static thread_local std::vector<AccumulateGrad*> in_hooks_;  // whose turns this thread has, outermost first
+  AccumulateGrad& node_;
+  bool runs_hooks_ = false;
+  std::vector<AccumulateGrad*> given_up_;
+};
+
+thread_local std::vector<AccumulateGrad*> AccumulateGrad::Turn::in_hooks_;
 
 Edge AccumulateGrad::edge() {
   if (retain_first()) leaf()->retain();
@@ -22,7 +62,7 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   LOCKSTEP_ASSERT(incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype(),
                   "a {} gradient of shape {} reached a {} leaf of shape {}", lockstep::name(incoming.dtype()),
                   to_string(incoming.sizes()), lockstep::name(leaf.dtype()), to_string(leaf.sizes()));
-  const std::lock_guard lock(mutex_);
+  Turn turn(*this);
   if (meta.grad.defined() && !meta.grad.is_contiguous() &&
       strides_may_overlap(meta.grad.sizes(), meta.grad.strides())) {
     meta.grad = add_values(meta.grad, incoming);
@@ -36,6 +76,7 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   }
   // A hook may remove itself or others: walk over a copy of the list, whose functions are the same objects.
   if (!meta.hooks.empty()) {
+    turn.begin_hooks();
     const auto hooks = meta.hooks;
     for (const auto& [key, hook] : hooks) (*hook)(leaf);
   }

@@ -15,8 +15,9 @@ namespace lockstep {
 /// by the sum.
 ///
 /// Passes of several threads that end here come one after the other, hooks included: a hook sees the gradient that its
-/// pass has left, and may read it, change it or take it away. Passes inside a hook may come here again. So a hook must
-/// not wait for another thread's pass to the same leaf.
+/// pass has left, and may read it, change it or take it away. Passes inside a hook may come here again, or to another
+/// leaf: where another thread has that one, they give up the leaf of the hook until they have done there, so that hooks
+/// which cross do not wait for each other. A hook must not wait for another thread's pass to the same leaf by itself.
 ///
 /// Note [Accumulators]
 /// Graphs built on several threads at once may lead to one leaf, so they find its accumulator without a lock. The leaf
@@ -34,6 +35,8 @@ class AccumulateGrad final : public Node {
   Edge edge();
 
  private:
+  class Turn;
+
   std::recursive_mutex mutex_;  ///< of the gradient and the list of hooks, and held while these run
 };
 

@@ -120,6 +120,7 @@ class GraphTask {
 
   std::vector<std::function<void()>> callbacks;
   static GraphTask* current() { return current_; }
+  bool frees() const { return frees_; }
 
  private:
   /// What a pass that collects gradients wants of a node.
@@ -325,6 +326,11 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
     const auto callback = std::move(task.callbacks[i]);
     callback();
   }
+}
+
+bool Engine::retains_graph() {
+  const GraphTask* const task = GraphTask::current();
+  return task && !task->frees();
 }
 
 void Engine::backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph) {

@@ -17,6 +17,9 @@ namespace lockstep {
 /// reach, the later one throws Error, or each of them if they come at the same time, before it has run anything.
 class Engine {
  public:
+  /// Whether the pass that this thread is in retains its graph; for backward functions that run one of their own.
+  static bool retains_graph();
+
   /// Adds the gradients of `roots`, seeded with `gradients` (same shapes), to the leaves' grad().
   static void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, bool retain_graph = false);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <string>
@@ -54,6 +55,30 @@ TEST(SharedLeaf, AHookHasTheGradientToItself) {
   EXPECT_EQ(calls, kThreads * kRounds);
   EXPECT_EQ(wrong, 0);
   EXPECT_FALSE(w.grad().defined());
+}
+
+// Two threads, each in a hook of one leaf, run passes that end at both.
+TEST(SharedLeaf, HooksWhosePassesCrossDoNotWaitForEachOther) {
+  const Tensor a = full({2}, 2.0).requires_grad_(), b = full({2}, 3.0).requires_grad_();
+  std::atomic<int> inside = 0;
+  const auto cross = [&](const Tensor&) {
+    thread_local bool nested = false;
+    if (nested) return;
+    nested = true;
+    ++inside;
+    for (int wait = 0; inside.load() < 2 && wait < 2000; ++wait)  // until both are in theirs
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const EnableGradGuard recording;
+    (a + b).sum().backward();
+    nested = false;
+  };
+  a.register_post_accumulate_grad_hook(cross);
+  b.register_post_accumulate_grad_hook(cross);
+  std::thread first([&] { (a * 2.0).sum().backward(); }), second([&] { (b * 2.0).sum().backward(); });
+  first.join();
+  second.join();
+  for (const Tensor* each : {&a, &b})
+    for (const float value : each->grad().to_vector<float>()) EXPECT_EQ(value, 4.0F);
 }
 
 TEST(SharedLeaf, APassInsideAHookMayReachTheLeafAgain) {

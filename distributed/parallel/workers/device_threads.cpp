@@ -1,5 +1,8 @@
 #include "lockstep/distributed/parallel/workers/device_threads.h"
 
+#include <optional>
+
+#include "lockstep/autograd/anomaly.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/start_thread.h"
 
@@ -30,8 +33,11 @@ void DeviceThreads::stop() {
 }
 
 void DeviceThreads::run(const std::function<void(int)>& body) {
+  const autocast::Settings settings;
   {
     std::lock_guard lock(mutex_);
+    settings_ = &settings;
+    anomaly_ = AnomalyMode::enabled();
     for (std::exception_ptr& error : errors_) error = nullptr;
     body_ = &body;
     running_ = static_cast<int>(threads_.size());
@@ -42,6 +48,7 @@ void DeviceThreads::run(const std::function<void(int)>& body) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return running_ == 0; });
   body_ = nullptr;
+  settings_ = nullptr;
   for (const std::exception_ptr& error : errors_)
     if (error) std::rethrow_exception(error);
 }
@@ -54,6 +61,13 @@ void DeviceThreads::call(int device) {
   }
 }
 
+void DeviceThreads::call_as_caller(int device) {
+  const autocast::Resume resume(*settings_);
+  std::optional<AnomalyMode> anomaly;
+  if (anomaly_) anomaly.emplace();
+  call(device);
+}
+
 void DeviceThreads::serve(int device) {
   std::uint64_t seen = 0;
   for (;;) {
@@ -63,7 +77,7 @@ void DeviceThreads::serve(int device) {
       if (stopping_) return;
       seen = round_;
     }
-    call(device);
+    call_as_caller(device);
     {
       std::lock_guard lock(mutex_);
       --running_;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/autograd/autocast.h"
+
 namespace lockstep::distributed {
 
 /// One lasting thread for each device but the first, whose work the caller does itself. Threads last, so that what
@@ -19,18 +21,22 @@ class DeviceThreads {
   DeviceThreads(const DeviceThreads&) = delete;
   DeviceThreads& operator=(const DeviceThreads&) = delete;
 
-  /// Calls body(0) .. body(devices - 1), each on its device's thread, and returns when all have ended. Then rethrows
-  /// the exception of the lowest device that threw, if any. Not to be called by two threads at once.
+  /// Calls body(0) .. body(devices - 1), each on its device's thread, under the caller's autocast and AnomalyMode, and
+  /// returns when all have ended. Then rethrows the exception of the lowest device that threw, if any. Not to be called
+  /// by two threads at once.
   void run(const std::function<void(int)>& body);
 
  private:
   void serve(int device);
   void stop();
   void call(int device);
+  void call_as_caller(int device);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   const std::function<void(int)>* body_ = nullptr;
+  const autocast::Settings* settings_ = nullptr;  // the caller's
+  bool anomaly_ = false;
   std::uint64_t round_ = 0;
   int running_ = 0;
   bool stopping_ = false;

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/parallel/workers/devices.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -19,20 +20,40 @@
 namespace lockstep::distributed {
 namespace {
 
-// nn::copy_parameters_and_buffers(), as one transfer for each dtype.
-void copy_state(const std::vector<nn::NamedTensor>& state, const nn::Module& from, nn::Module& to, Device device) {
+// Whether `to` has the values of `from` already. A copy would make the graphs of earlier forward passes unusable.
+bool has_values_of(const Tensor& from, const Tensor& to, Devices::Copied& last) {
+  const bool same_versions = last.storage == from.storage().get() && last.version == from.storage()->version() &&
+                             last.own_version == to.storage()->version();
+  // A program may have written through an address, which no version tells.
+  if (!from.device().is_cpu() || !to.device().is_cpu() || !from.is_contiguous() || !to.is_contiguous())
+    return same_versions;
+  return from.nbytes() == 0 || std::memcmp(from.raw_data(), to.raw_data(), from.nbytes()) == 0;
+}
+
+// nn::copy_parameters_and_buffers(), as one transfer for each dtype, of what has changed.
+void copy_state(const std::vector<nn::NamedTensor>& state, const nn::Module& from, nn::Module& to, Device device,
+                std::vector<Devices::Copied>& copied) {
   const std::vector<nn::NamedTensor> targets = to.state();
   const auto match = [](const nn::NamedTensor& a, const nn::NamedTensor& b) {
     return a.name == b.name && a.tensor.sizes() == b.tensor.sizes() && a.tensor.dtype() == b.tensor.dtype();
   };
   if (!std::ranges::equal(state, targets, match))
     return nn::copy_parameters_and_buffers(from, to);  // says what differs
+  copied.resize(state.size());
   std::vector<Tensor> values;
-  for (const nn::NamedTensor& each : state) values.push_back(each.tensor);
+  std::vector<std::size_t> changed;
+  for (std::size_t t = 0; t < state.size(); ++t) {
+    if (has_values_of(state[t].tensor, targets[t].tensor, copied[t])) continue;
+    values.push_back(state[t].tensor);
+    changed.push_back(t);
+  }
+  if (changed.empty()) return;
   values = move_together(values, device);
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    copy_values(values[t], targets[t].tensor);
-    targets[t].tensor.storage()->bump_version();
+  for (std::size_t v = 0; v < changed.size(); ++v) {
+    const Tensor &source = state[changed[v]].tensor, &target = targets[changed[v]].tensor;
+    copy_values(values[v], target);
+    target.storage()->bump_version();
+    copied[changed[v]] = {source.storage().get(), source.storage()->version(), target.storage()->version()};
   }
 }
 
@@ -89,7 +110,8 @@ void Devices::update_replicas() {
         if (!(mine[t].tensor.storage() == state[t].tensor.storage()))
           nn::replace_value(mine[t].tensor, state[t].tensor);
     } else {
-      copy_state(state, module_, replica, options_.devices[i]);
+      copied_.resize(replicas_.size());
+      copy_state(state, module_, replica, options_.devices[i], copied_[i]);
     }
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (parameters_[i][p].requires_grad() != parameters[p].requires_grad())

@@ -25,6 +25,13 @@ class Devices {
  public:
   using Factory = std::function<std::unique_ptr<nn::Module>()>;
 
+  /// A value that a replica was given: whose, and the versions of both then.
+  struct Copied {
+    const Storage* storage = nullptr;
+    std::uint32_t version = 0;
+    std::uint32_t own_version = 0;
+  };
+
   /// The options have been checked; the module lies on the first of the devices and must outlive this object. `factory`
   /// makes the replicas, if there are several devices. Throws Error if it makes modules of another structure.
   Devices(nn::Module& module, const Factory& factory, const TrainingStepOptions& options);
@@ -55,6 +62,7 @@ class Devices {
   TrainingStepOptions options_;
   std::vector<std::unique_ptr<nn::Module>> replicas_;  // none if there is one device
   std::vector<std::vector<Tensor>> parameters_;        // by replica
+  std::vector<std::vector<Copied>> copied_;            // by replica
   StepTotals layout_;                                  // of the module, for lockstep mode
   std::vector<nn::NamedTensor> trained_;               // the module's parameters, likewise
   FrozenParameters frozen_;                            // the others

@@ -52,14 +52,15 @@ struct DevicesBackward final : Node {
     std::vector<std::int64_t> begin(outputs.size() + 1, 0);
     for (std::size_t i = 0; i < outputs.size(); ++i) begin[i + 1] = begin[i] + outputs[i].size(0);
 
+    const bool retain_graph = Engine::retains_graph();
     threads->run([&](int device) {
       const auto i = static_cast<std::size_t>(device);
-      // A pass that was broken off may have left something.
+      // A pass that was broken off may have left something, and one over a retained graph the gradients of its inputs.
       for (const Tensor& parameter : parameters[i]) parameter.set_grad({});
       if (i >= outputs.size()) return;
       if (inputs[i].requires_grad()) inputs[i].set_grad({});
       const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
-      Engine::backward({&outputs[i], 1}, {&seed, 1});
+      Engine::backward({&outputs[i], 1}, {&seed, 1}, retain_graph);
     });
     const std::vector<Tensor> sums = Devices::collect_gradients(parameters, first);
 

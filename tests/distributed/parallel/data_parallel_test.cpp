@@ -5,6 +5,9 @@
 #include <atomic>
 #include <memory>
 
+#include "lockstep/autograd/anomaly.h"
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
@@ -171,6 +174,58 @@ TEST(DataParallel, ABrokenPassLeavesNothingBehind) {
     sum(parallel(ones({4, 2}))).backward();
     EXPECT_EQ(parallel.module().parameters()[1].grad().item<double>(), 4.0) << pass;
   }
+}
+
+TEST(DataParallel, ARetainedGraphGivesTheSameAgain) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  const Tensor x = make_input({5, 6}, 5, kFloat32).requires_grad_(), y = sum(square(parallel(x)));
+  const auto pass = [&] {
+    parallel.module().zero_grad();
+    x.set_grad({});
+    y.backward({}, /*retain_graph=*/true);
+    return std::pair(x.grad().to_vector<float>(), parallel.module().parameters()[0].grad().to_vector<float>());
+  };
+  const auto first = pass();
+  EXPECT_EQ(pass(), first);
+}
+
+TEST(DataParallel, SeveralForwardPassesMayComeBeforeABackward) {
+  manual_seed(3);
+  Net single;
+  manual_seed(3);
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1, 2}));
+  const Tensor x = make_input({5, 6}, 5, kFloat32), other = make_input({7, 6}, 6, kFloat32);
+  (mean(single(x)) - mean(single(other))).backward();
+  const Tensor loss = mean(parallel(x)) - mean(parallel(other));
+  {
+    const NoGradGuard looking;
+    parallel(other);
+  }
+  loss.backward();
+  for (std::size_t p = 0; p < 4; ++p)
+    expect_close(parallel.module().parameters()[p].grad(), single.parameters()[p].grad(), 1e-5);
+  // What the module is given, by an address too, reaches the replicas.
+  parallel.module().parameters()[3].data<float>()[0] += 1.0F;
+  single.parameters()[3].data<float>()[0] += 1.0F;
+  expect_close(parallel(x), single(x), 1e-5);
+}
+
+TEST(DataParallel, ReplicasComputeUnderTheCallersGuards) {
+  struct Tells : nn::Module {
+    nn::Linear fc{this, "fc", 4, 4};
+    Tensor forward(Tensor x) override {
+      const Tensor y = fc(x);
+      EXPECT_EQ(y.dtype(), kBFloat16);
+      EXPECT_TRUE(AnomalyMode::enabled());
+      return y;
+    }
+  };
+  DataParallel parallel = make_data_parallel<Tells>(cpus({0, 1}));
+  const AutocastGuard autocast(kBFloat16, kCPU);
+  const AnomalyMode anomaly;
+  const Tensor y = parallel(ones({6, 4}));
+  sum(y.to(kFloat32)).backward();
+  EXPECT_TRUE(parallel.module().parameters()[0].grad().defined());
 }
 
 TEST(DataParallel, ReplicasDrawDifferentNumbers) {
