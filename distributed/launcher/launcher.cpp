@@ -125,9 +125,11 @@ class Launcher {
     outlets_.drain(signals_, options_.name);
     // A supervisor that has closed stdout has the logs.
     const bool closed = outlets_.out.error() == EBADF && !options_.log_dir.empty();
-    if (outlets_.out.error() == 0 || closed) return status;
-    say(fmt::format("what goes to stdout could not all be written: {}{}",
-                    std::generic_category().message(outlets_.out.error()), status == 0 ? "; all else was done" : ""));
+    // The last lines may have found no reader when nobody looked for SIGPIPE any more.
+    const int error = status == 0 && outlets_.out.abandoned() ? EPIPE : outlets_.out.error();
+    if (error == 0 || closed) return status;
+    say(fmt::format("what goes to stdout could not all be written: {}{}", std::generic_category().message(error),
+                    status == 0 ? "; all else was done" : ""));
     return status == 0 ? kUnwritten : status;
   }
 

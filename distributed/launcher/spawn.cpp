@@ -64,9 +64,11 @@ class Spawn {
     OrphanGuard guard;
     SignalPipe signals;
     Outlets outlets;
-    const GroupResult result = run_group(specs(outlets), {options_.kill_after, options_.after_sigterm}, signals, guard,
-                                         reports_, outlets, {}, [this] { serve_store(); });
+    GroupResult result = run_group(specs(outlets), {options_.kill_after, options_.after_sigterm}, signals, guard,
+                                   reports_, outlets, {}, [this] { serve_store(); });
     outlets.drain(signals, "spawn");
+    // The last lines found no reader, when nobody looked for signals any more.
+    if (outlets.out.abandoned() && result.all_succeeded && !result.interrupted_by) result.interrupted_by = SIGPIPE;
     return result;
   }
 

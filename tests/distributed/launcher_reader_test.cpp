@@ -29,6 +29,20 @@ TEST(Launcher, AsksWorkersToEndIfNobodyReadsItsOutput) {
   EXPECT_TRUE(has(run.err, "status " + std::to_string(128 + SIGPIPE)));
 }
 
+TEST(Launcher, SaysThatNobodyHasReadTheLastLines) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  for (int round = 0; round < 3; ++round) {
+    const Finished run =
+        Process({"/bin/sh", "-c",
+                 "{ " + launcher +
+                     " --nproc-per-node 1 -- sh -c 'trap \"\" TERM; echo first; sleep 0.3; echo last'; echo status $? "
+                     ">&2; } | head -n 1"})
+            .wait();
+    EXPECT_TRUE(has(run.err, "ended by SIGPIPE") || has(run.err, "could not all be written: Broken pipe")) << run.err;
+    EXPECT_FALSE(has(run.err, "status 0")) << run.err;
+  }
+}
+
 TEST(Launcher, LooksAfterItsWorkersWhileNobodyReadsItsOutput) {
   // Rank 0 writes more than is kept; rank 1 fails soon after.
   Process process(lockstep_run_command(
