@@ -133,6 +133,8 @@ TEST(OnCpu, ANumberMayStayOnTheCpu) {
   // What has dimensions is not moved by itself, and a result does not go to the CPU.
   const Tensor there = ones({2}).to(test_device());
   EXPECT_NE(error_of([&] { there + ones({2}); }).find("on one device"), std::string::npos);
+  EXPECT_NE(error_of([&] { lerp(ones({2}), there, ones({2})); }).find("[lerp] expected both"), std::string::npos);
+  EXPECT_NE(error_of([&] { lerp(ones({2}), ones({2}), there); }).find("[lerp] expected both"), std::string::npos);
   EXPECT_NE(error_of([&] { ones({}).mul_(there.select(0, 0)); }).find("on one device"), std::string::npos);
 }
 

@@ -4,21 +4,19 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/record.h"
-#include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kBlock = 32'768;
-
 template <typename T>
 void interpolate(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& out) {
   const T *x = a.data<T>(), *y = b.data<T>(), *w = weight.data<T>();
   T* to = out.data<T>();
-  parallel_for(out.numel(), kBlock, [=](std::int64_t begin, std::int64_t end) {
+  parallel_for(out.numel(), cpu::kElementBlock, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T way = y[i] - x[i];
       to[i] = w[i] < T(0.5) ? x[i] + w[i] * way : y[i] - way * (T(1) - w[i]);
@@ -62,7 +60,8 @@ class LerpByTensorBackward final : public Node {
 }  // namespace
 
 Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weights) {
-  LOCKSTEP_CHECK(start.defined() && end.defined() && weights.defined(), "[lerp] a tensor is undefined");
+  binary::check_operands(start, end, "lerp");
+  binary::check_operands(start, weights, "lerp");
   const DType common = promote_types(binary::promote(start, end), weights.dtype());
   const DType dtype = is_floating_point(common) ? common : kFloat32;
   const Shape sizes = broadcast_shapes(broadcast_shapes(start.sizes(), end.sizes(), "lerp"), weights.sizes(), "lerp");

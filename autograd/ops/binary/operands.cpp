@@ -24,11 +24,11 @@ Tensor Form::fit_recorded(const Tensor& grad) const {
 void check_operands(const Operand& a, const Operand& b, const char* op) {
   LOCKSTEP_CHECK((!a.tensor || a.tensor->defined()) && (!b.tensor || b.tensor->defined()),
                  "[{}] an operand is undefined", op);
-  LOCKSTEP_CHECK(!a.tensor || !b.tensor || a.tensor->device() == b.tensor->device(),
-                 "[{}] expected both operands on one device, or a number, which may stay on the CPU, found {} and {}; "
-                 "move one with "
-                 "to()",
-                 op, to_string(a.tensor->device()), to_string(b.tensor->device()));
+  LOCKSTEP_CHECK(
+      !a.tensor || !b.tensor || a.tensor->device() == b.tensor->device(),
+      "[{}] expected both operands on one device, or a number, which may stay on the CPU, found {} and {}; move "
+      "one with to()",
+      op, to_string(a.tensor->device()), to_string(b.tensor->device()));
 }
 
 Tensor beside(const Tensor& x, const Tensor& other) {
