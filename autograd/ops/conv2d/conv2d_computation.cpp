@@ -28,7 +28,10 @@ constexpr KernelTable<Conv2dPoolBackward> conv2d_pool_backward{
 
 bool is_pooled(const Conv2dGeometry& g, const Tensor& like) {
   if (like.device().is_cuda()) return g.oh >= 2 && g.ow >= 2;
-  return like.dtype() == kFloat32 && !reference_kernels() && conv2d_pool_supports(g);
+  // Of half types, whose pools are operations of their own: short sums are computed sooner than their zeros are found.
+  constexpr std::int64_t kTerms = 128;
+  const bool pays = like.dtype() == kFloat32 || (element_size(like.dtype()) == 2 && g.in * g.kh * g.kw >= kTerms);
+  return pays && !reference_kernels() && conv2d_pool_supports(g);
 }
 
 bool is_pool_of(const Conv2dGeometry& g, const Pool2dGeometry& pool) {
@@ -51,25 +54,6 @@ bool find_pooled(const Conv2dGeometry& g, const Tensor& grad, Tensor& pooled, Te
     }
   }
   return grad.device().is_cpu() && conv2d_pool_compress(g, as_contiguous(grad), pooled, positions);
-}
-
-/// The gradients of half types on the CPU, computed in float32 as ever, if `grad` turns out to be a pool's gradient:
-/// where three elements in four are zero, they are passed over. False, with nothing done, if it does not.
-bool backward_pooled_halves(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight,
-                            const Tensor& x_grad, const Tensor& weight_grad, const Tensor& bias_grad) {
-  constexpr std::int64_t kTerms = 128;  // of a sum: shorter ones are computed sooner than the zeros are found
-  if (!x.device().is_cpu() || element_size(x.dtype()) != 2 || reference_kernels() || !conv2d_pool_supports(g) ||
-      g.in * g.kh * g.kw < kTerms)
-    return false;
-  Tensor pooled, positions;
-  if (!conv2d_pool_compress(g, as_contiguous(cast_values(grad, kFloat32)), pooled, positions)) return false;
-  const auto wide = [](const Tensor& t) { return t.defined() ? empty(t.sizes()) : t; };
-  const Tensor wide_x = wide(x_grad), wide_weight = wide(weight_grad), wide_bias = wide(bias_grad);
-  const Tensor images = cast_values(x, kFloat32), filters = cast_values(weight, kFloat32);
-  conv2d_pool_backward(images)(g, pooled, positions, images, filters, wide_x, wide_weight, wide_bias);
-  for (const auto& [from, to] : {std::pair(wide_x, x_grad), {wide_weight, weight_grad}, {wide_bias, bias_grad}})
-    if (to.defined()) copy_values(from, to);
-  return true;
 }
 
 }  // namespace
@@ -167,7 +151,6 @@ void conv2d_backward(const Conv2dGeometry& g, const Tensor& grad, const Tensor& 
   Tensor pooled, positions;
   if (find_pooled(g, grad, pooled, positions))
     return conv2d_pool_backward(x)(g, pooled, positions, x, weight, x_grad, weight_grad, bias_grad);
-  if (backward_pooled_halves(g, grad, x, weight, x_grad, weight_grad, bias_grad)) return;
   const Tensor dense = as_contiguous(grad);
   if (x_grad.defined()) conv2d_backward_data(x)(g, dense, weight, x_grad);
   if (weight_grad.defined()) conv2d_backward_weight(x)(g, dense, x, weight_grad, bias_grad);

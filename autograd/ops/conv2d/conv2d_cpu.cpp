@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_widened.h"
 #include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
@@ -11,6 +12,11 @@
 #include "lockstep/core/profile_flops.h"
 
 namespace lockstep {
+
+using conv2d_widened::is_half;
+using conv2d_widened::widened;
+using conv2d_widened::widened_empty;
+
 namespace {
 
 void im2col_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -81,18 +87,6 @@ const Conv2dEngine& choose(const Conv2dGeometry& g, DType dtype, Pass pass) {
   if (path == Conv2dPath::direct ? conv2d_direct_supports(g) : direct_is_best(g, pass)) return kDirect;
   if (cpu::kernels() == cpu::Kernels::own) return kOwn;
   return kHasOnednn ? kOnednn : kOwn;
-}
-
-bool is_half(const Tensor& t) {
-  return t.dtype() == kFloat16 || t.dtype() == kBFloat16;
-}
-
-Tensor widened(const Tensor& t) {
-  return t.defined() ? cast_values(t, kFloat32) : t;
-}
-
-Tensor widened_empty(const Tensor& t) {
-  return t.defined() ? empty(t.sizes()) : t;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_kernels.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_pool_sparse.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_widened.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_rows.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
@@ -11,6 +12,11 @@
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
+
+using conv2d_widened::is_half;
+using conv2d_widened::widened;
+using conv2d_widened::widened_empty;
+
 namespace {
 
 // What is read in strips across all channels, which a processor does not foresee.
@@ -55,6 +61,7 @@ void conv2d_pool_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Ten
 }
 
 bool conv2d_pool_compress(const Conv2dGeometry& g, const Tensor& dense, Tensor& grad, Tensor& positions) {
+  if (is_half(dense)) return conv2d_pool_compress(g, widened(dense), grad, positions);
   const std::int64_t ph = g.oh / 2, pw = g.ow / 2, planes = g.n * g.out;
   const float* const values = dense.data<float>();
   // Of one plane, to `to` and `where` if they are not null. False if it is none of a pool's.
@@ -98,6 +105,15 @@ bool conv2d_pool_compress(const Conv2dGeometry& g, const Tensor& dense, Tensor& 
 void conv2d_pool_backward_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& positions, const Tensor& x,
                               const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
                               const Tensor& bias_grad) {
+  if (is_half(x)) {
+    const Tensor wide_x = widened_empty(x_grad), wide_weight = widened_empty(weight_grad),
+                 wide_bias = widened_empty(bias_grad);
+    conv2d_pool_backward_cpu(g, grad, positions, widened(x), widened(weight), wide_x, wide_weight, wide_bias);
+    if (x_grad.defined()) copy_values(wide_x, x_grad);
+    if (weight_grad.defined()) copy_values(wide_weight, weight_grad);
+    if (bias_grad.defined()) copy_values(wide_bias, bias_grad);
+    return;
+  }
   profile::add_multiply_adds(g.n * g.macs() * ((weight_grad.defined() ? 1 : 0) + (x_grad.defined() ? 1 : 0)));
   const conv2d_pool::Layout layout(g);
   const std::int64_t result = g.out * layout.ph * layout.pw, image = g.in * g.h * g.w;

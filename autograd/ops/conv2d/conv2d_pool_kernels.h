@@ -20,6 +20,7 @@ using Conv2dPoolForward = void(const Conv2dGeometry& geometry, const Tensor& x, 
 Conv2dPoolForward conv2d_pool_forward_cpu, conv2d_pool_forward_cuda;
 
 /// The gradients of a convolution from one that is zero but for an element in each window: `grad` at `positions`.
+/// On the CPU x, weight and their gradients may be of a half type; `grad` is float32 then too.
 /// `x_grad`, or `weight_grad` and `bias_grad`, or the last alone may be undefined: not wanted.
 using Conv2dPoolBackward = void(const Conv2dGeometry& geometry, const Tensor& grad, const Tensor& positions,
                                 const Tensor& x, const Tensor& weight, const Tensor& x_grad, const Tensor& weight_grad,
@@ -47,7 +48,7 @@ struct SumOrder {
 /// The sums of conv2d_pool_backward_cpu() are in another order than those of the kernels for gradients of any kind. So
 /// that bits do not depend on whether a pool's gradient came as it is or was written out before (because a hook read
 /// it, say), every gradient with no more than one element that is not zero in each window is taken for a pool's: true
-/// for those, with what grad and positions are then. The first windows of any other tell the difference.
+/// for those, with what grad, float32, and positions are then. The first windows of any other tell the difference.
 bool conv2d_pool_compress(const Conv2dGeometry& geometry, const Tensor& dense, Tensor& grad, Tensor& positions);
 
 }  // namespace lockstep
