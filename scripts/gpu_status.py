@@ -36,7 +36,8 @@ OPS = {
                                                            "lt* le gt ge where*")),
     "cat": tests(("Shape", "cat_* stack split chunk"), ("GoldenShape", "cat* stack split* chunk")),
     "conv2d": tests(("Programs", "conv_transpose2d*"), ("Conv", "lenet* relu plain no_bias relu_no_bias padding stride dilation groups depthwise pointwise "
-                             "one_output* uneven many_images no_images no_channels pool*"), ("GoldenProduct", "conv2d_*")) + ["Types/CudaDepthwise.*"],
+                             "one_output* uneven many_images no_images no_channels pool*"), ("GoldenProduct", "conv2d_*")) +
+              ["Types/CudaDepthwise.*"],
     "copy": tests(("Shape", "casts clone integer_casts"), ("GoldenElementwise", "to_* contiguous clone copy_*")),
     "cross_entropy": tests(("Loss", "cross_entropy_*"), ("GoldenNorm", "cross_entropy_*")),
     "dropout": tests(("Index", "dropout*"), ("GoldenShape", "dropout*")) + ["CudaDropout.*"],

@@ -76,8 +76,7 @@ class TrainingStep {
   /// lockstep mode the loader must know the shards).
   ///
   /// Returns the loss, float64 without dimensions, the same on every rank, without waiting for the device: reading it
-  /// does
-  /// (`loss.item<double>()`). It lies on module()'s device, or on the CPU where the host has added it up (several
+  /// does (`loss.item<double>()`). It lies on module()'s device, or on the CPU where the host has added it up (several
   /// devices, lockstep mode). Throws Error for a batch without samples, or whose losses count nothing.
   Tensor operator()(const data::Batch& batch, const LossFunction& loss);
 
