@@ -1,9 +1,9 @@
 #include "lockstep/autograd/engine.h"
 
 #include <gtest/gtest.h>
+#include <link.h>
 #include <pthread.h>
 
-#include <cerrno>
 #include <stdexcept>
 #include <thread>
 
@@ -248,22 +248,33 @@ TEST(Engine, ThreadsRunTheirOwnPasses) {
   for (std::size_t t = 0; t < grads.size(); ++t) EXPECT_EQ(grads[t], 2.0 * 21 * 21 * static_cast<double>(t));
 }
 
-/// Runs `body` on a thread with a stack of 256 KiB, or more where thread-local variables, which lie there too, leave no
-/// room (kernels' shared memory on the emulated device): recursion over a long graph would overflow it.
+/// Bytes of the thread-local variables of all that is loaded, which lie on a thread's stack: megabytes on the emulated
+/// device, where every kernel's shared memory is one.
+std::size_t thread_local_bytes() {
+  std::size_t bytes = 0;
+  const auto add = [](dl_phdr_info* object, std::size_t, void* total) {
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const auto& segment = object->dlpi_phdr[i];
+      if (segment.p_type == PT_TLS) *static_cast<std::size_t*>(total) += segment.p_memsz + segment.p_align;
+    }
+    return 0;
+  };
+  dl_iterate_phdr(add, &bytes);
+  return bytes;
+}
+
+/// Runs `body` on a thread with a stack of 256 KiB beside its thread-local variables: recursion over a long graph would
+/// overflow it.
 void on_small_stack(void (*body)()) {
   pthread_attr_t attributes;
   ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::size_t{256} * 1024 + thread_local_bytes()), 0);
   pthread_t thread;
   const auto run = [](void* argument) -> void* {
     (*reinterpret_cast<void (**)()>(argument))();
     return nullptr;
   };
-  int status = EINVAL;
-  for (std::size_t bytes = 256 * 1024; status == EINVAL && bytes <= std::size_t{4} << 20; bytes *= 2) {
-    ASSERT_EQ(pthread_attr_setstacksize(&attributes, bytes), 0);
-    status = pthread_create(&thread, &attributes, run, &body);
-  }
-  ASSERT_EQ(status, 0);
+  ASSERT_EQ(pthread_create(&thread, &attributes, run, &body), 0);
   pthread_join(thread, nullptr);
   pthread_attr_destroy(&attributes);
 }
