@@ -2,10 +2,7 @@
 
 #include <type_traits>
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
-
+#include "lockstep/core/cpu/half_rows.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/vector_math.h"
 
@@ -49,29 +46,9 @@ void store(const C* values, std::int64_t count, T* target, std::int64_t stride) 
   }
 }
 
-#if defined(__F16C__)
-// The processor converts eight halves at a time, with the same rounding as Half.
-std::int64_t load_halves(const Half* source, std::int64_t count, float* values) {
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    _mm256_storeu_ps(values + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i))));
-  return i;
-}
-std::int64_t store_halves(const float* values, std::int64_t count, Half* target) {
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT));
-  return i;
-}
-#else
-std::int64_t load_halves(const Half*, std::int64_t, float*) {
-  return 0;
-}
-std::int64_t store_halves(const float*, std::int64_t, Half*) {
-  return 0;
-}
-#endif
+// Float32 beside a half type, for which there are kernels of their own.
+template <typename C, typename T>
+constexpr bool kHalves = std::is_same_v<C, float> && (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>);
 
 }  // namespace
 
@@ -79,12 +56,9 @@ template <typename C>
 void load_row(DType dtype, const void* source, std::int64_t stride, std::int64_t count, C* values) {
   const auto run = [&]<typename T>() {
     const T* from = static_cast<const T*>(source);
-    if constexpr (std::is_same_v<C, float> && std::is_same_v<T, Half>) {
-      const std::int64_t done = stride == 1 ? load_halves(from, count, values) : 0;
-      load<C>(from + done * stride, stride, count - done, values + done);
-    } else {
-      load<C>(from, stride, count, values);
-    }
+    if constexpr (kHalves<C, T>)
+      if (stride == 1) return widen_row(from, count, values);
+    load<C>(from, stride, count, values);
   };
   if constexpr (std::is_same_v<C, std::int64_t>) {
     if (dtype == kBool) return run.template operator()<bool>();
@@ -98,12 +72,9 @@ template <typename C>
 void store_row(const C* values, std::int64_t count, DType dtype, void* target, std::int64_t stride) {
   const auto run = [&]<typename T>() {
     T* to = static_cast<T*>(target);
-    if constexpr (std::is_same_v<C, float> && std::is_same_v<T, Half>) {
-      const std::int64_t done = stride == 1 ? store_halves(values, count, to) : 0;
-      store(values + done, count - done, to + done * stride, stride);
-    } else {
-      store(values, count, to, stride);
-    }
+    if constexpr (kHalves<C, T>)
+      if (stride == 1) return narrow_row(values, count, to);
+    store(values, count, to, stride);
   };
   if constexpr (std::is_same_v<C, std::int64_t>) {
     if (dtype == kBool) return run.template operator()<bool>();

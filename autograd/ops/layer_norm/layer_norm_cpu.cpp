@@ -7,10 +7,12 @@
 #include "lockstep/autograd/ops/layer_norm/layer_norm_kernels.h"
 #include "lockstep/autograd/ops/layer_norm/layer_norm_moments.h"
 #include "lockstep/autograd/ops/support/parameter_values.h"
+#include "lockstep/core/cpu/half_rows.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 
@@ -39,6 +41,32 @@ void forward_of_eight(const float* x, const float* w, const float* b, std::int64
   });
 }
 
+/// Rows of C; y may be x.
+template <typename C>
+void forward_rows(const C* x, const C* w, const C* b, std::int64_t rows, std::int64_t width, double eps, bool centred,
+                  C* moment, C* y) {
+  std::int64_t row = 0;
+  if constexpr (std::is_same_v<C, float>)
+    if (fits_eight_rows(width))
+      for (; row + kTogether <= rows; row += kTogether)
+        forward_of_eight(x + row * width, w, b, width, eps, centred, moment + 3 * row, y + row * width);
+  for (; row < rows; ++row) {
+    const C* xr = x + row * width;
+    C* yr = y + row * width;
+    const auto [mean, inverse, rest] = layer_norm_rows::moments_of<C>(xr, width, eps, centred);
+    moment[3 * row] = mean;
+    moment[3 * row + 1] = inverse;
+    moment[3 * row + 2] = rest;
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < width; ++i) yr[i] = std::fma((xr[i] - mean - rest) * inverse, w[i], b[i]);
+  }
+}
+
+/// Of rows of a half type, as many as are widened at a time.
+std::int64_t rows_at_once(std::int64_t width) {
+  return width <= 4096 ? kTogether : 1;
+}
+
 template <typename T>
 void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, const Tensor& output, const Tensor& moments,
              std::int64_t rows, std::int64_t width, double eps, bool centred) {
@@ -51,19 +79,18 @@ void forward(const Tensor& input, const Tensor& weight, const Tensor& bias, cons
   const C* w = scales.data();
   const C* b = shifts.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
-    if constexpr (std::is_same_v<T, float>)
-      if (fits_eight_rows(width))
-        for (; begin + kTogether <= end; begin += kTogether)
-          forward_of_eight(x + begin * width, w, b, width, eps, centred, moment + 3 * begin, y + begin * width);
-    for (std::int64_t row = begin; row < end; ++row) {
-      const T* xr = x + row * width;
-      T* yr = y + row * width;
-      const auto [mean, inverse, rest] = layer_norm_rows::moments_of<C>(xr, width, eps, centred);
-      moment[3 * row] = mean;
-      moment[3 * row + 1] = inverse;
-      moment[3 * row + 2] = rest;
-      for (std::int64_t i = 0; i < width; ++i)
-        yr[i] = static_cast<T>(std::fma((static_cast<C>(xr[i]) - mean - rest) * inverse, w[i], b[i]));
+    if constexpr (cpu::is_half<T>) {
+      const std::int64_t step = rows_at_once(width);
+      const Tensor room = empty({step * width});
+      float* const wide = room.data<float>();
+      for (std::int64_t row = begin; row < end; row += step) {
+        const std::int64_t count = std::min(step, end - row);
+        cpu::widen_row(x + row * width, count * width, wide);
+        forward_rows<C>(wide, w, b, count, width, eps, centred, moment + 3 * row, wide);
+        cpu::narrow_row(wide, count * width, y + row * width);
+      }
+    } else {
+      forward_rows<C>(x + begin * width, w, b, end - begin, width, eps, centred, moment + 3 * begin, y + begin * width);
     }
   });
 }
@@ -101,7 +128,29 @@ void backward_of_eight(const float* g, const float* x, const float* w, const flo
 }
 
 /// With n = (x - mean) * inverse and h = grad * weight: grad_input = inverse * (h - mean(h) - n * mean(h * n)), without
-/// mean(h) if the input was not centred.
+/// mean(h) if the input was not centred. Of rows of C; d may be g.
+template <typename C>
+void input_backward_rows(const C* g, const C* x, const C* w, const C* moment, std::int64_t rows, std::int64_t width,
+                         bool centred, C* d) {
+  std::int64_t row = 0;
+  if constexpr (std::is_same_v<C, float>)
+    if (fits_eight_rows(width))
+      for (; row + kTogether <= rows; row += kTogether)
+        backward_of_eight(g + row * width, x + row * width, w, moment + 3 * row, width, centred, d + row * width);
+  for (; row < rows; ++row) {
+    const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
+    const C *const gr = g + row * width, *const xr = x + row * width;
+    const auto h = [&](std::int64_t i) { return gr[i] * w[i]; };
+    const auto normalized = [&](std::int64_t i) { return (xr[i] - mean - rest) * inverse; };
+    const auto n = static_cast<double>(width);
+    const C mean_h = centred ? static_cast<C>(long_sum<C>(width, h) / n) : C(0);
+    const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
+    C* dr = d + row * width;
+    LOCKSTEP_VECTORIZE
+    for (std::int64_t i = 0; i < width; ++i) dr[i] = inverse * std::fma(-normalized(i), mean_hn, h(i) - mean_h);
+  }
+}
+
 template <typename T>
 void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weight, const Tensor& moments,
                     const Tensor& grad_input, std::int64_t rows, std::int64_t width, bool centred) {
@@ -113,23 +162,20 @@ void input_backward(const Tensor& grad, const Tensor& input, const Tensor& weigh
   const std::vector<C> scales = parameter_values<C>(weight, width, C(1), "layer_norm");
   const C* w = scales.data();
   parallel_for(rows, std::max<std::int64_t>(kElementBlock / width, 1), [&](std::int64_t begin, std::int64_t end) {
-    if constexpr (std::is_same_v<T, float>)
-      if (fits_eight_rows(width))
-        for (; begin + kTogether <= end; begin += kTogether)
-          backward_of_eight(g + begin * width, x + begin * width, w, moment + 3 * begin, width, centred,
-                            d + begin * width);
-    for (std::int64_t row = begin; row < end; ++row) {
-      const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
-      const T* gr = g + row * width;
-      const T* xr = x + row * width;
-      const auto h = [&](std::int64_t i) { return static_cast<C>(gr[i]) * w[i]; };
-      const auto normalized = [&](std::int64_t i) { return (static_cast<C>(xr[i]) - mean - rest) * inverse; };
-      const auto n = static_cast<double>(width);
-      const C mean_h = centred ? static_cast<C>(long_sum<C>(width, h) / n) : C(0);
-      const C mean_hn = static_cast<C>(long_sum<C>(width, [&](std::int64_t i) { return h(i) * normalized(i); }) / n);
-      T* dr = d + row * width;
-      for (std::int64_t i = 0; i < width; ++i)
-        dr[i] = static_cast<T>(inverse * std::fma(-normalized(i), mean_hn, h(i) - mean_h));
+    if constexpr (cpu::is_half<T>) {
+      const std::int64_t step = rows_at_once(width);
+      const Tensor room_g = empty({step * width}), room_x = empty({step * width});
+      float *const wide_g = room_g.data<float>(), *const wide_x = room_x.data<float>();
+      for (std::int64_t row = begin; row < end; row += step) {
+        const std::int64_t count = std::min(step, end - row);
+        cpu::widen_row(g + row * width, count * width, wide_g);
+        cpu::widen_row(x + row * width, count * width, wide_x);
+        input_backward_rows<C>(wide_g, wide_x, w, moment + 3 * row, count, width, centred, wide_g);
+        cpu::narrow_row(wide_g, count * width, d + row * width);
+      }
+    } else {
+      input_backward_rows<C>(g + begin * width, x + begin * width, w, moment + 3 * begin, end - begin, width, centred,
+                             d + begin * width);
     }
   });
 }
@@ -149,15 +195,23 @@ void parameter_backward(const Tensor& grad, const Tensor& input, const Tensor& m
   parallel_for(rows, block, [&](std::int64_t begin, std::int64_t end) {
     C* weight_sums = partials.data() + begin / block * 2 * width;
     C* bias_sums = weight_sums + width;
-    for (std::int64_t row = begin; row < end; ++row) {
+    const auto add_row = [&](const C* gr, const C* xr, std::int64_t row) {
       const C mean = moment[3 * row], inverse = moment[3 * row + 1], rest = moment[3 * row + 2];
-      const T* gr = g + row * width;
-      const T* xr = x + row * width;
       for (std::int64_t i = 0; i < width; ++i) {
-        const C incoming = static_cast<C>(gr[i]);
-        weight_sums[i] = std::fma(incoming * (static_cast<C>(xr[i]) - mean - rest), inverse, weight_sums[i]);
-        bias_sums[i] += incoming;
+        weight_sums[i] = std::fma(gr[i] * (xr[i] - mean - rest), inverse, weight_sums[i]);
+        bias_sums[i] += gr[i];
       }
+    };
+    if constexpr (cpu::is_half<T>) {
+      const Tensor room_g = empty({width}), room_x = empty({width});
+      float *const wide_g = room_g.data<float>(), *const wide_x = room_x.data<float>();
+      for (std::int64_t row = begin; row < end; ++row) {
+        cpu::widen_row(g + row * width, width, wide_g);
+        cpu::widen_row(x + row * width, width, wide_x);
+        add_row(wide_g, wide_x, row);
+      }
+    } else {
+      for (std::int64_t row = begin; row < end; ++row) add_row(g + row * width, x + row * width, row);
     }
   });
   for (std::int64_t k = 1; k < blocks; ++k)
