@@ -89,6 +89,12 @@ const Conv2dEngine& choose(const Conv2dGeometry& g, DType dtype, Pass pass) {
   return kHasOnednn ? kOnednn : kOwn;
 }
 
+// Conv2dPath and a library's kernels are for float32.
+bool by_products(const Conv2dGeometry& g, const Tensor& x) {
+  return x.dtype() == kBFloat16 && cpu::kernels() == cpu::Kernels::own &&
+         forced_path.load(std::memory_order_relaxed) == Conv2dPath::automatic && conv2d_goes_by_products(g);
+}
+
 }  // namespace
 
 void set_conv2d_path(Conv2dPath path) {
@@ -108,6 +114,7 @@ void conv2d_forward_cpu(const Conv2dGeometry& g, const Tensor& x, const Tensor& 
                         const Tensor& out, bool relu) {
   profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(x)) return choose(g, x.dtype(), Pass::forward).forward(g, x, weight, bias, out, relu);
+  if (by_products(g, x)) return conv2d_forward_bfloat16(g, x, weight, bias, out, relu);
   const Tensor wide = widened_empty(out);
   choose(g, kFloat32, Pass::forward).forward(g, widened(x), widened(weight), widened(bias), wide, relu);
   copy_values(wide, out);
@@ -122,6 +129,7 @@ void conv2d_forward_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tens
 void conv2d_backward_data_cpu(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
   profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(grad)) return choose(g, grad.dtype(), Pass::backward_data).backward_data(g, grad, weight, x_grad);
+  if (by_products(g, grad)) return conv2d_backward_data_bfloat16(g, grad, weight, x_grad);
   const Tensor wide = widened_empty(x_grad);
   choose(g, kFloat32, Pass::backward_data).backward_data(g, widened(grad), widened(weight), wide);
   copy_values(wide, x_grad);
@@ -132,6 +140,7 @@ void conv2d_backward_weight_cpu(const Conv2dGeometry& g, const Tensor& grad, con
   profile::add_multiply_adds(g.n * g.macs());
   if (!is_half(grad))
     return choose(g, grad.dtype(), Pass::backward_weight).backward_weight(g, grad, x, weight_grad, bias_grad);
+  if (by_products(g, grad)) return conv2d_backward_weight_bfloat16(g, grad, x, weight_grad, bias_grad);
   const Tensor wide_weight = widened_empty(weight_grad), wide_bias = widened_empty(bias_grad);
   choose(g, kFloat32, Pass::backward_weight).backward_weight(g, widened(grad), widened(x), wide_weight, wide_bias);
   copy_values(wide_weight, weight_grad);

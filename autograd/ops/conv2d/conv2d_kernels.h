@@ -54,7 +54,7 @@ struct Conv2dEngine {
   Conv2dForwardToSink* forward_to_sink;
 };
 
-// The CPU's choice among the engines below, by dtype and geometry alone; halves are computed in float32.
+// The CPU's choice among the engines below, by dtype and geometry alone; other halves are computed in float32.
 Conv2dForward conv2d_forward_cpu;
 Conv2dBackwardData conv2d_backward_data_cpu;
 Conv2dBackwardWeight conv2d_backward_weight_cpu;
@@ -82,6 +82,13 @@ Conv2dForwardToSink conv2d_forward_own_to_sink;
 /// Whether these use minimal filtering, forward and for the gradient of x: fewer multiplications than any direct
 /// kernel.
 bool conv2d_own_filters_minimally(const Conv2dGeometry& g);
+
+// Products of bfloat16, rounded once; the same bits on any processor.
+Conv2dForward conv2d_forward_bfloat16;
+Conv2dBackwardData conv2d_backward_data_bfloat16;
+Conv2dBackwardWeight conv2d_backward_weight_bfloat16;
+/// Whether these serve; others are computed as float32 is.
+bool conv2d_goes_by_products(const Conv2dGeometry& g);
 
 // oneDNN: float32, any geometry.
 Conv2dForward conv2d_forward_onednn;

@@ -1,60 +1,38 @@
 // Convolution by our own kernels of core/cpu/conv: float32, any geometry.
 
+#include "lockstep/autograd/ops/conv2d/conv2d_own.h"
+
 #include <algorithm>
 
 #include "lockstep/autograd/ops/conv2d/conv2d_blocks.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
-#include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
-namespace {
-
-cpu::Conv sizes_of(const Conv2dGeometry& g) {
-  return {.n = g.n,
-          .in = g.in,
-          .h = g.h,
-          .w = g.w,
-          .out = g.out,
-          .kh = g.kh,
-          .kw = g.kw,
-          .oh = g.oh,
-          .ow = g.ow,
-          .stride_h = g.stride.h,
-          .stride_w = g.stride.w,
-          .padding_h = g.padding.h,
-          .padding_w = g.padding.w,
-          .dilation_h = g.dilation.h,
-          .dilation_w = g.dilation.w,
-          .groups = g.groups};
-}
-
-}  // namespace
-
 bool conv2d_own_filters_minimally(const Conv2dGeometry& g) {
-  return cpu::conv_detail::winograd_serves(sizes_of(g));
+  return cpu::conv_detail::winograd_serves(conv2d_own_sizes(g));
 }
 
 void conv2d_forward_own(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const Tensor& out, bool relu) {
-  cpu::conv_forward(sizes_of(g), x.data<float>(), weight.data<float>(), bias.defined() ? bias.data<float>() : nullptr,
-                    relu, out.data<float>());
+  cpu::conv_forward(conv2d_own_sizes(g), x.data<float>(), weight.data<float>(),
+                    bias.defined() ? bias.data<float>() : nullptr, relu, out.data<float>());
 }
 
 void conv2d_forward_own_to_sink(const Conv2dGeometry& g, const Tensor& x, const Tensor& weight, const Tensor& bias,
                                 const Conv2dSink& sink) {
-  cpu::conv_forward(sizes_of(g), x.data<float>(), weight.data<float>(), bias.defined() ? bias.data<float>() : nullptr,
-                    false, nullptr, &sink);
+  cpu::conv_forward(conv2d_own_sizes(g), x.data<float>(), weight.data<float>(),
+                    bias.defined() ? bias.data<float>() : nullptr, false, nullptr, &sink);
 }
 
 void conv2d_backward_data_own(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight, const Tensor& x_grad) {
-  cpu::conv_backward_data(sizes_of(g), grad.data<float>(), weight.data<float>(), x_grad.data<float>());
+  cpu::conv_backward_data(conv2d_own_sizes(g), grad.data<float>(), weight.data<float>(), x_grad.data<float>());
 }
 
 void conv2d_backward_weight_own(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x, const Tensor& weight_grad,
                                 const Tensor& bias_grad) {
-  cpu::conv_backward_weight(sizes_of(g), grad.data<float>(), x.data<float>(), weight_grad.data<float>());
+  cpu::conv_backward_weight(conv2d_own_sizes(g), grad.data<float>(), x.data<float>(), weight_grad.data<float>());
   if (!bias_grad.defined()) return;
   float* const sums = bias_grad.data<float>();
   const std::int64_t plane = g.oh * g.ow;

@@ -9,6 +9,7 @@
 #include "lockstep/core/cpu/conv/correlation.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/eight_positions.h"
+#include "lockstep/core/cpu/conv/phases.h"
 #include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
 #include "lockstep/core/cpu/vec8.h"
@@ -19,34 +20,14 @@ namespace lockstep::cpu {
 namespace {
 
 using conv_detail::Correlation;
+using conv_detail::Phase;
+using conv_detail::phases_of;
 using conv_detail::Planes;
+using conv_detail::planes_of;
 using conv_detail::WeightPanels;
 
 constexpr std::int64_t kBlockFloats = 1 << 16;  // of the image's gradient, that a task computes at a time
 constexpr std::int64_t kSlack = 16;             // read beyond the last image, but not used
-
-// The rows or columns of x that a stride leaves the same remainder: which taps reach them, and where from.
-struct Phase {
-  std::int64_t first, count;          // x[first + q * stride] for q < count
-  std::vector<std::int64_t> taps;     // rising
-  std::vector<std::int64_t> offsets;  // tap i is multiplied with grad[q + offsets[i]]
-};
-
-std::vector<Phase> phases_of(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
-                             std::int64_t dilation) {
-  std::vector<Phase> phases;
-  for (std::int64_t first = 0; first < std::min(stride, size); ++first) {
-    Phase phase{first, (size - first - 1) / stride + 1, {}, {}};
-    for (std::int64_t k = 0; k < kernel; ++k) {
-      const std::int64_t distance = first + padding - k * dilation;
-      if (distance % stride != 0) continue;
-      phase.taps.push_back(k);
-      phase.offsets.push_back(distance / stride);
-    }
-    phases.push_back(std::move(phase));
-  }
-  return phases;
-}
 
 // A phase of rows and one of columns: a correlation with its weights.
 struct Part {
@@ -59,23 +40,6 @@ struct Part {
   Tensor gathered;           // the former
   std::vector<std::int32_t> offsets;
 };
-
-// The result's gradient with zeros around it, as far as any of the phases reads.
-Planes planes_of(const Conv& c, const std::vector<Phase>& ys, const std::vector<Phase>& xs) {
-  struct Reach {
-    std::int64_t before = 0, count = 0, last = 0;
-    explicit Reach(const std::vector<Phase>& phases) {
-      for (const Phase& phase : phases) {
-        if (phase.taps.empty()) continue;
-        before = std::max(before, -phase.offsets.back());  // offsets fall as taps rise
-        count = std::max(count, phase.count);
-        last = std::max(last, phase.offsets.front());
-      }
-    }
-  };
-  const Reach y(ys), x(xs);
-  return {c.group_out(), c.oh, c.ow, y.before, x.before, 1, 1, y.count, x.count, y.last + y.before, x.last + x.before};
-}
 
 Part part_of(const Conv& c, const Planes& planes, const Phase& y, const Phase& x, const WeightPanels* panels) {
   const std::int64_t in = c.group_in();

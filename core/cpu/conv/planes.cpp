@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "lockstep/core/cpu/vec8.h"
+#include "lockstep/core/dtype.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep::cpu::conv_detail {
 
@@ -62,21 +64,30 @@ void copy_every_second(const float* from, std::int64_t count, float* to) {
   for (; q < count; ++q) to[q] = from[2 * q];
 }
 
+void copy_every_second(const BFloat16* from, std::int64_t count, BFloat16* to) {
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t q = 0; q < count; ++q) to[q] = from[2 * q];
+}
+
 }  // namespace
 
-void Planes::copy(const float* image, float* to, std::int64_t begin, std::int64_t end_channel) const {
-  std::fill_n(to + begin * plane(), (end_channel - begin) * plane(), 0.0f);
+template <typename T>
+void Planes::copy(const T* image, T* to, std::int64_t begin, std::int64_t end_channel) const {
+  std::fill_n(to + begin * plane(), (end_channel - begin) * plane(), T{});
   for_each_row(*this, begin, end_channel,
                [&](std::int64_t at, std::int64_t row, std::int64_t first, std::int64_t end, std::int64_t shift) {
                  if (step_w == 1)
                    std::memcpy(to + at + first, image + row + first + shift,
-                               static_cast<std::size_t>(end - first) * sizeof(float));
+                               static_cast<std::size_t>(end - first) * sizeof(T));
                  else if (step_w == 2)
                    copy_every_second(image + row + 2 * first + shift, end - first, to + at + first);
                  else
                    for (std::int64_t q = first; q < end; ++q) to[at + q] = image[row + q * step_w + shift];
                });
 }
+
+template void Planes::copy(const float*, float*, std::int64_t, std::int64_t) const;
+template void Planes::copy(const BFloat16*, BFloat16*, std::int64_t, std::int64_t) const;
 
 void Planes::copy_back(const float* from, float* image) const {
   std::fill_n(image, channels * h * w, 0.0f);

@@ -28,9 +28,13 @@ struct Planes {
   std::int64_t offset(std::int64_t ky, std::int64_t kx) const {
     return ((ky % step_h) * step_w + kx % step_w) * part() + ky / step_h * pitch + kx / step_w;
   }
-  /// Copies the channels of one image, or those in [begin, end).
-  void copy(const float* image, float* to) const { copy(image, to, 0, channels); }
-  void copy(const float* image, float* to, std::int64_t begin, std::int64_t end) const;
+  /// Copies the channels of one image, or those in [begin, end), of float or BFloat16.
+  template <typename T>
+  void copy(const T* image, T* to) const {
+    copy(image, to, 0, channels);
+  }
+  template <typename T>
+  void copy(const T* image, T* to, std::int64_t begin, std::int64_t end) const;
   /// The way back, for the elements that planes hold; others of the image become 0.
   void copy_back(const float* from, float* image) const;
 };

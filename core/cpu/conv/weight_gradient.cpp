@@ -6,10 +6,9 @@
 #include "lockstep/core/cpu/conv/conv.h"
 #include "lockstep/core/cpu/conv/depthwise.h"
 #include "lockstep/core/cpu/conv/planes.h"
+#include "lockstep/core/cpu/conv/weight_chains.h"
 #include "lockstep/core/cpu/conv/winograd.h"
 #include "lockstep/core/cpu/gemm/micro_kernels.h"
-#include "lockstep/core/cpu/transpose8.h"
-#include "lockstep/core/cpu/vec8.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -17,6 +16,7 @@ namespace lockstep::cpu {
 namespace {
 
 using conv_detail::Planes;
+using conv_detail::WeightChains;
 using gemm_detail::MicroKernels;
 using gemm_detail::Tile;
 
@@ -24,14 +24,9 @@ std::int64_t divide_up(std::int64_t x, std::int64_t y) {
   return (x + y - 1) / y;
 }
 
-/// Note [Order of a weight gradient]
-/// Positions are gone through image by image, row by row, in chains of fused multiply-adds over a block of them: some
-/// whole images, or some rows of one. What the blocks give is added up in order. Vectors run along the output channels
-/// and tiles hold several input channels of one tap, whose elements lie a plane apart in the image (of a single channel
-/// a row of taps, whose elements are neighbours); the gradient's channels are packed into panels, the image is read as
-/// it lies.
-constexpr std::int64_t kChain = 512;  // positions of a block, at most, unless a row is longer
-
+// Vectors run along the output channels and tiles hold several input channels of one tap, whose elements lie a plane
+// apart in the image (of a single channel a row of taps, whose elements are neighbours); the gradient's channels are
+// packed into panels, the image is read as it lies. See Note [Order of a weight gradient].
 class Gradient {
  public:
   Gradient(const Conv& c, const float* grad, const float* x, std::int64_t group, InstructionSet set)
@@ -39,6 +34,7 @@ class Gradient {
         kernels_(gemm_detail::micro_kernels<float>(set)),
         planes_(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
                 c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
+        chains_(c),
         grad_(grad + group * c.group_out() * c.oh * c.ow),
         x_(x + group * c.group_in() * c.h * c.w) {
     const std::int64_t in = c.group_in();
@@ -51,8 +47,6 @@ class Gradient {
     width_ = vectors_ * kernels_.lanes;
     row_panels_ = divide_up(in, kernels_.rows[vectors_]);
     column_panels_ = divide_up(c.group_out(), width_);
-    images_ = std::clamp<std::int64_t>(kChain / (c.oh * c.ow), 1, c.n);
-    rows_ = images_ > 1 ? c.oh : std::clamp<std::int64_t>(kChain / c.ow, 1, c.oh);
   }
 
   // Tasks are panels of input channels, then of output channels: each element is summed by one of them. A task copies
@@ -110,18 +104,17 @@ class Gradient {
   };
   Part whole() const { return {0, column_panels_, 0, c_.group_in()}; }
 
-  std::int64_t chains() const { return divide_up(c_.n, images_) * divide_up(c_.oh, rows_); }
-  std::int64_t block() const { return std::max(images_ * rows_, rows_) * c_.ow; }
+  std::int64_t chains() const { return chains_.count(); }
+  std::int64_t block() const { return chains_.images() * chains_.rows() * c_.ow; }
   std::int64_t size_of_sums(const Part& part) const { return c_.kh * c_.kw * part.rows() * part.panels() * width_; }
   std::int64_t space_of_chain(const Part& part) const {
-    return part.panels() * width_ * block() + (planes_.copied ? images_ * planes_.size() : 0) + 16;
+    return part.panels() * width_ * block() + (planes_.copied ? chains_.images() * planes_.size() : 0) + 16;
   }
 
   // What block `index` of positions gives, added to the sums, or in their place.
   void add_chain(const Part& part, std::int64_t index, bool adds, float* packed, float* sums) const {
-    const std::int64_t positions = c_.oh * c_.ow, blocks = divide_up(c_.oh, rows_);
-    const std::int64_t image = index / blocks * images_, y = index % blocks * rows_;
-    const std::int64_t count = std::min(images_, c_.n - image), rows = std::min(rows_, c_.oh - y);
+    const std::int64_t positions = c_.oh * c_.ow;
+    const auto [image, count, y, rows] = chains_.at(index);
     const float* images = x_ + image * c_.in * c_.h * c_.w;
     if (planes_.copied) {
       float* const padded = packed + part.panels() * width_ * block();
@@ -142,24 +135,10 @@ class Gradient {
         adds);
   }
 
-  // [tap][in][out] to [out][in][tap]
   void write(const Part& part, const float* sums, float* weight_grad) const {
-    const std::int64_t in = c_.group_in(), taps = c_.kh * c_.kw, rows = part.rows();
-    const std::int64_t end_out = std::min(part.end_panel * width_, c_.group_out()), pitch = part.panels() * width_;
-    const auto sum_of = [&](std::int64_t at) { return sums + (at % taps * rows + at / taps) * pitch; };
-    for (std::int64_t o = part.first_panel * width_; o < end_out; o += kLanes) {
-      const std::int64_t from = o - part.first_panel * width_, count = std::min(kLanes, end_out - o);
-      float* const to = weight_grad + (o * in + part.first_row) * taps;
-      std::int64_t at = 0;
-      for (; at + kLanes <= rows * taps; at += kLanes) {
-        Vec8 square[kLanes];
-        for (std::int64_t j = 0; j < kLanes; ++j) square[j] = load8(sum_of(at + j) + from);
-        transpose8(square);
-        for (std::int64_t j = 0; j < count; ++j) store8(to + j * in * taps + at, square[j]);
-      }
-      for (; at < rows * taps; ++at)
-        for (std::int64_t j = 0; j < count; ++j) to[j * in * taps + at] = sum_of(at)[from + j];
-    }
+    conv_detail::write_weight_gradient(c_, sums, part.panels() * width_, part.first_panel * width_,
+                                       std::min(part.end_panel * width_, c_.group_out()), part.first_row, part.end_row,
+                                       weight_grad);
   }
 
   std::int64_t wanted_tasks() const { return num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups); }
@@ -202,10 +181,10 @@ class Gradient {
   const Conv& c_;
   const MicroKernels<float>& kernels_;
   const Planes planes_;
+  const WeightChains chains_;
   const float *grad_, *x_;
   std::int64_t vectors_, width_, row_panels_, column_panels_;
-  std::int64_t images_, rows_;  // of a chain
-  std::int64_t taps_;           // neighbours in a row, that a tile holds where there is one input channel
+  std::int64_t taps_;  // neighbours in a row, that a tile holds where there is one input channel
 };
 
 }  // namespace

@@ -23,6 +23,31 @@ struct Bfloat16Lines {
   std::int64_t lanes, steps, lane_stride, step_stride;
 };
 
+/// Where results go whose lanes are sixteen positions: `mask` of these to out + at + lane * step.
+struct Bfloat16Run {
+  std::uint16_t mask;
+  std::int64_t at;
+};
+
+/// The sums of a tile, [rows][kBfloat16Columns], as results: bias is added, relu applied, each rounded once. Row r goes
+/// to out[v] + r * out_row by the runs [first[v], end[v]) of each half of its lanes.
+struct Bfloat16Results {
+  const float* sums;
+  std::int64_t rows;
+  const float* bias;  ///< of each row, or null
+  bool relu;
+  BFloat16* out[2];
+  std::int64_t out_row, step;
+  const Bfloat16Run *first[2], *end[2];
+};
+
+/// Rows of an operand that are read where they lie: row r at the pair p of steps, of repetition i, is at
+/// data[r * row + i * repeat + 2 * p] and the element behind it.
+struct Bfloat16Rows {
+  const BFloat16* data;
+  std::int64_t row, repeat, repeats, pairs;
+};
+
 struct Bfloat16Kernels {
   /// to[p * width + lane] = the steps 2 p (in the upper half) and 2 p + 1 of a lane, for `width` kBfloat16Rows or
   /// kBfloat16Columns; zeros complete lanes and steps.
@@ -30,8 +55,17 @@ struct Bfloat16Kernels {
   /// out [rows, columns] = a b or, with `adds`, out + a b, for packed panels.
   using Tile = void (*)(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out,
                         std::int64_t out_stride, std::int64_t columns, bool adds);
-  Tile paired[kBfloat16Rows + 1];  ///< by rows; two products an instruction, for panels whose ranges fit()
-  Tile fused[kBfloat16Rows + 1];   ///< for all
+  /// The same of kBfloat16Columns lanes in two halves that lie apart: lane l of half v at step k is at
+  /// data[v][offsets[k] + l], where that is before `end`; other lanes become 0.
+  void (*pack_positions)(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
+                         const BFloat16* end, std::uint32_t* to);
+  Bfloat16Range (*range)(const BFloat16* data, std::int64_t count);
+  void (*finish)(const Bfloat16Results& results);
+  /// out [rows, kBfloat16Columns] = a b or, with `adds`, out + a b, for an a that is not packed, by pairs.
+  using Chain = void (*)(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64_t out_stride, bool adds);
+  Chain chains[kBfloat16Rows + 1];  ///< by rows
+  Tile paired[kBfloat16Rows + 1];   ///< by rows; two products an instruction, for panels whose ranges fit()
+  Tile fused[kBfloat16Rows + 1];    ///< for all
 };
 
 /// Null if this build or processor has none, or if the processor's pairs add otherwise.

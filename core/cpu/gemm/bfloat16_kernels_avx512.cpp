@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
@@ -113,6 +114,73 @@ Bfloat16Range pack(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t
   return lines.step_stride == 1 ? pack_lanes_apart(lines, width, to) : pack_steps_apart(lines, width, to);
 }
 
+/// Sixteen lanes of two steps, of which only so many are there.
+__m512i positions(const BFloat16* first, const BFloat16* second, const BFloat16* end) {
+  const __m512i upper =
+      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(std::min<std::int64_t>(16, end - first)), first));
+  const __m512i pairs = _mm512_slli_epi32(upper, 16);
+  if (!second) return pairs;
+  return _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
+                                    first_lanes(std::min<std::int64_t>(16, end - second)), second)));
+}
+
+void pack_positions(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
+                    const BFloat16* end, std::uint32_t* to) {
+  const std::int32_t farthest = *std::max_element(offsets, offsets + steps);
+  const bool inside = data[0] + farthest + 16 <= end && data[1] + farthest + 16 <= end;
+  std::int64_t step = 0;
+  if (inside)
+    for (; step + 1 < steps; step += 2, to += kBfloat16Columns)
+      for (int v = 0; v < 2; ++v)
+        _mm512_storeu_si512(to + 16 * v, interleaved(data[v] + offsets[step], data[v] + offsets[step + 1], 16));
+  for (; step < steps; step += 2, to += kBfloat16Columns)
+    for (int v = 0; v < 2; ++v)
+      _mm512_storeu_si512(to + 16 * v, positions(data[v] + offsets[step],
+                                                 step + 1 < steps ? data[v] + offsets[step + 1] : nullptr, end));
+}
+
+Bfloat16Range range(const BFloat16* data, std::int64_t count) {
+  RangeOf seen;
+  for (std::int64_t i = 0; i < count; i += 32) seen.see(_mm512_maskz_loadu_epi16(first_halves(count - i), data + i));
+  return seen.range();
+}
+
+/// BFloat16::from_float() of sixteen.
+__m256i rounded(__m512 x) {
+  const __m512i word = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
+  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
+  const __m512i quiet = _mm512_or_epi32(word, _mm512_set1_epi32(0x400000));
+  const __m512i words = _mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16));
+}
+
+void finish(const Bfloat16Results& results) {
+  for (int v = 0; v < 2; ++v) {
+    const float* sums = results.sums + 16 * v;
+    BFloat16* out = results.out[v];
+    for (std::int64_t r = 0; r < results.rows; ++r, sums += kBfloat16Columns, out += results.out_row) {
+      __m512 values = _mm512_loadu_ps(sums);
+      if (results.bias) values = _mm512_add_ps(values, _mm512_set1_ps(results.bias[r]));
+      // A NaN stays one.
+      if (results.relu) values = _mm512_max_ps(_mm512_setzero_ps(), values);
+      const __m256i halves = rounded(values);
+      if (results.step == 1) {
+        for (const Bfloat16Run* run = results.first[v]; run < results.end[v]; ++run)
+          _mm256_mask_storeu_epi16(out + run->at, run->mask, halves);
+      } else {
+        alignas(32) BFloat16 lanes[16];
+        _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), halves);
+        for (const Bfloat16Run* run = results.first[v]; run < results.end[v]; ++run)
+          for (unsigned mask = run->mask; mask != 0; mask &= mask - 1) {
+            const int lane = std::countr_zero(mask);
+            out[run->at + lane * results.step] = lanes[lane];
+          }
+      }
+    }
+  }
+}
+
 template <int kRows>
 void write(const __m512 (&sums)[kRows][2], float* out, std::int64_t stride, std::int64_t columns, bool adds) {
   const __mmask16 masks[2] = {first_lanes(columns), first_lanes(columns - 16)};
@@ -146,6 +214,27 @@ void paired(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, 
 }
 
 template <int kRows>
+void chain(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64_t stride, bool adds) {
+  __m512 sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < a.repeats; ++i) {
+    const BFloat16* rows = a.data + i * a.repeat;
+    for (std::int64_t p = 0; p < a.pairs; ++p, rows += 2, b += kBfloat16Columns) {
+      const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        std::int32_t pair;
+        std::memcpy(&pair, rows + r * a.row, sizeof(pair));
+        const __m512i row = _mm512_rol_epi32(_mm512_set1_epi32(pair), 16);
+        sums[r][0] = _mm512_dpbf16_ps(sums[r][0], as_bfloat16(row), as_bfloat16(left));
+        sums[r][1] = _mm512_dpbf16_ps(sums[r][1], as_bfloat16(row), as_bfloat16(right));
+      }
+    }
+  }
+  write(sums, out, stride, kBfloat16Columns, adds);
+}
+
+template <int kRows>
 void fused(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out, std::int64_t stride,
            std::int64_t columns, bool adds) {
   __m512 sums[kRows][2];
@@ -171,7 +260,13 @@ void fused(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, f
 
 template <std::size_t... kRows>
 constexpr Bfloat16Kernels make_kernels(std::index_sequence<kRows...>) {
-  return {pack, {nullptr, paired<kRows + 1>...}, {nullptr, fused<kRows + 1>...}};
+  return {pack,
+          pack_positions,
+          range,
+          finish,
+          {nullptr, chain<kRows + 1>...},
+          {nullptr, paired<kRows + 1>...},
+          {nullptr, fused<kRows + 1>...}};
 }
 
 /// Tries the processor on numbers of all signs and nearby exponents.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/bfloat16_panels.h"
 #include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
@@ -35,8 +36,7 @@ const Bfloat16Kernels* bfloat16_kernels() {
 namespace {
 
 using gemm_detail::Bfloat16Kernels;
-using gemm_detail::Bfloat16Lines;
-using gemm_detail::Bfloat16Range;
+using gemm_detail::Bfloat16Panels;
 using gemm_detail::divide_up;
 using gemm_detail::kBfloat16Columns;
 using gemm_detail::kBfloat16Rows;
@@ -45,49 +45,10 @@ constexpr std::int64_t kSmall = std::int64_t{1} << 18;  // multiply-adds
 constexpr std::int64_t kPanelsAtOnce = 40;              // of rows, whose steps stay in a cache of the second level
 constexpr std::int64_t kTaskPanels = 16;                // tiles of a task, at least: some 10 microseconds
 
-/// An operand in panels of `width` lanes, each in blocks of steps.
-class Panels {
- public:
-  Panels(std::int64_t lanes, std::int64_t width, std::int64_t steps)
-      : lanes_(lanes),
-        width_(width),
-        steps_(steps),
-        block_(gemm_detail::inner_block(steps)),
-        blocks_(divide_up(steps, block_)),
-        pairs_(divide_up(steps, 2)),
-        space_(empty({count() * pairs_ * width}, {.dtype = kInt32})),
-        ranges_(static_cast<std::size_t>(count() * blocks_)) {}
-
-  std::int64_t count() const { return divide_up(lanes_, width_); }
-  std::int64_t blocks() const { return blocks_; }
-  std::int64_t steps_of(std::int64_t block) const { return std::min(block_, steps_ - block * block_); }
-  std::int64_t lanes_of(std::int64_t panel) const { return std::min(width_, lanes_ - panel * width_); }
-  std::uint32_t* at(std::int64_t panel, std::int64_t block) const {
-    return reinterpret_cast<std::uint32_t*>(space_.data<std::int32_t>()) +
-           (panel * pairs_ + block * block_ / 2) * width_;
-  }
-  const Bfloat16Range& range(std::int64_t panel, std::int64_t block) const {
-    return ranges_[static_cast<std::size_t>(panel * blocks_ + block)];
-  }
-  /// `strides`: between lanes and between steps.
-  void pack(const Bfloat16Kernels& kernels, std::int64_t panel, const BFloat16* data, std::int64_t lane_stride,
-            std::int64_t step_stride) {
-    for (std::int64_t block = 0; block < blocks_; ++block)
-      ranges_[static_cast<std::size_t>(panel * blocks_ + block)] =
-          kernels.pack({data + panel * width_ * lane_stride + block * block_ * step_stride, lanes_of(panel),
-                        steps_of(block), lane_stride, step_stride},
-                       width_, at(panel, block));
-  }
-
- private:
-  std::int64_t lanes_, width_, steps_, block_, blocks_, pairs_;
-  Tensor space_;
-  std::vector<Bfloat16Range> ranges_;
-};
-
 /// Panels of rows times panels of columns.
-void multiply_panels(const Bfloat16Kernels& kernels, const Panels& a, const Panels& b, const Bfloat16Product& g,
-                     std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin, std::int64_t column_end) {
+void multiply_panels(const Bfloat16Kernels& kernels, const Bfloat16Panels& a, const Bfloat16Panels& b,
+                     const Bfloat16Product& g, std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin,
+                     std::int64_t column_end) {
   for (std::int64_t first = row_begin; first < row_end; first += kPanelsAtOnce)
     for (std::int64_t block = 0; block < a.blocks(); ++block)
       for (std::int64_t j = column_begin; j < column_end; ++j)
@@ -111,7 +72,7 @@ bool goes_by_bfloat16_pairs(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 void multiply_bfloat16(const Bfloat16Product& g) {
   const Bfloat16Kernels* const found = gemm_detail::bfloat16_kernels();
-  Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
+  Bfloat16Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
   const std::int64_t packed_at_once = std::max<std::int64_t>(1, gemm_detail::kPackElements / (g.k * kBfloat16Rows));
   parallel_for(a.count() + b.count(), packed_at_once, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)

@@ -1,0 +1,128 @@
+#include "lockstep/core/cpu/conv/bfloat16_conv.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "lockstep/core/cpu/conv/bfloat16_correlation.h"
+#include "lockstep/core/cpu/conv/phases.h"
+#include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/bfloat16_product.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using conv_detail::Bfloat16Correlation;
+using conv_detail::Bfloat16Images;
+using conv_detail::Phase;
+using conv_detail::Planes;
+using gemm_detail::Bfloat16Range;
+
+constexpr std::int64_t kFewChannels = 12;  // that leave the kernels' tiles half empty
+constexpr std::int64_t kRangeElements = 1 << 16;
+
+Bfloat16Range range_of(const BFloat16* data, std::int64_t count) {
+  const std::int64_t blocks = (count + kRangeElements - 1) / kRangeElements;
+  std::vector<Bfloat16Range> ranges(static_cast<std::size_t>(blocks));
+  parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      ranges[static_cast<std::size_t>(i)] = gemm_detail::bfloat16_kernels()->range(
+          data + i * kRangeElements, std::min(kRangeElements, count - i * kRangeElements));
+  });
+  Bfloat16Range all;
+  for (const Bfloat16Range& range : ranges) all = {std::min(all.least, range.least), std::max(all.most, range.most)};
+  return all;
+}
+
+}  // namespace
+
+bool conv_goes_by_products(const Conv& c) {
+  // So that the places of a group's elements and the steps of a chain are numbers that the kernels have room for.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  const std::int64_t reach_h = c.dilation_h * (c.kh - 1), reach_w = c.dilation_w * (c.kw - 1);
+  const std::int64_t padded =
+      (c.h + 2 * c.padding_h + reach_h + c.stride_h) * (c.w + 2 * c.padding_w + reach_w + c.stride_w);
+  return c.group_in() >= kFewChannels && c.group_out() >= kFewChannels && reach_w / c.stride_w <= c.ow &&
+         c.ow <= 4096 && reach_w <= c.w && std::max(c.group_in(), c.group_out()) <= kMost / padded;
+}
+
+bool conv_goes_by_pairs(const BFloat16* a, std::int64_t a_count, const BFloat16* b, std::int64_t b_count) {
+  return has_bfloat16_pairs() && gemm_detail::fits(range_of(a, a_count), range_of(b, b_count));
+}
+
+void conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* weight, const float* bias, bool relu,
+                           BFloat16* out) {
+  const std::int64_t rows = c.group_out(), positions = c.oh * c.ow;
+  const Planes planes(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
+                      c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1));
+  Bfloat16Correlation correlation{.planes = planes,
+                                  .taps = {},
+                                  .rows = rows,
+                                  .n = c.n,
+                                  .oh = c.oh,
+                                  .ow = c.ow,
+                                  .weights = weight,
+                                  .out = out,
+                                  .out_image = c.out * positions,
+                                  .out_group = rows * positions,
+                                  .out_plane = positions,
+                                  .out_row = c.ow,
+                                  .out_column = 1,
+                                  .bias = bias,
+                                  .relu = relu,
+                                  .groups = c.groups};
+  for (std::int64_t ky = 0; ky < c.kh; ++ky)
+    for (std::int64_t kx = 0; kx < c.kw; ++kx) correlation.taps.push_back({ky * c.dilation_h, kx * c.dilation_w});
+  correlation.run(conv_detail::bfloat16_images(planes, x, c.n, c.groups, planes.copied, 0));
+}
+
+void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFloat16* weight, BFloat16* x_grad) {
+  const std::vector<Phase> ys = conv_detail::phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h);
+  const std::vector<Phase> xs = conv_detail::phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w);
+  const Planes planes = conv_detail::planes_of(c, ys, xs);
+  const Bfloat16Images images = conv_detail::bfloat16_images(planes, grad, c.n, c.groups, planes.copied, 0);
+  const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
+  const auto reached = [](const Phase& phase) { return !phase.taps.empty(); };
+  if (!std::all_of(ys.begin(), ys.end(), reached) || !std::all_of(xs.begin(), xs.end(), reached))
+    parallel_for(c.n * c.in, std::max<std::int64_t>(1, kRangeElements / (c.h * c.w)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   std::fill(x_grad + begin * c.h * c.w, x_grad + end * c.h * c.w, BFloat16{});
+                 });
+  for (const Phase& y : ys)
+    for (const Phase& x : xs) {
+      if (!reached(y) || !reached(x)) continue;
+      const auto taps = static_cast<std::int64_t>(y.taps.size() * x.taps.size());
+      const Tensor gathered = empty({c.in * out * taps}, {.dtype = kBFloat16});  // [groups][in][out][taps]
+      BFloat16* const to = gathered.data<BFloat16>();
+      parallel_for(c.in, std::max<std::int64_t>(1, 16384 / (out * taps)), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t o = 0; o < out; ++o)
+          for (std::int64_t i = begin; i < end; ++i) {
+            const BFloat16* const from = weight + ((i / in * out + o) * in + i % in) * kernel;
+            BFloat16* tap = to + (i * out + o) * taps;
+            for (const std::int64_t ky : y.taps)
+              for (const std::int64_t kx : x.taps) *tap++ = from[ky * c.kw + kx];
+          }
+      });
+      Bfloat16Correlation correlation{.planes = planes,
+                                      .taps = {},
+                                      .rows = in,
+                                      .n = c.n,
+                                      .oh = y.count,
+                                      .ow = x.count,
+                                      .weights = to,
+                                      .out = x_grad + y.first * c.w + x.first,
+                                      .out_image = c.in * c.h * c.w,
+                                      .out_group = in * c.h * c.w,
+                                      .out_plane = c.h * c.w,
+                                      .out_row = c.stride_h * c.w,
+                                      .out_column = c.stride_w,
+                                      .groups = c.groups};
+      for (const std::int64_t dy : y.offsets)
+        for (const std::int64_t dx : x.offsets) correlation.taps.push_back({dy + planes.top, dx + planes.left});
+      correlation.run(images);
+    }
+}
+
+}  // namespace lockstep::cpu

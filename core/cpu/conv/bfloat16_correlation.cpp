@@ -1,0 +1,184 @@
+#include "lockstep/core/cpu/conv/bfloat16_correlation.h"
+
+#include <algorithm>
+
+#include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/bfloat16_panels.h"
+#include "lockstep/core/cpu/gemm/operand.h"
+#include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu::conv_detail {
+namespace {
+
+using gemm_detail::Bfloat16Kernels;
+using gemm_detail::Bfloat16Panels;
+using gemm_detail::Bfloat16Run;
+using gemm_detail::divide_up;
+using gemm_detail::kBfloat16Columns;
+using gemm_detail::kBfloat16Rows;
+
+constexpr std::int64_t kUnit = kBfloat16Columns / 2;  // positions that lie together
+constexpr std::int64_t kMostTogether = 16;            // panels of positions that a panel of weights is used for at once
+constexpr std::int64_t kTogetherBytes = 384 << 10;    // of their steps and sums, which stay in the second-level cache
+constexpr std::int64_t kTasksPerThread = 3;
+constexpr std::int64_t kCopyElements = 32768;  // of a task
+
+// The units of one image, in order, and where their results go.
+struct Units {
+  std::vector<Bfloat16Run> runs;
+  std::vector<std::size_t> first;  // of each unit's runs; one more than there are units
+
+  explicit Units(const Bfloat16Correlation& c) {
+    const std::int64_t pitch = c.planes.pitch, positions = (c.oh - 1) * pitch + c.ow;
+    for (std::int64_t begin = 0; begin < positions; begin += kUnit) {
+      first.push_back(runs.size());
+      const std::int64_t end = std::min(begin + kUnit, positions);
+      for (std::int64_t y = begin / pitch; y * pitch < end; ++y) {
+        const std::int64_t from = std::max(begin, y * pitch), to = std::min(end, y * pitch + c.ow);
+        if (from >= to) continue;
+        const auto mask = static_cast<std::uint16_t>(((1U << (to - from)) - 1) << (from - begin));
+        // From where lane 0 would go, which may lie before the row.
+        runs.push_back({mask, y * c.out_row + (begin - y * pitch) * c.out_column});
+      }
+    }
+    first.push_back(runs.size());
+  }
+  std::int64_t count() const { return static_cast<std::int64_t>(first.size()) - 1; }
+};
+
+class Runner {
+ public:
+  Runner(const Bfloat16Correlation& c, const Bfloat16Images& images)
+      : c_(c), images_(images), kernels_(*gemm_detail::bfloat16_kernels()), units_(c) {
+    const auto taps = static_cast<std::int64_t>(c.taps.size());
+    inner_ = c.planes.channels * taps;
+    offsets_.reserve(static_cast<std::size_t>(inner_));
+    for (std::int64_t channel = 0; channel < c.planes.channels; ++channel)
+      for (const Tap& tap : c.taps)
+        offsets_.push_back(static_cast<std::int32_t>(channel * c.planes.plane() + c.planes.offset(tap.y, tap.x)));
+    for (std::int64_t group = 0; group < c.groups; ++group) weights_.emplace_back(c.rows, kBfloat16Rows, inner_);
+    const std::int64_t panels = weights_.front().count();
+    parallel_for(c.groups * panels, std::max<std::int64_t>(1, kCopyElements / (inner_ * kBfloat16Rows)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i)
+                     weights_[static_cast<std::size_t>(i / panels)].pack(
+                         kernels_, i % panels, c.weights + i / panels * c.rows * inner_, inner_, 1);
+                 });
+  }
+
+  void run() const {
+    const std::int64_t block = gemm_detail::inner_block(inner_), panels = divide_up(c_.n * units_.count(), 2);
+    const std::int64_t together = std::clamp<std::int64_t>(
+        kTogetherBytes / (4 * kBfloat16Columns * (divide_up(std::min(block, inner_), 2) + c_.rows)), 1, kMostTogether);
+    const std::int64_t tasks = num_threads() == 1 ? 1 : kTasksPerThread * num_threads();
+    const std::int64_t part = divide_up(divide_up(c_.groups * panels, tasks), together) * together;
+    const std::int64_t parts = divide_up(panels, part);
+    parallel_for(c_.groups * parts, 1, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t steps = divide_up(std::min(block, inner_), 2) * kBfloat16Columns;
+      const std::int64_t sums = c_.rows * kBfloat16Columns;
+      const Tensor space = empty({together * (steps + sums)});
+      const Work work{reinterpret_cast<std::uint32_t*>(space.data<float>()), steps,
+                      space.data<float>() + together * steps, sums};
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t stop = std::min(panels, (task % parts + 1) * part);
+        for (std::int64_t panel = task % parts * part; panel < stop; panel += together)
+          compute(work, task / parts, panel, std::min(together, stop - panel));
+      }
+    });
+  }
+
+ private:
+  struct Work {
+    std::uint32_t* steps;  // of each panel of positions
+    std::int64_t steps_size;
+    float* sums;
+    std::int64_t sums_size;
+  };
+
+  // Of the unit `number`, counted through all images.
+  struct Unit {
+    std::int64_t image, index;
+  };
+  Unit unit(std::int64_t number) const { return {number / units_.count(), number % units_.count()}; }
+
+  const BFloat16* read_from(std::int64_t group, Unit u) const {
+    return images_.data + group * images_.group + u.image * images_.image + u.index * kUnit;
+  }
+
+  void compute(const Work& work, std::int64_t group, std::int64_t first, std::int64_t count) const {
+    const Bfloat16Panels& weights = weights_[static_cast<std::size_t>(group)];
+    const std::int64_t all = c_.n * units_.count();
+    for (std::int64_t block = 0, step = 0; block < weights.blocks(); step += weights.steps_of(block), ++block) {
+      for (std::int64_t p = 0; p < count; ++p) {
+        const std::int64_t left = 2 * (first + p), right = std::min(left + 1, all - 1);
+        const BFloat16* const halves[2] = {read_from(group, unit(left)), read_from(group, unit(right))};
+        kernels_.pack_positions(halves, offsets_.data() + step, weights.steps_of(block), images_.end,
+                                work.steps + p * work.steps_size);
+      }
+      for (std::int64_t i = 0; i < weights.count(); ++i)
+        for (std::int64_t p = 0; p < count; ++p)
+          kernels_.paired[weights.lanes_of(i)](weights.at(i, block), work.steps + p * work.steps_size,
+                                               weights.steps_of(block),
+                                               work.sums + p * work.sums_size + i * kBfloat16Rows * kBfloat16Columns,
+                                               kBfloat16Columns, kBfloat16Columns, block > 0);
+    }
+    for (std::int64_t p = 0; p < count; ++p) {
+      gemm_detail::Bfloat16Results results{.sums = work.sums + p * work.sums_size,
+                                           .rows = c_.rows,
+                                           .bias = c_.bias ? c_.bias + group * c_.rows : nullptr,
+                                           .relu = c_.relu,
+                                           .out = {},
+                                           .out_row = c_.out_plane,
+                                           .step = c_.out_column,
+                                           .first = {},
+                                           .end = {}};
+      for (std::int64_t v = 0; v < 2; ++v) {
+        const std::int64_t number = 2 * (first + p) + v;
+        if (number >= all) continue;
+        const Unit u = unit(number);
+        results.out[v] = c_.out + u.image * c_.out_image + group * c_.out_group;
+        results.first[v] = units_.runs.data() + units_.first[static_cast<std::size_t>(u.index)];
+        results.end[v] = units_.runs.data() + units_.first[static_cast<std::size_t>(u.index) + 1];
+      }
+      kernels_.finish(results);
+    }
+  }
+
+  const Bfloat16Correlation& c_;
+  const Bfloat16Images& images_;
+  const Bfloat16Kernels& kernels_;
+  const Units units_;
+  std::int64_t inner_;
+  std::vector<std::int32_t> offsets_;  // of each step, from where a position reads
+  std::vector<Bfloat16Panels> weights_;
+};
+
+}  // namespace
+
+Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups,
+                               bool copies, std::int64_t slack) {
+  const std::int64_t in_group = planes.channels * planes.h * planes.w;
+  if (!copies) return {images, groups * in_group, in_group, images + n * groups * in_group, {}};
+  const std::int64_t size = planes.size();
+  const Tensor copy = empty({n * groups * size + slack}, {.dtype = kBFloat16});
+  BFloat16* const to = copy.data<BFloat16>();
+  std::fill_n(to + n * groups * size, slack, BFloat16{});
+  parallel_for(n * groups * planes.channels, std::max<std::int64_t>(1, kCopyElements / planes.plane()),
+               [&](std::int64_t begin, std::int64_t end) {
+                 while (begin < end) {
+                   const std::int64_t image = begin / planes.channels, channel = begin % planes.channels;
+                   const std::int64_t count = std::min(planes.channels - channel, end - begin);
+                   planes.copy(images + image * in_group, to + image * size, channel, channel + count);
+                   begin += count;
+                 }
+               });
+  return {to, groups * size, size, to + n * groups * size + slack, copy};
+}
+
+void Bfloat16Correlation::run(const Bfloat16Images& images) const {
+  Runner(*this, images).run();
+}
+
+}  // namespace lockstep::cpu::conv_detail

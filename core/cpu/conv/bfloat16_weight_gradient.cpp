@@ -1,0 +1,117 @@
+// The gradient of the weights by pairs: see Note [Convolutions of bfloat16] and Note [Order of a weight gradient].
+
+#include <algorithm>
+
+#include "lockstep/core/cpu/conv/bfloat16_conv.h"
+#include "lockstep/core/cpu/conv/bfloat16_correlation.h"
+#include "lockstep/core/cpu/conv/weight_chains.h"
+#include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/operand.h"
+#include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using conv_detail::Bfloat16Images;
+using conv_detail::Planes;
+using conv_detail::WeightChains;
+using gemm_detail::Bfloat16Kernels;
+using gemm_detail::divide_up;
+using gemm_detail::kBfloat16Columns;
+using gemm_detail::kBfloat16Rows;
+
+class Gradient {
+ public:
+  Gradient(const Conv& c, const BFloat16* grad, const BFloat16* x)
+      : c_(c),
+        kernels_(*gemm_detail::bfloat16_kernels()),
+        planes_(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
+                c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
+        grad_planes_(c.group_out(), c.oh, c.ow, 0, 0, 1, 1, c.oh, c.ow, 0, planes_.pitch - c.ow),
+        chains_(c),
+        // The last step of an odd number is one of a pair, of which the other is read too.
+        images_(conv_detail::bfloat16_images(planes_, x, c.n, c.groups,
+                                             planes_.copied || c.ow % 2 != 0 || planes_.pitch % 2 != 0, 1)),
+        grads_(conv_detail::bfloat16_images(grad_planes_, grad, c.n, c.groups, grad_planes_.copied, 0)),
+        column_panels_(divide_up(c.group_out(), kBfloat16Columns)),
+        row_panels_(divide_up(c.group_in(), kBfloat16Rows)) {}
+
+  void run(float* weight_grad) const {
+    // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
+    const std::int64_t wanted = num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups);
+    const std::int64_t column_tasks = std::clamp<std::int64_t>(wanted, 1, column_panels_);
+    const std::int64_t row_tasks = std::clamp<std::int64_t>(divide_up(wanted, column_tasks), 1, row_panels_);
+    parallel_for(c_.groups * column_tasks * row_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t task = begin; task < end; ++task) {
+        const std::int64_t group = task / (column_tasks * row_tasks), rest = task % (column_tasks * row_tasks);
+        const std::int64_t column = rest / row_tasks, row = rest % row_tasks;
+        add(group,
+            {column * column_panels_ / column_tasks, (column + 1) * column_panels_ / column_tasks,
+             std::min(row * row_panels_ / row_tasks * kBfloat16Rows, c_.group_in()),
+             std::min((row + 1) * row_panels_ / row_tasks * kBfloat16Rows, c_.group_in())},
+            weight_grad);
+      }
+    });
+  }
+
+ private:
+  // Panels of output channels and some input channels.
+  struct Part {
+    std::int64_t first_panel, end_panel, first_row, end_row;
+  };
+
+  // Steps of a chain's block of one image: its rows with what lies between them, but not behind the last.
+  std::int64_t steps(std::int64_t rows) const { return (rows - 1) * planes_.pitch + c_.ow; }
+
+  void add(std::int64_t group, const Part& part, float* weight_grad) const {
+    const std::int64_t taps = c_.kh * c_.kw, in = part.end_row - part.first_row;
+    const std::int64_t pitch = (part.end_panel - part.first_panel) * kBfloat16Columns;
+    const std::int64_t pairs = divide_up(steps(chains_.rows()), 2);
+    const Tensor sums = empty({taps * in * pitch});
+    const Tensor packed = empty({chains_.images() * pairs * kBfloat16Columns});
+    auto* const panel = reinterpret_cast<std::uint32_t*>(packed.data<float>());
+    for (std::int64_t i = 0; i < chains_.count(); ++i)
+      for (std::int64_t p = part.first_panel; p < part.end_panel; ++p)
+        add_chain(group, part, i, p, panel, sums.data<float>() + (p - part.first_panel) * kBfloat16Columns, pitch);
+    conv_detail::write_weight_gradient(c_, sums.data<float>(), pitch, part.first_panel * kBfloat16Columns,
+                                       std::min(part.end_panel * kBfloat16Columns, c_.group_out()), part.first_row,
+                                       part.end_row, weight_grad + group * c_.group_out() * c_.group_in() * taps);
+  }
+
+  // Chain `index` of the panel `p` of output channels: added to the sums, or put in their place.
+  void add_chain(std::int64_t group, const Part& part, std::int64_t index, std::int64_t p, std::uint32_t* panel,
+                 float* sums, std::int64_t pitch) const {
+    const conv_detail::WeightChain chain = chains_.at(index);
+    const std::int64_t count = steps(chain.rows), pairs = divide_up(count, 2), in = part.end_row - part.first_row;
+    for (std::int64_t i = 0; i < chain.images; ++i)
+      kernels_.pack({grads_.data + (chain.image + i) * grads_.image + group * grads_.group +
+                         p * kBfloat16Columns * grad_planes_.plane() + chain.y * grad_planes_.pitch,
+                     std::min(kBfloat16Columns, c_.group_out() - p * kBfloat16Columns), count, grad_planes_.plane(), 1},
+                    kBfloat16Columns, panel + i * pairs * kBfloat16Columns);
+    const BFloat16* const from =
+        images_.data + chain.image * images_.image + group * images_.group + chain.y * planes_.pitch;
+    for (std::int64_t row = 0; row < in; row += kBfloat16Rows)
+      for (std::int64_t tap = 0; tap < c_.kh * c_.kw; ++tap) {
+        const std::int64_t offset = planes_.offset(tap / c_.kw * c_.dilation_h, tap % c_.kw * c_.dilation_w);
+        kernels_.chains[std::min(kBfloat16Rows, in - row)]({from + (part.first_row + row) * planes_.plane() + offset,
+                                                            planes_.plane(), images_.image, chain.images, pairs},
+                                                           panel, sums + (tap * in + row) * pitch, pitch, index > 0);
+      }
+  }
+
+  const Conv& c_;
+  const Bfloat16Kernels& kernels_;
+  const Planes planes_, grad_planes_;  // rows of both are as long
+  const WeightChains chains_;
+  const Bfloat16Images images_, grads_;
+  const std::int64_t column_panels_, row_panels_;
+};
+
+}  // namespace
+
+void conv_bfloat16_backward_weight(const Conv& c, const BFloat16* grad, const BFloat16* x, float* weight_grad) {
+  Gradient(c, grad, x).run(weight_grad);
+}
+
+}  // namespace lockstep::cpu
