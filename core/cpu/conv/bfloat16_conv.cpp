@@ -75,14 +75,14 @@ void conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* wei
                                   .groups = c.groups};
   for (std::int64_t ky = 0; ky < c.kh; ++ky)
     for (std::int64_t kx = 0; kx < c.kw; ++kx) correlation.taps.push_back({ky * c.dilation_h, kx * c.dilation_w});
-  correlation.run(conv_detail::bfloat16_images(planes, x, c.n, c.groups, planes.copied, 0));
+  correlation.run(conv_detail::bfloat16_images(planes, x, c.n, c.groups));
 }
 
 void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFloat16* weight, BFloat16* x_grad) {
   const std::vector<Phase> ys = conv_detail::phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h);
   const std::vector<Phase> xs = conv_detail::phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w);
   const Planes planes = conv_detail::planes_of(c, ys, xs);
-  const Bfloat16Images images = conv_detail::bfloat16_images(planes, grad, c.n, c.groups, planes.copied, 0);
+  const Bfloat16Images images = conv_detail::bfloat16_images(planes, grad, c.n, c.groups);
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
   const auto reached = [](const Phase& phase) { return !phase.taps.empty(); };
   if (!std::all_of(ys.begin(), ys.end(), reached) || !std::all_of(xs.begin(), xs.end(), reached))

@@ -121,7 +121,7 @@ class Runner {
         for (std::int64_t p = 0; p < count; ++p)
           kernels_.paired[weights.lanes_of(i)](weights.at(i, block), work.steps + p * work.steps_size,
                                                weights.steps_of(block),
-                                               work.sums + p * work.sums_size + i * kBfloat16Rows * kBfloat16Columns,
+                                               work.sums + p * work.sums_size + weights.first_of(i) * kBfloat16Columns,
                                                kBfloat16Columns, kBfloat16Columns, block > 0);
     }
     for (std::int64_t p = 0; p < count; ++p) {
@@ -157,14 +157,12 @@ class Runner {
 
 }  // namespace
 
-Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups,
-                               bool copies, std::int64_t slack) {
+Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups) {
   const std::int64_t in_group = planes.channels * planes.h * planes.w;
-  if (!copies) return {images, groups * in_group, in_group, images + n * groups * in_group, {}};
+  if (!planes.copied) return {images, groups * in_group, in_group, images + n * groups * in_group, {}};
   const std::int64_t size = planes.size();
-  const Tensor copy = empty({n * groups * size + slack}, {.dtype = kBFloat16});
+  const Tensor copy = empty({n * groups * size}, {.dtype = kBFloat16});
   BFloat16* const to = copy.data<BFloat16>();
-  std::fill_n(to + n * groups * size, slack, BFloat16{});
   parallel_for(n * groups * planes.channels, std::max<std::int64_t>(1, kCopyElements / planes.plane()),
                [&](std::int64_t begin, std::int64_t end) {
                  while (begin < end) {
@@ -174,7 +172,7 @@ Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std
                    begin += count;
                  }
                });
-  return {to, groups * size, size, to + n * groups * size + slack, copy};
+  return {to, groups * size, size, to + n * groups * size, copy};
 }
 
 void Bfloat16Correlation::run(const Bfloat16Images& images) const {

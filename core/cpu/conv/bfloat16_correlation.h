@@ -18,9 +18,8 @@ struct Bfloat16Images {
   Tensor copy;
 };
 
-/// Of images [n, groups * planes.channels, planes.h, planes.w]. A copy has `slack` more elements at its end, zeros.
-Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups,
-                               bool copies, std::int64_t slack);
+/// Of images [n, groups * planes.channels, planes.h, planes.w].
+Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups);
 
 /// A correlation of bfloat16, as Correlation is of floats.
 struct Bfloat16Correlation {

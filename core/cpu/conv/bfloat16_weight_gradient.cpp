@@ -21,6 +21,41 @@ using gemm_detail::divide_up;
 using gemm_detail::kBfloat16Columns;
 using gemm_detail::kBfloat16Rows;
 
+/// Planes of x with pairs of neighbours swapped, as chains read them: those that begin at even elements, and in another
+/// copy those that begin at odd ones.
+class SwappedPlanes {
+ public:
+  SwappedPlanes(const Bfloat16Kernels& kernels, const Planes& planes, const BFloat16* x, std::int64_t images,
+                bool has_even, bool has_odd)
+      : plane_(divide_up(planes.plane(), 2) * 2) {
+    const std::int64_t count = images * planes.channels, image = planes.h * planes.w;
+    if (has_even) copies_[0] = empty({count * plane_}, {.dtype = kBFloat16});
+    if (has_odd) copies_[1] = empty({count * plane_}, {.dtype = kBFloat16});
+    parallel_for(count, std::max<std::int64_t>(1, 32768 / plane_), [&](std::int64_t begin, std::int64_t end) {
+      const Tensor padded = empty({planes.copied ? planes.plane() : 0}, {.dtype = kBFloat16});
+      for (std::int64_t i = begin; i < end; ++i) {
+        const BFloat16* from = x + i * image;
+        if (planes.copied) {
+          planes.copy(from, padded.data<BFloat16>(), 0, 1);
+          from = padded.data<BFloat16>();
+        }
+        if (has_even) kernels.swap_pairs(from, planes.plane(), copies_[0].data<BFloat16>() + i * plane_);
+        if (has_odd) kernels.swap_pairs(from + 1, planes.plane() - 1, copies_[1].data<BFloat16>() + i * plane_);
+      }
+    });
+  }
+
+  std::int64_t plane() const { return plane_; }
+  /// Where the pairs from `element` of plane `number` on lie.
+  const BFloat16* at(std::int64_t number, std::int64_t element) const {
+    return copies_[element % 2].data<BFloat16>() + number * plane_ + element / 2 * 2;
+  }
+
+ private:
+  std::int64_t plane_;
+  Tensor copies_[2];
+};
+
 class Gradient {
  public:
   Gradient(const Conv& c, const BFloat16* grad, const BFloat16* x)
@@ -30,10 +65,8 @@ class Gradient {
                 c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
         grad_planes_(c.group_out(), c.oh, c.ow, 0, 0, 1, 1, c.oh, c.ow, 0, planes_.pitch - c.ow),
         chains_(c),
-        // The last step of an odd number is one of a pair, of which the other is read too.
-        images_(conv_detail::bfloat16_images(planes_, x, c.n, c.groups,
-                                             planes_.copied || c.ow % 2 != 0 || planes_.pitch % 2 != 0, 1)),
-        grads_(conv_detail::bfloat16_images(grad_planes_, grad, c.n, c.groups, grad_planes_.copied, 0)),
+        images_(kernels_, planes_, x, c.n * c.groups, has_offset(0), has_offset(1)),
+        grads_(conv_detail::bfloat16_images(grad_planes_, grad, c.n, c.groups)),
         column_panels_(divide_up(c.group_out(), kBfloat16Columns)),
         row_panels_(divide_up(c.group_in(), kBfloat16Rows)) {}
 
@@ -60,6 +93,17 @@ class Gradient {
   struct Part {
     std::int64_t first_panel, end_panel, first_row, end_row;
   };
+
+  std::int64_t offset(std::int64_t tap) const {
+    return planes_.offset(tap / c_.kw * c_.dilation_h, tap % c_.kw * c_.dilation_w);
+  }
+  // Whether chains begin at even (0) or odd (1) elements of a plane.
+  bool has_offset(std::int64_t odd) const {
+    if (planes_.pitch % 2 != 0) return true;
+    for (std::int64_t tap = 0; tap < c_.kh * c_.kw; ++tap)
+      if (offset(tap) % 2 == odd) return true;
+    return false;
+  }
 
   // Steps of a chain's block of one image: its rows with what lies between them, but not behind the last.
   std::int64_t steps(std::int64_t rows) const { return (rows - 1) * planes_.pitch + c_.ow; }
@@ -89,22 +133,21 @@ class Gradient {
                          p * kBfloat16Columns * grad_planes_.plane() + chain.y * grad_planes_.pitch,
                      std::min(kBfloat16Columns, c_.group_out() - p * kBfloat16Columns), count, grad_planes_.plane(), 1},
                     kBfloat16Columns, panel + i * pairs * kBfloat16Columns);
-    const BFloat16* const from =
-        images_.data + chain.image * images_.image + group * images_.group + chain.y * planes_.pitch;
+    const std::int64_t first_plane = (chain.image * c_.groups + group) * planes_.channels + part.first_row;
     for (std::int64_t row = 0; row < in; row += kBfloat16Rows)
-      for (std::int64_t tap = 0; tap < c_.kh * c_.kw; ++tap) {
-        const std::int64_t offset = planes_.offset(tap / c_.kw * c_.dilation_h, tap % c_.kw * c_.dilation_w);
-        kernels_.chains[std::min(kBfloat16Rows, in - row)]({from + (part.first_row + row) * planes_.plane() + offset,
-                                                            planes_.plane(), images_.image, chain.images, pairs},
-                                                           panel, sums + (tap * in + row) * pitch, pitch, index > 0);
-      }
+      for (std::int64_t tap = 0; tap < c_.kh * c_.kw; ++tap)
+        kernels_.chains[std::min(kBfloat16Rows, in - row)](
+            {images_.at(first_plane + row, chain.y * planes_.pitch + offset(tap)), images_.plane(),
+             c_.in * images_.plane(), chain.images, pairs},
+            panel, sums + (tap * in + row) * pitch, pitch, index > 0);
   }
 
   const Conv& c_;
   const Bfloat16Kernels& kernels_;
   const Planes planes_, grad_planes_;  // rows of both are as long
   const WeightChains chains_;
-  const Bfloat16Images images_, grads_;
+  const SwappedPlanes images_;
+  const Bfloat16Images grads_;
   const std::int64_t column_panels_, row_panels_;
 };
 

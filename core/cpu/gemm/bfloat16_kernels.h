@@ -30,7 +30,7 @@ struct Bfloat16Run {
 };
 
 /// The sums of a tile, [rows][kBfloat16Columns], as results: bias is added, relu applied, each rounded once. Row r goes
-/// to out[v] + r * out_row by the runs [first[v], end[v]) of each half of its lanes.
+/// to out[v] + r * out_row by the runs [first[v], end[v]) of each half of its lanes, in the order of pack_positions().
 struct Bfloat16Results {
   const float* sums;
   std::int64_t rows;
@@ -41,8 +41,8 @@ struct Bfloat16Results {
   const Bfloat16Run *first[2], *end[2];
 };
 
-/// Rows of an operand that are read where they lie: row r at the pair p of steps, of repetition i, is at
-/// data[r * row + i * repeat + 2 * p] and the element behind it.
+/// Rows of an operand that are read where they lie: of row r at the pair p of steps, of repetition i, the second step
+/// is at data[r * row + i * repeat + 2 * p], the first behind it: as swap_pairs() has them.
 struct Bfloat16Rows {
   const BFloat16* data;
   std::int64_t row, repeat, repeats, pairs;
@@ -56,11 +56,14 @@ struct Bfloat16Kernels {
   using Tile = void (*)(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out,
                         std::int64_t out_stride, std::int64_t columns, bool adds);
   /// The same of kBfloat16Columns lanes in two halves that lie apart: lane l of half v at step k is at
-  /// data[v][offsets[k] + l], where that is before `end`; other lanes become 0.
+  /// data[v][offsets[k] + l], where that is before `end`; other lanes become 0. Of each eight lanes four are among the
+  /// first sixteen, the other four among the last: the order in which vectors interleave and pack.
   void (*pack_positions)(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
                          const BFloat16* end, std::uint32_t* to);
   Bfloat16Range (*range)(const BFloat16* data, std::int64_t count);
   void (*finish)(const Bfloat16Results& results);
+  /// to[i] = from[i + 1], to[i + 1] = from[i] for even i < count; an odd one's other is 0.
+  void (*swap_pairs)(const BFloat16* from, std::int64_t count, BFloat16* to);
   /// out [rows, kBfloat16Columns] = a b or, with `adds`, out + a b, for an a that is not packed, by pairs.
   using Chain = void (*)(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64_t out_stride, bool adds);
   Chain chains[kBfloat16Rows + 1];  ///< by rows

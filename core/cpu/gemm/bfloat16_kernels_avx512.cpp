@@ -114,14 +114,18 @@ Bfloat16Range pack(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t
   return lines.step_stride == 1 ? pack_lanes_apart(lines, width, to) : pack_steps_apart(lines, width, to);
 }
 
-/// Sixteen lanes of two steps, of which only so many are there.
-__m512i positions(const BFloat16* first, const BFloat16* second, const BFloat16* end) {
-  const __m512i upper =
-      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(std::min<std::int64_t>(16, end - first)), first));
-  const __m512i pairs = _mm512_slli_epi32(upper, 16);
-  if (!second) return pairs;
-  return _mm512_or_si512(pairs, _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
-                                    first_lanes(std::min<std::int64_t>(16, end - second)), second)));
+/// Sixteen lanes of each half at one step, of which only those before `end` are there.
+__m512i lanes_of_halves(const BFloat16* first, const BFloat16* second, const BFloat16* end) {
+  const auto half = [&](const BFloat16* from) {
+    return _mm256_maskz_loadu_epi16(first_lanes(std::min<std::int64_t>(16, end - from)), from);
+  };
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1);
+}
+
+/// The pairs of two steps, in the order of Bfloat16Results.
+void write_pairs(__m512i first, __m512i second, std::uint32_t* to) {
+  _mm512_storeu_si512(to, _mm512_unpacklo_epi16(second, first));
+  _mm512_storeu_si512(to + 16, _mm512_unpackhi_epi16(second, first));
 }
 
 void pack_positions(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
@@ -129,14 +133,15 @@ void pack_positions(const BFloat16* const (&data)[2], const std::int32_t* offset
   const std::int32_t farthest = *std::max_element(offsets, offsets + steps);
   const bool inside = data[0] + farthest + 16 <= end && data[1] + farthest + 16 <= end;
   std::int64_t step = 0;
-  if (inside)
+  if (inside && data[1] == data[0] + 16)
     for (; step + 1 < steps; step += 2, to += kBfloat16Columns)
-      for (int v = 0; v < 2; ++v)
-        _mm512_storeu_si512(to + 16 * v, interleaved(data[v] + offsets[step], data[v] + offsets[step + 1], 16));
-  for (; step < steps; step += 2, to += kBfloat16Columns)
-    for (int v = 0; v < 2; ++v)
-      _mm512_storeu_si512(to + 16 * v, positions(data[v] + offsets[step],
-                                                 step + 1 < steps ? data[v] + offsets[step + 1] : nullptr, end));
+      write_pairs(_mm512_loadu_si512(data[0] + offsets[step]), _mm512_loadu_si512(data[0] + offsets[step + 1]), to);
+  for (; step < steps; step += 2, to += kBfloat16Columns) {
+    const auto at = [&](std::int64_t i) {
+      return i < steps ? lanes_of_halves(data[0] + offsets[i], data[1] + offsets[i], end) : _mm512_setzero_si512();
+    };
+    write_pairs(at(step), at(step + 1), to);
+  }
 }
 
 Bfloat16Range range(const BFloat16* data, std::int64_t count) {
@@ -145,39 +150,44 @@ Bfloat16Range range(const BFloat16* data, std::int64_t count) {
   return seen.range();
 }
 
-/// BFloat16::from_float() of sixteen.
-__m256i rounded(__m512 x) {
+/// The bits of BFloat16::from_float() of sixteen, in the lower half of each.
+__m512i rounded(__m512 x) {
   const __m512i word = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
   const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
   const __m512i quiet = _mm512_or_epi32(word, _mm512_set1_epi32(0x400000));
-  const __m512i words = _mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16));
+  return _mm512_srli_epi32(_mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet), 16);
+}
+
+void put(const Bfloat16Results& results, int half, std::int64_t row, __m256i values) {
+  BFloat16* const out = results.out[half] + row * results.out_row;
+  if (results.step == 1) {
+    for (const Bfloat16Run* run = results.first[half]; run < results.end[half]; ++run)
+      _mm256_mask_storeu_epi16(out + run->at, run->mask, values);
+    return;
+  }
+  alignas(32) BFloat16 lanes[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), values);
+  for (const Bfloat16Run* run = results.first[half]; run < results.end[half]; ++run)
+    for (unsigned mask = run->mask; mask != 0; mask &= mask - 1) {
+      const int lane = std::countr_zero(mask);
+      out[run->at + lane * results.step] = lanes[lane];
+    }
 }
 
 void finish(const Bfloat16Results& results) {
-  for (int v = 0; v < 2; ++v) {
-    const float* sums = results.sums + 16 * v;
-    BFloat16* out = results.out[v];
-    for (std::int64_t r = 0; r < results.rows; ++r, sums += kBfloat16Columns, out += results.out_row) {
-      __m512 values = _mm512_loadu_ps(sums);
+  const float* sums = results.sums;
+  for (std::int64_t r = 0; r < results.rows; ++r, sums += kBfloat16Columns) {
+    const auto value = [&](const float* from) {
+      __m512 values = _mm512_loadu_ps(from);
       if (results.bias) values = _mm512_add_ps(values, _mm512_set1_ps(results.bias[r]));
       // A NaN stays one.
       if (results.relu) values = _mm512_max_ps(_mm512_setzero_ps(), values);
-      const __m256i halves = rounded(values);
-      if (results.step == 1) {
-        for (const Bfloat16Run* run = results.first[v]; run < results.end[v]; ++run)
-          _mm256_mask_storeu_epi16(out + run->at, run->mask, halves);
-      } else {
-        alignas(32) BFloat16 lanes[16];
-        _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), halves);
-        for (const Bfloat16Run* run = results.first[v]; run < results.end[v]; ++run)
-          for (unsigned mask = run->mask; mask != 0; mask &= mask - 1) {
-            const int lane = std::countr_zero(mask);
-            out[run->at + lane * results.step] = lanes[lane];
-          }
-      }
-    }
+      return rounded(values);
+    };
+    const __m512i halves = _mm512_packus_epi32(value(sums), value(sums + 16));
+    put(results, 0, r, _mm512_castsi512_si256(halves));
+    put(results, 1, r, _mm512_extracti64x4_epi64(halves, 1));
   }
 }
 
@@ -225,7 +235,7 @@ void chain(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64
       for (int r = 0; r < kRows; ++r) {
         std::int32_t pair;
         std::memcpy(&pair, rows + r * a.row, sizeof(pair));
-        const __m512i row = _mm512_rol_epi32(_mm512_set1_epi32(pair), 16);
+        const __m512i row = _mm512_set1_epi32(pair);
         sums[r][0] = _mm512_dpbf16_ps(sums[r][0], as_bfloat16(row), as_bfloat16(left));
         sums[r][1] = _mm512_dpbf16_ps(sums[r][1], as_bfloat16(row), as_bfloat16(right));
       }
@@ -258,12 +268,25 @@ void fused(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, f
   write(sums, out, stride, columns, adds);
 }
 
+/// The first of each pair in the upper half.
+__m512i swapped(__m512i pairs) {
+  return _mm512_rol_epi32(pairs, 16);
+}
+
+void swap_pairs(const BFloat16* from, std::int64_t count, BFloat16* to) {
+  for (std::int64_t i = 0; i < count; i += 32) {
+    const __mmask32 all = first_halves(count - i), pairs = first_halves((count - i + 1) / 2 * 2);
+    _mm512_mask_storeu_epi16(to + i, pairs, swapped(_mm512_maskz_loadu_epi16(all, from + i)));
+  }
+}
+
 template <std::size_t... kRows>
 constexpr Bfloat16Kernels make_kernels(std::index_sequence<kRows...>) {
   return {pack,
           pack_positions,
           range,
           finish,
+          swap_pairs,
           {nullptr, chain<kRows + 1>...},
           {nullptr, paired<kRows + 1>...},
           {nullptr, fused<kRows + 1>...}};

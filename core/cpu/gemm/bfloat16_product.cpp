@@ -55,8 +55,8 @@ void multiply_panels(const Bfloat16Kernels& kernels, const Bfloat16Panels& a, co
         for (std::int64_t i = first; i < std::min(first + kPanelsAtOnce, row_end); ++i) {
           const auto& tiles = fits(a.range(i, block), b.range(j, block)) ? kernels.paired : kernels.fused;
           tiles[a.lanes_of(i)](a.at(i, block), b.at(j, block), a.steps_of(block),
-                               g.out + i * kBfloat16Rows * g.out_stride + j * kBfloat16Columns, g.out_stride,
-                               b.lanes_of(j), block > 0);
+                               g.out + a.first_of(i) * g.out_stride + b.first_of(j), g.out_stride, b.lanes_of(j),
+                               block > 0);
         }
 }
 
