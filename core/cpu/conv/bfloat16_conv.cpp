@@ -96,15 +96,23 @@ void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
       const auto taps = static_cast<std::int64_t>(y.taps.size() * x.taps.size());
       const Tensor gathered = empty({c.in * out * taps}, {.dtype = kBFloat16});  // [groups][in][out][taps]
       BFloat16* const to = gathered.data<BFloat16>();
-      parallel_for(c.in, std::max<std::int64_t>(1, 16384 / (out * taps)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t o = 0; o < out; ++o)
-          for (std::int64_t i = begin; i < end; ++i) {
-            const BFloat16* const from = weight + ((i / in * out + o) * in + i % in) * kernel;
-            BFloat16* tap = to + (i * out + o) * taps;
-            for (const std::int64_t ky : y.taps)
-              for (const std::int64_t kx : x.taps) *tap++ = from[ky * c.kw + kx];
-          }
-      });
+      const auto gather = [&](std::int64_t i, std::int64_t o) {
+        const BFloat16* const from = weight + ((i / in * out + o) * in + i % in) * kernel;
+        BFloat16* tap = to + (i * out + o) * taps;
+        if (taps == kernel && kernel == 9) return static_cast<void>(std::copy_n(from, 9, tap));
+        for (const std::int64_t ky : y.taps)
+          for (const std::int64_t kx : x.taps) *tap++ = from[ky * c.kw + kx];
+      };
+      // Some of both channels at a time, so that what is read and what is written stays in a cache.
+      constexpr std::int64_t kTogether = 16;
+      parallel_for((c.in + kTogether - 1) / kTogether, std::max<std::int64_t>(1, 1024 / (out * taps)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     const std::int64_t last = std::min(c.in, end * kTogether);
+                     for (std::int64_t first = begin * kTogether; first < last; first += kTogether)
+                       for (std::int64_t from = 0; from < out; from += kTogether)
+                         for (std::int64_t i = first; i < std::min(last, first + kTogether); ++i)
+                           for (std::int64_t o = from; o < std::min(out, from + kTogether); ++o) gather(i, o);
+                   });
       Bfloat16Correlation correlation{.planes = planes,
                                       .taps = {},
                                       .rows = in,

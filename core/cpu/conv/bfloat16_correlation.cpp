@@ -21,31 +21,57 @@ using gemm_detail::kBfloat16Rows;
 
 constexpr std::int64_t kUnit = kBfloat16Columns / 2;  // positions that lie together
 constexpr std::int64_t kMostTogether = 16;            // panels of positions that a panel of weights is used for at once
-constexpr std::int64_t kTogetherBytes = 384 << 10;    // of their steps and sums, which stay in the second-level cache
+constexpr std::int64_t kTogetherBytes = 512 << 10;    // of their steps and sums, which stay in the second-level cache
+constexpr std::int64_t kGatherRows = 4;               // whose products take as long as to gather a step
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kCopyElements = 32768;  // of a task
 
-// The units of one image, in order, and where their results go.
-struct Units {
-  std::vector<Bfloat16Run> runs;
-  std::vector<std::size_t> first;  // of each unit's runs; one more than there are units
-
+// The units of one image, in order: where they read and where their results go. Positions lie as they do among the
+// zeros around the image, with those between two rows, or without them: finding a unit's among those takes a little
+// time for each step, but then no row of weights is multiplied with what is left out.
+class Units {
+ public:
   explicit Units(const Bfloat16Correlation& c) {
-    const std::int64_t pitch = c.planes.pitch, positions = (c.oh - 1) * pitch + c.ow;
-    for (std::int64_t begin = 0; begin < positions; begin += kUnit) {
-      first.push_back(runs.size());
-      const std::int64_t end = std::min(begin + kUnit, positions);
-      for (std::int64_t y = begin / pitch; y * pitch < end; ++y) {
-        const std::int64_t from = std::max(begin, y * pitch), to = std::min(end, y * pitch + c.ow);
-        if (from >= to) continue;
-        const auto mask = static_cast<std::uint16_t>(((1U << (to - from)) - 1) << (from - begin));
-        // From where lane 0 would go, which may lie before the row.
-        runs.push_back({mask, y * c.out_row + (begin - y * pitch) * c.out_column});
+    const std::int64_t pitch = c.planes.pitch, all = (c.oh - 1) * pitch + c.ow, positions = c.oh * c.ow;
+    const std::int64_t widest = kUnit - 1 + divide_up(kUnit - 1, c.ow) * (pitch - c.ow);  // between two of a unit
+    gathers_ = widest < gemm_detail::kReadLanes && (all - positions) * c.rows > kGatherRows * positions;
+    const std::int64_t end = gathers_ ? positions : all, width = gathers_ ? c.ow : pitch;
+    for (std::int64_t begin = 0; begin < end; begin += kUnit) {
+      const std::int64_t base = begin / width * pitch + begin % width;
+      bases_.push_back(base);
+      first_.push_back(runs_.size());
+      for (std::int64_t lane = 0; lane < gemm_detail::kReadLanes; ++lane) {
+        const std::int64_t position = begin + lane, y = position / width, x = position % width;
+        const bool counts = lane < kUnit && position < end;
+        if (gathers_) lanes_.push_back(counts ? static_cast<std::uint16_t>(y * pitch + x - base) : 0);
+        if (counts && x < c.ow) add(lane, y * c.out_row + x * c.out_column - lane * c.out_column);
       }
     }
-    first.push_back(runs.size());
+    first_.push_back(runs_.size());
   }
-  std::int64_t count() const { return static_cast<std::int64_t>(first.size()) - 1; }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(bases_.size()); }
+  /// From where in an image unit `index` reads, and which elements from there on; null: neighbours.
+  std::int64_t base(std::int64_t index) const { return bases_[static_cast<std::size_t>(index)]; }
+  const std::uint16_t* lanes(std::int64_t index) const {
+    return gathers_ ? lanes_.data() + index * gemm_detail::kReadLanes : nullptr;
+  }
+  const Bfloat16Run* first_run(std::int64_t index) const {
+    return runs_.data() + first_[static_cast<std::size_t>(index)];
+  }
+
+ private:
+  // Lane 0 of the run would go to `at`, which may lie before the image.
+  void add(std::int64_t lane, std::int64_t at) {
+    if (runs_.size() == first_.back() || runs_.back().at != at) runs_.push_back({0, at});
+    runs_.back().mask = static_cast<std::uint16_t>(runs_.back().mask | 1U << lane);
+  }
+
+  bool gathers_;
+  std::vector<std::int64_t> bases_;
+  std::vector<std::uint16_t> lanes_;
+  std::vector<Bfloat16Run> runs_;
+  std::vector<std::size_t> first_;  // of each unit's runs; one more than there are units
 };
 
 class Runner {
@@ -104,7 +130,7 @@ class Runner {
   Unit unit(std::int64_t number) const { return {number / units_.count(), number % units_.count()}; }
 
   const BFloat16* read_from(std::int64_t group, Unit u) const {
-    return images_.data + group * images_.group + u.image * images_.image + u.index * kUnit;
+    return images_.data + group * images_.group + u.image * images_.image + units_.base(u.index);
   }
 
   void compute(const Work& work, std::int64_t group, std::int64_t first, std::int64_t count) const {
@@ -112,10 +138,11 @@ class Runner {
     const std::int64_t all = c_.n * units_.count();
     for (std::int64_t block = 0, step = 0; block < weights.blocks(); step += weights.steps_of(block), ++block) {
       for (std::int64_t p = 0; p < count; ++p) {
-        const std::int64_t left = 2 * (first + p), right = std::min(left + 1, all - 1);
-        const BFloat16* const halves[2] = {read_from(group, unit(left)), read_from(group, unit(right))};
-        kernels_.pack_positions(halves, offsets_.data() + step, weights.steps_of(block), images_.end,
-                                work.steps + p * work.steps_size);
+        const Unit left = unit(2 * (first + p)), right = unit(std::min(2 * (first + p) + 1, all - 1));
+        kernels_.pack_positions({{read_from(group, left), read_from(group, right)},
+                                 {units_.lanes(left.index), units_.lanes(right.index)},
+                                 images_.end},
+                                offsets_.data() + step, weights.steps_of(block), work.steps + p * work.steps_size);
       }
       for (std::int64_t i = 0; i < weights.count(); ++i)
         for (std::int64_t p = 0; p < count; ++p)
@@ -139,8 +166,8 @@ class Runner {
         if (number >= all) continue;
         const Unit u = unit(number);
         results.out[v] = c_.out + u.image * c_.out_image + group * c_.out_group;
-        results.first[v] = units_.runs.data() + units_.first[static_cast<std::size_t>(u.index)];
-        results.end[v] = units_.runs.data() + units_.first[static_cast<std::size_t>(u.index) + 1];
+        results.first[v] = units_.first_run(u.index);
+        results.end[v] = units_.first_run(u.index + 1);
       }
       kernels_.finish(results);
     }

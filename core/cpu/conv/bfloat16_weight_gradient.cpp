@@ -63,7 +63,8 @@ class Gradient {
         kernels_(*gemm_detail::bfloat16_kernels()),
         planes_(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
                 c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1)),
-        grad_planes_(c.group_out(), c.oh, c.ow, 0, 0, 1, 1, c.oh, c.ow, 0, planes_.pitch - c.ow),
+        by_rows_(c.ow % 2 == 0 && planes_.pitch % 2 == 0),
+        grad_planes_(c.group_out(), c.oh, c.ow, 0, 0, 1, 1, c.oh, c.ow, 0, by_rows_ ? 0 : planes_.pitch - c.ow),
         chains_(c),
         images_(kernels_, planes_, x, c.n * c.groups, has_offset(0), has_offset(1)),
         grads_(conv_detail::bfloat16_images(grad_planes_, grad, c.n, c.groups)),
@@ -105,8 +106,9 @@ class Gradient {
     return false;
   }
 
-  // Steps of a chain's block of one image: its rows with what lies between them, but not behind the last.
-  std::int64_t steps(std::int64_t rows) const { return (rows - 1) * planes_.pitch + c_.ow; }
+  // Steps of a chain's block of one image: its rows, and where these are odd what lies between them in the planes, but
+  // not behind the last.
+  std::int64_t steps(std::int64_t rows) const { return (rows - 1) * grad_planes_.pitch + c_.ow; }
 
   void add(std::int64_t group, const Part& part, float* weight_grad) const {
     const std::int64_t taps = c_.kh * c_.kw, in = part.end_row - part.first_row;
@@ -133,18 +135,21 @@ class Gradient {
                          p * kBfloat16Columns * grad_planes_.plane() + chain.y * grad_planes_.pitch,
                      std::min(kBfloat16Columns, c_.group_out() - p * kBfloat16Columns), count, grad_planes_.plane(), 1},
                     kBfloat16Columns, panel + i * pairs * kBfloat16Columns);
+    const std::int64_t segments = by_rows_ ? chain.rows : 1;
     const std::int64_t first_plane = (chain.image * c_.groups + group) * planes_.channels + part.first_row;
     for (std::int64_t row = 0; row < in; row += kBfloat16Rows)
       for (std::int64_t tap = 0; tap < c_.kh * c_.kw; ++tap)
         kernels_.chains[std::min(kBfloat16Rows, in - row)](
             {images_.at(first_plane + row, chain.y * planes_.pitch + offset(tap)), images_.plane(),
-             c_.in * images_.plane(), chain.images, pairs},
+             c_.in * images_.plane(), chain.images, by_rows_ ? planes_.pitch : 0, segments, pairs / segments},
             panel, sums + (tap * in + row) * pitch, pitch, index > 0);
   }
 
   const Conv& c_;
   const Bfloat16Kernels& kernels_;
-  const Planes planes_, grad_planes_;  // rows of both are as long
+  const Planes planes_;
+  const bool by_rows_;        // pairs lie in one row
+  const Planes grad_planes_;  // else rows of both are as long, and the gradient is 0 between them
   const WeightChains chains_;
   const SwappedPlanes images_;
   const Bfloat16Images grads_;

@@ -41,12 +41,21 @@ struct Bfloat16Results {
   const Bfloat16Run *first[2], *end[2];
 };
 
-/// Rows of an operand that are read where they lie: of row r at the pair p of steps, of repetition i, the second step
-/// is at data[r * row + i * repeat + 2 * p], the first behind it: as swap_pairs() has them.
+/// Rows of an operand that are read where they lie: of row r at the pair p of steps, of segment s and repetition i, the
+/// second step is at data[r * row + i * repeat + s * segment + 2 * p], the first behind it: as swap_pairs() has them.
 struct Bfloat16Rows {
   const BFloat16* data;
-  std::int64_t row, repeat, repeats, pairs;
+  std::int64_t row, repeat, repeats, segment, segments, pairs;
 };
+
+/// Where kBfloat16Columns lanes are read, in two halves of sixteen: lane l of half v, at step k, is
+/// data[v][offsets[k] + lanes[v][l]], with lanes below kReadLanes, or if `lanes` are null data[v][offsets[k] + l].
+struct Bfloat16Positions {
+  const BFloat16* data[2];
+  const std::uint16_t* lanes[2];  ///< kReadLanes of each, of which the first half count
+  const BFloat16* end;            ///< of what may be read; there are zeros from there on
+};
+inline constexpr std::int64_t kReadLanes = 32;
 
 struct Bfloat16Kernels {
   /// to[p * width + lane] = the steps 2 p (in the upper half) and 2 p + 1 of a lane, for `width` kBfloat16Rows or
@@ -55,11 +64,10 @@ struct Bfloat16Kernels {
   /// out [rows, columns] = a b or, with `adds`, out + a b, for packed panels.
   using Tile = void (*)(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out,
                         std::int64_t out_stride, std::int64_t columns, bool adds);
-  /// The same of kBfloat16Columns lanes in two halves that lie apart: lane l of half v at step k is at
-  /// data[v][offsets[k] + l], where that is before `end`; other lanes become 0. Of each eight lanes four are among the
-  /// first sixteen, the other four among the last: the order in which vectors interleave and pack.
-  void (*pack_positions)(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
-                         const BFloat16* end, std::uint32_t* to);
+  /// The same of positions. Of each eight lanes four are among the first sixteen, the other four among the last: the
+  /// order in which vectors interleave and pack.
+  void (*pack_positions)(const Bfloat16Positions& positions, const std::int32_t* offsets, std::int64_t steps,
+                         std::uint32_t* to);
   Bfloat16Range (*range)(const BFloat16* data, std::int64_t count);
   void (*finish)(const Bfloat16Results& results);
   /// to[i] = from[i + 1], to[i + 1] = from[i] for even i < count; an odd one's other is 0.

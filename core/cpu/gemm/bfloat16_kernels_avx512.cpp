@@ -114,34 +114,47 @@ Bfloat16Range pack(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t
   return lines.step_stride == 1 ? pack_lanes_apart(lines, width, to) : pack_steps_apart(lines, width, to);
 }
 
-/// Sixteen lanes of each half at one step, of which only those before `end` are there.
-__m512i lanes_of_halves(const BFloat16* first, const BFloat16* second, const BFloat16* end) {
-  const auto half = [&](const BFloat16* from) {
-    return _mm256_maskz_loadu_epi16(first_lanes(std::min<std::int64_t>(16, end - from)), from);
-  };
-  return _mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1);
-}
-
 /// The pairs of two steps, in the order of Bfloat16Results.
 void write_pairs(__m512i first, __m512i second, std::uint32_t* to) {
   _mm512_storeu_si512(to, _mm512_unpacklo_epi16(second, first));
   _mm512_storeu_si512(to + 16, _mm512_unpackhi_epi16(second, first));
 }
 
-void pack_positions(const BFloat16* const (&data)[2], const std::int32_t* offsets, std::int64_t steps,
-                    const BFloat16* end, std::uint32_t* to) {
+void pack_positions(const Bfloat16Positions& positions, const std::int32_t* offsets, std::int64_t steps,
+                    std::uint32_t* to) {
+  const auto [first, second] = positions.data;
   const std::int32_t farthest = *std::max_element(offsets, offsets + steps);
-  const bool inside = data[0] + farthest + 16 <= end && data[1] + farthest + 16 <= end;
-  std::int64_t step = 0;
-  if (inside && data[1] == data[0] + 16)
+  const bool inside = std::max(first, second) + farthest + kReadLanes <= positions.end;
+  const auto pack = [&](auto lanes_at) {
+    std::int64_t step = 0;
     for (; step + 1 < steps; step += 2, to += kBfloat16Columns)
-      write_pairs(_mm512_loadu_si512(data[0] + offsets[step]), _mm512_loadu_si512(data[0] + offsets[step + 1]), to);
-  for (; step < steps; step += 2, to += kBfloat16Columns) {
-    const auto at = [&](std::int64_t i) {
-      return i < steps ? lanes_of_halves(data[0] + offsets[i], data[1] + offsets[i], end) : _mm512_setzero_si512();
-    };
-    write_pairs(at(step), at(step + 1), to);
+      write_pairs(lanes_at(offsets[step]), lanes_at(offsets[step + 1]), to);
+    if (step < steps) write_pairs(lanes_at(offsets[step]), _mm512_setzero_si512(), to);
+  };
+  const bool gathers = positions.lanes[0] && positions.lanes[1];
+  if (inside && !gathers && second == first + 16)
+    return pack([&](std::int32_t offset) { return _mm512_loadu_si512(first + offset); });
+  const auto halves = [](__m512i left, __m512i right) {
+    return _mm512_inserti64x4(left, _mm512_castsi512_si256(right), 1);
+  };
+  if (inside && gathers) {
+    const __m512i left = _mm512_loadu_si512(positions.lanes[0]), right = _mm512_loadu_si512(positions.lanes[1]);
+    return pack([&](std::int32_t offset) {
+      return halves(_mm512_permutexvar_epi16(left, _mm512_loadu_si512(first + offset)),
+                    _mm512_permutexvar_epi16(right, _mm512_loadu_si512(second + offset)));
+    });
   }
+  alignas(64) std::uint16_t neighbours[kReadLanes];
+  for (std::int64_t i = 0; i < kReadLanes; ++i) neighbours[i] = static_cast<std::uint16_t>(i);
+  const __m512i left = _mm512_loadu_si512(gathers ? positions.lanes[0] : neighbours),
+                right = _mm512_loadu_si512(gathers ? positions.lanes[1] : neighbours);
+  const auto read = [&](const BFloat16* from) {
+    return _mm512_maskz_loadu_epi16(first_halves(positions.end - from), from);
+  };
+  pack([&](std::int32_t offset) {
+    return halves(_mm512_permutexvar_epi16(left, read(first + offset)),
+                  _mm512_permutexvar_epi16(right, read(second + offset)));
+  });
 }
 
 Bfloat16Range range(const BFloat16* data, std::int64_t count) {
@@ -228,16 +241,18 @@ void chain(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64
   __m512 sums[kRows][2];
   for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < a.repeats; ++i) {
-    const BFloat16* rows = a.data + i * a.repeat;
-    for (std::int64_t p = 0; p < a.pairs; ++p, rows += 2, b += kBfloat16Columns) {
-      const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
+    for (std::int64_t s = 0; s < a.segments; ++s) {
+      const BFloat16* rows = a.data + i * a.repeat + s * a.segment;
+      for (std::int64_t p = 0; p < a.pairs; ++p, rows += 2, b += kBfloat16Columns) {
+        const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + 16);
 #pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        std::int32_t pair;
-        std::memcpy(&pair, rows + r * a.row, sizeof(pair));
-        const __m512i row = _mm512_set1_epi32(pair);
-        sums[r][0] = _mm512_dpbf16_ps(sums[r][0], as_bfloat16(row), as_bfloat16(left));
-        sums[r][1] = _mm512_dpbf16_ps(sums[r][1], as_bfloat16(row), as_bfloat16(right));
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t pair;
+          std::memcpy(&pair, rows + r * a.row, sizeof(pair));
+          const __m512i row = _mm512_set1_epi32(pair);
+          sums[r][0] = _mm512_dpbf16_ps(sums[r][0], as_bfloat16(row), as_bfloat16(left));
+          sums[r][1] = _mm512_dpbf16_ps(sums[r][1], as_bfloat16(row), as_bfloat16(right));
+        }
       }
     }
   }
