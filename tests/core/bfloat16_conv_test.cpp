@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -89,12 +88,11 @@ void check(const Case& c) {
     conv_bfloat16_backward_data(conv, grad.data(), weight.data(), found.data());
     expect_same(expected, found, "gradient of x");
   }
-  std::vector<float> expected(weight.size(), nan), found(weight.size(), nan);
+  std::vector<float> expected(weight.size(), nan);
+  std::vector<BFloat16> found(weight.size(), BFloat16(nan));
   conv_detail::product_backward_weight(conv, wide_grad.data(), wide_x.data(), expected.data(), instruction_set());
   conv_bfloat16_backward_weight(conv, grad.data(), x.data(), found.data());
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    ASSERT_EQ(std::bit_cast<std::uint32_t>(expected[i]), std::bit_cast<std::uint32_t>(found[i]))
-        << "gradient of the weights, element " << i;
+  expect_same(expected, found, "gradient of the weights");
 }
 
 class Bfloat16Conv : public ::testing::Test {

@@ -56,14 +56,15 @@ void conv2d_backward_data_bfloat16(const Conv2dGeometry& g, const Tensor& grad, 
 
 void conv2d_backward_weight_bfloat16(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,
                                      const Tensor& weight_grad, const Tensor& bias_grad) {
-  const Tensor wide = widened_empty(weight_grad);
-  if (goes_by_pairs(grad, x))
+  if (goes_by_pairs(grad, x)) {
     cpu::conv_bfloat16_backward_weight(conv2d_own_sizes(g), grad.data<BFloat16>(), x.data<BFloat16>(),
-                                       wide.data<float>());
-  else
+                                       weight_grad.data<BFloat16>());
+  } else {
+    const Tensor wide = widened_empty(weight_grad);
     cpu::conv_detail::product_backward_weight(conv2d_own_sizes(g), widened(grad).data<float>(),
                                               widened(x).data<float>(), wide.data<float>(), cpu::instruction_set());
-  copy_values(wide, weight_grad);
+    copy_values(wide, weight_grad);
+  }
   if (!bias_grad.defined()) return;
   const Tensor sums = widened_empty(bias_grad);
   const std::int64_t plane = g.oh * g.ow;

@@ -1,6 +1,7 @@
 #include "lockstep/core/cpu/conv/bfloat16_conv.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -99,7 +100,7 @@ void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
       const auto gather = [&](std::int64_t i, std::int64_t o) {
         const BFloat16* const from = weight + ((i / in * out + o) * in + i % in) * kernel;
         BFloat16* tap = to + (i * out + o) * taps;
-        if (taps == kernel && kernel == 9) return static_cast<void>(std::copy_n(from, 9, tap));
+        if (taps == kernel && kernel == 9) return static_cast<void>(std::memcpy(tap, from, 9 * sizeof(BFloat16)));
         for (const std::int64_t ky : y.taps)
           for (const std::int64_t kx : x.taps) *tap++ = from[ky * c.kw + kx];
       };

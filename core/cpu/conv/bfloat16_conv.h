@@ -30,7 +30,7 @@ void conv_bfloat16_forward(const Conv& conv, const BFloat16* x, const BFloat16* 
                            BFloat16* out);
 /// The gradient of x, rounded once.
 void conv_bfloat16_backward_data(const Conv& conv, const BFloat16* grad, const BFloat16* weight, BFloat16* x_grad);
-/// The gradient of weight, not rounded.
-void conv_bfloat16_backward_weight(const Conv& conv, const BFloat16* grad, const BFloat16* x, float* weight_grad);
+/// The gradient of weight, rounded once.
+void conv_bfloat16_backward_weight(const Conv& conv, const BFloat16* grad, const BFloat16* x, BFloat16* weight_grad);
 
 }  // namespace lockstep::cpu

@@ -71,7 +71,7 @@ class Gradient {
         column_panels_(divide_up(c.group_out(), kBfloat16Columns)),
         row_panels_(divide_up(c.group_in(), kBfloat16Rows)) {}
 
-  void run(float* weight_grad) const {
+  void run(BFloat16* weight_grad) const {
     // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
     const std::int64_t wanted = num_threads() == 1 ? 1 : divide_up(2 * num_threads(), c_.groups);
     const std::int64_t column_tasks = std::clamp<std::int64_t>(wanted, 1, column_panels_);
@@ -110,24 +110,24 @@ class Gradient {
   // not behind the last.
   std::int64_t steps(std::int64_t rows) const { return (rows - 1) * grad_planes_.pitch + c_.ow; }
 
-  void add(std::int64_t group, const Part& part, float* weight_grad) const {
+  // One panel after the other, whose sums stay in a cache.
+  void add(std::int64_t group, const Part& part, BFloat16* weight_grad) const {
     const std::int64_t taps = c_.kh * c_.kw, in = part.end_row - part.first_row;
-    const std::int64_t pitch = (part.end_panel - part.first_panel) * kBfloat16Columns;
     const std::int64_t pairs = divide_up(steps(chains_.rows()), 2);
-    const Tensor sums = empty({taps * in * pitch});
+    const Tensor sums = empty({taps * in * kBfloat16Columns});
     const Tensor packed = empty({chains_.images() * pairs * kBfloat16Columns});
     auto* const panel = reinterpret_cast<std::uint32_t*>(packed.data<float>());
-    for (std::int64_t i = 0; i < chains_.count(); ++i)
-      for (std::int64_t p = part.first_panel; p < part.end_panel; ++p)
-        add_chain(group, part, i, p, panel, sums.data<float>() + (p - part.first_panel) * kBfloat16Columns, pitch);
-    conv_detail::write_weight_gradient(c_, sums.data<float>(), pitch, part.first_panel * kBfloat16Columns,
-                                       std::min(part.end_panel * kBfloat16Columns, c_.group_out()), part.first_row,
-                                       part.end_row, weight_grad + group * c_.group_out() * c_.group_in() * taps);
+    for (std::int64_t p = part.first_panel; p < part.end_panel; ++p) {
+      for (std::int64_t i = 0; i < chains_.count(); ++i) add_chain(group, part, i, p, panel, sums.data<float>());
+      conv_detail::write_weight_gradient(c_, sums.data<float>(), kBfloat16Columns, p * kBfloat16Columns,
+                                         std::min((p + 1) * kBfloat16Columns, c_.group_out()), part.first_row,
+                                         part.end_row, weight_grad + group * c_.group_out() * c_.group_in() * taps);
+    }
   }
 
   // Chain `index` of the panel `p` of output channels: added to the sums, or put in their place.
   void add_chain(std::int64_t group, const Part& part, std::int64_t index, std::int64_t p, std::uint32_t* panel,
-                 float* sums, std::int64_t pitch) const {
+                 float* sums) const {
     const conv_detail::WeightChain chain = chains_.at(index);
     const std::int64_t count = steps(chain.rows), pairs = divide_up(count, 2), in = part.end_row - part.first_row;
     for (std::int64_t i = 0; i < chain.images; ++i)
@@ -142,7 +142,7 @@ class Gradient {
         kernels_.chains[std::min(kBfloat16Rows, in - row)](
             {images_.at(first_plane + row, chain.y * planes_.pitch + offset(tap)), images_.plane(),
              c_.in * images_.plane(), chain.images, by_rows_ ? planes_.pitch : 0, segments, pairs / segments},
-            panel, sums + (tap * in + row) * pitch, pitch, index > 0);
+            panel, sums + (tap * in + row) * kBfloat16Columns, kBfloat16Columns, index > 0);
   }
 
   const Conv& c_;
@@ -158,7 +158,7 @@ class Gradient {
 
 }  // namespace
 
-void conv_bfloat16_backward_weight(const Conv& c, const BFloat16* grad, const BFloat16* x, float* weight_grad) {
+void conv_bfloat16_backward_weight(const Conv& c, const BFloat16* grad, const BFloat16* x, BFloat16* weight_grad) {
   Gradient(c, grad, x).run(weight_grad);
 }
 

@@ -42,9 +42,10 @@ class WeightChains {
 };
 
 /// The sums of the output channels [first_out, end_out) and the input channels [first_in, end_in) of a group, [tap][in]
-/// and rows of output channels, `pitch` apart: put into its weight gradient, [out][in][tap]. So many of a row as
-/// are a multiple of eight are read.
+/// and rows of output channels, `pitch` apart: put into its weight gradient, [out][in][tap], of float or BFloat16. So
+/// many of a row as are a multiple of eight are read.
+template <typename T>
 void write_weight_gradient(const Conv& conv, const float* sums, std::int64_t pitch, std::int64_t first_out,
-                           std::int64_t end_out, std::int64_t first_in, std::int64_t end_in, float* weight_grad);
+                           std::int64_t end_out, std::int64_t first_in, std::int64_t end_in, T* weight_grad);
 
 }  // namespace lockstep::cpu::conv_detail
